@@ -560,7 +560,7 @@ def split(
 def drifted() -> Node:
     """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
     present = limited()
-    watch = WatchdogState(wanted=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
+    watch = WatchdogState(wanted_limits=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
     return replace(present, watches={DAEMON: watch})
 
 
@@ -581,13 +581,13 @@ def backing_off() -> Node:
     failed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
     return watched(
         daemon_dead(),
-        state=WatchdogPhase.BACKOFF,
+        phase=WatchdogPhase.BACKOFF,
         diagnosis=CRASHED,
         restarts=(AT + 5,),
         last_restart_at=AT + 5,
         failures=1,
         not_before=AT + 20,
-        tallies=(failed,),
+        action_counts=(failed,),
     )
 
 
@@ -595,18 +595,18 @@ def circuit_open() -> Node:
     """It died three times, and is left alone."""
     return watched(
         daemon_dead(),
-        state=WatchdogPhase.CIRCUIT_OPEN,
+        phase=WatchdogPhase.CIRCUIT_OPEN,
         diagnosis=CRASHED,
         restarts=(AT - 2000, AT, AT + 3, AT + 5),
         last_restart_at=AT + 5,
-        opened_at=AT + 6,
+        circuit_opened_at=AT + 6,
     )
 
 
 def quarantined() -> Node:
     """A GPU of a daemon that answers needs a reboot of the machine."""
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    return watched(idle(), state=WatchdogPhase.QUARANTINED, quarantine=quarantine)
+    return watched(idle(), phase=WatchdogPhase.QUARANTINED, quarantine=quarantine)
 
 
 def suspended() -> Node:
@@ -615,7 +615,7 @@ def suspended() -> Node:
         condition=Condition.SERVER_SUSPENDED,
         since=AT,
         indications=(Reason(ReasonCode.SERVER_SUSPENDED, server=SERVER, state="T"),),
-        culprit=ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
+        process=ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
         server=SERVER,
     )
     return watched(three_clients(), diagnosis=stopped)

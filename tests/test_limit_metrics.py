@@ -13,7 +13,7 @@ OF_SERVER, OF_DEFAULTS = "cuda_mps_server_limits_drifted", "cuda_mps_daemon_limi
 
 def wanting(limits: Limits | None, present: Node) -> Node:
     """A node on whose daemon these are to hold."""
-    return replace(present, watches={DAEMON: WatchdogState(wanted=limits)})
+    return replace(present, watches={DAEMON: WatchdogState(wanted_limits=limits)})
 
 
 def test_a_server_and_the_next_one_are_told_apart() -> None:

@@ -94,7 +94,7 @@ def test_a_server_that_was_there_first_gets_them_and_the_next_one_has_them(mps: 
     mps.connect_and_wait(SECOND)
     assert (mps.limits_of(FIRST), mps.limits_of(SECOND)) == ("40.0", "40.0 0=2G")
     assert life.watch.bypassed == 1
-    assert life.watch.enforcing.in_force
+    assert life.watch.enforcement.in_force
 
 
 def test_a_new_daemons_clients_have_them_though_the_old_one_took_them_along(mps: MpsStandIn) -> None:
@@ -107,7 +107,7 @@ def test_a_new_daemons_clients_have_them_though_the_old_one_took_them_along(mps:
     assert mps.limits_of(FIRST) == "40.0 0=2G"
     life.live(4)
     assert life.daemon.servers[mps.server_pid or 0].client_priority == 1
-    assert life.watch.enforcing.in_force
+    assert life.watch.enforcement.in_force
 
 
 def test_what_an_operator_sets_on_a_server_is_set_back_within_a_second(mps: MpsStandIn) -> None:

@@ -17,7 +17,7 @@ from exporter.model.node import Node
 from exporter.model.server import DisconnectReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
 from exporter.model.usage import Method
-from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.usage.capacity import Bound
 from tests.builders import SCENES
 from tests.promql import problems, selectors, unrated
@@ -46,7 +46,7 @@ ENUMS: dict[tuple[str, str], Iterable[str]] = {
     ("cuda_mps_gpu_clients_fit", "bound"): Bound,
     ("cuda_mps_fault_info", "kind"): FaultKind,
     ("cuda_mps_watchdog_mode", "mode"): Mode,
-    ("cuda_mps_watchdog_blocked", "reason"): ActingBlock,
+    ("cuda_mps_watchdog_blocked", "reason"): BlockReason,
     ("cuda_mps_watchdog_state", "state"): WatchdogPhase,
     ("cuda_mps_watchdog_diagnosis", "diagnosis"): Condition,
     ("cuda_mps_watchdog_restarts_total", "result"): ActionResult,

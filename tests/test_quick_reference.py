@@ -18,7 +18,7 @@ from exporter.model.incident import FaultKind, IncidentEnd
 from exporter.model.server import DisconnectReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
 from exporter.model.usage import Method
-from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.usage.capacity import Bound
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ VALUES: dict[str, type[StrEnum]] = {
     "watchdog `mode`": Mode,
     "watchdog `state`": WatchdogPhase,
     "`diagnosis`": Condition,
-    "watchdog blocked `reason`": ActingBlock,
+    "watchdog blocked `reason`": BlockReason,
     "`action`": ActionKind,
     "action `reason`": ActionReason,
     "action `result`": ActionResult,

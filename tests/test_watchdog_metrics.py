@@ -87,12 +87,12 @@ def test_restarts_are_there_at_0_before_the_first(reason: str, result: str) -> N
 
 
 def test_what_was_done_is_counted_each_in_its_family() -> None:
-    tallies = (
+    action_counts = (
         ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
         ActionCount(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
         ActionCount(kind=ActionKind.SET_LIMITS, reason="new", result=ActionResult.FAILED, count=1),
     )
-    found = shown(watched(three_clients(), tallies=tallies))
+    found = shown(watched(three_clients(), action_counts=action_counts))
     assert {key: value for key, value in found.items() if value and key[0] in (RESTARTS, ACTIONS)} == {
         (RESTARTS, "crashed", "by_systemd"): 3,
         (ACTIONS, "kill_clients", "fault", "observed"): 2,
@@ -116,7 +116,7 @@ def test_with_the_circuit_open_there_is_none_left() -> None:
 
 def test_the_next_restart_is_told_only_while_it_is_waited_for() -> None:
     assert shown(backing_off(), clock_step=60.0)[NEXT,] == AT + 80, "by the clock that is right"
-    idle_again = replace(backing_off().watches[DAEMON], state=WatchdogPhase.IDLE)
+    idle_again = replace(backing_off().watches[DAEMON], phase=WatchdogPhase.IDLE)
     assert (NEXT,) not in shown(replace(backing_off(), watches={DAEMON: idle_again}))
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from exporter.model.watchdog import ActingBlock
+from exporter.model.watchdog import BlockReason
 
 RETRY_SECONDS = 1.0
 """How soon the lock of an exporter that has ended is taken over."""
@@ -21,7 +21,7 @@ _ATTEMPTS = 3
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-Locks = Mapping[str, ActingBlock | None]
+Locks = Mapping[str, BlockReason | None]
 
 
 class LockFile:
@@ -31,7 +31,7 @@ class LockFile:
         self._path = path
         self._descriptor: int | None = None
 
-    def take(self) -> ActingBlock | None:
+    def take(self) -> BlockReason | None:
         """Hold the lock; return what kept it from that. A file that was removed meanwhile is no lock any more."""
         if self._descriptor is not None and self._is_there(self._descriptor):
             return None
@@ -40,17 +40,17 @@ class LockFile:
             try:
                 descriptor = self._open()
             except OSError:
-                return ActingBlock.NO_LOCK
+                return BlockReason.NO_LOCK
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 os.close(descriptor)
-                return ActingBlock.ANOTHER_EXPORTER if isinstance(error, BlockingIOError) else ActingBlock.NO_LOCK
+                return BlockReason.ANOTHER_EXPORTER if isinstance(error, BlockingIOError) else BlockReason.NO_LOCK
             if self._is_there(descriptor):
                 self._descriptor = descriptor
                 return None
             os.close(descriptor)
-        return ActingBlock.NO_LOCK
+        return BlockReason.NO_LOCK
 
     def release(self) -> None:
         """Let another exporter have it."""
@@ -97,12 +97,12 @@ class _Lock:
         key = hashlib.sha256(os.fsencode(os.path.realpath(pipe_directory))).hexdigest()[:16]
         self._files = [LockFile(directory / f"act-{key}.lock") for directory in directories]
 
-    def take(self) -> ActingBlock | None:
+    def take(self) -> BlockReason | None:
         found = [each.take() for each in self._files]
-        if ActingBlock.ANOTHER_EXPORTER in found:
+        if BlockReason.ANOTHER_EXPORTER in found:
             self.release()
-            return ActingBlock.ANOTHER_EXPORTER
-        return None if None in found else ActingBlock.NO_LOCK
+            return BlockReason.ANOTHER_EXPORTER
+        return None if None in found else BlockReason.NO_LOCK
 
     def release(self) -> None:
         for each in self._files:

@@ -143,8 +143,8 @@ def _as_ratio(percentage: float | None) -> float | None:
 def _demands(view: View) -> Iterable[tuple[Daemon, tuple[LimitDemand, ...]]]:
     for daemon in view.daemons():
         watch = view.node.watches.get(daemon.name)
-        if watch is not None and watch.wanted is not None and daemon.answers:
-            yield daemon, demands(daemon, watch.wanted, view.node.at)
+        if watch is not None and watch.wanted_limits is not None and daemon.answers:
+            yield daemon, demands(daemon, watch.wanted_limits, view.node.at)
 
 
 def _server_demands(view: View) -> Items[list[LimitDemand]]:

@@ -8,11 +8,11 @@ from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope,
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.settings import Mode
-from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
 from exporter.watchdog import restart
-from exporter.watchdog.context import Policy, blocks
+from exporter.watchdog.context import Policy, block_reasons
 
 _OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
 
@@ -53,13 +53,13 @@ _WATCH: Scope[WatchdogState] = Scope(
 def _blocked(each: _Watched) -> Mapping[str, bool]:
     if each.policy.configured_mode_of(each.daemon) is not Mode.ACT:
         return {}
-    found = blocks(each.policy, each.daemon, each.watch)
-    return {reason: reason in found for reason in ActingBlock}
+    found = block_reasons(each.policy, each.daemon, each.watch)
+    return {reason: reason in found for reason in BlockReason}
 
 
 def _culprits(view: View) -> Rows:
     found = ((labels, watch.diagnosis) for labels, watch in _WATCH.items(view))
-    return ((*labels, each.condition, each.culprit.pid) for labels, each in found if each and each.culprit)
+    return ((*labels, each.condition, each.process.pid) for labels, each in found if each and each.process)
 
 
 def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], Samples]:
@@ -67,11 +67,11 @@ def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], S
 
     def samples(view: View) -> Samples:
         for labels, watch in _WATCH.items(view):
-            tallies: Mapping[tuple[ActionKind, str, ActionResult], int] = {
+            action_counts: Mapping[tuple[ActionKind, str, ActionResult], int] = {
                 **dict.fromkeys(_COUNTED_FROM_ZERO, 0),
-                **{(each.kind, each.reason, each.result): each.count for each in watch.tallies},
+                **{(each.kind, each.reason, each.result): each.count for each in watch.action_counts},
             }
-            for (kind, reason, result), count in sorted(tallies.items()):
+            for (kind, reason, result), count in sorted(action_counts.items()):
                 by_kind = shown(kind)
                 if by_kind is not None:
                     yield (*labels, *by_kind, reason, result), count
@@ -92,9 +92,9 @@ WATCHDOG = group(
     'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
     _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.policy.mode_of(each.daemon)),
     "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do.",
-    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", ActingBlock), _blocked),
+    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", BlockReason), _blocked),
     "Whether this reason prevents the watchdog from acting, although the configured mode is act.",
-    _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.state),
+    _WATCH.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase),
     "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
     "circuit_open, which also ends if the daemon is healthy for long.",
     _WATCH.state(
@@ -123,12 +123,12 @@ WATCHDOG = group(
     "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
     _WATCH.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
-        lambda each: each.not_before if each.state is WatchdogPhase.BACKOFF else None,
+        lambda each: each.not_before if each.phase is WatchdogPhase.BACKOFF else None,
     ),
     "Earliest Unix time of the next restart. Present only during a backoff.",
     _WATCH.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at),
     "Unix time of the daemon's last restart.",
-    _WATCH.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.opened_at),
+    _WATCH.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.circuit_opened_at),
     "Unix time at which the circuit breaker opened. Present only while it is open.",
     family(
         "cuda_mps_watchdog_quarantined_timestamp_seconds",

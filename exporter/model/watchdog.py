@@ -60,7 +60,7 @@ class Diagnosis:
     condition: Condition
     since: float
     indications: tuple[Reason, ...] = ()
-    culprit: ProcessIdentity | None = None
+    process: ProcessIdentity | None = None
     server: int | None = None
     incident: str | None = None
 
@@ -76,7 +76,7 @@ class LimitDrift:
     since: float | None = None
     tries: int = 0
     tried_at: float | None = None
-    hopeless: bool = False
+    ineffective: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,10 @@ class LimitEnforcement:
 
     process: ProcessIdentity | None = None
     restoring: bool = False
-    seen: Limits = field(default_factory=Limits)
-    drifting: Mapping[str, LimitDrift] = field(default_factory=dict)
-    exposed: Mapping[int, float] = field(default_factory=dict)
-    sound: tuple[int, ...] = ()
+    defaults: Limits = field(default_factory=Limits)
+    drifts: Mapping[str, LimitDrift] = field(default_factory=dict)
+    unlimited_since: Mapping[int, float] = field(default_factory=dict)
+    limited_servers: tuple[int, ...] = ()
     in_force: bool = False
 
 
@@ -111,7 +111,7 @@ class WatchdogPhase(StrEnum):
     """What it knew of the daemon could not be read or written: it restarts nothing until an operator says `resume`."""
 
 
-class ActingBlock(StrEnum):
+class BlockReason(StrEnum):
     """Why the watchdog does not act for a daemon, though the configuration says that it may."""
 
     ANOTHER_EXPORTER = "another_exporter"
@@ -203,27 +203,27 @@ class WatchdogState:
     systemd had restarted its unit, as far as that is counted.
     """
 
-    state: WatchdogPhase = WatchdogPhase.IDLE
+    phase: WatchdogPhase = WatchdogPhase.IDLE
     diagnosis: Diagnosis | None = None
     restarts: tuple[float, ...] = ()
     failures: int = 0
     not_before: float | None = None
-    opened_at: float | None = None
-    lost_at: float | None = None
-    released_at: float | None = None
+    circuit_opened_at: float | None = None
+    state_lost_at: float | None = None
+    resumed_at: float | None = None
     quarantine: Quarantine | None = None
     acting: OngoingAction | None = None
-    rung: EscalationStep | None = None
+    escalation: EscalationStep | None = None
     stopped_at: float | None = None
-    well_since: float | None = None
+    healthy_since: float | None = None
     last_restart_at: float | None = None
     limits: Limits | None = None
-    wanted: Limits | None = None
-    enforcing: LimitEnforcement = field(default_factory=LimitEnforcement)
+    wanted_limits: Limits | None = None
+    enforcement: LimitEnforcement = field(default_factory=LimitEnforcement)
     bypassed: int = 0
-    tallies: tuple[ActionCount, ...] = ()
-    need: str | None = None
-    intention: str | None = None
+    action_counts: tuple[ActionCount, ...] = ()
+    backoff_for: str | None = None
+    last_planned: str | None = None
     reason: Reason | None = None
     last_action: LastAction | None = None
     problem: Reason | None = None

@@ -307,7 +307,7 @@ def _row(view: StatusView, shown: ClientView) -> ClientRow:
 def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
     watch, account = shown.watch or WatchdogState(), shown.account
-    state, idle = of_watch_state(watch.state), watch.state is WatchdogPhase.IDLE
+    state, idle = of_watch_state(watch.phase), watch.phase is WatchdogPhase.IDLE
     left = 0 if view.policy is None else restart.left(watch, view.policy.thresholds, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
@@ -319,7 +319,7 @@ def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
         restarts=f"{counted(left, 'restart')} left",
         counts=tuple(
             f"{each.kind.replace('_', ' ')} ({each.reason}): {each.count} {each.result.replace('_', ' ')}"
-            for each in watch.tallies
+            for each in watch.action_counts
         ),
     )
 

@@ -71,9 +71,9 @@ def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: 
         code = _code(node, at, daemon, watch)
         since = _since(node, at, daemon, watch, code)
         return _watched(Finding(code=code, at=at, since=since, daemon=daemon.name), daemon, watch, known, policy)
-    if watch.state in _SUSPENDED:
-        since = watch.opened_at if watch.state is WatchdogPhase.CIRCUIT_OPEN else watch.lost_at
-        code = OF_WATCH_STATE[watch.state]
+    if watch.phase in _SUSPENDED:
+        since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
+        code = OF_WATCH_STATE[watch.phase]
         return Finding(code=code, at=at, since=since, daemon=daemon.name, commands=_resume(daemon))
     if daemon.connections.waiting:
         waiting = {"clients": counted(len(daemon.connections.waiting), "client")}
@@ -123,7 +123,7 @@ def _watched(found: Finding, daemon: Daemon, watch: WatchdogState, known: Accoun
     situation = None
     if known.says is not None:
         idle = Situation.WATCHDOG_OBSERVES if known.planned else Situation.WATCHDOG_REPORTS
-        situation = idle if watch.state is WatchdogPhase.IDLE else Situation.WATCHDOG_ACTS
+        situation = idle if watch.phase is WatchdogPhase.IDLE else Situation.WATCHDOG_ACTS
     values = {} if known.says is None else {"watchdog": known.says}
     return replace(found, values=values, notes=tuple(history_of(watch)), situation=situation)
 
@@ -188,9 +188,9 @@ def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, policy: Polic
     """Return the command that starts a daemon that is gone; none while the watchdog is restarting it."""
     if not daemon.declared.expected or not daemon.gone or watch.quarantine is not None:
         return ()
-    if watch.state in _SUSPENDED:
+    if watch.phase in _SUSPENDED:
         return _resume(daemon)
-    return start_of(node, daemon, policy) if watch.state is WatchdogPhase.IDLE else ()
+    return start_of(node, daemon, policy) if watch.phase is WatchdogPhase.IDLE else ()
 
 
 def _resume(daemon: Daemon) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     if watch is None:
         return False
     serves = gpu in daemon.runtime.devices.values() if known is None else served(daemon, known.reading)
-    released = watch.released_at is not None and watch.released_at >= at
+    released = watch.resumed_at is not None and watch.resumed_at >= at
     return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
 
 
@@ -164,9 +164,9 @@ def _bypassing(node: Node, at: float) -> Iterable[Finding]:
 def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
-        if watch is None or watch.wanted is None or not daemon.answers:
+        if watch is None or watch.wanted_limits is None or not daemon.answers:
             continue
-        drifted = [each for each in demands(daemon, watch.wanted, at) if each.standing is LimitStatus.DRIFTED]
+        drifted = [each for each in demands(daemon, watch.wanted_limits, at) if each.standing is LimitStatus.DRIFTED]
         if drifted:
             yield _drifted(node, daemon, at, drifted, policy)
 

@@ -37,20 +37,20 @@ def watchdog_object(watch: WatchdogState | None, mode: Mode | None) -> dict[str,
         return None
     return {
         "mode": mode,
-        "state": watch.state,
+        "state": watch.phase,
         "diagnosis": _diagnosis(watch.diagnosis),
         "acting": _acting(watch.acting),
         "restarts": list(watch.restarts),
         "failures": watch.failures,
         "last_restart_at": watch.last_restart_at,
         "not_before": watch.not_before,
-        "circuit_opened_at": watch.opened_at,
-        "state_lost_at": watch.lost_at,
+        "circuit_opened_at": watch.circuit_opened_at,
+        "state_lost_at": watch.state_lost_at,
         "quarantine": _quarantine(watch.quarantine),
         "stopped_at": watch.stopped_at,
         "counts": [
             {"action": each.kind, "reason": each.reason, "result": each.result, "count": each.count}
-            for each in watch.tallies
+            for each in watch.action_counts
         ],
         "reason": None if watch.reason is None else reason_object(watch.reason),
         "last_action": _last_action(watch.last_action),
@@ -65,7 +65,7 @@ def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
         "condition": found.condition,
         "since": found.since,
         "indications": [reason_object(each) for each in found.indications],
-        "culprit": None if found.culprit is None else found.culprit.pid,
+        "culprit": None if found.process is None else found.process.pid,
         "server": found.server,
         "incident": found.incident,
     }

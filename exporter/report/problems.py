@@ -7,7 +7,7 @@ or tests compare them with it. Conditions of daemons, states of the watchdog and
 from collections.abc import Mapping
 from enum import StrEnum
 
-from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.daemon_problems import DAEMON_PROBLEMS
 from exporter.report.node_problems import NODE_PROBLEMS
 from exporter.report.problem import Definition, FindingCode
@@ -42,11 +42,11 @@ OF_WATCH_STATE: Mapping[WatchdogPhase, FindingCode] = {
     WatchdogPhase.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
 }
 
-OF_BLOCK: Mapping[ActingBlock, FindingCode] = {
-    ActingBlock.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
-    ActingBlock.NO_LOCK: FindingCode.NO_LOCK,
-    ActingBlock.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
-    ActingBlock.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
+OF_BLOCK: Mapping[BlockReason, FindingCode] = {
+    BlockReason.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
+    BlockReason.NO_LOCK: FindingCode.NO_LOCK,
+    BlockReason.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
+    BlockReason.FOREIGN_DIRECTORY: FindingCode.FOREIGN_DIRECTORY,
 }
 
 

@@ -41,16 +41,16 @@ def resumed(node: Node, *, before: bool) -> Mapping[str, Any]:
 
 def _suspended(node: Node) -> Iterable[str]:
     for name, watch in sorted(node.watches.items()):
-        if watch.state in _SUSPENDED and name in node.daemons:
+        if watch.phase in _SUSPENDED and name in node.daemons:
             command = command_to_resume(name)
             how = "" if command is None else f": {command}"
-            yield f"  {printable(name)} ({of_watch_state(watch.state).label}){how}"
+            yield f"  {printable(name)} ({of_watch_state(watch.phase).label}){how}"
 
 
 def resumed_daemon(name: str, watch: WatchdogState) -> Mapping[str, Any]:
     """Return what `resume NAME` has done, where the watchdog knew this of the daemon."""
     shown = printable(name)
-    if watch.state in _SUSPENDED:
+    if watch.phase in _SUSPENDED:
         return {"said": f"resumed: {shown} may be restarted again"}
     if watch.restarts or watch.failures:
         return {"said": f"restarts of {shown} were not suspended; its restarts are counted from 0 again"}

@@ -94,7 +94,7 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
         return None
     found = None if watch.diagnosis is None else watch.diagnosis.condition
     told = [] if found in (None, *HARMLESS, Condition.FAULT) else [of_condition(found).label]
-    if told or watch.state is not WatchdogPhase.IDLE:
+    if told or watch.phase is not WatchdogPhase.IDLE:
         told += history_of(watch)
     return ", ".join(told) or None
 
@@ -102,7 +102,7 @@ def in_few_words(node: Node, daemon: Daemon) -> str | None:
 def history_of(watch: WatchdogState) -> Sequence[str]:
     """How often a daemon was restarted lately, and what the watchdog is at, in a few words each."""
     restarted = [f"restarted {counted(len(watch.restarts), 'time')}"] if watch.restarts else []
-    return restarted if watch.state is WatchdogPhase.IDLE else [*restarted, of_watch_state(watch.state).label]
+    return restarted if watch.phase is WatchdogPhase.IDLE else [*restarted, of_watch_state(watch.phase).label]
 
 
 def lines(node: Node) -> Iterable[Line]:
@@ -139,11 +139,11 @@ def account(node: Node, daemon: Daemon) -> Account | None:
     return Account(
         ill=not well,
         of_fault=found is not None and found.condition is Condition.FAULT,
-        given_up=watch.state in GIVEN_UP,
+        given_up=watch.phase in GIVEN_UP,
         matter=_matter(daemon, found, node.at),
         indications="" if found is None else texts_of(found.indications[:MOST_INDICATIONS]),
         quarantine=None if watch.quarantine is None else _quarantine(node, daemon, watch.quarantine),
-        named=None if found is None or found.culprit is None else _process(node, found.culprit),
+        named=None if found is None or found.process is None else _process(node, found.process),
         says=doing or _latest(watch),
         planned=doing is None and last is not None and not last.begun,
         failed=None if watch.problem is None else text_of(watch.problem),
@@ -188,7 +188,7 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
 def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
     """What the watchdog is at; None where that is nothing."""
     resume = words_to_resume(daemon.name)
-    match watch.state:
+    match watch.phase:
         case WatchdogPhase.IDLE:
             return None
         case WatchdogPhase.ACTING:
@@ -199,12 +199,12 @@ def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
         case WatchdogPhase.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchdogPhase.CIRCUIT_OPEN:
-            since = "" if watch.opened_at is None else f" for {lasting(node.at - watch.opened_at)}"
+            since = "" if watch.circuit_opened_at is None else f" for {lasting(node.at - watch.circuit_opened_at)}"
             return f"restarts suspended{since} (circuit open), until {resume}"
         case WatchdogPhase.QUARANTINED:
             return f"restarts suspended (GPU quarantined), until {resume}"
         case WatchdogPhase.STATE_LOST:
-            since = "" if watch.lost_at is None else f" for {lasting(node.at - watch.lost_at)}"
+            since = "" if watch.state_lost_at is None else f" for {lasting(node.at - watch.state_lost_at)}"
             return (
                 f"the state directory has not been readable and writable{since}, so earlier restarts are unknown;"
                 f" restarts suspended until {resume}"

@@ -28,7 +28,7 @@ STARTING_SECONDS = 2.0
 def wanted(node: Node, daemon: Daemon) -> SettingsLimits:
     """The limits that are to hold there, as the watchdog has it."""
     watch = node.watches.get(daemon.name)
-    return SettingsLimits() if watch is None or watch.wanted is None else watch.wanted
+    return SettingsLimits() if watch is None or watch.wanted_limits is None else watch.wanted_limits
 
 
 def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:

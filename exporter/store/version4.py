@@ -78,14 +78,46 @@ def _watch(values: Any) -> Any:
     values = _renamed(values, "diagnosis", "diagnosis", _diagnosis)
     values = _renamed(values, "problem", "problem", _reason)
     values = _renamed(values, "acting", "acting", _acting)
-    values = _renamed(values, "tallies", "tallies", _tallies)
+    values = _renamed(values, "tallies", "action_counts", _action_counts)
+    values = _renamed(values, "enforcing", "enforcement", _enforcement)
     said = values.get("said")
     others = {key: value for key, value in values.items() if key != "said"}
-    return {**others, **_said(said)} if isinstance(said, str) else values
+    values = {**others, **_said(said)} if isinstance(said, str) else values
+    return _with_new_names(values, _WATCHDOG_STATE)
+
+
+_WATCHDOG_STATE = {
+    "state": "phase",
+    "opened_at": "circuit_opened_at",
+    "lost_at": "state_lost_at",
+    "released_at": "resumed_at",
+    "rung": "escalation",
+    "well_since": "healthy_since",
+    "wanted": "wanted_limits",
+    "need": "backoff_for",
+    "intention": "last_planned",
+}
+_ENFORCEMENT = {"seen": "defaults", "exposed": "unlimited_since", "sound": "limited_servers"}
+
+
+def _with_new_names(values: Any, names: Mapping[str, str]) -> Any:
+    """Return an object with its values under their new names."""
+    return {names.get(key, key): value for key, value in values.items()} if isinstance(values, dict) else values
+
+
+def _enforcement(values: object) -> object:
+    return _with_new_names(_renamed(values, "drifting", "drifts", _drifts), _ENFORCEMENT)
+
+
+def _drifts(values: object) -> object:
+    if not isinstance(values, dict):
+        return values
+    return {command: _with_new_names(drift, {"hopeless": "ineffective"}) for command, drift in values.items()}
 
 
 def _diagnosis(values: object) -> object:
-    return _renamed(values, "witnesses", "indications", _reasons) if isinstance(values, dict) else values
+    values = _renamed(values, "witnesses", "indications", _reasons) if isinstance(values, dict) else values
+    return _with_new_names(values, {"culprit": "process"})
 
 
 def _acting(values: object) -> object:
@@ -94,7 +126,7 @@ def _acting(values: object) -> object:
     return _renamed(_renamed(values, "problem", "problem", _reason), "reason", "reason", _action_reason)
 
 
-def _tallies(values: object) -> object:
+def _action_counts(values: object) -> object:
     if not isinstance(values, list):
         return values
     return [_renamed(each, "reason", "reason", _action_reason) if isinstance(each, dict) else each for each in values]

@@ -11,7 +11,7 @@ from exporter.model.observation import UnitState
 from exporter.model.reason import Reason
 from exporter.model.settings import Limits, Mode, Thresholds
 from exporter.model.values import replace
-from exporter.model.watchdog import ActingBlock, ActionCount, Condition, EscalationStep, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import ActionCount, BlockReason, Condition, EscalationStep, WatchdogPhase, WatchdogState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Policy:
     daemon_policies: Mapping[str, DaemonPolicy] = field(default_factory=dict)
     program: str = "nvidia-cuda-mps-control"
     state_lost: bool = False
-    locks: Mapping[str, ActingBlock | None] | None = None
+    locks: Mapping[str, BlockReason | None] | None = None
 
     def daemon_policy_of(self, daemon: Daemon) -> DaemonPolicy:
         """What may be done for a daemon. Where the configuration does not say how, the unit that names it does."""
@@ -62,18 +62,18 @@ class Policy:
             return Mode.OBSERVE
         return self.daemon_policy_of(daemon).mode or self.mode
 
-    def block_of(self, daemon: Daemon) -> ActingBlock | None:
+    def block_of(self, daemon: Daemon) -> BlockReason | None:
         """Return why this exporter does not hold the daemon's lock; None if it does."""
-        return None if self.locks is None else self.locks.get(daemon.name, ActingBlock.NO_LOCK)
+        return None if self.locks is None else self.locks.get(daemon.name, BlockReason.NO_LOCK)
 
 
-def blocks(policy: Policy, daemon: Daemon, watch: WatchdogState) -> tuple[ActingBlock, ...]:
+def block_reasons(policy: Policy, daemon: Daemon, watch: WatchdogState) -> tuple[BlockReason, ...]:
     """Return why the watchdog does not act where the configuration says `act`; empty if it may act."""
     if policy.configured_mode_of(daemon) is not Mode.ACT:
         return ()
     held_by = policy.block_of(daemon)
-    lost = ActingBlock.STATE_LOST if watch.lost_at is not None else None
-    foreign = ActingBlock.FOREIGN_DIRECTORY if daemon.runtime.foreign_owner is not None else None
+    lost = BlockReason.STATE_LOST if watch.state_lost_at is not None else None
+    foreign = BlockReason.FOREIGN_DIRECTORY if daemon.runtime.foreign_owner is not None else None
     return tuple(each for each in (held_by, lost, foreign) if each is not None)
 
 
@@ -126,7 +126,7 @@ class PlannedAction:
     reason: ActionReason
     steps: tuple[ActionStep, ...]
     answers: str
-    rung: EscalationStep | None = None
+    escalation: EscalationStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +137,8 @@ class Wait:
     """
 
     reason: Reason | None
-    state: WatchdogPhase = WatchdogPhase.IDLE
-    need: str | None = None
+    phase: WatchdogPhase = WatchdogPhase.IDLE
+    backoff_for: str | None = None
     until: float | None = None
 
 
@@ -151,10 +151,12 @@ def with_count(
 ) -> WatchdogState:
     """One more of its kind."""
     new = ActionCount(kind=kind, reason=reason, result=result, count=by)
-    if not any(_alike(each, new) for each in watch.tallies):
-        return replace(watch, tallies=(*watch.tallies, new))
-    tallies = (replace(each, count=each.count + by) if _alike(each, new) else each for each in watch.tallies)
-    return replace(watch, tallies=tuple(tallies))
+    if not any(_alike(each, new) for each in watch.action_counts):
+        return replace(watch, action_counts=(*watch.action_counts, new))
+    action_counts = (
+        replace(each, count=each.count + by) if _alike(each, new) else each for each in watch.action_counts
+    )
+    return replace(watch, action_counts=tuple(action_counts))
 
 
 def _alike(one: ActionCount, other: ActionCount) -> bool:

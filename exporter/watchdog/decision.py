@@ -19,7 +19,7 @@ def quarantined(context: Context) -> Evaluated:
     """The watch, in quarantine where a GPU of the daemon's asks for it."""
     if context.watch.quarantine is not None:
         return context.watch, ()
-    since = context.watch.released_at or 0.0
+    since = context.watch.resumed_at or 0.0
     asking = (each for each in _demands(context) if each.at > since)
     found = max(asking, key=lambda each: each.at, default=None)
     if found is None:
@@ -71,9 +71,9 @@ def decided(context: Context) -> Decision:
     """What is to be done for a daemon for which nothing is being done."""
     found = context.watch.diagnosis
     if context.watch.quarantine is not None:
-        return Wait(reason=reason(context.watch.quarantine), state=WatchdogPhase.QUARANTINED)
-    if context.watch.lost_at is not None and context.mode is Mode.ACT:
-        return Wait(reason=Reason(ReasonCode.STATE_LOST), state=WatchdogPhase.STATE_LOST)
+        return Wait(reason=reason(context.watch.quarantine), phase=WatchdogPhase.QUARANTINED)
+    if context.watch.state_lost_at is not None and context.mode is Mode.ACT:
+        return Wait(reason=Reason(ReasonCode.STATE_LOST), phase=WatchdogPhase.STATE_LOST)
     if found is None:
         return None
     match found.condition:
@@ -95,17 +95,17 @@ def decided(context: Context) -> Decision:
 
 def _server_hangs(context: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
     """End a server that hangs, if the configuration allows it and /proc has shown that it is the daemon's server."""
-    after, culprit = context.thresholds.hung_after, found.culprit
-    if AllowedAction.END_HUNG_SERVER not in context.thresholds.allow or culprit is None:
+    after, process = context.thresholds.hung_after, found.process
+    if AllowedAction.END_HUNG_SERVER not in context.thresholds.allow or process is None:
         return Wait(reason=Reason(remedy, server=found.server))
     if context.at - found.since < after:
         return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, server=found.server, seconds=after))
-    if culprit not in context.watch.children:
+    if process not in context.watch.children:
         return Wait(reason=Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=found.server, state=found.condition))
     if found.condition is Condition.SERVER_UNRESPONSIVE and len(context.watch.children) > 1:
         return Wait(reason=Reason(ReasonCode.HUNG_SERVER_AMBIGUOUS, server=found.server))
-    end = EndProcess(identity=culprit, role=Role.SERVER)
-    answers = f"server {culprit.pid} {culprit.start_ticks}"
+    end = EndProcess(identity=process, role=Role.SERVER)
+    answers = f"server {process.pid} {process.start_ticks}"
     return PlannedAction(
         kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, steps=(SaveEvidence(), end), answers=answers
     )
@@ -115,7 +115,7 @@ def _left_alone(found: Diagnosis) -> Wait | None:
     code = _LEFT_ALONE.get(found.condition)
     if code is None:
         return None
-    pid = found.culprit.pid if found.culprit is not None and found.condition in _WITH_CULPRIT else None
+    pid = found.process.pid if found.process is not None and found.condition in _WITH_CULPRIT else None
     return Wait(reason=Reason(code, pid=pid))
 
 

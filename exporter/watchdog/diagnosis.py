@@ -64,7 +64,7 @@ def _stopped(context: Context) -> Reason | None:
 
 def _ever_lived(context: Context) -> bool:
     watch = context.watch
-    return context.daemon.lifecycle.seen or watch.process is not None or watch.well_since is not None
+    return context.daemon.lifecycle.seen or watch.process is not None or watch.healthy_since is not None
 
 
 def _indications(context: Context) -> Iterator[Reason]:
@@ -131,7 +131,7 @@ def diagnosed(context: Context) -> Evaluated:
     watch = _stopping(replace(context.watch, diagnosis=found), found, context)
     was = None if before is None else before.condition
     trifle = was in _TRIFLES and found.condition in _TRIFLES
-    same = before is not None and (was, before.culprit) == (found.condition, found.culprit)
+    same = before is not None and (was, before.process) == (found.condition, found.process)
     return watch, () if trifle or same else (_told(context, found),)
 
 
@@ -162,7 +162,7 @@ def _told(context: Context, found: Diagnosis) -> Event:
         event=EventName.DAEMON_DIAGNOSED,
         daemon=context.daemon.name,
         server=found.server,
-        pid=None if found.culprit is None else found.culprit.pid,
+        pid=None if found.process is None else found.process.pid,
         state=found.condition,
         reason=found.indications[0] if found.indications else None,
         indications=found.indications or None,
@@ -198,7 +198,7 @@ def _suspended(context: Context) -> Diagnosis | None:
             Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state),
             Reason(ReasonCode.DAEMON_UNANSWERING),
         ),
-        culprit=identity_of(state),
+        process=identity_of(state),
     )
 
 
@@ -218,7 +218,7 @@ def _stuck(context: Context) -> Diagnosis | None:
             Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=asleep.pid, wait_channel=asleep.wait_channel),
             Reason(ReasonCode.DAEMON_UNANSWERING),
         ),
-        culprit=identity_of(asleep),
+        process=identity_of(asleep),
         server=asleep.pid if asleep.pid in daemon.servers else None,
     )
 
@@ -236,7 +236,7 @@ def _server_suspended(context: Context) -> Diagnosis | None:
             Reason(ReasonCode.SERVER_SUSPENDED, server=state.pid, state=state.state),
             Reason(daemon),
         ),
-        culprit=identity_of(state),
+        process=identity_of(state),
         server=state.pid,
     )
 
@@ -259,7 +259,7 @@ def _server_unresponsive(context: Context) -> Diagnosis | None:
             Reason(ReasonCode.COMMANDS_UNANSWERED),
             Reason(ReasonCode.SERVER_QUERIED, server=server),
         ),
-        culprit=None if process is None else identity_of(process),
+        process=None if process is None else identity_of(process),
         server=server,
     )
 
@@ -310,11 +310,11 @@ def _held(context: Context) -> Diagnosis | None:
     found = Diagnosis(
         condition=Condition.HELD, since=daemon.lifecycle.state_since or context.at, indications=(refused,)
     )
-    culprit = identity_of(holder)
-    if holder is None or culprit is None:
+    process = identity_of(holder)
+    if holder is None or process is None:
         return found
     who = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
-    return replace(found, indications=(who, refused), culprit=culprit)
+    return replace(found, indications=(who, refused), process=process)
 
 
 def _fault(context: Context) -> Diagnosis | None:

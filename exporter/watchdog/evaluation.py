@@ -22,7 +22,7 @@ def planned(context: Context, resolve: Decision) -> Planned:
     """The watch, and what there is to tell; in `act`, the action too."""
     match resolve:
         case PlannedAction() if _is_done(context, resolve):
-            return replace(context.watch, state=WatchdogPhase.IDLE), (), None
+            return replace(context.watch, phase=WatchdogPhase.IDLE), (), None
         case PlannedAction() if context.mode is Mode.OBSERVE:
             return _observed(context, resolve)
         case PlannedAction():
@@ -40,13 +40,13 @@ def _key(context: Context, deed: PlannedAction) -> str:
 def _is_done(context: Context, deed: PlannedAction) -> bool:
     """A restart that did not help may be tried again: for that there is a budget."""
     again = deed.kind is ActionKind.RESTART and context.mode is Mode.ACT
-    return not again and context.watch.intention == _key(context, deed)
+    return not again and context.watch.last_planned == _key(context, deed)
 
 
 def _observed(context: Context, deed: PlannedAction) -> Planned:
     watch = with_count(context.watch, deed.kind, deed.reason, ActionResult.OBSERVED)
     last = LastAction(kind=deed.kind, reason=deed.reason, begun=False)
-    watch = replace(watch, state=WatchdogPhase.IDLE, intention=_key(context, deed), last_action=last, reason=None)
+    watch = replace(watch, phase=WatchdogPhase.IDLE, last_planned=_key(context, deed), last_action=last, reason=None)
     return watch, (_event(context, EventName.WATCHDOG_WOULD_ACT, deed.kind, deed.reason),), None
 
 
@@ -56,10 +56,10 @@ def _begun(context: Context, deed: PlannedAction) -> Planned:
         watch = replace(watch, restarts=(*watch.restarts, context.at), last_restart_at=context.at)
     watch = replace(
         watch,
-        intention=_key(context, deed),
-        need=None,
+        last_planned=_key(context, deed),
+        backoff_for=None,
         not_before=None,
-        rung=watch.rung if deed.rung is None else deed.rung,
+        escalation=watch.escalation if deed.escalation is None else deed.escalation,
     )
     action = Action(daemon=context.daemon.name, kind=deed.kind, reason=deed.reason, steps=deed.steps, uid=uid)
     return begun(replace(context, watch=watch), action)
@@ -70,17 +70,17 @@ def begun(context: Context, action: Action) -> Planned:
     before = identity_of(context.watch.process)
     acting = OngoingAction(kind=action.kind, reason=action.reason, began_at=context.at, before=before)
     last = LastAction(kind=action.kind, reason=action.reason, begun=True)
-    watch = replace(context.watch, state=WatchdogPhase.ACTING, acting=acting, last_action=last, reason=None)
+    watch = replace(context.watch, phase=WatchdogPhase.ACTING, acting=acting, last_action=last, reason=None)
     return watch, (_event(context, EventName.WATCHDOG_ACTS, action.kind, action.reason),), action
 
 
 def _waiting(context: Context, wait: Wait) -> Planned:
     """Report the reason once, however long it lasts."""
-    watch = replace(context.watch, state=wait.state, need=wait.need, not_before=wait.until)
+    watch = replace(context.watch, phase=wait.phase, backoff_for=wait.backoff_for, not_before=wait.until)
     if wait.reason is None or wait.reason == watch.reason:
         return watch, (), None
     watch = replace(watch, reason=wait.reason, last_action=None)
-    if wait.state is WatchdogPhase.CIRCUIT_OPEN and watch.opened_at is None:
+    if wait.phase is WatchdogPhase.CIRCUIT_OPEN and watch.circuit_opened_at is None:
         return *restart.opened(watch, context.daemon.name, context.at, wait.reason), None
     found = watch.diagnosis
     waits = Event(
@@ -98,8 +98,10 @@ def _content(context: Context) -> WatchdogState:
     """Nothing is to be done; where it is well, whatever comes next is new."""
     watch = context.watch
     if context.condition is Condition.WELL:
-        watch = revised(watch, intention=None, reason=None, last_action=None, problem=None, need=None, not_before=None)
-    return revised(watch, state=WatchdogPhase.IDLE if watch.opened_at is None else WatchdogPhase.CIRCUIT_OPEN)
+        watch = revised(
+            watch, last_planned=None, reason=None, last_action=None, problem=None, backoff_for=None, not_before=None
+        )
+    return revised(watch, phase=WatchdogPhase.IDLE if watch.circuit_opened_at is None else WatchdogPhase.CIRCUIT_OPEN)
 
 
 def _event(context: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
@@ -111,14 +113,14 @@ def _event(context: Context, name: EventName, kind: ActionKind, reason: ActionRe
         action=kind,
         reason=reason,
         server=None if found is None else found.server,
-        pid=None if found is None or found.culprit is None else found.culprit.pid,
+        pid=None if found is None or found.process is None else found.process.pid,
         indications=None if found is None else found.indications or None,
     )
 
 
 def lost(node: Node, at: float) -> Node:
     """Return a node whose watches may be out of date: what happened since could not be written."""
-    return replace(node, watches={name: replace(watch, lost_at=at) for name, watch in node.watches.items()})
+    return replace(node, watches={name: replace(watch, state_lost_at=at) for name, watch in node.watches.items()})
 
 
 def regained(node: Node, remembered: Mapping[DaemonName, WatchdogState], at: float, *, whole: bool) -> Node:
@@ -131,10 +133,10 @@ def regained(node: Node, remembered: Mapping[DaemonName, WatchdogState], at: flo
     for name, watch in watches.items():
         if name not in node.watches:
             watches[name] = interrupted(watch, at)
-        elif watch.lost_at is not None and name in remembered:
+        elif watch.state_lost_at is not None and name in remembered:
             watches[name] = _merged(interrupted(remembered[name], at), watch)
-        elif watch.lost_at is not None and whole:
-            watches[name] = replace(watch, lost_at=None)
+        elif watch.state_lost_at is not None and whole:
+            watches[name] = replace(watch, state_lost_at=None)
     return replace(node, watches=watches)
 
 
@@ -145,13 +147,13 @@ def _merged(remembered: WatchdogState, now: WatchdogState) -> WatchdogState:
         process=now.process or remembered.process,
         children=now.children or remembered.children,
         limits=now.limits or remembered.limits,
-        wanted=now.wanted or remembered.wanted,
-        enforcing=now.enforcing,
+        wanted_limits=now.wanted_limits or remembered.wanted_limits,
+        enforcement=now.enforcement,
         unit_restarts=remembered.unit_restarts if now.unit_restarts is None else now.unit_restarts,
         acting=now.acting or remembered.acting,
         bypassed=remembered.bypassed + now.bypassed,
     )
-    for each in now.tallies:
+    for each in now.action_counts:
         merged = with_count(merged, each.kind, each.reason, each.result, by=each.count)
     return merged
 
@@ -183,7 +185,7 @@ def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluat
         context = Context(
             node=node,
             daemon=daemon,
-            watch=node.watches.get(name) or WatchdogState(lost_at=at if policy.state_lost else None),
+            watch=node.watches.get(name) or WatchdogState(state_lost_at=at if policy.state_lost else None),
             daemon_policy=policy.daemon_policy_of(daemon),
             mode=policy.mode_of(daemon),
             thresholds=policy.thresholds,

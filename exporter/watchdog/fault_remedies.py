@@ -70,8 +70,8 @@ def _who_is_waited_for(incident: Incident) -> Reason:
 
 
 def _last(context: Context, incident: Incident) -> EscalationStep | None:
-    rung = context.watch.rung
-    return rung if rung is not None and rung.incident == incident.id else None
+    escalation = context.watch.escalation
+    return escalation if escalation is not None and escalation.incident == incident.id else None
 
 
 def _places(context: Context, incident: Incident, last: EscalationStep | None) -> Iterator[_Place]:
@@ -110,7 +110,7 @@ def _deed(context: Context, incident: Incident, place: _Place, steps: Iterable[A
         reason=ActionReason.FAULT,
         steps=(SaveEvidence(), *done),
         answers=f"{kind.value} {incident.id}{' -f' if forced else ''}",
-        rung=EscalationStep(incident=incident.id, kind=kind, at=context.at, forced=forced),
+        escalation=EscalationStep(incident=incident.id, kind=kind, at=context.at, forced=forced),
     )
 
 

@@ -150,15 +150,15 @@ def attempt(
 
     The commands are followed by the questions that tell what now holds. What does not help is said once.
     """
-    before = watch.enforcing
+    before = watch.enforcement
     due = [each for each in found.values() if _may_be_set(node, daemon, each) and _due(each, watch, at)]
     due = due[:MOST_COMMANDS]
-    drifting = {**before.drifting, **{each.command: _tried(before.drifting.get(each.command), at) for each in due}}
-    hopeless = [each for each in found.values() if _in_vain(before.drifting.get(each.command), each, at)]
-    for each in hopeless:
-        drifting[each.command] = revised(drifting[each.command], hopeless=True)
-    events = tuple(_hopeless(daemon, each, at) for each in hopeless)
-    watch = revised(watch, enforcing=revised(before, drifting=drifting))
+    drifts = {**before.drifts, **{each.command: _tried(before.drifts.get(each.command), at) for each in due}}
+    ineffective = [each for each in found.values() if _in_vain(before.drifts.get(each.command), each, at)]
+    for each in ineffective:
+        drifts[each.command] = revised(drifts[each.command], ineffective=True)
+    events = tuple(_hopeless(daemon, each, at) for each in ineffective)
+    watch = revised(watch, enforcement=revised(before, drifts=drifts))
     # One that is just back answers before its process is known: it is taken for its predecessor's user's.
     process = daemon.runtime.process or watch.process
     uid = None if process is None else process.uid
@@ -174,10 +174,10 @@ def _may_be_set(node: Node, daemon: Daemon, demand: LimitDemand) -> bool:
 
 
 def _due(demand: LimitDemand, watch: WatchdogState, at: float) -> bool:
-    unasked = watch.enforcing.restoring and demand.server is None and demand.standing is LimitStatus.UNKNOWN
+    unasked = watch.enforcement.restoring and demand.server is None and demand.standing is LimitStatus.UNKNOWN
     if demand.standing is not LimitStatus.DRIFTED and not unasked:
         return False
-    known = watch.enforcing.drifting.get(demand.command)
+    known = watch.enforcement.drifts.get(demand.command)
     if known is None or known.tried_at is None:
         return True
     return at - known.tried_at >= (AGAIN_SECONDS if known.tries < MANY else SELDOM_SECONDS)
@@ -189,7 +189,7 @@ def _tried(known: LimitDrift | None, at: float) -> LimitDrift:
 
 
 def _in_vain(known: LimitDrift | None, demand: LimitDemand, at: float) -> bool:
-    if known is None or known.hopeless or known.tries < MANY or known.tried_at is None:
+    if known is None or known.ineffective or known.tries < MANY or known.tried_at is None:
         return False
     return demand.standing is LimitStatus.DRIFTED and at - known.tried_at >= AGAIN_SECONDS
 
@@ -225,7 +225,7 @@ WHOLE_GPU = 100.0
 
 def to_hold(configured: Limits, watch: WatchdogState) -> Limits:
     """What is to hold now: as configured; and where another daemon has taken over, what held before."""
-    return wanted(configured, watch) if watch.enforcing.restoring else configured
+    return wanted(configured, watch) if watch.enforcement.restoring else configured
 
 
 def wanted(configured: Limits, watch: WatchdogState) -> Limits:
@@ -242,21 +242,21 @@ def wanted(configured: Limits, watch: WatchdogState) -> Limits:
 def followed(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
     """What is remembered of a daemon's limits, after this was seen of it."""
     process = identity_of(daemon.runtime.process)
-    enforcing = watch.enforcing
-    if _is_another(daemon, process, enforcing):
-        enforcing = LimitEnforcement(restoring=True)
-    if process is not None and process != enforcing.process:
-        enforcing = revised(enforcing, process=process)
+    enforcement = watch.enforcement
+    if _is_another(daemon, process, enforcement):
+        enforcement = LimitEnforcement(restoring=True)
+    if process is not None and process != enforcement.process:
+        enforcement = revised(enforcement, process=process)
     if daemon.state is not DaemonState.UP:
-        return revised(watch, enforcing=enforcing)
-    limits, seen = _held(watch.limits or Limits(), enforcing.seen, daemon), _seen(enforcing.seen, daemon)
-    return revised(watch, limits=limits or None, enforcing=revised(enforcing, seen=seen))
+        return revised(watch, enforcement=enforcement)
+    limits, seen = _held(watch.limits or Limits(), enforcement.defaults, daemon), _seen(enforcement.defaults, daemon)
+    return revised(watch, limits=limits or None, enforcement=revised(enforcement, defaults=seen))
 
 
-def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcing: LimitEnforcement) -> bool:
+def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcement: LimitEnforcement) -> bool:
     """Whether it is not the one that it was. Where that cannot be told, its having gone says so."""
-    if process is not None and enforcing.process is not None:
-        return process != enforcing.process
+    if process is not None and enforcement.process is not None:
+        return process != enforcement.process
     return daemon.gone
 
 
@@ -290,7 +290,7 @@ def enforce(
     """
     watch = followed(daemon, watch)
     limits = to_hold(configured, watch)
-    watch = revised(watch, wanted=limits or None)
+    watch = revised(watch, wanted_limits=limits or None)
     # One that has just not answered may hang: a command would hang with it, and hold up what helps.
     if daemon.state is not DaemonState.UP or daemon.commands.unanswered_since is not None:
         return watch, (), None
@@ -301,8 +301,8 @@ def enforce(
     events = (*drifted, *bypassed, *in_force)
     if mode is Mode.OBSERVE:
         return watch, events, None
-    watch, hopeless, action = attempt(node, daemon, watch, _worst(found), at)
-    return watch, (*events, *hopeless), action
+    watch, ineffective, action = attempt(node, daemon, watch, _worst(found), at)
+    return watch, (*events, *ineffective), action
 
 
 def _worst(found: Iterable[LimitDemand]) -> Mapping[str, LimitDemand]:
@@ -316,7 +316,7 @@ def _worst(found: Iterable[LimitDemand]) -> Mapping[str, LimitDemand]:
 
 def _drifted(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitDemand], at: float) -> LimitsEvaluated:
     """Each limit that is not as it should be is told once, until it is. While nobody knows, nothing has changed."""
-    before = watch.enforcing.drifting
+    before = watch.enforcement.drifts
     now: dict[str, LimitDrift] = {}
     events: list[Event] = []
     for command, demand in found.items():
@@ -334,29 +334,29 @@ def _drifted(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitDema
             )
         if demand.standing is not LimitStatus.IN_FORCE and known is not None:
             now[command] = known
-    return revised(watch, enforcing=revised(watch.enforcing, drifting=now)), tuple(events)
+    return revised(watch, enforcement=revised(watch.enforcement, drifts=now)), tuple(events)
 
 
 def _exposed(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitDemand], at: float) -> LimitsEvaluated:
     """Whose clients have come without limits; where a server has them all at last, those are counted and told."""
-    before, standings = watch.enforcing, _by_server(found)
-    exposed: dict[int, float] = {}
-    sound: list[int] = []
+    before, standings = watch.enforcement, _by_server(found)
+    unlimited_since: dict[int, float] = {}
+    limited_servers: list[int] = []
     events: list[Event] = []
     for server in daemon.servers.values():
-        since, standing = before.exposed.get(server.pid), standings.get(server.pid, LimitStatus.IN_FORCE)
-        was_sound = server.pid in before.sound
+        since, standing = before.unlimited_since.get(server.pid), standings.get(server.pid, LimitStatus.IN_FORCE)
+        was_sound = server.pid in before.limited_servers
         if since is None and standing is LimitStatus.DRIFTED:
             since = at if was_sound else server.started_at
         if since is not None and standing is LimitStatus.IN_FORCE:
             events += _slipped_in(daemon, server.pid, since, at)
         elif since is not None:
-            exposed[server.pid] = since
+            unlimited_since[server.pid] = since
         if was_sound or standing is LimitStatus.IN_FORCE:
-            sound.append(server.pid)
+            limited_servers.append(server.pid)
     bypassed = watch.bypassed + sum(event.count or 0 for event in events)
-    enforcing = revised(before, exposed=exposed, sound=tuple(sound))
-    return revised(watch, enforcing=enforcing, bypassed=bypassed), tuple(events)
+    enforcement = revised(before, unlimited_since=unlimited_since, limited_servers=tuple(limited_servers))
+    return revised(watch, enforcement=enforcement, bypassed=bypassed), tuple(events)
 
 
 def _by_server(found: Iterable[LimitDemand]) -> Mapping[int | None, LimitStatus]:
@@ -381,15 +381,15 @@ def _slipped_in(daemon: Daemon, server: int, since: float, at: float) -> Iterabl
 
 def _in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitDemand], at: float) -> LimitsEvaluated:
     """All that is wanted is verified: told once, until some of it is not."""
-    before = watch.enforcing
+    before = watch.enforcement
     worst = max((each.standing for each in found), default=None)
     match worst:
         case None:
-            return revised(watch, enforcing=revised(before, in_force=False, restoring=False)), ()
+            return revised(watch, enforcement=revised(before, in_force=False, restoring=False)), ()
         case LimitStatus.IN_FORCE if not before.in_force:
             event = Event(at=at, event=EventName.LIMITS_IN_FORCE, daemon=daemon.name)
-            return revised(watch, enforcing=revised(before, in_force=True, restoring=False)), (event,)
+            return revised(watch, enforcement=revised(before, in_force=True, restoring=False)), (event,)
         case LimitStatus.DRIFTED if before.in_force:
-            return revised(watch, enforcing=revised(before, in_force=False)), ()
+            return revised(watch, enforcement=revised(before, in_force=False)), ()
         case _:
             return watch, ()

@@ -48,7 +48,7 @@ def spent(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
 
 def left(watch: WatchdogState, thresholds: Thresholds, at: float) -> int:
     """How many more there may be now: none while the breaker is open."""
-    return 0 if watch.opened_at is not None else max(0, thresholds.restarts - spent(watch, thresholds, at))
+    return 0 if watch.circuit_opened_at is not None else max(0, thresholds.restarts - spent(watch, thresholds, at))
 
 
 def backoff(times: int, thresholds: Thresholds, chance: float) -> float:
@@ -70,16 +70,20 @@ def pruned(watch: WatchdogState, thresholds: Thresholds, at: float) -> WatchdogS
 
 def opened(watch: WatchdogState, daemon: str, at: float, reason: Reason) -> Evaluated:
     """Open the breaker: the daemon is not restarted until an operator resumes it, or it was well for a whole window."""
-    if watch.opened_at is not None:
+    if watch.circuit_opened_at is not None:
         return watch, ()
-    return replace(watch, opened_at=at), (Event(at=at, event=EventName.CIRCUIT_OPENED, daemon=daemon, reason=reason),)
+    return replace(watch, circuit_opened_at=at), (
+        Event(at=at, event=EventName.CIRCUIT_OPENED, daemon=daemon, reason=reason),
+    )
 
 
 def closed(watch: WatchdogState, daemon: str, at: float, reason: Reason) -> Evaluated:
     """Close the breaker."""
-    if watch.opened_at is None:
+    if watch.circuit_opened_at is None:
         return watch, ()
-    return replace(watch, opened_at=None), (Event(at=at, event=EventName.CIRCUIT_CLOSED, daemon=daemon, reason=reason),)
+    return replace(watch, circuit_opened_at=None), (
+        Event(at=at, event=EventName.CIRCUIT_CLOSED, daemon=daemon, reason=reason),
+    )
 
 
 _TELLING_SECONDS = 5.0
@@ -104,10 +108,10 @@ def left_to_systemd(context: Context, since: float) -> Wait | None:
         return Wait(reason=unusable)
     if unit.active == "failed" and unit.result == "start-limit-hit":
         given_up = Reason(ReasonCode.START_LIMIT_HIT, unit=name)
-        return Wait(reason=given_up, state=WatchdogPhase.DEFERRED_TO_SYSTEMD)
+        return Wait(reason=given_up, phase=WatchdogPhase.DEFERRED_TO_SYSTEMD)
     if _at_it(unit) and waited <= context.thresholds.systemd:
         restarts = Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=name)
-        return Wait(reason=restarts, state=WatchdogPhase.DEFERRED_TO_SYSTEMD)
+        return Wait(reason=restarts, phase=WatchdogPhase.DEFERRED_TO_SYSTEMD)
     return None
 
 
@@ -176,8 +180,8 @@ def remembered(context: Context) -> WatchdogState:
     children = _children(context, process, () if another else watch.children)
     if (process, children) == (watch.process, watch.children):
         return watch
-    well_since = None if another else watch.well_since
-    return replace(watch, process=process, children=children, well_since=well_since)
+    healthy_since = None if another else watch.healthy_since
+    return replace(watch, process=process, children=children, healthy_since=healthy_since)
 
 
 def _children(
@@ -219,7 +223,9 @@ def kept_well(context: Context) -> Evaluated:
     """How long it has been well. After a whole window, what went before is forgiven, and the breaker closes."""
     watch, at = pruned(context.watch, context.thresholds, context.at), context.at
     watch = _since(watch, context.condition, at)
-    well_for = 0.0 if watch.well_since is None or context.condition is not Condition.WELL else at - watch.well_since
+    well_for = (
+        0.0 if watch.healthy_since is None or context.condition is not Condition.WELL else at - watch.healthy_since
+    )
     if well_for < context.thresholds.window:
         return watch, ()
     if watch.failures:
@@ -229,9 +235,9 @@ def kept_well(context: Context) -> Evaluated:
 
 def _since(watch: WatchdogState, condition: Condition, at: float) -> WatchdogState:
     if condition in _ILL:
-        watch = watch if watch.well_since is None else replace(watch, well_since=None)
-    elif condition is Condition.WELL and watch.well_since is None:
-        watch = replace(watch, well_since=at)
+        watch = watch if watch.healthy_since is None else replace(watch, healthy_since=None)
+    elif condition is Condition.WELL and watch.healthy_since is None:
+        watch = replace(watch, healthy_since=at)
     return watch
 
 
@@ -279,7 +285,7 @@ def _obstacle(context: Context) -> Wait | None:
         return Wait(reason=Reason(ReasonCode.NO_RESTART_METHOD))
     if daemon_policy.unit is None and daemon.runtime.in_foreign_namespace:
         return Wait(reason=Reason(ReasonCode.DAEMON_IN_CONTAINER))
-    if context.watch.opened_at is not None:
+    if context.watch.circuit_opened_at is not None:
         return _open(Reason(ReasonCode.CIRCUIT_OPEN))
     return None
 
@@ -307,23 +313,23 @@ def _restart(context: Context, reason: ActionReason, since: float) -> Decision:
     thresholds, watch = context.thresholds, context.watch
     times = spent(watch, thresholds, context.at)
     answers = f"{reason} {since:.3f}"
-    need = f"{answers} {times}"
+    backoff_for = f"{answers} {times}"
     deed = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(context), answers=answers)
     if context.mode is Mode.OBSERVE:
         return deed
     if times >= thresholds.restarts:
         return _open(Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=times, seconds=thresholds.window))
-    until = watch.not_before if watch.need == need else None
+    until = watch.not_before if watch.backoff_for == backoff_for else None
     if until is None:
         until = context.at + backoff(times, thresholds, context.chance)
     if context.at < until:
         waits = Reason(ReasonCode.BACKOFF, count=times, seconds=thresholds.window)
-        return Wait(reason=waits, state=WatchdogPhase.BACKOFF, need=need, until=until)
+        return Wait(reason=waits, phase=WatchdogPhase.BACKOFF, backoff_for=backoff_for, until=until)
     return deed
 
 
 def _open(reason: Reason) -> Wait:
-    return Wait(reason=reason, state=WatchdogPhase.CIRCUIT_OPEN)
+    return Wait(reason=reason, phase=WatchdogPhase.CIRCUIT_OPEN)
 
 
 def _steps(context: Context) -> tuple[ActionStep, ...]:

@@ -39,14 +39,14 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
         events += (Event(at=seen.at, event=released, daemon=seen.daemon, xid=before.quarantine.xid),)
     watch = replace(
         watch,
-        released_at=seen.at,
+        resumed_at=seen.at,
         quarantine=None,
-        lost_at=None,
+        state_lost_at=None,
         restarts=(),
         failures=0,
         not_before=None,
-        need=None,
-        intention=None,
+        backoff_for=None,
+        last_planned=None,
         reason=None,
         last_action=None,
         problem=None,
@@ -93,11 +93,11 @@ def _died_again(context: Context, acting: OngoingAction, done_at: float) -> bool
 
     One that hung is seen to end too: that is the restart's own doing, unless it was done by then, or another was seen.
     """
-    found, lost_at = context.watch.diagnosis, context.daemon.lifecycle.last_loss_at
-    if found is None or found.condition is not Condition.CRASHED or lost_at is None or lost_at <= acting.began_at:
+    found, loss_at = context.watch.diagnosis, context.daemon.lifecycle.last_loss_at
+    if found is None or found.condition is not Condition.CRASHED or loss_at is None or loss_at <= acting.began_at:
         return False
     another = identity_of(context.watch.process) != acting.before
-    return acting.reason is ActionReason.CRASHED or lost_at > done_at or another
+    return acting.reason is ActionReason.CRASHED or loss_at > done_at or another
 
 
 def _never_came(context: Context, since: float) -> bool:
@@ -124,8 +124,8 @@ def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> E
     watch, name, at = context.watch, context.daemon.name, context.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
     watch = replace(with_count(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
-    if acting.kind in AGAINST_FAULTS and watch.rung is not None:
-        watch = replace(watch, rung=replace(watch.rung, at=acting.done_at or at))
+    if acting.kind in AGAINST_FAULTS and watch.escalation is not None:
+        watch = replace(watch, escalation=replace(watch.escalation, at=acting.done_at or at))
     event = Event(
         at=at,
         event=EventName.WATCHDOG_ACTED,

@@ -40,8 +40,8 @@ def test_no_row_is_lost(remembered: StoredState) -> None:
 
 def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
     watch = remembered.watches["with-open-circuit"]
-    assert watch.state is WatchdogPhase.CIRCUIT_OPEN
-    assert watch.opened_at == 1795186926.0
+    assert watch.phase is WatchdogPhase.CIRCUIT_OPEN
+    assert watch.circuit_opened_at == 1795186926.0
     assert watch.restarts == (1795186921.0,)
     assert watch.limits is not None
     assert watch.limits.pinned_memory == {0: 16 << 30}
@@ -54,7 +54,7 @@ def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
         Reason(ReasonCode.PID_FILE_LEFT),
     )
     assert watch.reason == Reason(ReasonCode.RESTARTS_DID_NOT_HELP, count=1, seconds=900.0)
-    assert [(each.kind, each.reason, each.result, each.count) for each in watch.tallies] == [
+    assert [(each.kind, each.reason, each.result, each.count) for each in watch.action_counts] == [
         (ActionKind.RESTART, ActionReason.CRASHED, ActionResult.SUCCEEDED, 1),
         (ActionKind.SET_LIMITS, ActionReason.LIMITS_LOST, ActionResult.SUCCEEDED, 1),
     ]
@@ -62,7 +62,7 @@ def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
 
 def test_a_quarantine_stays(remembered: StoredState) -> None:
     watch = remembered.watches["in-quarantine"]
-    assert watch.state is WatchdogPhase.QUARANTINED
+    assert watch.phase is WatchdogPhase.QUARANTINED
     assert watch.quarantine is not None
     assert (watch.quarantine.xid, watch.quarantine.action) == (95, "RESET_GPU")
     assert watch.reason is not None

@@ -229,7 +229,9 @@ class TestLimits:
 
     def test_where_limits_are_to_hold_an_answer_comes_soon_again(self) -> None:
         """Nobody is to be without them for longer than a second."""
-        start = replace(self.limited(), watches={DAEMON: WatchdogState(wanted=Limits(active_thread_percentage=40.0))})
+        start = replace(
+            self.limited(), watches={DAEMON: WatchdogState(wanted_limits=Limits(active_thread_percentage=40.0))}
+        )
         sets = [
             each
             for second in range(10)
@@ -240,7 +242,9 @@ class TestLimits:
 
     def test_a_device_that_is_to_be_limited_is_asked_about(self) -> None:
         """Though nothing else is known of it."""
-        start = replace(self.limited(), watches={DAEMON: WatchdogState(wanted=Limits(pinned_memory={1: 1 << 30}))})
+        start = replace(
+            self.limited(), watches={DAEMON: WatchdogState(wanted_limits=Limits(pinned_memory={1: 1 << 30}))}
+        )
         _, asked = watch(2, start=start)
         assert asked.keys() == {DEFAULT_MEMORY.replace(" 0", " 1"), MEMORY.replace(" 0", " 1")}
 

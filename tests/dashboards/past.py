@@ -102,8 +102,8 @@ def _unwell(node: Node) -> Node:
     logged = replace(node.daemons[first].log.own_commands, blocked_since=node.at)
     blocked = replace(node.daemons[first], log=replace(node.daemons[first].log, own_commands=logged))
     watches = {
-        second: replace(node.watches[second], lost_at=node.at),
-        last: replace(node.watches[last], state=WatchdogPhase.QUARANTINED),
+        second: replace(node.watches[second], state_lost_at=node.at),
+        last: replace(node.watches[last], phase=WatchdogPhase.QUARANTINED),
     }
     return replace(node, daemons={**node.daemons, first: blocked}, watches={**node.watches, **watches})
 

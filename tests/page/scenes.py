@@ -109,7 +109,7 @@ def fault() -> StatusInput:
 def dead() -> StatusInput:
     """The daemon has died, and the watchdog only observes."""
     observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
-    present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, tallies=(observed,))
+    present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, action_counts=(observed,))
     return sight(present, events=HAPPENINGS)
 
 

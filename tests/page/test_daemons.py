@@ -76,7 +76,7 @@ def test_in_fault_it_says_so() -> None:
         (idle(), Severity.WELL, "up", ""),
         (quarantined(), Severity.CRITICAL, "quarantined", "quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0"),
         (
-            watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, opened_at=AT),
+            watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT),
             Severity.CRITICAL,
             "circuit open",
             "have been suspended",

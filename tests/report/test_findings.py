@@ -186,7 +186,7 @@ def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
     assert found.commands == (
         f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
     )
-    within = replace(drifted(), watches={DAEMON: WatchdogState(wanted=Limits())})
+    within = replace(drifted(), watches={DAEMON: WatchdogState(wanted_limits=Limits())})
     assert not any(each.fails for each in found_in(within))
 
 
@@ -243,7 +243,7 @@ def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
 
 
 def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> None:
-    present = replace(idle(), watches={DAEMON: WatchdogState(state=WatchdogPhase.CIRCUIT_OPEN, opened_at=AT)})
+    present = replace(idle(), watches={DAEMON: WatchdogState(phase=WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT)})
 
     assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
 

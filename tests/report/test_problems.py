@@ -8,7 +8,7 @@ from string import Formatter
 
 import pytest
 
-from exporter.model.watchdog import ActingBlock, Condition, WatchdogPhase
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problems import OF_BLOCK, OF_CONDITION, OF_WATCH_STATE, PROBLEMS, REMEDIES, Situation
@@ -27,7 +27,7 @@ def test_each_situation_has_a_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "table"), [(Condition, OF_CONDITION), (WatchdogPhase, OF_WATCH_STATE), (ActingBlock, OF_BLOCK)]
+    ("states", "table"), [(Condition, OF_CONDITION), (WatchdogPhase, OF_WATCH_STATE), (BlockReason, OF_BLOCK)]
 )
 def test_each_state_has_exactly_one_code(states: type[StrEnum], table: dict[StrEnum, FindingCode]) -> None:
     assert table.keys() == set(states)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.locks import ActLocks, LockFile
-from exporter.model.watchdog import ActingBlock
+from exporter.model.watchdog import BlockReason
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import not_here
 
 WANTED = {"training": "/run/nvidia/mps/training/pipe"}
 HELD = {"training": None}
-TAKEN = {"training": ActingBlock.ANOTHER_EXPORTER}
+TAKEN = {"training": BlockReason.ANOTHER_EXPORTER}
 HOLDER = """
 import sys
 from pathlib import Path
@@ -46,7 +46,7 @@ def locks(made: list[ActLocks], *directories: Path, wanted: dict[str, str] | Non
     return made[-1]
 
 
-def comes_to(of: ActLocks, found: dict[str, ActingBlock | None]) -> None:
+def comes_to(of: ActLocks, found: dict[str, BlockReason | None]) -> None:
     def it_does() -> None:
         assert of.found == found
 
@@ -98,7 +98,7 @@ def test_the_daemon_is_known_by_its_directory_and_not_by_its_name(made: list[Act
     pipe.mkdir()
     link.symlink_to(pipe)
     assert locks(made, tmp_path / "locks", wanted={"a": str(pipe)}).found == {"a": None}
-    assert locks(made, tmp_path / "locks", wanted={"b": str(link)}).found == {"b": ActingBlock.ANOTHER_EXPORTER}
+    assert locks(made, tmp_path / "locks", wanted={"b": str(link)}).found == {"b": BlockReason.ANOTHER_EXPORTER}
 
 
 def test_a_lock_that_is_no_longer_wanted_is_released(made: list[ActLocks], tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_lock_file_that_was_removed_is_no_lock_any_more(made: list[ActLocks], 
 
 def test_without_a_usable_directory_there_is_no_lock(made: list[ActLocks], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert locks(made, tmp_path / "file").found == {"training": ActingBlock.NO_LOCK}
-    assert locks(made, tmp_path / "missing" / "locks").found == {"training": ActingBlock.NO_LOCK}
+    assert locks(made, tmp_path / "file").found == {"training": BlockReason.NO_LOCK}
+    assert locks(made, tmp_path / "missing" / "locks").found == {"training": BlockReason.NO_LOCK}
 
 
 def test_a_lock_that_the_kernel_refuses_leaves_no_descriptor_open(
@@ -143,7 +143,7 @@ def test_a_lock_that_the_kernel_refuses_leaves_no_descriptor_open(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = LockFile(tmp_path / "act.lock")
-    assert [lock.take() for _ in range(3)] == [ActingBlock.NO_LOCK] * 3
+    assert [lock.take() for _ in range(3)] == [BlockReason.NO_LOCK] * 3
     assert not [each for each in Path("/proc/self/fd").iterdir() if os.path.realpath(each).startswith(str(tmp_path))]
 
 
@@ -154,7 +154,7 @@ def test_a_lock_file_that_cannot_be_opened_now_is_no_lock(tmp_path: Path, monkey
         raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "open", is_leased)
-    assert LockFile(tmp_path / "act.lock").take() is ActingBlock.NO_LOCK
+    assert LockFile(tmp_path / "act.lock").take() is BlockReason.NO_LOCK
 
 
 def test_one_usable_directory_of_two_is_enough(made: list[ActLocks], tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_one_usable_directory_of_two_is_enough(made: list[ActLocks], tmp_path: P
 def test_a_directory_that_other_users_can_write_to_is_not_used(made: list[ActLocks], tmp_path: Path, mode: int) -> None:
     """They could make the file first, and hold it."""
     tmp_path.chmod(mode)
-    assert locks(made, tmp_path).found == {"training": ActingBlock.NO_LOCK}
+    assert locks(made, tmp_path).found == {"training": BlockReason.NO_LOCK}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,7 +176,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(made: list[ActLocks], tmp_p
     first.close()
     file.symlink_to(tmp_path / "target")
 
-    assert locks(made, tmp_path).found == {"training": ActingBlock.NO_LOCK}
+    assert locks(made, tmp_path).found == {"training": BlockReason.NO_LOCK}
     assert not (tmp_path / "target").exists()
 
 

@@ -17,7 +17,7 @@ from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 
-OPEN = WatchdogState(opened_at=AT)
+OPEN = WatchdogState(circuit_opened_at=AT)
 CLOCK = HandClock(AT)
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_can_be_read_and_not_written_is_not_available(state: Path, w
     archive = ReadOnly(state, Retention(), CLOCK)
     writer = started(state, writers, archive)
     assert not writer.available
-    writer.take(Node(watches={DAEMON: WatchdogState(lost_at=AT)}), ())
+    writer.take(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
 
     archive.repaired = True
     assert eventually_regained(writer) == RecoveredState({DAEMON: OPEN}, whole=True)
@@ -135,13 +135,13 @@ def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path,
     first.open()
     second = started(state, writers)
     assert not second.available
-    second.take(Node(watches={DAEMON: WatchdogState(lost_at=AT)}), ())
+    second.take(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
 
-    first.write([], [], {DAEMON: WatchdogState(opened_at=AT + 1)})
+    first.write([], [], {DAEMON: WatchdogState(circuit_opened_at=AT + 1)})
     first.close()
-    assert eventually_regained(second) == RecoveredState({DAEMON: WatchdogState(opened_at=AT + 1)}, whole=True)
+    assert eventually_regained(second) == RecoveredState({DAEMON: WatchdogState(circuit_opened_at=AT + 1)}, whole=True)
     second.close()
-    assert kept(state) == {DAEMON: WatchdogState(opened_at=AT + 1)}
+    assert kept(state) == {DAEMON: WatchdogState(circuit_opened_at=AT + 1)}
 
 
 def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer]) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.model.action import ActionKind, ActionReason
+from exporter.model.identity import ProcessIdentity
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Retention
-from exporter.model.watchdog import LastAction
+from exporter.model.settings import Limits, Retention
+from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
 from exporter.store import version4
 from exporter.store.archive import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, read_history
 from exporter.store.database import open_database
@@ -38,10 +39,30 @@ EVENT = {
 }
 FAULT = {"at": AT, "event": "fault_changed", "daemon": DAEMON, "reason": "suspects", "incident": INCIDENT}
 WATCH = {
-    "diagnosis": {"condition": "crashed", "since": AT, "witnesses": ["nobody listens on its socket", "a dream"]},
+    "diagnosis": {
+        "condition": "crashed",
+        "since": AT,
+        "witnesses": ["nobody listens on its socket", "a dream"],
+        "culprit": {"pid": 441, "start_ticks": 7},
+    },
     "acting": {"kind": "restart", "reason": "a new one", "began_at": AT, "problem": "there is no command to run"},
     "tallies": [{"kind": "restart", "reason": "boredom", "result": "failed", "count": 2}],
     "said": "would restart: crashed",
+    "state": "circuit_open",
+    "opened_at": AT + 1,
+    "lost_at": AT + 2,
+    "released_at": AT + 3,
+    "well_since": AT + 4,
+    "rung": {"incident": "one", "kind": "kill_clients", "at": AT},
+    "wanted": {"client_priority": 1},
+    "need": "crashed 7.000 1",
+    "intention": "act: restart crashed 7.000",
+    "enforcing": {
+        "seen": {"client_priority": 0},
+        "drifting": {"set_default_client_priority 1": {"tries": 3, "hopeless": True}},
+        "exposed": {str(SERVER): AT},
+        "sound": [SERVER],
+    },
     "problem": "the cat sat on it",
 }
 INDICATIONS = (Reason(ReasonCode.KILLED_BY_SIGNAL, signal=9), Reason(ReasonCode.UNKNOWN, text="the moon was full"))
@@ -96,10 +117,23 @@ def test_every_row_is_there_with_codes(file: Path) -> None:
     )
     assert watch.acting is not None
     assert (watch.acting.reason, watch.acting.problem) == (ActionReason.UNKNOWN, Reason(ReasonCode.NO_PROGRAM))
-    assert [(each.reason, each.count) for each in watch.tallies] == [(ActionReason.UNKNOWN, 2)]
+    assert [(each.reason, each.count) for each in watch.action_counts] == [(ActionReason.UNKNOWN, 2)]
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
     assert (watch.last_action, watch.reason) == (would, None)
     assert watch.problem == Reason(ReasonCode.UNKNOWN, text="the cat sat on it")
+    assert watch.diagnosis.process == ProcessIdentity(pid=441, start_ticks=7)
+    assert watch.phase is WatchdogPhase.CIRCUIT_OPEN
+    times = (watch.circuit_opened_at, watch.state_lost_at, watch.resumed_at, watch.healthy_since)
+    assert times == (AT + 1, AT + 2, AT + 3, AT + 4)
+    assert watch.escalation == EscalationStep(incident="one", kind=ActionKind.KILL_CLIENTS, at=AT)
+    assert watch.wanted_limits == Limits(client_priority=1)
+    assert (watch.backoff_for, watch.last_planned) == ("crashed 7.000 1", "act: restart crashed 7.000")
+    assert watch.enforcement == LimitEnforcement(
+        defaults=Limits(client_priority=0),
+        drifts={"set_default_client_priority 1": LimitDrift(tries=3, ineffective=True)},
+        unlimited_since={SERVER: AT},
+        limited_servers=(SERVER,),
+    )
 
 
 def test_the_second_start_reads_the_same(file: Path) -> None:

@@ -27,16 +27,18 @@ from tests.clocks import HandClock
 from tests.store.values import HOSTILE, event, fault, whole
 
 BROKEN = WatchdogState(
-    state=WatchdogPhase.CIRCUIT_OPEN,
+    phase=WatchdogPhase.CIRCUIT_OPEN,
     diagnosis=Diagnosis(
         condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),)
     ),
     restarts=(AT - 9, AT - 5),
     failures=2,
-    opened_at=AT,
+    circuit_opened_at=AT,
     acting=OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT - 1),
     limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
-    tallies=(ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
+    action_counts=(
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),
+    ),
 )
 STOPPED = WatchdogState(stopped_at=AT - 3)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.settings import Mode
-from exporter.model.watchdog import ActingBlock, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import BlockReason, WatchdogPhase, WatchdogState
 from exporter.report import remedy, status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
@@ -14,7 +14,7 @@ from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON, idle
 
 
-def found(block: ActingBlock | None, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> tuple[Finding, ...]:
+def found(block: BlockReason | None, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> tuple[Finding, ...]:
     """Return what is found if this keeps the exporter from having the daemon's lock."""
     present = replace(idle(), watches={DAEMON: watch or WatchdogState()})
     return tuple(findings(present, AT, Policy(mode=mode, locks={DAEMON: block})))
@@ -23,27 +23,27 @@ def found(block: ActingBlock | None, mode: Mode = Mode.ACT, watch: WatchdogState
 @pytest.mark.parametrize(
     ("block", "what", "then"),
     [
-        (ActingBlock.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
-        (ActingBlock.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
+        (BlockReason.ANOTHER_EXPORTER, "Another exporter acts for MPS daemon", "Stop one of the two exporters"),
+        (BlockReason.NO_LOCK, "cannot lock MPS daemon", "/run/cuda-mps-exporter"),
     ],
 )
-def test_names_the_reason_and_the_remedy(block: ActingBlock, what: str, then: str) -> None:
+def test_names_the_reason_and_the_remedy(block: BlockReason, what: str, then: str) -> None:
     (one,) = found(block)
     assert (what in one.text, then in one.remedy, one.fails, one.daemon) == (True, True, True, DAEMON)
 
 
 def test_status_fails_while_the_watchdog_is_blocked() -> None:
-    blocked = Policy(mode=Mode.ACT, locks={DAEMON: ActingBlock.NO_LOCK})
+    blocked = Policy(mode=Mode.ACT, locks={DAEMON: BlockReason.NO_LOCK})
     assert status_text.told(idle(), blocked)["exit_code"] == 1
     assert status_text.told(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
 
 
 def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> None:
     assert found(None) == ()
-    assert found(ActingBlock.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
+    assert found(BlockReason.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
 
 
-LOST = WatchdogState(state=WatchdogPhase.STATE_LOST, lost_at=AT - 60)
+LOST = WatchdogState(phase=WatchdogPhase.STATE_LOST, state_lost_at=AT - 60)
 
 
 def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:

@@ -48,7 +48,7 @@ def test_of_many_some_are_told() -> None:
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
 def test_no_name_breaks_out_of_its_line(name: str) -> None:
     present = told(*at_work(daemon=name), start=node(name)).node
-    known = watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
+    known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
     for line in headline(view_of(replace(present, watches={name: known}))):
         assert line.text.isprintable()
         assert len(line.text) < 2 * LONGEST_TEXT

@@ -219,7 +219,7 @@ def shown(present: Node, policy: Policy) -> Iterator[str]:
 
 
 def quarantined(present: Node, action: str) -> Node:
-    watch = replace(present.watches.get(DAEMON, WatchdogState()), state=WatchdogPhase.QUARANTINED)
+    watch = replace(present.watches.get(DAEMON, WatchdogState()), phase=WatchdogPhase.QUARANTINED)
     watch = replace(watch, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action=action))
     return replace(present, watches={DAEMON: watch})
 

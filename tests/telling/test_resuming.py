@@ -10,7 +10,7 @@ from exporter.report import remedy
 from tests.builders import AT, DAEMON, GPU, circuit_open, idle, watched
 
 QUARANTINED = WatchdogState(
-    state=WatchdogPhase.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU")
+    phase=WatchdogPhase.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU")
 )
 
 
@@ -73,7 +73,7 @@ def test_resume_of_a_daemon_says_whether_it_was_suspended(watch: WatchdogState, 
 def test_a_hostile_name_keeps_to_its_line() -> None:
     hostile = "/tmp/a\n\x1b[2J"
     present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
-    present = replace(present, watches={hostile: watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
+    present = replace(present, watches={hostile: watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
 
     told = remedy.resumed(present, before=False)["said"].splitlines()
 

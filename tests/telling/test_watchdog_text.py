@@ -80,7 +80,7 @@ def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
 
 def test_each_condition_has_words_of_its_own() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    told = {said(watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
+    told = {said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
     assert len(told) == len(Condition)
 
 
@@ -91,7 +91,7 @@ def test_the_process_that_is_to_blame_is_named() -> None:
 @pytest.mark.parametrize("pid", [SERVER, 4711])
 def test_whoever_has_its_pid_by_now_is_not(pid: int) -> None:
     culprit = ProcessIdentity(pid=pid, start_ticks=1)
-    assert said(diagnosed(Condition.HELD, culprit=culprit))[1] == f"  process: PID {pid}"
+    assert said(diagnosed(Condition.HELD, process=culprit))[1] == f"  process: PID {pid}"
 
 
 def test_what_is_waited_for_is_told_with_when() -> None:
@@ -116,13 +116,13 @@ def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
 def test_it_is_told_though_the_daemon_is_well() -> None:
     """Else nobody would know that the next crash will not be mended."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
-    headline, circuit = said(watched(idle(), state=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
+    headline, circuit = said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
     assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
 
 
 def test_a_quarantine_is_told_with_its_reason() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    told = said(crashed(state=WatchdogPhase.QUARANTINED, quarantine=quarantine))
+    told = said(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
     assert told[0] == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
@@ -133,14 +133,14 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
-    under_way = crashed(state=WatchdogPhase.ACTING, acting=acting)
+    under_way = crashed(phase=WatchdogPhase.ACTING, acting=acting)
     assert said(under_way)[1] == "  watchdog: restart of the daemon (crashed): in progress for 1.0 s"
-    done = crashed(state=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
+    done = crashed(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
     assert said(done)[1].startswith("  watchdog: restart of the daemon (crashed): done 0.5 s ago")
 
 
 def test_whose_the_restart_is_is_told() -> None:
-    assert "to systemd" in said(crashed(state=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
+    assert "to systemd" in said(crashed(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
 
 
 def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
@@ -150,7 +150,7 @@ def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
     assert said(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
     assert said(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
-    assert len(said(crashed(state=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
+    assert len(said(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
@@ -260,12 +260,12 @@ def test_who_has_no_orders_knows_no_mode() -> None:
 
 
 def test_counts_are_those_of_the_metrics() -> None:
-    tallies = (
+    action_counts = (
         ActionCount(
             kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7
         ),
     )
-    (count,) = object_of(watched(idle(), tallies=tallies))["counts"]
+    (count,) = object_of(watched(idle(), action_counts=action_counts))["counts"]
     assert (count["reason"], count["count"]) == ("limits_drifted", 7)
 
 

@@ -228,6 +228,6 @@ class Post:
         return [(each.kind.value, each.reason) for each in self.actions]
 
     @property
-    def tallies(self) -> dict[tuple[str, str, str], int]:
+    def action_counts(self) -> dict[tuple[str, str, str], int]:
         """How often what was done, and with which result."""
-        return {(each.kind.value, each.reason, each.result.value): each.count for each in self.watch.tallies}
+        return {(each.kind.value, each.reason, each.result.value): each.count for each in self.watch.action_counts}

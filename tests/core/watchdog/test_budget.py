@@ -51,7 +51,7 @@ def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, 
 )
 def test_what_is_left(restarts: tuple[float, ...], at: float, left: int) -> None:
     assert restart.left(WatchdogState(restarts=restarts), Thresholds(), at) == left
-    assert restart.left(WatchdogState(restarts=restarts, opened_at=0.0), Thresholds(), at) == 0
+    assert restart.left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
 
 
 def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more() -> None:
@@ -63,19 +63,19 @@ def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more
         Reason(ReasonCode.BACKOFF, seconds=900.0, count=1),
     )
     assert post.told(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_DID_NOT_HELP, seconds=900.0, count=5))]
-    assert (post.watch.state, len(post.watch.restarts)) == (WatchdogPhase.CIRCUIT_OPEN, 5)
-    assert post.tallies == {("restart", "crashed", "succeeded"): 5}
+    assert (post.watch.phase, len(post.watch.restarts)) == (WatchdogPhase.CIRCUIT_OPEN, 5)
+    assert post.action_counts == {("restart", "crashed", "succeeded"): 5}
 
 
 def test_the_breaker_stays_open_after_the_window_and_the_exporters_own_restart() -> None:
     post = Post()
     crash(post, 6)
-    opened_at = post.watch.opened_at
-    assert opened_at is not None
+    circuit_opened_at = post.watch.circuit_opened_at
+    assert circuit_opened_at is not None
     post.restarted()
     post.see(no_daemon(at=post.at + 1), left(post.at + 1))
-    post.until(opened_at + 5000, every=60.0)
-    assert (len(post.actions), post.watch.opened_at) == (5, opened_at)
+    post.until(circuit_opened_at + 5000, every=60.0)
+    assert (len(post.actions), post.watch.circuit_opened_at) == (5, circuit_opened_at)
     assert post.watch.reason == Reason(ReasonCode.CIRCUIT_OPEN)
 
 
@@ -94,10 +94,10 @@ def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:
     back = post.at + 1
     post.see(*returns(back, 99))
     post.until(back + 899, every=10.0)
-    assert post.watch.state is WatchdogPhase.CIRCUIT_OPEN
+    assert post.watch.phase is WatchdogPhase.CIRCUIT_OPEN
     post.until(back + 901)
     assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))
-    assert (post.watch.state, post.watch.failures) == (WatchdogPhase.IDLE, 0)
+    assert (post.watch.phase, post.watch.failures) == (WatchdogPhase.IDLE, 0)
 
 
 def test_what_lasted_for_a_window_is_forgiven() -> None:
@@ -115,7 +115,7 @@ def test_three_that_did_not_bring_it_back_open_it() -> None:
     post.until(post.at + 600)
     assert len(post.actions) == 3
     assert post.told(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_FAILED, count=3))]
-    assert post.tallies == {("restart", "crashed", "failed"): 3}
+    assert post.action_counts == {("restart", "crashed", "failed"): 3}
 
 
 def test_one_that_comes_and_crashes_again_is_not_waited_for() -> None:
@@ -126,7 +126,7 @@ def test_one_that_comes_and_crashes_again_is_not_waited_for() -> None:
     post.see(daemon_process(NEXT, at=post.at + 0.1))
     post.see(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
     died = post.at
-    assert post.tallies == {("restart", "crashed", "failed"): 1}
+    assert post.action_counts == {("restart", "crashed", "failed"): 1}
 
     post.until(died + 3.0)
     assert len(post.actions) == 2
@@ -138,9 +138,9 @@ def test_nor_one_that_was_gone_again_before_all_was_done() -> None:
     post.see(*dies())
     post.see(daemon_process(NEXT, at=post.at + 0.1))
     post.see(*dies(post.at + 0.2, NEXT), left(post.at + 0.8))
-    assert not post.tallies
+    assert not post.action_counts
     post.did()
-    assert post.tallies == {("restart", "crashed", "failed"): 1}
+    assert post.action_counts == {("restart", "crashed", "failed"): 1}
 
 
 def test_that_one_which_hung_has_gone_says_nothing_of_the_next() -> None:
@@ -150,16 +150,16 @@ def test_that_one_which_hung_has_gone_says_nothing_of_the_next() -> None:
     post.see(*dies(post.at + 0.1), left(post.at + 0.6))
     assert post.condition is Condition.CRASHED
     post.did()
-    assert not post.tallies
+    assert not post.action_counts
     post.see(*returns(post.at + 0.5))
-    assert post.tallies == {("restart", "hung", "succeeded"): 1}
+    assert post.action_counts == {("restart", "hung", "succeeded"): 1}
 
 
 def test_until_the_next_may_come_it_is_said_when() -> None:
     post = Post()
     post.see(*dies())
     post.did(problem=FAILED)
-    assert (post.watch.state, post.watch.not_before) == (WatchdogPhase.BACKOFF, pytest.approx(post.at + 2.0))
+    assert (post.watch.phase, post.watch.not_before) == (WatchdogPhase.BACKOFF, pytest.approx(post.at + 2.0))
     post.restarted()
     assert post.watch.not_before is not None
     post.until(post.at + 1.5)
@@ -185,7 +185,7 @@ def test_who_only_observes_spends_nothing() -> None:
         assert process.pid is not None
         post.see(*dies(died, process.pid), *returns(died + 10, NEXT + number))
     assert (post.watch.restarts, post.told(*BREAKER)) == ((), [])
-    assert post.tallies == {("restart", "crashed", "observed"): 9}
+    assert post.action_counts == {("restart", "crashed", "observed"): 9}
 
 
 def test_a_window_is_as_long_as_it_is() -> None:
@@ -198,7 +198,7 @@ def test_a_window_is_as_long_as_it_is() -> None:
 
 def test_what_is_not_well_closes_no_breaker_however_long_it_lasts() -> None:
     post = Post()
-    post.node = replace(post.node, watches={DAEMON: replace(post.watch, opened_at=AT, well_since=None)})
+    post.node = replace(post.node, watches={DAEMON: replace(post.watch, circuit_opened_at=AT, healthy_since=None)})
     post.see(refusal(at=AT), refusal(at=AT + 3))
     post.until(AT + 1000, every=50.0)
-    assert (post.condition, post.watch.opened_at) == (Condition.HELD, AT)
+    assert (post.condition, post.watch.circuit_opened_at) == (Condition.HELD, AT)

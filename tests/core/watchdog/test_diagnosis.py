@@ -62,7 +62,7 @@ class Case(NamedTuple):
     seen: tuple[Observation, ...]
     condition: Condition
     indications: tuple[Reason, ...] = ()
-    culprit: int | None = None
+    pid: int | None = None
     start: tuple[Observation, ...] = ()
 
 
@@ -260,7 +260,7 @@ def test_what_is_the_matter(case: Case) -> None:
     post.see(*case.seen)
     found = post.diagnosis
     assert (found.condition, found.indications) == (case.condition, case.indications)
-    assert (None if found.culprit is None else found.culprit.pid) == case.culprit
+    assert (None if found.process is None else found.process.pid) == case.pid
 
 
 def test_one_that_nobody_has_seen_yet_is_not_known() -> None:

@@ -226,7 +226,7 @@ def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
     post.see(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
-    assert post.watch.opened_at is not None
+    assert post.watch.circuit_opened_at is not None
 
 
 def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
@@ -240,8 +240,8 @@ def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
 def test_who_only_observes_says_what_would_be_done_first_and_invents_nothing() -> None:
     post = faulted(VICTIM, mode=Mode.OBSERVE)
     post.until(STRUCK + 300)
-    assert post.tallies == {("kill_clients", "fault", "observed"): 1}
-    assert (post.watch.rung, post.actions) == (None, [])
+    assert post.action_counts == {("kill_clients", "fault", "observed"): 1}
+    assert (post.watch.escalation, post.actions) == (None, [])
 
 
 def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:

@@ -9,10 +9,10 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES, PollIntervals
-from exporter.model.watchdog import ActingBlock
+from exporter.model.watchdog import BlockReason
 from exporter.report.findings import findings
 from exporter.state import poll_schedule
-from exporter.watchdog.context import blocks
+from exporter.watchdog.context import block_reasons
 from tests.builders import AT, DAEMON, node, told
 from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
 
@@ -45,11 +45,11 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
         [],
         Reason(ReasonCode.FOREIGN_DIRECTORY, uid=TENANT),
     )
-    assert blocks(post.policy, post.daemon, post.watch) == (ActingBlock.FOREIGN_DIRECTORY,)
+    assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.FOREIGN_DIRECTORY,)
 
     post.see(left(DEATH + 2001))
     assert post.kinds == [("restart", "crashed")]
-    assert blocks(post.policy, post.daemon, post.watch) == ()
+    assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
 def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:

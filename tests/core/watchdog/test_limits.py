@@ -84,7 +84,7 @@ class TestInForce:
     def test_without_any_that_are_wanted_there_is_nothing_to_say(self) -> None:
         """However a daemon is set."""
         enforced = in_force(Limits())
-        assert (enforced.events, enforced.actions, enforced.watch.wanted) == ([], [], None)
+        assert (enforced.events, enforced.actions, enforced.watch.wanted_limits) == ([], [], None)
 
     def test_a_percentage_is_told_with_one_decimal(self) -> None:
         """What was set as 33.33 is 33.3."""
@@ -339,9 +339,9 @@ class TestFrugality:
         """With the command, so that a person can try it."""
         enforced = self.unhelped()
         self.times(enforced, 200)
-        (_, hopeless) = enforced.of(EventName.LIMITS_DRIFTED)
-        assert hopeless.at == AT + MANY * AGAIN_SECONDS
-        assert hopeless.problem == Reason(
+        (_, ineffective) = enforced.of(EventName.LIMITS_DRIFTED)
+        assert ineffective.at == AT + MANY * AGAIN_SECONDS
+        assert ineffective.problem == Reason(
             ReasonCode.LIMIT_COMMAND_INEFFECTIVE, seconds=60.0, count=3, command=SET_MEMORY
         )
 
@@ -369,7 +369,7 @@ class TestFrugality:
 class TestSlippedIn:
     """A limit holds for clients that connect later (measured, R580)."""
 
-    def exposed(self, mode: Mode = Mode.ACT) -> Enforced:
+    def unlimited_since(self, mode: Mode = Mode.ACT) -> Enforced:
         """A server has two clients, and no limit."""
         enforced = Enforced(MEMORY, mode)
         enforced.see(*up(SERVER), *clients_of(CLIENT, CLIENT + 1), *defaults(), *server_log(*start_block(memory=None)))
@@ -378,7 +378,7 @@ class TestSlippedIn:
     @pytest.mark.parametrize("mode", Mode)
     def test_those_who_were_there_first_are_counted_when_it_is_in_force(self, mode: Mode) -> None:
         """Those too who came while it was being set, and whoever set it."""
-        enforced = self.exposed(mode)
+        enforced = self.unlimited_since(mode)
         enforced.see(*server_log(active(CLIENT + 2), at=AT + 0.5))
         assert enforced.watch.bypassed == 0
         enforced.see(TELLS_MEMORY, *server_log(active(CLIENT + 2), at=AT + 1))
@@ -404,7 +404,7 @@ class TestSlippedIn:
 
     def test_they_are_counted_once(self) -> None:
         """Though the server's limits are told again."""
-        enforced = self.exposed()
+        enforced = self.unlimited_since()
         enforced.see(TELLS_MEMORY)
         enforced.see(replace(TELLS_MEMORY, at=AT + 2))
         assert enforced.watch.bypassed == 2

@@ -66,7 +66,7 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
 )
 def test_who_restarts_it(told: UnitState, state: WatchdogPhase, reason: Reason | None) -> None:
     post = died(told)
-    assert (post.watch.state, post.watch.reason) == (state, reason)
+    assert (post.watch.phase, post.watch.reason) == (state, reason)
     assert bool(post.actions) == (state is WatchdogPhase.ACTING)
 
 
@@ -127,7 +127,7 @@ def test_what_was_last_told_holds_where_nothing_new_is() -> None:
 def test_systemd_has_its_time_and_then_it_is_ours() -> None:
     post = died(unit("activating", sub="auto-restart"))
     post.until(DEATH + 29.5)
-    assert (post.actions, post.watch.state) == ([], DEFERRED)
+    assert (post.actions, post.watch.phase) == ([], DEFERRED)
     post.until(DEATH + 31)
     assert post.kinds == [("restart", "crashed")]
 
@@ -145,38 +145,38 @@ def test_what_systemd_did_is_counted_and_said_once(mode: Mode) -> None:
     post.see(*returns(DEATH + 1.2))
     post.see(unit("active", at=DEATH + 3, restarts=1))
     assert post.told(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "by_systemd")]
-    assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
-    assert (post.actions, post.watch.state) == ([], WatchdogPhase.IDLE)
+    assert post.action_counts == {("restart", "crashed", "by_systemd"): 1}
+    assert (post.actions, post.watch.phase) == ([], WatchdogPhase.IDLE)
     assert watchdog_restart.left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_also_what_it_did_before_anybody_saw_the_death() -> None:
     post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.see(*returns(DEATH), unit("active", at=DEATH + 2, restarts=5))
-    assert post.tallies == {("restart", "crashed", "by_systemd"): 2}
+    assert post.action_counts == {("restart", "crashed", "by_systemd"): 2}
 
 
 def test_its_count_begins_anew_when_somebody_starts_the_unit() -> None:
     post = Post(*alive(), unit("active", at=DEATH - 5, restarts=3), daemon_policy=BY_UNIT)
     post.see(unit("active", at=DEATH), unit("active", at=DEATH + 5, restarts=1))
-    assert post.tallies == {("restart", "crashed", "by_systemd"): 1}
+    assert post.action_counts == {("restart", "crashed", "by_systemd"): 1}
 
 
 def test_what_systemd_did_leaves_less_for_us() -> None:
     post = Post(*alive(), unit("active", at=DEATH - 5), daemon_policy=BY_UNIT)
     post.see(unit("active", at=DEATH - 4, restarts=4), *dies(), unit("failed", result="signal"))
     post.until(DEATH + 3)
-    assert post.watch.state is WatchdogPhase.BACKOFF
+    assert post.watch.phase is WatchdogPhase.BACKOFF
     post.until(DEATH + 30)
     post.did()
     post.see(*returns(post.at + 1), *dies(post.at + 3, NEXT), unit("failed", at=post.at + 5, result="signal"))
     post.until(post.at + 3)
-    assert post.watch.state is WatchdogPhase.CIRCUIT_OPEN
+    assert post.watch.phase is WatchdogPhase.CIRCUIT_OPEN
 
 
 def test_who_only_observes_does_not_count_what_systemd_may_still_do() -> None:
     post = died(unit("activating", sub="auto-restart"), mode=Mode.OBSERVE)
     post.until(DEATH + 20)
-    assert post.tallies == {}
+    assert post.action_counts == {}
     post.until(DEATH + 60)
-    assert post.tallies == {("restart", "crashed", "observed"): 1}
+    assert post.action_counts == {("restart", "crashed", "observed"): 1}

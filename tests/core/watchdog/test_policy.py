@@ -141,8 +141,8 @@ def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Ro
     post.until(DEATH + 1000, every=5.0)
     would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
     assert would == ([] if row.deed is None else [row.deed])
-    assert sum(post.tallies.values()) == len(would)
-    assert {result for _, _, result in post.tallies} <= {"observed"}
+    assert sum(post.action_counts.values()) == len(would)
+    assert {result for _, _, result in post.action_counts} <= {"observed"}
     assert (post.actions, post.watch.restarts, post.watch.acting) == ([], (), None)
     assert waits(post) == ([] if row.why is None else [row.why])
 
@@ -330,7 +330,7 @@ def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -
     post.until(DEATH + 200)
     assert post.actions == []
     assert Reason(ReasonCode.NO_RESTART_METHOD) in waits(post)
-    assert post.tallies == {}
+    assert post.action_counts == {}
 
 
 def test_one_of_a_container_is_not_started_outside_of_it() -> None:
@@ -360,8 +360,8 @@ def test_a_server_is_ended_once() -> None:
     post.until(DEATH + 100)
     post.did()
     post.until(DEATH + 400)
-    assert (post.kinds, post.watch.state) == ([("end_server", "hung")], WatchdogPhase.IDLE)
-    assert post.tallies == {("end_server", "hung", "succeeded"): 1}
+    assert (post.kinds, post.watch.phase) == ([("end_server", "hung")], WatchdogPhase.IDLE)
+    assert post.action_counts == {("end_server", "hung", "succeeded"): 1}
 
 
 def test_what_is_done_is_said_before() -> None:
@@ -373,7 +373,7 @@ def test_what_is_done_is_said_before() -> None:
         "crashed",
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)),
     )
-    assert (post.watch.state, post.watch.reason) == (WatchdogPhase.ACTING, None)
+    assert (post.watch.phase, post.watch.reason) == (WatchdogPhase.ACTING, None)
     assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=True)
 
 

@@ -39,7 +39,7 @@ def on(*seen: Observation, mode: Mode = Mode.ACT) -> Post:
 def test_what_needs_a_reset_or_a_reboot_keeps_it_from_being_restarted(number: int) -> None:
     post = on(xid(number), *dies(DEATH + 1))
     post.until(DEATH + 600)
-    assert (post.actions, post.watch.state) == ([], WatchdogPhase.QUARANTINED)
+    assert (post.actions, post.watch.phase) == ([], WatchdogPhase.QUARANTINED)
     assert [name for name, _ in post.told(*QUARANTINE)] == ["daemon_quarantined"]
 
 
@@ -105,13 +105,13 @@ def test_it_outlives_the_exporter() -> None:
     post = on(xid(79))
     post.restarted()
     post.see(*alive(at=DEATH + 5), *dies(DEATH + 10))
-    assert (post.actions, post.watch.state) == ([], WatchdogPhase.QUARANTINED)
+    assert (post.actions, post.watch.phase) == ([], WatchdogPhase.QUARANTINED)
 
 
 def test_who_only_observes_says_so_too() -> None:
     post = on(xid(79), *dies(DEATH + 1), mode=Mode.OBSERVE)
-    assert post.watch.state is WatchdogPhase.QUARANTINED
-    assert post.tallies == {}
+    assert post.watch.phase is WatchdogPhase.QUARANTINED
+    assert post.action_counts == {}
 
 
 def test_a_daemon_that_sees_all_gpus_serves_each() -> None:

@@ -60,7 +60,7 @@ class TestObserved:
         started_again(enforced)
         enforced.see(*defaults(at=AT + 12), *server(SERVER, *start_block(priority=1), at=AT + 12))
         enforced.judge(AT + 12)
-        assert enforced.watch.wanted is None
+        assert enforced.watch.wanted_limits is None
         other_server = reply(f"get_device_pinned_mem_limit {SERVER} 0", "9G\n", at=AT + 13)
         assert enforced.see(*defaults(50.0, "4G", 0, at=AT + 13), other_server) == []
         assert enforced.watch.limits == Limits(active_thread_percentage=50.0, pinned_memory={0: 4 * GIB})
@@ -123,7 +123,7 @@ class TestConfigured:
         there = WatchdogState(limits=ALL)
         assert wanted(configured, there) == expected
         assert to_hold(configured, there) == configured
-        assert to_hold(configured, replace(there, enforcing=LimitEnforcement(restoring=True))) == expected
+        assert to_hold(configured, replace(there, enforcement=LimitEnforcement(restoring=True))) == expected
 
     def test_what_an_operator_sets_against_it_is_set_back(self) -> None:
         """And is not remembered in its place."""

@@ -33,11 +33,11 @@ def outcome(post: Post) -> list[tuple[str | None, str | None]]:
 def test_it_has_helped_when_another_one_answers() -> None:
     post = acting()
     post.did()
-    assert (outcome(post), post.watch.state) == ([], WatchdogPhase.ACTING)
+    assert (outcome(post), post.watch.phase) == ([], WatchdogPhase.ACTING)
     post.see(*returns(DEATH + 1))
     assert outcome(post) == [("succeeded", None)]
-    assert (post.watch.state, post.watch.acting, post.watch.failures) == (WatchdogPhase.IDLE, None, 0)
-    assert post.tallies == {("restart", "crashed", "succeeded"): 1}
+    assert (post.watch.phase, post.watch.acting, post.watch.failures) == (WatchdogPhase.IDLE, None, 0)
+    assert post.action_counts == {("restart", "crashed", "succeeded"): 1}
 
 
 def test_it_may_answer_before_it_is_told_that_it_was_started() -> None:
@@ -181,7 +181,7 @@ def test_resume_where_nothing_is_closed_tells_nothing() -> None:
     post = Post(*alive())
     post.resume()
     assert [each for each in post.events if each.event in (EventName.CIRCUIT_CLOSED, EventName.DAEMON_RELEASED)] == []
-    assert post.watch.released_at == post.at
+    assert post.watch.resumed_at == post.at
 
 
 def test_resume_starts_nobody_whom_an_operator_stopped() -> None:

@@ -6,17 +6,19 @@ from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watchdog import ActingBlock, ActionCount, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import ActionCount, BlockReason, WatchdogPhase, WatchdogState
 from exporter.watchdog import evaluation
-from exporter.watchdog.context import DaemonPolicy, Policy, blocks
+from exporter.watchdog.context import DaemonPolicy, Policy, block_reasons
 from tests.builders import AT, DAEMON, node
 from tests.core.watchdog.post import DEATH, Post, alive, dies, returns
 
 OPEN = WatchdogState(
-    state=WatchdogPhase.CIRCUIT_OPEN,
-    opened_at=AT - 60,
+    phase=WatchdogPhase.CIRCUIT_OPEN,
+    circuit_opened_at=AT - 60,
     restarts=(AT - 70, AT - 65),
-    tallies=(ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),),
+    action_counts=(
+        ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=2),
+    ),
 )
 
 
@@ -31,12 +33,12 @@ def lost(mode: Mode = Mode.ACT) -> Post:
 
 def test_restarts_nothing_and_says_so_while_the_daemon_is_still_well() -> None:
     post = lost()
-    assert post.watch.state is WatchdogPhase.STATE_LOST
-    assert blocks(post.policy, post.daemon, post.watch) == (ActingBlock.STATE_LOST,)
+    assert post.watch.phase is WatchdogPhase.STATE_LOST
+    assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.STATE_LOST,)
 
     post.see(*dies())
     post.until(DEATH + 2000)
-    assert (post.actions, post.watch.state) == ([], WatchdogPhase.STATE_LOST)
+    assert (post.actions, post.watch.phase) == ([], WatchdogPhase.STATE_LOST)
     assert len(post.told(EventName.WATCHDOG_WAITS)) == 1
 
 
@@ -46,7 +48,7 @@ def test_restarts_after_an_operators_resume() -> None:
     post.resume()
 
     assert post.kinds == [("restart", "crashed")]
-    assert blocks(post.policy, post.daemon, post.watch) == ()
+    assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
 def test_it_outlives_another_start_of_the_exporter_until_the_resume() -> None:
@@ -65,7 +67,7 @@ def test_a_watchdog_that_only_observes_is_not_affected() -> None:
     post.see(*dies())
 
     assert post.told(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
-    assert blocks(post.policy, post.daemon, post.watch) == ()
+    assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
 def test_a_first_start_with_an_empty_state_directory_acts() -> None:
@@ -78,7 +80,7 @@ def test_a_first_start_with_an_empty_state_directory_acts() -> None:
 def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
     present = evaluation.lost(replace(node(), watches={DAEMON: WatchdogState(restarts=(AT,))}), AT)
 
-    assert present.watches == {DAEMON: WatchdogState(restarts=(AT,), lost_at=AT)}
+    assert present.watches == {DAEMON: WatchdogState(restarts=(AT,), state_lost_at=AT)}
 
 
 def regained(post: Post, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
@@ -93,8 +95,8 @@ def test_a_circuit_that_was_open_is_open_again_once_the_state_can_be_read() -> N
     post.see(*dies())
     regained(post, {DAEMON: OPEN})
 
-    assert (post.watch.opened_at, post.watch.lost_at) == (OPEN.opened_at, None)
-    assert (post.watch.state, post.actions) == (WatchdogPhase.CIRCUIT_OPEN, [])
+    assert (post.watch.circuit_opened_at, post.watch.state_lost_at) == (OPEN.circuit_opened_at, None)
+    assert (post.watch.phase, post.actions) == (WatchdogPhase.CIRCUIT_OPEN, [])
 
 
 def test_a_daemon_that_the_state_does_not_have_is_restarted_once_the_state_can_be_read() -> None:
@@ -110,7 +112,7 @@ def test_a_daemon_that_a_spoilt_state_does_not_have_stays_as_it_is() -> None:
     post.see(*dies())
     regained(post, {"another": OPEN}, whole=False)
 
-    assert (post.watch.state, post.actions) == (WatchdogPhase.STATE_LOST, [])
+    assert (post.watch.phase, post.actions) == (WatchdogPhase.STATE_LOST, [])
     assert post.node.watches["another"] == OPEN
 
 
@@ -120,7 +122,7 @@ def test_an_operators_resume_outweighs_what_is_read_later() -> None:
     post.resume()
     regained(post, {DAEMON: OPEN})
 
-    assert (post.watch.opened_at, post.kinds) == (None, [("restart", "crashed")])
+    assert (post.watch.circuit_opened_at, post.kinds) == (None, [("restart", "crashed")])
 
 
 def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
@@ -130,11 +132,11 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     post.did()
     post.see(*returns(DEATH + 2))
     post.node = evaluation.lost(post.node, post.at)
-    before = post.tallies
+    before = post.action_counts
     assert before
 
     regained(post, {DAEMON: OPEN})
-    assert post.tallies == {**before, ("restart", "crashed", "failed"): 2}
+    assert post.action_counts == {**before, ("restart", "crashed", "failed"): 2}
 
 
 def policy(**known: object) -> Policy:
@@ -148,17 +150,17 @@ def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
     assert policy().mode_of(daemon) is Mode.ACT
     assert policy(locks={DAEMON: None}).mode_of(daemon) is Mode.ACT
     for locks, block in (
-        ({DAEMON: ActingBlock.ANOTHER_EXPORTER}, ActingBlock.ANOTHER_EXPORTER),
-        ({}, ActingBlock.NO_LOCK),
+        ({DAEMON: BlockReason.ANOTHER_EXPORTER}, BlockReason.ANOTHER_EXPORTER),
+        ({}, BlockReason.NO_LOCK),
     ):
         held_by_another = policy(locks=locks)
         assert held_by_another.mode_of(daemon) is Mode.OBSERVE
-        assert blocks(held_by_another, daemon, WatchdogState()) == (block,)
+        assert block_reasons(held_by_another, daemon, WatchdogState()) == (block,)
 
 
 def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> None:
     post = Post()
-    post.policy = replace(post.policy, locks={DAEMON: ActingBlock.ANOTHER_EXPORTER})
+    post.policy = replace(post.policy, locks={DAEMON: BlockReason.ANOTHER_EXPORTER})
     post.see(*dies())
     assert post.actions == []
 
