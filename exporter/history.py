@@ -9,7 +9,7 @@ from typing import Protocol
 from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.node import Node, expected_daemons, keep_shares
+from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.watchdog import RecoveredState
 from exporter.view import HistoryStatus
 
@@ -70,9 +70,9 @@ class History:
                 self.events = self._shares(self.events, expected_daemons(node))
 
     def _shares(self, events: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
-        return keep_shares(events, self._most_events, lambda each: each.daemon, expected)
+        return select_fairly(events, self._most_events, lambda each: each.daemon, expected)
 
     def _newest(self, known: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
         ordered = sorted(known.values(), key=lambda each: -each.detected_at)
-        kept = {each.id for each in keep_shares(ordered, self._most_incidents, lambda each: each.daemon, expected)}
+        kept = {each.id for each in select_fairly(ordered, self._most_incidents, lambda each: each.daemon, expected)}
         return tuple(each for each in ordered if each.id in kept or each.open)

@@ -77,7 +77,15 @@ HEADER_KEYS: Mapping[str, str] = {}
 KINDS: Mapping[str, str] = {}
 """Kinds of observations (the key `source` of each line) that have another name today: old name, new name."""
 
-KEYS: Mapping[str, Mapping[str, str]] = {}
+KEYS: Mapping[str, Mapping[str, str]] = {
+    "daemon_found": {"stdout_kept": "stdout_in_file"},
+    "daemon_process": {
+        "foreign": "foreign_owner",
+        "left": "pid_file_left",
+        "quit": "quit_traces",
+        "stdout_kept": "stdout_in_file",
+    },
+}
 """Keys that have another name today, by the kind's name of today: old name, new name."""
 
 VALUES: Mapping[str, Mapping[str, Translate]] = {

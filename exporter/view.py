@@ -69,7 +69,7 @@ class View:
 
     def daemons(self) -> Iterable[Daemon]:
         """The daemons that there is something to tell of."""
-        return (daemon for daemon in self.node.daemons.values() if daemon.told_of(self.node.at))
+        return (daemon for daemon in self.node.daemons.values() if daemon.is_reported(self.node.at))
 
     def servers(self) -> Iterable[tuple[Daemon, Server]]:
         """All servers, each with its daemon."""

@@ -345,7 +345,7 @@ def daemon_process(
 ) -> DaemonProcess:
     """The pid file leads to this process, or to none."""
     if pid is None:
-        return DaemonProcess(at=at, daemon=daemon, pid=None, left=left)
+        return DaemonProcess(at=at, daemon=daemon, pid=None, pid_file_left=left)
     return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0, unit=unit)
 
 

@@ -10,7 +10,7 @@ import pytest
 from exporter.history import MOST_EVENTS, SPARE, History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
-from exporter.model.node import Node, keep_shares
+from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
 from exporter.store import archive as store_archive
 from exporter.store import database
@@ -144,7 +144,7 @@ def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
 def test_a_share_that_is_not_needed_is_left_to_the_others() -> None:
     things = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
 
-    kept = keep_shares(things, 10, lambda each: each[0], {"a", "b"})
+    kept = select_fairly(things, 10, lambda each: each[0], {"a", "b"})
 
     assert kept == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
 
@@ -152,7 +152,7 @@ def test_a_share_that_is_not_needed_is_left_to_the_others() -> None:
 def test_the_unexpected_daemons_together_have_no_more_than_half() -> None:
     things = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
 
-    kept = keep_shares(things, 10, lambda each: each[0], {"a"})
+    kept = select_fairly(things, 10, lambda each: each[0], {"a"})
 
     assert kept == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
 

@@ -156,7 +156,7 @@ def test_a_duplicate_is_neither_down_nor_asked_nor_restarted() -> None:
 def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
     after, _ = reduce(node(), DaemonProcess(at=AT + 1, daemon="b", pid=None))
     assert after.daemons["b"].runtime.same_as is None
-    assert after.daemons["b"].told_of(AT + 1)
+    assert after.daemons["b"].is_reported(AT + 1)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

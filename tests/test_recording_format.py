@@ -123,7 +123,7 @@ anything = st.one_of(
         started=st.none() | times,
         uid=maybe,
         environment=st.dictionaries(texts, texts, max_size=2),
-        left=st.none() | st.booleans(),
+        pid_file_left=st.none() | st.booleans(),
     ),
     st.builds(ProcessState, at=times, pid=counts, start_ticks=counts, state=texts),
     st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),

@@ -47,7 +47,7 @@ class ControlDaemon:
         return "-f" in self.arguments
 
     @property
-    def stdout_kept(self) -> bool | None:
+    def stdout_in_file(self) -> bool | None:
         """Whether its stdout is a file of the name by which such a log is followed; where that is, the place tells."""
         return None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}")
 
@@ -77,7 +77,7 @@ class ControlDaemon:
             environment={} if visible is None else {VISIBLE_DEVICES: visible},
             protocol=self.protocol,
             foreground=self.foreground,
-            stdout_kept=self.stdout_kept,
+            stdout_in_file=self.stdout_in_file,
             unit=parse_cgroup(self.facts.cgroup or "").unit,
         )
 

@@ -117,7 +117,9 @@ def _as_named(found: DaemonLocation, named: DaemonLocation | None) -> DaemonLoca
 
 def _is_unfinished(daemon: Daemon | None) -> bool:
     """Whether it is known to run, or its log may still tell how it ended, whoever has ceased to name it."""
-    return daemon is not None and (daemon.runtime.process is not None or daemon.lifecycle.gone_at is not None)
+    return daemon is not None and (
+        daemon.runtime.process is not None or daemon.lifecycle.unexplained_end_at is not None
+    )
 
 
 def _settled(place: DaemonLocation, daemon: Daemon, in_journal: bool) -> DaemonLocation:

@@ -133,7 +133,9 @@ class PidFiles:
         foreign = foreign_user(place) if other is None else other.facts.uid
         left, quit_traces = (None, None) if foreign is not None else traces_in(place.pipe)
         at = self._clock.now()
-        return DaemonProcess(at=at, daemon=place.name, pid=None, left=left, quit=quit_traces, foreign=foreign)
+        return DaemonProcess(
+            at=at, daemon=place.name, pid=None, pid_file_left=left, quit_traces=quit_traces, foreign_owner=foreign
+        )
 
     def _daemon_of(self, place: DaemonLocation) -> ControlDaemon | None:
         """Whom the pid file names, else who was found running there, if it still does."""
@@ -159,7 +161,7 @@ class PidFiles:
 
 
 def _news_of(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
-    return found.pid, found.start_ticks, found.left, found.quit, found.foreign, found.same_as
+    return found.pid, found.start_ticks, found.pid_file_left, found.quit_traces, found.foreign_owner, found.same_as
 
 
 def owned(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:

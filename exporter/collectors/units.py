@@ -113,7 +113,7 @@ class Units:
                     expected=True,
                     unit=unit.name,
                     foreground=unit.daemon_in_foreground,
-                    stdout_kept=unit.daemon_stdout_in_file,
+                    stdout_in_file=unit.daemon_stdout_in_file,
                     visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
                     by=NamedBy.UNIT,
                     owner=uid_of(unit.user or "0"),

@@ -143,7 +143,7 @@ class SimulatedDaemon:
         self.hangs = False
         self.clients.clear()
         yield self._failed(at, "Cannot find MPS control daemon process\n")
-        yield DaemonProcess(at=at, daemon=self.name, pid=None, left=True)
+        yield DaemonProcess(at=at, daemon=self.name, pid=None, pid_file_left=True)
 
     def answer_again(self, at: float) -> Iterator[Observation]:
         """End a hang or a session that excludes others."""

@@ -26,7 +26,7 @@ def cuda_processes(node: Node) -> Iterator[int]:
     """Who uses a GPU, or MPS, but for MPS' own processes."""
     readings = [gpu.reading for gpu in node.gpus.values()]
     beside = chain(*(gpu.strangers for gpu in node.gpus.values()))
-    clients = chain(*((*daemon.connections.pending, *daemon.clients) for daemon in node.daemons.values()))
+    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
     listed = (each.pid for reading in readings for each in (reading.compute_processes or ()))
     servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
     return (pid for pid in dict.fromkeys((*beside, *clients, *listed)) if pid > 0 and pid not in servers)

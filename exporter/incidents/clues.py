@@ -162,7 +162,7 @@ def gathered_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultL
     left = [
         each
         for each in daemon.connections.disconnects.values()
-        if each.server == incident.server and not each.doubtful and _was_there(node, daemon, each.pid)
+        if each.server == incident.server and not each.logged_twice and _was_there(node, daemon, each.pid)
     ]
     in_reset = [each.pid for each in left if each.in_reset and each.at >= incident.detected_at]
     clues = replace(
@@ -215,7 +215,9 @@ def _log_in_doubt(node: Node, daemon: Daemon, incident: Incident) -> bool:
         return True
     gone = [pid for pid in incident.affected if pid not in daemon.clients]
     told = [pid for pid in gone if pid in daemon.connections.disconnects]
-    doubtful = any(each.doubtful and each.server == incident.server for each in daemon.connections.disconnects.values())
+    doubtful = any(
+        each.logged_twice and each.server == incident.server for each in daemon.connections.disconnects.values()
+    )
     return doubtful or (bool(told) and len(told) < len(gone))
 
 

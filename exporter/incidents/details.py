@@ -71,13 +71,13 @@ MOST_XIDS = 64
 def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
     """A fault of this server has just been found; its block may have been read before another source confirmed it."""
     process = node.processes.get(server.pid)
-    at = node.at if server.block is None else server.block.at
+    at = node.at if server.fault_block is None else server.fault_block.at
     return Incident(
         id=_new_id(node, server),
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
-        block_stamp=None if server.block is None else server.block.stamp,
+        block_stamp=None if server.fault_block is None else server.fault_block.stamp,
         started_at=at,
         detected_at=at,
     )
@@ -110,13 +110,13 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
 def _block_of(daemon: Daemon, incident: Incident) -> FaultLogBlock | None:
     """What the log told of this very fault; of its server it may have told of a later one since."""
     server = daemon.servers.get(incident.server)
-    block = None if server is None else server.block
+    block = None if server is None else server.fault_block
     return block if block is not None and block.stamp == incident.block_stamp else None
 
 
 def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Incident:
     """Those with the sticky error: as the log told, else whoever shares the GPUs of which an Xid told."""
-    told = () if block is None else (*block.victims, *sorted(block.torn - set(block.victims)))
+    told = () if block is None else (*block.sticky_error, *sorted(block.torn_down - set(block.sticky_error)))
     if told:
         known = tuple(pid for pid in incident.affected if pid not in told) if incident.affected_told else ()
         return _limited(replace(incident, affected=(*known, *told)[:MOST_CLIENTS], affected_told=True))
@@ -188,13 +188,13 @@ def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
     if (
         pid in daemon.servers
         or pid in daemon.clients
-        or pid in daemon.connections.departed
+        or pid in daemon.connections.disconnected_at
         or pid in daemon.connections.disconnects
     ):
         return False
     others = (each for name, each in node.daemons.items() if name != daemon.name)
     return any(pid in gpu.strangers for gpu in node.gpus.values()) or any(
-        pid in each.servers or pid in each.clients or pid in each.connections.departed for each in others
+        pid in each.servers or pid in each.clients or pid in each.connections.disconnected_at for each in others
     )
 
 

@@ -38,27 +38,31 @@ def block_line_read(server: Server, at: float, entry: LogEntry, pids: Pids = Non
     stamp, message = entry.stamp, entry.message
     match message:
         case log_message.ClientFatalError(pid) if pid != 0:
-            return replace(server, encountered=(stamp, pid))
+            return replace(server, fatal_error=(stamp, pid))
         case log_message.HandlingFatalError() if _goes_on(server, at, stamp):
             return _named_too(server, stamp)
-        case log_message.HandlingFatalError() if server.block is None or not is_same(server.block, at, stamp):
+        case log_message.HandlingFatalError() if server.fault_block is None or not is_same(
+            server.fault_block, at, stamp
+        ):
             return _begun(server, at, stamp)
-        case log_message.ClientToBeTornDown(pid) if pid != 0 and not _is_current(server.block, at, stamp):
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and not _is_current(server.fault_block, at, stamp):
             server = _begun(server, at, stamp)
         case log_message.ServerContextDestroyed():
             server = replace(server, reset_stamp=stamp)
-    if server.block is None or not _is_current(server.block, at, stamp):
+    if server.fault_block is None or not _is_current(server.fault_block, at, stamp):
         return server
-    block = _extended(server.block, message, pids)
-    if block is server.block:
+    block = _extended(server.fault_block, message, pids)
+    if block is server.fault_block:
         return server
-    added = block.devices - server.block.devices
-    return replace(server, block=block, devices_to_reset=(server.devices_to_reset or frozenset()) | added or None)
+    added = block.devices - server.fault_block.devices
+    return replace(server, fault_block=block, devices_to_reset=(server.devices_to_reset or frozenset()) | added or None)
 
 
 def has_begun(before: Server, after: Server) -> bool:
     """Whether a line that was read between the two began a block."""
-    return after.block is not None and (before.block is None or after.block.begin != before.block.begin)
+    return after.fault_block is not None and (
+        before.fault_block is None or after.fault_block.begin != before.fault_block.begin
+    )
 
 
 def is_same(block: FaultLogBlock, at: float, stamp: str) -> bool:
@@ -68,32 +72,32 @@ def is_same(block: FaultLogBlock, at: float, stamp: str) -> bool:
 
 def without(server: Server, pid: int) -> Server:
     """The server, of whose fault nothing is told of this process."""
-    if server.encountered is not None and server.encountered[1] == pid:
-        server = replace(server, encountered=None)
-    block = server.block
+    if server.fatal_error is not None and server.fatal_error[1] == pid:
+        server = replace(server, fatal_error=None)
+    block = server.fault_block
     if block is None or pid not in named(server):
         return server
     block = replace(
         block,
         named=None if block.named == pid else block.named,
-        torn=block.torn - {pid},
-        victims=tuple(each for each in block.victims if each != pid),
+        torn_down=block.torn_down - {pid},
+        sticky_error=tuple(each for each in block.sticky_error if each != pid),
     )
-    return replace(server, block=block)
+    return replace(server, fault_block=block)
 
 
 def named(server: Server) -> frozenset[int]:
     """All processes of which a server's log told in connection with a fault."""
-    pids = set() if server.encountered is None else {server.encountered[1]}
-    if server.block is not None:
-        pids |= server.block.clients
-        pids |= set() if server.block.named is None else {server.block.named}
+    pids = set() if server.fatal_error is None else {server.fatal_error[1]}
+    if server.fault_block is not None:
+        pids |= server.fault_block.clients
+        pids |= set() if server.fault_block.named is None else {server.fault_block.named}
     return frozenset(pids)
 
 
 def _goes_on(server: Server, at: float, stamp: str) -> bool:
     """Whether another block is of the same fault: a client that goes with kernels in flight on two GPUs faults both."""
-    block = server.block
+    block = server.fault_block
     if block is None or not _is_current(block, at, stamp):
         return False
     if server.state is not ServerState.FAULT and block.confirmed:
@@ -103,11 +107,11 @@ def _goes_on(server: Server, at: float, stamp: str) -> bool:
 
 def _named_too(server: Server, stamp: str) -> Server:
     """It goes on with whom the log named just before, unless it has named somebody already."""
-    block = server.block
+    block = server.fault_block
     if block is None:
         return server
     culprit = block.named if block.named is not None else _named_before(server, stamp)
-    return replace(server, block=replace(block, named=culprit, listing=BlockSection.NOTHING), encountered=None)
+    return replace(server, fault_block=replace(block, named=culprit, section=BlockSection.NOTHING), fatal_error=None)
 
 
 def _is_current(block: FaultLogBlock | None, at: float, stamp: str) -> bool:
@@ -119,42 +123,42 @@ def _is_current(block: FaultLogBlock | None, at: float, stamp: str) -> bool:
 def _begun(server: Server, at: float, stamp: str) -> Server:
     """Of the first lines, either may be lost."""
     return replace(
-        server, block=FaultLogBlock(at=at, stamp=stamp, named=_named_before(server, stamp)), encountered=None
+        server, fault_block=FaultLogBlock(at=at, stamp=stamp, named=_named_before(server, stamp)), fatal_error=None
     )
 
 
 def _named_before(server: Server, stamp: str) -> int | None:
     """Whom the log named just before, as it does of a memory fault."""
-    if server.encountered is None:
+    if server.fatal_error is None:
         return None
-    named_at, pid = server.encountered
+    named_at, pid = server.fatal_error
     return pid if 0 <= seconds_between(named_at, stamp) <= NAMED_BEFORE_SECONDS else None
 
 
 def _extended(block: FaultLogBlock, message: Message, pids: Pids) -> FaultLogBlock:
     match message:
-        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn) < MOST_CLIENTS:
-            return replace(block, torn=block.torn | {pid}, listing=BlockSection.NOTHING)
+        case log_message.ClientToBeTornDown(pid) if pid != 0 and len(block.torn_down) < MOST_CLIENTS:
+            return replace(block, torn_down=block.torn_down | {pid}, section=BlockSection.NOTHING)
         case log_message.ResetDevicesFollow():
-            return replace(block, listing=BlockSection.DEVICES)
+            return replace(block, section=BlockSection.DEVICES)
         case log_message.StickyErrorClientsFollow():
-            return replace(block, listing=BlockSection.VICTIMS)
-        case log_message.BareNumber(device) if block.listing is BlockSection.DEVICES and device < MOST_DEVICES:
+            return replace(block, section=BlockSection.STICKY_ERROR)
+        case log_message.BareNumber(device) if block.section is BlockSection.DEVICES and device < MOST_DEVICES:
             return replace(block, devices=block.devices | {device})
-        case log_message.BareNumber(number) if block.listing is BlockSection.VICTIMS:
+        case log_message.BareNumber(number) if block.section is BlockSection.STICKY_ERROR:
             return _with_victim(block, outer(number, pids))
         case log_message.BareNumber() | log_message.Noise():
             return block
-        case _ if block.listing is BlockSection.NOTHING:
+        case _ if block.section is BlockSection.NOTHING:
             return block
         case _:
-            return replace(block, listing=BlockSection.NOTHING)
+            return replace(block, section=BlockSection.NOTHING)
 
 
 def _with_victim(block: FaultLogBlock, pid: int) -> FaultLogBlock:
-    if pid == 0 or pid in block.victims or len(block.victims) >= MOST_CLIENTS:
+    if pid == 0 or pid in block.sticky_error or len(block.sticky_error) >= MOST_CLIENTS:
         return block
-    return replace(block, victims=(*block.victims, pid))
+    return replace(block, sticky_error=(*block.sticky_error, pid))
 
 
 UNCONFIRMED_SECONDS = 10.0
@@ -181,7 +185,7 @@ ENDED_BEFORE_SECONDS, ENDED_AFTER_SECONDS = 1.0, 10.0
 def fault(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Decide whether another source shows the fault of which a block tells."""
     server = daemon.servers.get(claim.pid)
-    block = None if server is None else server.block
+    block = None if server is None else server.fault_block
     if server is None or block is None or block.confirmed:
         return Verdict.SETTLED
     others = _others(node, daemon, server, block)
@@ -215,7 +219,7 @@ def _others(node: Node, daemon: Daemon, server: Server, block: FaultLogBlock) ->
 
 def _said_by_daemon(server: Server, block: FaultLogBlock, others: Sequence[Incident]) -> bool:
     """Return whether the daemon says FAULT, and no other fault explains that."""
-    told_at = server.fault_told_at
+    told_at = server.fault_reported_at
     if told_at is None or abs(told_at - block.at) > UNCONFIRMED_SECONDS:
         return False
     return not any(
@@ -269,7 +273,7 @@ def _may_be_its(node: Node, daemon: Daemon, server: Server, xid: IncidentXid) ->
         client = daemon.clients.get(xid.pid) or daemon.connections.recently_disconnected.get(xid.pid)
         of_client = client is not None and client.server == server.pid
         return of_client or xid.pid == server.pid or xid.pid in daemon.connections.disconnects
-    ends = (at for pid, at in daemon.connections.departed_servers.items() if pid != server.pid)
+    ends = (at for pid, at in daemon.connections.server_exited_at.items() if pid != server.pid)
     if any(abs(xid.at - end) <= SERVER_END_SECONDS for end in ends):
         return False
     beside = node.gpus.values() if gpu is None else (gpu,)
@@ -302,10 +306,10 @@ def _is_near(end_at: float, block_at: float) -> bool:
 def faulted(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
     """Confirm the fault, and put its server into FAULT since the block."""
     server = daemon.servers[claim.pid]
-    block = server.block
+    block = server.fault_block
     if block is None:
         return without_events(daemon)
-    daemon = servers.with_server(daemon, replace(server, block=replace(block, confirmed=True)))
+    daemon = servers.with_server(daemon, replace(server, fault_block=replace(block, confirmed=True)))
     return servers.enter(daemon, block.at, claim.pid, ServerState.FAULT)
 
 
@@ -319,9 +323,9 @@ def recovery(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         return Verdict.OPEN
     if server.state is not ServerState.FAULT:
         return Verdict.SETTLED
-    if server.fault_told_at is not None and server.fault_told_at > claim.at + FRESH_SECONDS:
+    if server.fault_reported_at is not None and server.fault_reported_at > claim.at + FRESH_SECONDS:
         return Verdict.REFUTED
-    block = server.block
+    block = server.fault_block
     victims = frozenset[int]() if block is None else block.clients
     here = (daemon.clients.get(pid) for pid in victims)
     stay = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in here)

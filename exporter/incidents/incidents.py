@@ -215,7 +215,7 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     """
     if server.state is not ServerState.FAULT:
         return node
-    block = server.block
+    block = server.fault_block
     if block is not None and not (block.confirmed and block.at >= (server.state_since or 0.0)):
         block = None
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
@@ -226,10 +226,10 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
         untold = next((each for each in of_server if each.block_stamp is None and not each.told), None)
         if untold is not None:
             return _with(node, replace(untold, block_stamp=block.stamp, ending=None, ended_at=None))
-        if not here or _of_others(block.victims, here):
+        if not here or _of_others(block.sticky_error, here):
             return _opened(node, daemon, server)
     elif not here:
-        return _opened(node, daemon, replace(server, block=None))
+        return _opened(node, daemon, replace(server, fault_block=None))
     return node
 
 
@@ -268,7 +268,7 @@ def _stirred(before: Node, node: Node, incident: Incident) -> bool:
     parts: tuple[Callable[[Daemon], object], ...] = (
         lambda daemon: incident.server in daemon.servers,
         lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
-        lambda daemon: getattr(daemon.servers.get(incident.server), "block", None),
+        lambda daemon: getattr(daemon.servers.get(incident.server), "fault_block", None),
         lambda daemon: daemon.clients,
         lambda daemon: daemon.connections.disconnects,
         lambda daemon: daemon.state,
@@ -319,7 +319,7 @@ def _ended(node: Node, incident: Incident) -> Incident:
         lost = incident.unseen_since is not None and node.at - incident.unseen_since > LOST_SECONDS
         incident = replace(incident, unseen_since=incident.unseen_since or node.at)
         ending = IncidentEnd.DAEMON_GONE if lost else None
-    elif daemon.gone:
+    elif daemon.ended:
         ending = IncidentEnd.DAEMON_GONE
     else:
         ending = _ending_of_server(node, daemon, incident)
@@ -331,7 +331,7 @@ def _ended(node: Node, incident: Incident) -> Incident:
 def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> IncidentEnd | None:
     """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
     server = daemon.servers.get(incident.server)
-    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.departed_servers
+    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.server_exited_at
     if _is_another_server(node, incident) or (server is None and known_gone):
         return IncidentEnd.SERVER_GONE
     well = server is not None and server.state not in (None, ServerState.FAULT)

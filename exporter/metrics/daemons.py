@@ -94,7 +94,7 @@ def _server_clients(view: View) -> Samples:
     for daemon in view.daemons():
         connected = Counter(client.server for client in daemon.clients.values())
         for server in daemon.servers.values():
-            if connected[server.pid] or not server.nameless:
+            if connected[server.pid] or not server.has_hidden_pids:
                 yield (daemon.name, str(server.pid)), connected[server.pid]
 
 

@@ -119,9 +119,9 @@ class FailedStarts:
     `told` says that these have been called a crash loop.
     """
 
-    began: tuple[float, ...] = ()
-    last_at: float | None = None
-    told: bool = False
+    started_at: tuple[float, ...] = ()
+    last_exit_at: float | None = None
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class Declaration:
     """Clients per server, as a recording's header states it."""
     owner: int | None = None
     """UID of the user who should run it, as the configuration or its unit states."""
-    heard_at: float = 0.0
+    observed_at: float = 0.0
     """When a source last reported a discovered daemon."""
 
 
@@ -192,7 +192,7 @@ class Lifecycle:
     """How a daemon started and ended."""
 
     state_since: float | None = None
-    seen: bool = False
+    ever_ran: bool = False
     """Whether it was ever seen to run."""
     quit_at: float | None = None
     """When an operator stopped it."""
@@ -206,7 +206,7 @@ class Lifecycle:
     """Whether a pid file exists although no daemon runs; None if that is unknown."""
     quit_traces: bool = False
     """Whether its pipe directory looks as a `quit` leaves it."""
-    gone_at: float | None = None
+    unexplained_end_at: float | None = None
     """When its end was seen, until the reason is decided. Another daemon may run there by then."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
@@ -278,11 +278,11 @@ class Connections:
 
     listed_at: float | None = None
     """When all servers were last known; None if they are not."""
-    pending: Mapping[int, int] = field(default_factory=dict)
+    queued: Mapping[int, int] = field(default_factory=dict)
     waiting: frozenset[int] = frozenset()
     """PIDs of processes that wait until another user's server ends."""
-    departed: Mapping[int, float] = field(default_factory=dict)
-    departed_servers: Mapping[int, float] = field(default_factory=dict)
+    disconnected_at: Mapping[int, float] = field(default_factory=dict)
+    server_exited_at: Mapping[int, float] = field(default_factory=dict)
     disconnects: Mapping[int, Disconnect] = field(default_factory=dict)
     """Clients whose contexts ended in the last seconds, by PID."""
     recently_disconnected: Mapping[int, Client] = field(default_factory=dict)
@@ -317,7 +317,7 @@ class Daemon:
         return self.declared.by is NamedBy.DISCOVERED
 
     @property
-    def gone(self) -> bool:
+    def ended(self) -> bool:
         """Whether it was seen to be no more."""
         return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
 
@@ -325,12 +325,13 @@ class Daemon:
         """Whether its log says this of a process, and no other source has decided it yet."""
         return key(kind, pid) in self.log.claims
 
-    def told_of(self, at: float) -> bool:
+    def is_reported(self, at: float) -> bool:
         """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
         if self.runtime.same_as is not None:
             return False
         return self.declared.expected or (
-            self.lifecycle.seen and not (self.gone and at - (self.lifecycle.state_since or 0.0) > FORGOTTEN_SECONDS)
+            self.lifecycle.ever_ran
+            and not (self.ended and at - (self.lifecycle.state_since or 0.0) > FORGOTTEN_SECONDS)
         )
 
     @property
@@ -338,11 +339,11 @@ class Daemon:
         """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
         return self.runtime.same_as is None and self.runtime.protocol in (None, SUPPORTED_PROTOCOL)
 
-    def forgettable(self, at: float) -> bool:
+    def removable(self, at: float) -> bool:
         """Whether nothing more will be heard of it, unless it is discovered anew."""
         nothing_left = self.runtime.process is None and not self.servers and not self.clients
-        silent = nothing_left and at - self.declared.heard_at > 2 * FORGOTTEN_SECONDS
-        return self.discovered and (silent or (self.lifecycle.seen and not self.told_of(at)))
+        silent = nothing_left and at - self.declared.observed_at > 2 * FORGOTTEN_SECONDS
+        return self.discovered and (silent or (self.lifecycle.ever_ran and not self.is_reported(at)))
 
     @property
     def log_followed(self) -> bool:

@@ -80,7 +80,7 @@ class Node:
 Kept = TypeVar("Kept")
 
 
-def keep_shares(
+def select_fairly(
     newest_first: Sequence[Kept],
     most: int,
     daemon_of: Callable[[Kept], str | None],

@@ -237,7 +237,7 @@ class DaemonFound:
     expected: bool | None = None
     unit: str | None = None
     foreground: bool | None = None
-    stdout_kept: bool | None = None
+    stdout_in_file: bool | None = None
     clients_limit: int | None = None
     visible_devices: str | None = None
     by: str | None = None
@@ -382,12 +382,12 @@ class DaemonProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     protocol: int | None = None
     foreground: bool | None = None
-    stdout_kept: bool | None = None
+    stdout_in_file: bool | None = None
     unit: str | None = None
-    left: bool | None = None
-    quit: bool | None = None
+    pid_file_left: bool | None = None
+    quit_traces: bool | None = None
     same_as: DaemonName | None = None
-    foreign: int | None = None
+    foreign_owner: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ class Disconnect:
     in_reset: bool = False
     terminated: bool = False
     contexts: frozenset[int] = frozenset()
-    doubtful: bool = False
+    logged_twice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class BlockSection(StrEnum):
 
     NOTHING = "nothing"
     DEVICES = "devices"
-    VICTIMS = "victims"
+    STICKY_ERROR = "sticky_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,10 @@ class FaultLogBlock:
     at: float
     stamp: str
     named: int | None = None
-    torn: frozenset[int] = frozenset()
+    torn_down: frozenset[int] = frozenset()
     devices: frozenset[int] = frozenset()
-    victims: tuple[int, ...] = ()
-    listing: BlockSection = BlockSection.NOTHING
+    sticky_error: tuple[int, ...] = ()
+    section: BlockSection = BlockSection.NOTHING
     confirmed: bool = False
 
     @property
@@ -115,7 +115,7 @@ class FaultLogBlock:
     @property
     def clients(self) -> frozenset[int]:
         """The clients that the fault hit, as far as the block names them."""
-        return self.torn.union(self.victims)
+        return self.torn_down.union(self.sticky_error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +137,19 @@ class Server:
     state_since: float | None = None
     clients_limit: int | None = None
     fault_suspected_at: float | None = None
-    fault_told_at: float | None = None
+    fault_reported_at: float | None = None
     devices_to_reset: frozenset[int] | None = None
-    block: FaultLogBlock | None = None
-    encountered: tuple[str, int] | None = None
-    making: ContextCreation | None = None
+    fault_block: FaultLogBlock | None = None
+    fatal_error: tuple[str, int] | None = None
+    pending_context: ContextCreation | None = None
     reset_stamp: str | None = None
     connecting: frozenset[int] = frozenset()
     listed: bool = False
-    nameless: bool = False
-    refusing: int | None = None
+    has_hidden_pids: bool = False
+    refused_client: int | None = None
     missing_since: float | None = None
-    told_to_leave: bool = False
+    shutdown_requested: bool = False
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
     client_priority: int | None = None
-    limits_told_at: float | None = None
+    limits_logged_at: float | None = None

@@ -36,15 +36,15 @@ class PollIntervals:
     lists: float = 300.0
     limits: float = 3600.0
     nvml: float = 10.0
-    doubt: float = 2.0
+    stale: float = 2.0
     changed: float = 0.25
-    begin: float = 0.5
+    starting: float = 0.5
     fault: float = 5.0
-    doubted_for: float = 10.0
+    stale_for: float = 10.0
 
-    def fresh(self, at: float, doubted_since: float | None) -> bool:
+    def is_recent(self, at: float, doubted_since: float | None) -> bool:
         """Return whether a doubt is recent enough to poll sooner. If polling did not resolve it, it never will."""
-        return doubted_since is not None and at - doubted_since <= self.doubted_for
+        return doubted_since is not None and at - doubted_since <= self.stale_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,5 +245,7 @@ def with_stop_remembered(daemon: Daemon, watch: WatchdogState | None) -> Daemon:
     if watch is None or watch.stopped_at is None or daemon.state is not None:
         return daemon
     return replace(
-        daemon, state=DaemonState.STOPPED, lifecycle=replace(daemon.lifecycle, state_since=watch.stopped_at, seen=True)
+        daemon,
+        state=DaemonState.STOPPED,
+        lifecycle=replace(daemon.lifecycle, state_since=watch.stopped_at, ever_ran=True),
     )

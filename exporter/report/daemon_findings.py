@@ -137,7 +137,7 @@ def _code(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> Findin
     condition = _condition(watch)
     if daemon.pid_file_spoilt:
         return FindingCode.PID_FILE_WRONG
-    if not daemon.supported and not daemon.gone:
+    if not daemon.supported and not daemon.ended:
         return FindingCode.DAEMON_UNSUPPORTED
     if condition not in (None, Condition.FAULT, *HARMLESS):
         return OF_CONDITION[condition]
@@ -172,7 +172,7 @@ def _not_asked(node: Node, daemon: Daemon) -> str | None:
     if source is None or not daemon.supported or daemon.pid_file_spoilt:
         return None
     problem = source.problems.get(daemon.name)
-    return problem_text(problem, CONTROL) if problem is not None and (daemon.gone or daemon.state is None) else None
+    return problem_text(problem, CONTROL) if problem is not None and (daemon.ended or daemon.state is None) else None
 
 
 def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
@@ -186,7 +186,7 @@ def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:
 
 def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, policy: Policy | None) -> tuple[str, ...]:
     """Return the command that starts a daemon that is gone; none while the watchdog is restarting it."""
-    if not daemon.declared.expected or not daemon.gone or watch.quarantine is not None:
+    if not daemon.declared.expected or not daemon.ended or watch.quarantine is not None:
         return ()
     if watch.phase in _SUSPENDED:
         return _resume(daemon)

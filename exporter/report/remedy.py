@@ -166,7 +166,7 @@ def commands_to_start(
     line = f"{variables} {join(daemon_policy.command or (program, '-d'))}"
     own = "" if uid in (None, 0) else f"sudo -u '#{uid}' "
     line = f"{own}env {line}" if own else line
-    if not daemon.lifecycle.seen:
+    if not daemon.lifecycle.ever_ran:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{own}mkdir -p {join(directories)} && {line}"
     shown = _line(line)
@@ -266,7 +266,7 @@ def steps(
 def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, policy: Policy | None) -> Iterable[ManualStep]:
     yield ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")
     if action == RESET:
-        if daemon is None or not daemon.gone:
+        if daemon is None or not daemon.ended:
             text = "Stop the daemon, which ends its clients, and every other process on that GPU."
             yield ManualStep(text=text, commands=() if daemon is None else _stop(node, daemon, policy))
         yield ManualStep(text="Have the exporter release the driver.", commands=("cuda-mps-exporter pause",))

@@ -107,7 +107,7 @@ def _without_fault(daemon: Daemon, claim: Claim) -> Daemon:
     server = daemon.servers.get(claim.pid)
     if claim.kind is not ClaimKind.FAULT or server is None:
         return daemon
-    return servers.with_server(daemon, replace(server, block=None, encountered=None, devices_to_reset=None))
+    return servers.with_server(daemon, replace(server, fault_block=None, fatal_error=None, devices_to_reset=None))
 
 
 # -- the daemon ----------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _without_fault(daemon: Daemon, claim: Claim) -> Daemon:
 
 def _daemon_exit(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Its process, or a command that finds no daemon, ends it; an answer that was asked for later refutes it."""
-    if daemon.gone:
+    if daemon.ended:
         return Verdict.SETTLED
     answered_at = max(daemon.commands.asked_at.values(), default=0.0)
     return Verdict.REFUTED if daemon.answers and answered_at - claim.at > REFUTED_SECONDS else Verdict.OPEN
@@ -131,8 +131,8 @@ def _nothing(_node: Node, daemon: Daemon, _claim: Claim) -> Transition:
 def _server_start(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     server = daemon.servers.get(claim.pid)
     if server is None:
-        ended = claim.pid in node.deaths or daemon.gone
-        return Verdict.SETTLED if ended else _withdrawn(node, daemon.connections.departed_servers.get(claim.pid))
+        ended = claim.pid in node.deaths or daemon.ended
+        return Verdict.SETTLED if ended else _withdrawn(node, daemon.connections.server_exited_at.get(claim.pid))
     if server.listed or node.at - claim.at > OPEN_SECONDS:
         return Verdict.SETTLED
     return Verdict.OPEN
@@ -164,18 +164,18 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     If the process cannot be seen, what the log says is accepted: a loop is a hint, and leads to no action. If the
     process was first seen after the loop began, it shows nothing. A loop that goes on makes another claim.
     """
-    if daemon.gone or not daemon.connections.failed_starts.began:
+    if daemon.ended or not daemon.connections.failed_starts.started_at:
         return Verdict.SETTLED
     state = process_states.of_daemon(node, daemon)
     if state is None or state.children_page_faults is None:
         # A recording without reports of its collectors has no process states at all.
         may_come = bool(node.sources) and node.at - claim.at < REFUTED_SECONDS
         return Verdict.OPEN if may_come else Verdict.CONFIRMED
-    if state.child_ended_at is not None and state.child_ended_at >= daemon.connections.failed_starts.began[0]:
+    if state.child_ended_at is not None and state.child_ended_at >= daemon.connections.failed_starts.started_at[0]:
         return Verdict.CONFIRMED
     if node.at - claim.at <= UNCONFIRMED_SECONDS:
         return Verdict.OPEN
-    return Verdict.SETTLED if state.at > daemon.connections.failed_starts.began[0] else Verdict.REFUTED
+    return Verdict.SETTLED if state.at > daemon.connections.failed_starts.started_at[0] else Verdict.REFUTED
 
 
 def _looping(_node: Node, daemon: Daemon, _claim: Claim) -> Transition:
@@ -190,8 +190,8 @@ def _client_connect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if client is None:
         was = daemon.connections.recently_disconnected.get(claim.pid)
         with_server = was is not None and was.server not in daemon.servers
-        left = claim.pid in node.deaths or claim.pid in daemon.connections.disconnects or daemon.gone or with_server
-        return Verdict.SETTLED if left else _withdrawn(node, daemon.connections.departed.get(claim.pid))
+        left = claim.pid in node.deaths or claim.pid in daemon.connections.disconnects or daemon.ended or with_server
+        return Verdict.SETTLED if left else _withdrawn(node, daemon.connections.disconnected_at.get(claim.pid))
     confirmed = client.listed_at is not None or shown_at(node, claim.pid) is not None
     return Verdict.SETTLED if confirmed or node.at - claim.at > OPEN_SECONDS else Verdict.OPEN
 
@@ -245,7 +245,7 @@ def _fault_contained(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
 
 
 def _is_hit(server: Server | None, client: Client) -> bool:
-    block = None if server is None else server.block
+    block = None if server is None else server.fault_block
     if block is None or not block.confirmed or client.connected_at > block.at:
         return False
     return client.pid in block.clients

@@ -46,7 +46,7 @@ def _admit(daemon: Daemon, at: float, server: int, pid: int) -> Transition:
         daemon,
         connections=replace(
             daemon.connections,
-            departed=without(daemon.connections.departed, pid),
+            disconnected_at=without(daemon.connections.disconnected_at, pid),
             recently_disconnected=without(daemon.connections.recently_disconnected, pid),
         ),
         totals=replace(daemon.totals, connected=daemon.totals.connected + 1),
@@ -71,7 +71,7 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DisconnectReason) ->
         clients=without(daemon.clients, pid),
         connections=replace(
             daemon.connections,
-            departed=latest(daemon.connections.departed, pid, at, MOST_CLIENTS),
+            disconnected_at=latest(daemon.connections.disconnected_at, pid, at, MOST_CLIENTS),
             recently_disconnected=latest(daemon.connections.recently_disconnected, pid, client, MOST_CLIENTS),
         ),
         totals=totals,
@@ -114,7 +114,7 @@ def listed(
 ) -> Transition:
     """The daemon lists a server's clients: meet those that are new; part with those that a whole list has not."""
     here = frozenset(pids)
-    arrived = [pid for pid in pids if daemon.connections.departed.get(pid, asked_at - 1) < asked_at]
+    arrived = [pid for pid in pids if daemon.connections.disconnected_at.get(pid, asked_at - 1) < asked_at]
     missing = [
         client.pid
         for client in daemon.clients.values()
@@ -162,20 +162,20 @@ def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: Refu
 
 def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     """A client is told to wait. That alone is ordinary: a server takes a moment to start."""
-    if len(daemon.connections.pending) >= MOST_QUEUED:
+    if len(daemon.connections.queued) >= MOST_QUEUED:
         return daemon
-    return replace(daemon, connections=replace(daemon.connections, pending={**daemon.connections.pending, pid: uid}))
+    return replace(daemon, connections=replace(daemon.connections, queued={**daemon.connections.queued, pid: uid}))
 
 
 def dequeue(daemon: Daemon, pid: int) -> Daemon:
     """A client no longer waits."""
-    if pid not in daemon.connections.pending:
+    if pid not in daemon.connections.queued:
         return daemon
     return replace(
         daemon,
         connections=replace(
             daemon.connections,
-            pending=without(daemon.connections.pending, pid),
+            queued=without(daemon.connections.queued, pid),
             waiting=daemon.connections.waiting - {pid},
         ),
     )
@@ -183,12 +183,12 @@ def dequeue(daemon: Daemon, pid: int) -> Daemon:
 
 def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
     """The server of this user is ready: whoever of them waited goes on."""
-    served = [pid for pid, owner in daemon.connections.pending.items() if owner == uid]
+    served = [pid for pid, owner in daemon.connections.queued.items() if owner == uid]
     return replace(
         daemon,
         connections=replace(
             daemon.connections,
-            pending=without(daemon.connections.pending, *served),
+            queued=without(daemon.connections.queued, *served),
             waiting=daemon.connections.waiting - set(served),
         ),
     )
@@ -196,7 +196,7 @@ def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
 
 def wait_for_turn(daemon: Daemon, at: float, server: int) -> Transition:
     """The present server stays, so whoever is queued waits until its last client has left."""
-    waiting = [pid for pid in daemon.connections.pending if pid not in daemon.connections.waiting]
+    waiting = [pid for pid in daemon.connections.queued if pid not in daemon.connections.waiting]
     events = tuple(
         Event(at=at, event=EventName.CLIENT_WAITING, daemon=daemon.name, server=server, pid=pid) for pid in waiting
     )

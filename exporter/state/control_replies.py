@@ -72,11 +72,11 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
     if daemon.commands.unanswered_since is not None:
         return daemon.commands.waits_for_server
     asked = servers_queried(reply.command, daemon.servers)
-    alive = daemon.answers and reply.asked_at - heard_at(daemon) <= JUST_BEFORE_SECONDS
+    alive = daemon.answers and reply.asked_at - last_answer_at(daemon) <= JUST_BEFORE_SECONDS
     return next(iter(asked)) if alive and len(asked) == 1 else None
 
 
-def heard_at(daemon: Daemon) -> float:
+def last_answer_at(daemon: Daemon) -> float:
     """When the daemon last answered, whatever it was asked."""
     return max(
         (at for command, at in daemon.commands.asked_at.items() if command != VERSION_FLAG), default=float("-inf")
@@ -85,7 +85,7 @@ def heard_at(daemon: Daemon) -> float:
 
 def _overtaken(daemon: Daemon, reply: ControlReply) -> bool:
     """Whether the daemon was seen to go after it had been asked: an answer on its way does not bring it back."""
-    return daemon.gone and daemon.lifecycle.state_since is not None and reply.asked_at < daemon.lifecycle.state_since
+    return daemon.ended and daemon.lifecycle.state_since is not None and reply.asked_at < daemon.lifecycle.state_since
 
 
 def _answer_read(daemon: Daemon, reply: ControlReply) -> Transition:

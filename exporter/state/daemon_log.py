@@ -43,7 +43,7 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
             listed = server in daemon.servers
             return without_events(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if listed else daemon)
         case log_message.ServerShutdownRequested(server):
-            return without_events(servers.told_to_leave(daemon, server))
+            return without_events(servers.request_shutdown(daemon, server))
         case log_message.ServerWillNotShutDown(server):
             return clients.wait_for_turn(daemon, at, server)
         case log_message.ClientQueued(pid, uid):
@@ -57,7 +57,7 @@ def read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
 def _server_starting(daemon: Daemon, at: float, server: int, uid: int) -> Transition:
     if server in daemon.clients:
         return without_events(daemon)
-    if server not in daemon.servers and not daemon.gone:
+    if server not in daemon.servers and not daemon.ended:
         daemon = claims.made(daemon, at, ClaimKind.SERVER_START, server)
     return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
 

@@ -61,7 +61,7 @@ def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
     parted = {
         pid: each
         for pid, each in daemon.connections.recently_disconnected.items()
-        if pid in daemon.connections.departed
+        if pid in daemon.connections.disconnected_at
     }
     return replace(daemon, connections=replace(daemon.connections, disconnects=leavings, recently_disconnected=parted))
 
@@ -103,7 +103,7 @@ def _later(known: Disconnect | None, leaving: Disconnect) -> Disconnect:
         in_reset=known.in_reset or leaving.in_reset,
         terminated=known.terminated or leaving.terminated,
         contexts=known.contexts | leaving.contexts,
-        doubtful=known.doubtful or (bool(known.contexts & leaving.contexts) and known.stamp != leaving.stamp),
+        logged_twice=known.logged_twice or (bool(known.contexts & leaving.contexts) and known.stamp != leaving.stamp),
     )
 
 
@@ -114,9 +114,9 @@ def _was_in_reset(daemon: Daemon, pid: int) -> bool:
 
 def _is_hit(daemon: Daemon, server: Server, pid: int) -> bool:
     """Whether a fault has hit the client, though the server may be well again."""
-    if server.state is ServerState.FAULT or server.block is None:
+    if server.state is ServerState.FAULT or server.fault_block is None:
         return server.state is ServerState.FAULT
-    client, block = _known(daemon, pid), server.block
+    client, block = _known(daemon, pid), server.fault_block
     came_later = client is not None and client.connected_at > block.at
     return not came_later and pid in block.clients
 

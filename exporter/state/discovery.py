@@ -30,7 +30,7 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
     elif there is not None and there.name != seen.daemon and _outweighs(by, there):
         node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
     daemon = _told(known, seen, by) if by.weight >= known.declared.by.weight else _added(known, seen)
-    return _with(node, replace(daemon, declared=replace(daemon.declared, heard_at=node.at)))
+    return _with(node, replace(daemon, declared=replace(daemon.declared, observed_at=node.at)))
 
 
 def doubled(node: Node, name: str, same_as: str) -> Node:
@@ -45,7 +45,7 @@ def doubled(node: Node, name: str, same_as: str) -> Node:
         declared=Declaration(
             expected=daemon.declared.expected,
             by=daemon.declared.by,
-            heard_at=daemon.declared.heard_at,
+            observed_at=daemon.declared.observed_at,
             unit=daemon.declared.unit,
             clients_limit=daemon.declared.clients_limit,
         ),
@@ -136,7 +136,7 @@ def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
 
 
 def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
-    known = log_files.logs_declared(daemon, foreground=seen.foreground, stdout_kept=seen.stdout_kept)
+    known = log_files.logs_declared(daemon, foreground=seen.foreground, stdout_in_file=seen.stdout_in_file)
     return replace(
         known,
         runtime=replace(
@@ -170,7 +170,7 @@ def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
             unit=None,
             clients_limit=None,
             owner=None,
-            heard_at=node.at,
+            observed_at=node.at,
         ),
         runtime=replace(daemon.runtime, unit=unit, foreign_owner=None),
     )
@@ -213,8 +213,8 @@ def only_user(daemon: Daemon) -> int | None:
 def named(daemon: Daemon) -> set[int]:
     """Whoever the daemon says has to do with it: servers, clients, and whom its faults hit."""
     hit = (pid for server in daemon.servers.values() for pid in fault_log.named(server))
-    here = (daemon.servers, daemon.clients, daemon.connections.pending)
-    gone = (daemon.connections.departed, daemon.connections.departed_servers, daemon.connections.disconnects)
+    here = (daemon.servers, daemon.clients, daemon.connections.queued)
+    gone = (daemon.connections.disconnected_at, daemon.connections.server_exited_at, daemon.connections.disconnects)
     return set().union(hit, *here, *gone)
 
 
@@ -244,8 +244,8 @@ def _disown(daemon: Daemon, at: float, pid: int) -> Transition:
         daemon,
         connections=replace(
             daemon.connections,
-            departed=without(daemon.connections.departed, pid),
-            departed_servers=without(daemon.connections.departed_servers, pid),
+            disconnected_at=without(daemon.connections.disconnected_at, pid),
+            server_exited_at=without(daemon.connections.server_exited_at, pid),
             disconnects=without(daemon.connections.disconnects, pid),
             recently_disconnected=without(daemon.connections.recently_disconnected, pid),
         ),

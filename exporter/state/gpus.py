@@ -227,7 +227,7 @@ def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
 
 def _serving(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
     for daemon in node.daemons.values():
-        if daemon.told_of(node.at) and served(daemon, gpu):
+        if daemon.is_reported(node.at) and served(daemon, gpu):
             yield daemon
 
 
@@ -252,7 +252,7 @@ def _strangers(
 
 def _servers_known(node: Node, gpu: GpuReading) -> bool:
     """Until a daemon has said which servers it has, one of them might be taken for a process beside MPS."""
-    return all(daemon.connections.listed_at is not None or daemon.gone for daemon in _serving(node, gpu))
+    return all(daemon.connections.listed_at is not None or daemon.ended for daemon in _serving(node, gpu))
 
 
 def _no_server_since(node: Node, at: float) -> bool:
@@ -267,10 +267,10 @@ def beside_mps(node: Node, reading: GpuReading) -> list[int]:
     for daemon in node.daemons.values():
         of_mps.update(
             daemon.servers,
-            daemon.connections.departed_servers,
+            daemon.connections.server_exited_at,
             daemon.clients,
-            daemon.connections.departed,
-            daemon.connections.pending,
+            daemon.connections.disconnected_at,
+            daemon.connections.queued,
         )
     return [
         process.pid

@@ -25,7 +25,7 @@ Whatever has neither answered nor been found to hang by then is not starting: it
 
 def resolve_pending(node: Node, daemon: Daemon, at: float) -> Transition:
     """Return the daemon with its state: it hangs, or it responds although commands get no answer."""
-    if daemon.gone or not _unanswered(daemon, at):
+    if daemon.ended or not _unanswered(daemon, at):
         return without_events(daemon)
     if is_witnessed(node, daemon) or _long_enough(daemon, at) or _not_looked_at(daemon):
         return lifecycle.enter_state(daemon, at, DaemonState.UNRESPONSIVE)
@@ -42,7 +42,7 @@ def is_established(node: Node, daemon: Daemon, at: float) -> bool:
 def program_hangs(daemon: Daemon, at: float) -> bool:
     """Whether commands get no answer, and the daemon answers connections: then the control program is at fault."""
     known = probes(daemon)
-    return known is not None and known.answered and not daemon.gone and _unanswered(daemon, at)
+    return known is not None and known.answered and not daemon.ended and _unanswered(daemon, at)
 
 
 def is_witnessed(node: Node, daemon: Daemon) -> bool:

@@ -32,7 +32,7 @@ QUIT_REMEMBERED_SECONDS = 900.0
 def answered(daemon: Daemon, at: float) -> Transition:
     """The daemon has answered a command."""
     return chain(
-        explain(daemon, at, force=daemon.gone),
+        explain(daemon, at, force=daemon.ended),
         lambda daemon: enter_state(
             _heard(_reborn(daemon)),
             at,
@@ -59,9 +59,9 @@ def _heard(daemon: Daemon) -> Daemon:
 
 def _reborn(daemon: Daemon) -> Daemon:
     """Where one had gone, this is another: it may be of another version, and nobody has told it to quit."""
-    if not daemon.gone:
+    if not daemon.ended:
         return daemon
-    if daemon.lifecycle.gone_at is None:
+    if daemon.lifecycle.unexplained_end_at is None:
         daemon = replace(daemon, lifecycle=replace(daemon.lifecycle, quit_at=None, quit_claimed_at=None))
     return replace(
         daemon,
@@ -75,7 +75,7 @@ def enter_state(daemon: Daemon, at: float, state: DaemonState) -> Transition:
     before = daemon.state
     if before is state:
         return without_events(daemon)
-    daemon = replace(daemon, state=state, lifecycle=replace(daemon.lifecycle, state_since=at, seen=True))
+    daemon = replace(daemon, state=state, lifecycle=replace(daemon.lifecycle, state_since=at, ever_ran=True))
     name = {
         DaemonState.UP: _news_of_responding(before),
         DaemonState.HELD: _news_of_responding(before),
@@ -118,7 +118,7 @@ def refused(daemon: Daemon, at: float) -> Transition:
             known.commands, refused_since=at if since is None else since, session_holder=daemon.commands.session_holder
         ),
     )
-    if since is None or daemon.gone or at - since < HELD_AFTER_SECONDS:
+    if since is None or daemon.ended or at - since < HELD_AFTER_SECONDS:
         return without_events(daemon)
     return enter_state(daemon, at, DaemonState.HELD)
 
@@ -132,7 +132,7 @@ def unaskable(daemon: Daemon, at: float) -> Transition:
     since = daemon.commands.unanswered_since
     if since is None:
         return without_events(replace(daemon, commands=replace(daemon.commands, unanswered_since=at)))
-    if daemon.gone or at - since < SECOND_PROBE_SECONDS:
+    if daemon.ended or at - since < SECOND_PROBE_SECONDS:
         return without_events(daemon)
     if daemon.runtime.process is None and daemon.lifecycle.pid_file_left is False:
         return gone(daemon, at)
@@ -160,11 +160,13 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
     known = daemon.runtime.process
     daemon = replace(
         daemon,
-        lifecycle=replace(daemon.lifecycle, pid_file_left=reading.left, quit_traces=bool(reading.quit)),
-        runtime=replace(daemon.runtime, foreign_owner=reading.foreign),
+        lifecycle=replace(daemon.lifecycle, pid_file_left=reading.pid_file_left, quit_traces=bool(reading.quit_traces)),
+        runtime=replace(daemon.runtime, foreign_owner=reading.foreign_owner),
     )
-    if reading.pid is None and known is None and reading.foreign is None:
-        quit_shown = daemon.lifecycle.gone_at is not None and _was_quit(daemon, daemon.lifecycle.gone_at, waited=False)
+    if reading.pid is None and known is None and reading.foreign_owner is None:
+        quit_shown = daemon.lifecycle.unexplained_end_at is not None and _was_quit(
+            daemon, daemon.lifecycle.unexplained_end_at, waited=False
+        )
         return explain(daemon, at) if quit_shown else without_events(daemon)
     if reading.pid is None:
         return gone(daemon, at)
@@ -179,7 +181,7 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
-    known = log_files.logs_declared(daemon, foreground=reading.foreground, stdout_kept=reading.stdout_kept)
+    known = log_files.logs_declared(daemon, foreground=reading.foreground, stdout_in_file=reading.stdout_in_file)
     return replace(
         known,
         runtime=replace(
@@ -205,19 +207,21 @@ def protocol_told(daemon: Daemon, at: float, protocol: int) -> Daemon:
     if daemon.answers:
         return daemon
     daemon = replace(daemon, runtime=replace(daemon.runtime, protocol=protocol))
-    return daemon if daemon.supported or daemon.gone else unasked(daemon, at)
+    return daemon if daemon.supported or daemon.ended else unasked(daemon, at)
 
 
 def unasked(daemon: Daemon, at: float) -> Daemon:
     """A daemon that is there, and not asked how it is: it has no state that could be told."""
-    return replace(daemon, state=None, lifecycle=replace(daemon.lifecycle, state_since=at, seen=True))
+    return replace(daemon, state=None, lifecycle=replace(daemon.lifecycle, state_since=at, ever_ran=True))
 
 
 def _begin(daemon: Daemon, at: float) -> Transition:
     if not daemon.supported:
         return without_events(unasked(daemon, at))
     return (
-        enter_state(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.gone else without_events(daemon)
+        enter_state(daemon, at, DaemonState.STARTING)
+        if daemon.state is None or daemon.ended
+        else without_events(daemon)
     )
 
 
@@ -239,15 +243,15 @@ def quit_claim_ended(daemon: Daemon) -> Daemon:
     return replace(daemon, lifecycle=replace(daemon.lifecycle, quit_claimed_at=None))
 
 
-def _was_recent(quit_at: float | None, gone_at: float) -> bool:
-    return quit_at is not None and gone_at - quit_at <= QUIT_REMEMBERED_SECONDS
+def _was_recent(quit_at: float | None, ended_at: float) -> bool:
+    return quit_at is not None and ended_at - quit_at <= QUIT_REMEMBERED_SECONDS
 
 
 def exit_claimed(daemon: Daemon, at: float, writer: int) -> Transition:
     """The log says that the daemon ends because of a quit. Its process, or a command that finds none, shows its end."""
-    if daemon.lifecycle.gone_at is not None:
+    if daemon.lifecycle.unexplained_end_at is not None:
         return explain(quit_claimed(daemon, at), at)
-    if daemon.gone or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
+    if daemon.ended or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
         return without_events(daemon)
     known = quit_claimed(daemon, at)
     daemon = replace(
@@ -262,7 +266,7 @@ def gone(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed
 
     `killed` is whether a signal ended its process; None: not known.
     """
-    if daemon.gone:
+    if daemon.ended:
         return without_events(
             replace(
                 daemon,
@@ -293,11 +297,11 @@ def _go(daemon: Daemon, at: float, how: LossReason) -> Transition:
         lifecycle=replace(
             known.lifecycle,
             state_since=at,
-            gone_at=at if was_there or _was_recent(daemon.lifecycle.quit_at, at) else None,
+            unexplained_end_at=at if was_there or _was_recent(daemon.lifecycle.quit_at, at) else None,
             loss_reason=how,
         ),
         log=replace(known.log, last_command=None, echoing=False),
-        connections=replace(known.connections, pending={}, waiting=frozenset(), listed_at=None),
+        connections=replace(known.connections, queued={}, waiting=frozenset(), listed_at=None),
         default_limits=replace(
             known.default_limits,
             active_thread_percentage=None,
@@ -317,24 +321,28 @@ def explain(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: 
 
     That moment is its log's, or that of the `unit` that ran it, and passes also where another daemon is there already.
     """
-    gone_at = daemon.lifecycle.gone_at
-    if gone_at is None:
+    ended_at = daemon.lifecycle.unexplained_end_at
+    if ended_at is None:
         return without_events(daemon)
-    waited = force or at - gone_at >= _patience(unit, gone_at)
-    meant = _was_recent(daemon.lifecycle.quit_at, gone_at) or process_states.stopped(unit, gone_at)
-    if meant or _was_quit(daemon, gone_at, waited=waited):
+    waited = force or at - ended_at >= _patience(unit, ended_at)
+    meant = _was_recent(daemon.lifecycle.quit_at, ended_at) or process_states.stopped(unit, ended_at)
+    if meant or _was_quit(daemon, ended_at, waited=waited):
         if daemon.state is DaemonState.ABSENT:
             daemon = replace(
-                daemon, state=DaemonState.STOPPED, lifecycle=replace(daemon.lifecycle, state_since=gone_at)
+                daemon, state=DaemonState.STOPPED, lifecycle=replace(daemon.lifecycle, state_since=ended_at)
             )
-        daemon = replace(daemon, lifecycle=replace(daemon.lifecycle, gone_at=None, quit_at=None, quit_claimed_at=None))
-        return daemon, (Event(at=gone_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
+        daemon = replace(
+            daemon, lifecycle=replace(daemon.lifecycle, unexplained_end_at=None, quit_at=None, quit_claimed_at=None)
+        )
+        return daemon, (Event(at=ended_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
     if not waited:
         return without_events(daemon)
-    return _lose(replace(daemon, lifecycle=replace(daemon.lifecycle, gone_at=None, quit_claimed_at=None)), gone_at)
+    return _lose(
+        replace(daemon, lifecycle=replace(daemon.lifecycle, unexplained_end_at=None, quit_claimed_at=None)), ended_at
+    )
 
 
-def _was_quit(daemon: Daemon, gone_at: float, *, waited: bool) -> bool:
+def _was_quit(daemon: Daemon, ended_at: float, *, waited: bool) -> bool:
     """Return whether a daemon that has gone ended by a quit: by the traces of its end, or by its log.
 
     A quit removes the pid file and the fifo; SIGKILL, SIGTERM and SIGINT leave them (measured, R580). The log, from
@@ -344,15 +352,15 @@ def _was_quit(daemon: Daemon, gone_at: float, *, waited: bool) -> bool:
         return False
     if daemon.lifecycle.quit_traces:
         return True
-    told = _was_recent(daemon.lifecycle.quit_claimed_at, gone_at)
+    told = _was_recent(daemon.lifecycle.quit_claimed_at, ended_at)
     return told and (daemon.lifecycle.pid_file_left is False or not daemon.lifecycle.traces_expected or waited)
 
 
-def _patience(unit: UnitState | None, gone_at: float) -> float:
+def _patience(unit: UnitState | None, ended_at: float) -> float:
     """How long the log, or systemd, has to tell that it was somebody's will."""
-    if process_states.is_leaving(unit, gone_at):
+    if process_states.is_leaving(unit, ended_at):
         return LEAVING_SECONDS
-    return SYSTEMD_SECONDS if process_states.may_yet_tell(unit, gone_at) else LAST_WORDS_SECONDS
+    return SYSTEMD_SECONDS if process_states.may_yet_tell(unit, ended_at) else LAST_WORDS_SECONDS
 
 
 def _lose(daemon: Daemon, at: float) -> Transition:

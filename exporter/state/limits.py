@@ -37,7 +37,7 @@ def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     yield from ((command, daemon.commands.asked_at.get(command)) for command in _about_defaults(number))
     for server in daemon.servers.values():
         if not _starting(node.at, daemon, server) and process_states.askable(node, server.pid):
-            told_at, commands = server.limits_told_at, _about_server(server.pid, number)
+            told_at, commands = server.limits_logged_at, _about_server(server.pid, number)
             yield from ((command, daemon.commands.asked_at.get(command, told_at)) for command in commands)
 
 
@@ -69,7 +69,7 @@ def _starting(at: float, daemon: Daemon, server: Server) -> bool:
     """Whether it is about to tell its limits itself, where its log is followed."""
     readable = daemon.log.problems.get("server.log") is None and daemon.log.own_commands.blocked_since is None
     followed = readable or daemon.in_journal
-    begins = server.uid is not None and server.limits_told_at is None and at - server.started_at < STARTING_SECONDS
+    begins = server.uid is not None and server.limits_logged_at is None and at - server.started_at < STARTING_SECONDS
     return followed and begins
 
 
@@ -82,8 +82,8 @@ def threads_told(daemon: Daemon, at: float, pid: int, percentage: float) -> Daem
     if server is None or not 0 < percentage <= 100:
         return daemon
     told = replace(server, active_thread_percentage=percentage)
-    if server.limits_told_at is None:
-        told = replace(told, pinned_memory_limits={}, limits_told_at=at)
+    if server.limits_logged_at is None:
+        told = replace(told, pinned_memory_limits={}, limits_logged_at=at)
     return with_server(daemon, told)
 
 

@@ -11,12 +11,12 @@ from exporter.parse.log_line import parse_log_line
 from exporter.state.transition import Transition, counted, outer, without_events
 
 
-def logs_declared(daemon: Daemon, *, foreground: bool | None, stdout_kept: bool | None) -> Daemon:
+def logs_declared(daemon: Daemon, *, foreground: bool | None, stdout_in_file: bool | None) -> Daemon:
     """It is told where they are; None: not told.
 
     Files that turn out to be none of them were looked for in vain: nothing more is said of those.
     """
-    kept = daemon.runtime.stdout_in_file if stdout_kept is None else stdout_kept
+    kept = daemon.runtime.stdout_in_file if stdout_in_file is None else stdout_in_file
     return replace(
         daemon,
         runtime=replace(
@@ -148,7 +148,7 @@ def commands_lost(daemon: Daemon, gap: LogGap) -> Daemon:
 def check_overdue(daemon: Daemon, reading: SourceReading) -> Transition:
     """Judge after a look at the logs that began long enough after the answer, and left nothing unread."""
     known, awaited = daemon.log.own_commands, daemon.log.own_commands.awaited
-    if awaited is None or reading.daemon not in (None, daemon.name) or daemon.gone:
+    if awaited is None or reading.daemon not in (None, daemon.name) or daemon.ended:
         return without_events(daemon)
     asked_at, answered_at = awaited
     if reading.more:

@@ -175,12 +175,12 @@ def ran(node: Node, daemon: Daemon) -> UnitState | None:
     return unit if unit is not None and unit.known and daemon.runtime.unit == daemon.declared.unit else None
 
 
-def stopped(unit: UnitState | None, gone_at: float) -> bool:
+def stopped(unit: UnitState | None, ended_at: float) -> bool:
     """Whether an operator stopped the unit, and with it the daemon that went at that time."""
-    if unit is None or unit.at <= gone_at:
+    if unit is None or unit.at <= ended_at:
         return False
     leaves_for_good = unit.active == "deactivating" and unit.restart not in _RESTARTED_ANYHOW
-    takes_long = unit.at - gone_at > _LEAVING_SECONDS
+    takes_long = unit.at - ended_at > _LEAVING_SECONDS
     return stays_away(unit) or (unit.result == "success" and leaves_for_good and takes_long)
 
 
@@ -192,11 +192,11 @@ def stays_away(unit: UnitState) -> bool:
     )
 
 
-def is_leaving(unit: UnitState | None, gone_at: float) -> bool:
+def is_leaving(unit: UnitState | None, ended_at: float) -> bool:
     """Whether it was seen in the midst of stopping, after that time, and nothing is wrong with it so far."""
-    return unit is not None and unit.at > gone_at and (unit.active, unit.result) == ("deactivating", "success")
+    return unit is not None and unit.at > ended_at and (unit.active, unit.result) == ("deactivating", "success")
 
 
-def may_yet_tell(unit: UnitState | None, gone_at: float) -> bool:
+def may_yet_tell(unit: UnitState | None, ended_at: float) -> bool:
     """Whether systemd is still to say what became of it: it was not asked since, or has not noticed yet."""
-    return unit is not None and (unit.at <= gone_at or unit.active in ("active", "deactivating"))
+    return unit is not None and (unit.at <= ended_at or unit.active in ("active", "deactivating"))

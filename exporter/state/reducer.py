@@ -68,7 +68,7 @@ def prune(node: Node) -> Node:
     daemons = {
         name: _forget_daemon(daemon, node.at, shown)
         for name, daemon in node.daemons.items()
-        if not daemon.forgettable(node.at)
+        if not daemon.removable(node.at)
     }
     wanted = poll_schedule.watched(node)
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
@@ -89,8 +89,8 @@ def _forget_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
         daemon,
         connections=replace(
             daemon.connections,
-            departed=_kept(daemon.connections.departed, at - clients.REMEMBERED_SECONDS, shown),
-            departed_servers=_kept(daemon.connections.departed_servers, at - REMEMBERED_SERVERS_SECONDS, shown),
+            disconnected_at=_kept(daemon.connections.disconnected_at, at - clients.REMEMBERED_SECONDS, shown),
+            server_exited_at=_kept(daemon.connections.server_exited_at, at - REMEMBERED_SERVERS_SECONDS, shown),
         ),
         commands=replace(
             daemon.commands,
@@ -166,7 +166,8 @@ def _at(node: Node, at: float) -> Node:
 def _explained(node: Node) -> Reduced:
     """Settle what only time can: why a daemon has gone, and that a start has taken too long."""
     open_ends = (
-        each.lifecycle.gone_at is not None or each.state is DaemonState.STARTING for each in node.daemons.values()
+        each.lifecycle.unexplained_end_at is not None or each.state is DaemonState.STARTING
+        for each in node.daemons.values()
     )
     if not any(open_ends):
         return node, ()
@@ -270,8 +271,8 @@ def _daemon(node: Node, name: str, take: Callable[[Daemon], Transition]) -> Redu
         name=name, pipe_directory=name, log_directory="", declared=Declaration(by=NamedBy.DISCOVERED)
     )
     step = take(
-        replace(known, declared=replace(known.declared, heard_at=node.at))
-        if known.discovered and known.declared.heard_at != node.at
+        replace(known, declared=replace(known.declared, observed_at=node.at))
+        if known.discovered and known.declared.observed_at != node.at
         else known
     )
     daemon, events = discovery.served(step, node.at, node.processes)
@@ -351,12 +352,12 @@ def _logs_read(node: Node, daemon: Daemon, seen: SourceReading) -> Transition:
 
 def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Transition:
     """Those in the journal, or systemd's, may be under way when the log's files have been read: they have a moment."""
-    unit, gone_at = process_states.ran(node, daemon), daemon.lifecycle.gone_at
+    unit, ended_at = process_states.ran(node, daemon), daemon.lifecycle.unexplained_end_at
     whole = (
-        gone_at is not None
-        and gone_at < began
+        ended_at is not None
+        and ended_at < began
         and not daemon.in_journal
-        and not process_states.may_yet_tell(unit, gone_at)
+        and not process_states.may_yet_tell(unit, ended_at)
     )
     return lifecycle.explain(daemon, at, unit=unit, force=whole)
 

@@ -14,26 +14,28 @@ from exporter.state.transition import Pids, Transition, chain, without_events
 
 def begun(server: Server, pid: int, context: int) -> Server:
     """A client wants a context; 0 is its control connection, which has no GPU."""
-    return replace(server, making=ContextCreation(pid=pid, context=context) if context > 0 and pid != 0 else None)
+    return replace(
+        server, pending_context=ContextCreation(pid=pid, context=context) if context > 0 and pid != 0 else None
+    )
 
 
 def placed(server: Server, gpu: GpuUuid) -> Server:
     """The context that is being made is on this GPU. Where two are told, somebody else's line is between them."""
-    making = server.making
-    if making is None or making.gpu == gpu:
+    pending = server.pending_context
+    if pending is None or pending.gpu == gpu:
         return server
-    return replace(server, making=replace(making, gpu=gpu) if making.gpu is None else None)
+    return replace(server, pending_context=replace(pending, gpu=gpu) if pending.gpu is None else None)
 
 
 def place_of(server: Server, pid: int, context: int) -> GpuUuid | None:
     """Where a context is that has just been accepted; None where that was not told for certain."""
-    making = server.making
-    return making.gpu if making is not None and (making.pid, making.context) == (pid, context) else None
+    pending = server.pending_context
+    return pending.gpu if pending is not None and (pending.pid, pending.context) == (pid, context) else None
 
 
 def accepted(server: Server) -> Server:
     """A context is accepted: what comes next is about another."""
-    return server if server.making is None else replace(server, making=None)
+    return server if server.pending_context is None else replace(server, pending_context=None)
 
 
 NOT_READY = 807
@@ -129,10 +131,10 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             (only,) = server.connecting if len(server.connecting) == 1 else (None,)
             return clients.refuse(daemon, at, pid, only, RefusalReason.LIMIT)
         case log_message.ClientRefusedInTeardown(client):
-            daemon = servers.with_server(daemon, replace(server, refusing=client))
+            daemon = servers.with_server(daemon, replace(server, refused_client=client))
             return clients.refuse(daemon, at, pid, client, RefusalReason.FAULT)
-        case log_message.ClientNotAccepted(client, _) if server.refusing == client:
-            return without_events(servers.with_server(daemon, replace(server, refusing=None)))
+        case log_message.ClientNotAccepted(client, _) if server.refused_client == client:
+            return without_events(servers.with_server(daemon, replace(server, refused_client=None)))
         case log_message.ClientNotAccepted(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             return clients.refuse(daemon, at, pid, client, reason)

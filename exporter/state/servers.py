@@ -76,14 +76,17 @@ def start_failed(daemon: Daemon, at: float, server: Server) -> Transition:
     if not _failed(daemon, server):
         return without_events(daemon)
     last = daemon.connections.failed_starts
-    if last.last_at is None or at - last.last_at > CEASED_SECONDS:
+    if last.last_exit_at is None or at - last.last_exit_at > CEASED_SECONDS:
         last = FailedStarts()
-    began = (*(each for each in last.began if at - each <= WITHIN_SECONDS), server.started_at)[-MANY:]
+    started_at = (*(each for each in last.started_at if at - each <= WITHIN_SECONDS), server.started_at)[-MANY:]
     daemon = replace(
         daemon,
-        connections=replace(daemon.connections, failed_starts=FailedStarts(began=began, last_at=at, told=last.told)),
+        connections=replace(
+            daemon.connections,
+            failed_starts=FailedStarts(started_at=started_at, last_exit_at=at, reported=last.reported),
+        ),
     )
-    is_new = len(began) == MANY and not last.told
+    is_new = len(started_at) == MANY and not last.reported
     claim = Claim(kind=ClaimKind.CRASH_LOOP, pid=0, at=at)
     return without_events(
         replace(daemon, log=replace(daemon.log, claims={claim.key: claim, **daemon.log.claims})) if is_new else daemon
@@ -93,10 +96,10 @@ def start_failed(daemon: Daemon, at: float, server: Server) -> Transition:
 def crash_loop_confirmed(daemon: Daemon) -> Transition:
     """Another source shows that servers have ended: an event, once for each loop."""
     failed = daemon.connections.failed_starts
-    if failed.told or not failed.began or failed.last_at is None:
+    if failed.reported or not failed.started_at or failed.last_exit_at is None:
         return without_events(daemon)
-    daemon = replace(daemon, connections=replace(daemon.connections, failed_starts=replace(failed, told=True)))
-    return _told(daemon, failed.last_at, failed.last_at - failed.began[0])
+    daemon = replace(daemon, connections=replace(daemon.connections, failed_starts=replace(failed, reported=True)))
+    return _told(daemon, failed.last_exit_at, failed.last_exit_at - failed.started_at[0])
 
 
 def start_succeeded(daemon: Daemon) -> Daemon:
@@ -106,11 +109,13 @@ def start_succeeded(daemon: Daemon) -> Daemon:
 
 def _failed(daemon: Daemon, server: Server) -> bool:
     """Whether the log saw it start, and never serve, though nobody wanted it to leave."""
-    began = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
+    started_at = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
     wanted = (
-        server.told_to_leave or daemon.lifecycle.quit_at is not None or daemon.lifecycle.quit_claimed_at is not None
+        server.shutdown_requested
+        or daemon.lifecycle.quit_at is not None
+        or daemon.lifecycle.quit_claimed_at is not None
     )
-    return began and not wanted
+    return started_at and not wanted
 
 
 def _told(daemon: Daemon, at: float, seconds: float) -> Transition:
@@ -123,9 +128,9 @@ def _told(daemon: Daemon, at: float, seconds: float) -> Transition:
 def hidden_pids_listed(daemon: Daemon, server: int, nameless: bool) -> Daemon:
     """The daemon, or its server, speaks of clients without a name, or of none."""
     known = daemon.servers.get(server)
-    if known is None or known.nameless is nameless:
+    if known is None or known.has_hidden_pids is nameless:
         return daemon
-    return with_server(daemon, replace(known, nameless=nameless))
+    return with_server(daemon, replace(known, has_hidden_pids=nameless))
 
 
 def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Server] | None:
@@ -136,7 +141,7 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
         (daemon, server)
         for daemon in node.daemons.values()
         for server in daemon.servers.values()
-        if server.nameless and state_gpus.served(daemon, reading)
+        if server.has_hidden_pids and state_gpus.served(daemon, reading)
     ]
     return found[0] if len(found) == 1 else None
 
@@ -145,7 +150,7 @@ def hidden_pids_shown(node: Node, daemon: Daemon, server: int, reading: GpuReadi
     """NVML shows clients on a GPU: those that no daemon names are this server's, and leave when no GPU has them."""
     if server not in daemon.servers:
         return without_events(daemon)
-    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.departed)}
+    known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.disconnected_at)}
     arrived = [each.pid for each in reading.mps_processes or () if each.pid not in known]
     left = [
         client.pid
@@ -181,7 +186,7 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
 
     Beyond `MOST_SERVERS` it is neither kept nor counted: what says so is no daemon of NVIDIA's.
     """
-    if daemon.gone:
+    if daemon.ended:
         return without_events(daemon)
     if pid in daemon.servers:
         known = daemon.servers[pid]
@@ -191,7 +196,7 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
     daemon = with_server(daemon, Server(pid=pid, started_at=at, uid=uid))
     daemon = replace(
         daemon,
-        connections=replace(daemon.connections, departed_servers=without(daemon.connections.departed_servers, pid)),
+        connections=replace(daemon.connections, server_exited_at=without(daemon.connections.server_exited_at, pid)),
     )
     started = Event(at=at, event=EventName.SERVER_STARTED, daemon=daemon.name, server=pid)
     step: Transition = (daemon, (started,))
@@ -200,7 +205,7 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
 
 def seen_alive(daemon: Daemon, at: float, pid: int) -> Transition:
     """A server writes as only a serving one does; a line read late does not bring back one that has gone."""
-    if pid in daemon.servers or pid in daemon.connections.departed_servers:
+    if pid in daemon.servers or pid in daemon.connections.server_exited_at:
         return without_events(daemon)
     return start(daemon, at, pid)
 
@@ -219,7 +224,7 @@ def end(daemon: Daemon, at: float, pid: int, reason: DisconnectReason = Disconne
                 servers=without(daemon.servers, pid),
                 connections=replace(
                     daemon.connections,
-                    departed_servers=latest(daemon.connections.departed_servers, pid, at, MOST_DEPARTED),
+                    server_exited_at=latest(daemon.connections.server_exited_at, pid, at, MOST_DEPARTED),
                 ),
             ),
             (exited,),
@@ -257,10 +262,10 @@ def _served(daemon: Daemon, pid: int) -> Daemon:
     return daemon if server is None or server.uid is None else dequeue_user(daemon, server.uid)
 
 
-def told_to_leave(daemon: Daemon, pid: int) -> Daemon:
+def request_shutdown(daemon: Daemon, pid: int) -> Daemon:
     """The daemon tries to shut a server down."""
     server = daemon.servers.get(pid)
-    return daemon if server is None else with_server(daemon, replace(server, told_to_leave=True))
+    return daemon if server is None else with_server(daemon, replace(server, shutdown_requested=True))
 
 
 def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Transition:
@@ -281,7 +286,7 @@ def enter(daemon: Daemon, at: float, pid: int, state: ServerState) -> Transition
 def listed(daemon: Daemon, at: float, asked_at: float, pids: tuple[int, ...]) -> Transition:
     """The daemon lists its servers: meet those that are new, part with those that are missing."""
     here = frozenset(pids)
-    arrived = [pid for pid in pids if daemon.connections.departed_servers.get(pid, asked_at - 1) < asked_at]
+    arrived = [pid for pid in pids if daemon.connections.server_exited_at.get(pid, asked_at - 1) < asked_at]
     missing = [
         server.pid
         for server in daemon.servers.values()
@@ -331,7 +336,7 @@ def status_told(daemon: Daemon, at: float, asked_at: float, pid: int, state: Ser
     if state is not ServerState.FAULT:
         overtaken = server.state is ServerState.FAULT and (server.state_since or at) > asked_at
         return without_events(daemon) if overtaken else enter(daemon, at, pid, state)
-    server = replace(server, fault_told_at=at)
+    server = replace(server, fault_reported_at=at)
     daemon = with_server(daemon, server)
     overtaken = server.state is not None and (server.state_since or at) > asked_at
     if server.state is ServerState.FAULT or overtaken:

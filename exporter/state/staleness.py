@@ -75,7 +75,7 @@ def _unconfirmed_since(node: Node, daemon: Daemon) -> Iterable[float]:
 
 def _unknown_since(node: Node) -> Iterable[float]:
     """Since when each PID that no daemon is known to serve has been in NVML's MPS list."""
-    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.connections.departed)}
+    known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.connections.disconnected_at)}
     for gpu in node.gpus.values():
         yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
 
@@ -93,5 +93,5 @@ def gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
         if not gpu.judged and daemon.connections.listed_at is not None and daemon.connections.listed_at > read_at:
             yield daemon.connections.listed_at
         yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
-        yield from (left_at for left_at in daemon.connections.departed.values() if left_at > read_at)
+        yield from (left_at for left_at in daemon.connections.disconnected_at.values() if left_at > read_at)
         yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > read_at)

@@ -12,7 +12,7 @@ from exporter.clock import Clock
 from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.model.node import Node, expected_daemons, keep_shares
+from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import DaemonName
 from exporter.model.watchdog import RecoveredState, WatchdogState
 from exporter.store.archive import StateFile, StoredState
@@ -301,11 +301,11 @@ class Writer:
     def _bound(self) -> None:
         if len(self._events) > MOST_WAITING:
             before, newest = len(self._events), tuple(reversed(self._events))
-            self._events = deque(reversed(keep_shares(newest, TRIMMED, lambda each: each.daemon, self._expected)))
+            self._events = deque(reversed(select_fairly(newest, TRIMMED, lambda each: each.daemon, self._expected)))
             self._dropped += before - len(self._events)
         if len(self._incidents) > MOST_WAITING:
             last = tuple(reversed(self._incidents.values()))
-            kept = keep_shares(last, TRIMMED, lambda each: each.daemon, self._expected)
+            kept = select_fairly(last, TRIMMED, lambda each: each.daemon, self._expected)
             self._incidents = {each.id: each for each in reversed(kept)}
         while len(self._watches) > MOST_WAITING:
             del self._watches[next(iter(self._watches))]

@@ -144,7 +144,7 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     listed = {process.pid for process in gpu.reading.mps_processes or () if process.used_bytes}
     clients = {pid for daemon in node.daemons.values() for pid in daemon.clients}
     servers = {
-        pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.connections.departed_servers)
+        pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.connections.server_exited_at)
     }
     logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, gpu, daemon.clients)}
     return frozenset((logged | (listed & clients)) - servers)
@@ -155,7 +155,7 @@ def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[
     left = set(known.clients)
     if known.windows:
         for daemon in node.daemons.values():
-            recently = {pid for pid, at in daemon.connections.departed.items() if at > known.windows[-1].at}
+            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > known.windows[-1].at}
             left.update(recently.intersection(_logged_on(node, gpu, daemon.connections.recently_disconnected)))
     return frozenset(left - present)
 

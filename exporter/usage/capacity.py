@@ -247,7 +247,7 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     splits, work = fresh_splits(node), current_reading(node)
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
-        if not daemon.told_of(node.at):
+        if not daemon.is_reported(node.at):
             continue
         ordinals = by_its_ordinals(node, daemon)
         for pid, gpus in places(node, daemon, daemon.clients).items():
@@ -342,7 +342,7 @@ def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
         daemon = node.daemons[name]
         server = daemon.servers.get(pid)
         limit = None if server is None else clients_limit(node, daemon, server)
-        if server is None or limit is None or server.nameless:
+        if server is None or limit is None or server.has_hidden_pids:
             return None
         free += max(0, limit - sum(client.server == pid for client in daemon.clients.values()))
     return free

@@ -37,7 +37,7 @@ def exit_diagnosis(context: Context) -> Diagnosis:
     indications = tuple(_indications(context))
     # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
     independent = len(indications) - all(each in indications for each in _OF_THE_PID_FILE)
-    sure = daemon.lifecycle.gone_at is None and _no_quit(context) and independent >= _ENOUGH
+    sure = daemon.lifecycle.unexplained_end_at is None and _no_quit(context) and independent >= _ENOUGH
     return Diagnosis(condition=Condition.CRASHED if sure else Condition.UNKNOWN, since=since, indications=indications)
 
 
@@ -52,7 +52,7 @@ def _stopped(context: Context) -> Reason | None:
     # After a quit the pid file goes, after SIGKILL it stays (measured, R580); the log, where it was read, knows better.
     if (
         daemon.lifecycle.pid_file_left is False
-        and daemon.lifecycle.gone_at is None
+        and daemon.lifecycle.unexplained_end_at is None
         and not _log_tells(context)
         and _ever_lived(context)
     ):
@@ -64,12 +64,12 @@ def _stopped(context: Context) -> Reason | None:
 
 def _ever_lived(context: Context) -> bool:
     watch = context.watch
-    return context.daemon.lifecycle.seen or watch.process is not None or watch.healthy_since is not None
+    return context.daemon.lifecycle.ever_ran or watch.process is not None or watch.healthy_since is not None
 
 
 def _indications(context: Context) -> Iterator[Reason]:
     daemon, process = context.daemon, context.watch.process
-    if daemon.lifecycle.seen and process is not None:
+    if daemon.lifecycle.ever_ran and process is not None:
         yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
     if daemon.lifecycle.not_found_at is not None and daemon.lifecycle.not_found_at >= (
         daemon.lifecycle.state_since or 0.0
@@ -152,7 +152,7 @@ def _stopping(watch: WatchdogState, found: Diagnosis, context: Context) -> Watch
     """An operator's stop is remembered until the daemon lives again."""
     if found.condition is Condition.STOPPED:
         return replace(watch, stopped_at=found.since)
-    alive = context.daemon.state is not None and not context.daemon.gone
+    alive = context.daemon.state is not None and not context.daemon.ended
     return replace(watch, stopped_at=None) if alive else watch
 
 
@@ -171,7 +171,7 @@ def _told(context: Context, found: Diagnosis) -> Event:
 
 def _found(context: Context) -> Diagnosis:
     """The gravest that there is."""
-    if context.daemon.gone:
+    if context.daemon.ended:
         return exit_diagnosis(context)
     return (
         _suspended(context)
@@ -345,13 +345,17 @@ def faults(context: Context) -> Iterable[Incident]:
 
 def _crash_loop(context: Context) -> Diagnosis | None:
     starts = context.daemon.connections.failed_starts
-    if not starts.told or starts.last_at is None or context.at - starts.last_at > state_servers.CEASED_SECONDS:
+    if (
+        not starts.reported
+        or starts.last_exit_at is None
+        or context.at - starts.last_exit_at > state_servers.CEASED_SECONDS
+    ):
         return None
     return Diagnosis(
         condition=Condition.CRASH_LOOP,
-        since=starts.began[0],
+        since=starts.started_at[0],
         indications=(
-            Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.began)),
+            Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.started_at)),
             Reason(ReasonCode.NO_SERVER_STARTED),
         ),
     )

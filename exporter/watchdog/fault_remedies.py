@@ -49,7 +49,7 @@ def remedied(context: Context) -> Decision:
 
 def _is_confirmed(context: Context, incident: Incident) -> bool:
     """Whether the daemon, asked since, has said so too: the log is where everybody may write (measured, R580)."""
-    told_at = context.daemon.servers[incident.server].fault_told_at
+    told_at = context.daemon.servers[incident.server].fault_reported_at
     return told_at is not None and told_at >= incident.detected_at
 
 

@@ -84,9 +84,9 @@ def _of_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Ite
 
 def _has_told(server: Server, at: float) -> bool:
     """Whether its log has told all its limits: those on memory that it did not tell, it does not have."""
-    if server.limits_told_at is None:
+    if server.limits_logged_at is None:
         return False
-    return server.client_priority is not None or at - server.limits_told_at >= BLOCK_SECONDS
+    return server.client_priority is not None or at - server.limits_logged_at >= BLOCK_SECONDS
 
 
 def _of_memory(
@@ -257,7 +257,7 @@ def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcement: Li
     """Whether it is not the one that it was. Where that cannot be told, its having gone says so."""
     if process is not None and enforcement.process is not None:
         return process != enforcement.process
-    return daemon.gone
+    return daemon.ended
 
 
 def _held(before: Limits, seen: Limits, daemon: Daemon) -> Limits:

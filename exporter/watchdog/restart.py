@@ -173,7 +173,7 @@ _ILL = frozenset(
 def remembered(context: Context) -> WatchdogState:
     """Return the watch with the daemon's process and its servers, as long as it lives."""
     watch, daemon = context.watch, context.daemon
-    if daemon.gone:
+    if daemon.ended:
         return watch
     process = daemon.runtime.process or watch.process
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
@@ -350,7 +350,7 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
 def _restarting_has_ended(context: Context) -> bool:
     """Whether the unit is no more than its daemon; one that systemd takes to run would not be started."""
     unit = context.unit
-    return context.daemon.gone and unit is not None and unit.active in ("failed", "inactive")
+    return context.daemon.ended and unit is not None and unit.active in ("failed", "inactive")
 
 
 def _limits(context: Context) -> Iterator[GiveCommand]:

@@ -104,7 +104,7 @@ def _never_came(context: Context, since: float) -> bool:
     """Whether nothing is left of a restart that another run of the exporter had begun: no daemon takes so long."""
     found = context.watch.diagnosis
     crashed = found is not None and found.condition is Condition.CRASHED
-    return crashed and not context.daemon.lifecycle.seen and context.at - since > COMES_SECONDS
+    return crashed and not context.daemon.lifecycle.ever_ran and context.at - since > COMES_SECONDS
 
 
 def _missing(context: Context, acting: OngoingAction) -> Reason | None:

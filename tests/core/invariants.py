@@ -18,10 +18,10 @@ def assert_consistent(node: Node) -> None:
             assert client.pid == pid
             assert client.server in daemon.servers
         assert all(server.pid == pid for pid, server in daemon.servers.items())
-        assert daemon.connections.waiting <= daemon.connections.pending.keys()
-        assert daemon.connections.recently_disconnected.keys() <= daemon.connections.departed.keys()
+        assert daemon.connections.waiting <= daemon.connections.queued.keys()
+        assert daemon.connections.recently_disconnected.keys() <= daemon.connections.disconnected_at.keys()
         assert all(leaving.pid == pid for pid, leaving in daemon.connections.disconnects.items())
-        assert not daemon.servers.keys() & daemon.connections.departed_servers.keys()
+        assert not daemon.servers.keys() & daemon.connections.server_exited_at.keys()
         assert all(0 < (server.active_thread_percentage or 1) <= 100 for server in daemon.servers.values())
         assert all(min((1, *server.pinned_memory_limits.values())) > 0 for server in daemon.servers.values())
         totals = daemon.totals

@@ -225,7 +225,7 @@ class TestLimits:
             for each in control_log(f"Cmd:set_active_thread_percentage {SERVER} 1", at=AT + 10 + second)
         ]
         _, asked = watch(60, start=self.limited(), seen=sets)
-        assert gap(asked[THREADS]) >= RHYTHM.doubt
+        assert gap(asked[THREADS]) >= RHYTHM.stale
 
     def test_where_limits_are_to_hold_an_answer_comes_soon_again(self) -> None:
         """Nobody is to be without them for longer than a second."""
@@ -297,9 +297,9 @@ class TestDoubt:
         """It is on its way in, or the log was missed: then the list tells."""
         shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 600, 10)]
         _, asked = watch(290, start=self.settled(), seen=shown)
-        in_doubt = [at for at in asked[CLIENTS] if at <= RHYTHM.doubted_for + 1]
-        assert 3 <= len(in_doubt) <= RHYTHM.doubted_for / RHYTHM.doubt + 1
-        assert gap(asked[CLIENTS]) >= RHYTHM.doubt
+        in_doubt = [at for at in asked[CLIENTS] if at <= RHYTHM.stale_for + 1]
+        assert 3 <= len(in_doubt) <= RHYTHM.stale_for / RHYTHM.stale + 1
+        assert gap(asked[CLIENTS]) >= RHYTHM.stale
         assert len(asked[CLIENTS]) - len(in_doubt) <= 1
         assert gap(asked[LIST]) == RHYTHM.liveness
 
@@ -307,7 +307,7 @@ class TestDoubt:
         """NVML shows refused clients, and those of other daemons."""
         shown = [gpu_reading([CLIENT, 601], at=AT + 121 + second) for second in range(0, 7200, 10)]
         _, asked = watch(7200, start=self.settled(), seen=shown)
-        assert len(asked[CLIENTS]) <= 7200 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
+        assert len(asked[CLIENTS]) <= 7200 / RHYTHM.lists + RHYTHM.stale_for / RHYTHM.stale + 2
 
     def test_nor_where_nvml_fails_now_and_then(self) -> None:
         """A reading that failed has not shown that anybody left."""
@@ -316,7 +316,7 @@ class TestDoubt:
             shown.append(gpu_reading([CLIENT, 601], at=AT + 121 + second))
             shown.append(GpuReading(at=AT + 131 + second, gpu=GPU, problem=failure("busy")))
         _, asked = watch(3600, start=self.settled(), seen=shown)
-        assert len(asked[CLIENTS]) <= 3600 / RHYTHM.lists + RHYTHM.doubted_for / RHYTHM.doubt + 2
+        assert len(asked[CLIENTS]) <= 3600 / RHYTHM.lists + RHYTHM.stale_for / RHYTHM.stale + 2
 
     def test_once_it_is_known_the_doubt_is_over(self) -> None:
         """The log told a second later."""
@@ -342,7 +342,7 @@ class TestDoubt:
         start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
         start = replace(start, at=AT + 301)
         present, asked = watch(30, start=start, answer=empty)
-        assert asked[CLIENTS][:2] == [0.0, RHYTHM.doubt]
+        assert asked[CLIENTS][:2] == [0.0, RHYTHM.stale]
         assert len(asked[CLIENTS]) == 2
         assert not present.daemons[DAEMON].clients
 
@@ -353,7 +353,7 @@ class TestDoubt:
             return status("FAULT", at=at) if command == STATUS else healthy(command, at)
 
         _, asked = watch(60, start=self.settled(), seen=server_log(*FAULT_BLOCK, at=AT + 121), answer=faulted)
-        assert asked[STATUS][0] <= RHYTHM.begin
+        assert asked[STATUS][0] <= RHYTHM.starting
         assert gap(asked[STATUS][1:]) == RHYTHM.fault
 
     def test_a_suspected_fault_is_settled_soon(self) -> None:
@@ -363,7 +363,7 @@ class TestDoubt:
             return status("FAULT", at=at) if command == STATUS else healthy(command, at)
 
         present, asked = watch(10, start=self.settled(), seen=[status("FAULT", at=AT + 121)], answer=once)
-        assert asked[CLIENTS][0] <= RHYTHM.begin
+        assert asked[CLIENTS][0] <= RHYTHM.starting
         assert present.daemons[DAEMON].servers[SERVER].state == "fault"
 
     def test_a_suspected_fault_of_a_server_that_has_left_is_none(self) -> None:
@@ -444,7 +444,7 @@ class TestTrouble:
             return reply(command, exit_code=127, stderr="nvidia-cuda-mps-control: No such file or directory", at=at)
 
         _, asked = watch(600, answer=unusable)
-        assert len(asked[LIST]) <= 600 / RHYTHM.doubt
+        assert len(asked[LIST]) <= 600 / RHYTHM.stale
 
 
 class TestNvml:
@@ -471,22 +471,22 @@ class TestNvml:
     def test_sooner_when_somebody_came_or_went(self, line: str) -> None:
         """Their memory is not known yet, or no longer theirs."""
         present = self.read(*server_log(line, at=AT + 1))
-        assert not self.due(present, RHYTHM.doubt - 0.5)
-        assert self.due(present, RHYTHM.doubt)
+        assert not self.due(present, RHYTHM.stale - 0.5)
+        assert self.due(present, RHYTHM.stale)
 
     def test_sooner_until_a_stranger_is_told_of_and_no_longer(self) -> None:
         """Two looks tell it from one that is on its way in or out."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
-        assert self.due(present, RHYTHM.doubt)
+        assert self.due(present, RHYTHM.stale)
         looks = (servers(SERVER, at=AT + 1), gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
-        assert not self.due(told(*looks, start=present).node, RHYTHM.doubt + 2)
+        assert not self.due(told(*looks, start=present).node, RHYTHM.stale + 2)
 
     def test_not_for_ever_where_the_stranger_cannot_be_looked_at_again(self) -> None:
         """NVML has failed since."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         for second in range(2, 120, 2):
             present = told(look(at=AT + second, problem=failure("lost")), start=present).node
-        assert not self.due(present, 120 + RHYTHM.doubt)
+        assert not self.due(present, 120 + RHYTHM.stale)
 
     def test_a_failing_nvml_is_asked_no_more_often(self) -> None:
         """It fails as often as it would have been read."""
@@ -550,5 +550,5 @@ def test_nothing_is_asked_more_often_than_in_doubt(
     begun = sorted(next(each, 0.0) for each in (starts, found))
     _, asked = watch(40, seen=seen, answer=answer)
     lives = ([at for at in times if bisect_right(begun, at) == life] for times in others(asked) for life in range(3))
-    assert all(gap(times) >= RHYTHM.doubt for times in lives)
-    assert gap(asked[LIST]) >= RHYTHM.begin
+    assert all(gap(times) >= RHYTHM.stale for times in lives)
+    assert gap(asked[LIST]) >= RHYTHM.starting

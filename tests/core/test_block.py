@@ -78,13 +78,13 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
 
 
 def block_of(server: Server) -> FaultLogBlock:
-    assert server.block is not None
-    return server.block
+    assert server.fault_block is not None
+    return server.fault_block
 
 
 def lists(block: FaultLogBlock) -> tuple[set[int], tuple[int, ...]]:
     """The devices, and the victims in the order in which they were told."""
-    return set(block.devices), block.victims
+    return set(block.devices), block.sticky_error
 
 
 # -- whole ---------------------------------------------------------------------------------------------------------
@@ -93,13 +93,13 @@ def lists(block: FaultLogBlock) -> tuple[set[int], tuple[int, ...]]:
 def test_it_tells_who_is_named_torn_down_and_hit_and_which_devices_are_reset() -> None:
     block = block_of(after(*R580))
     assert (block.at, block.stamp) == (AT, "2026-11-20 15:08:45.147")
-    assert (block.named, block.torn) == (A, {A, B})
+    assert (block.named, block.torn_down) == (A, {A, B})
     assert lists(block) == ({0, 1}, (B, A))
 
 
 def test_in_2022_it_told_less_in_other_words() -> None:
     block = block_of(after(*R515))
-    assert (block.named, block.torn) == (None, set())
+    assert (block.named, block.torn_down) == (None, set())
     assert lists(block) == ({0, 1}, (B, A))
 
 
@@ -113,7 +113,7 @@ def faults(recorded: Recorded) -> list[FaultLogBlock]:
             continue
         known = servers.get(entry.pid, Server(pid=entry.pid, started_at=seen.at))
         servers[entry.pid] = block_line_read(known, seen.at, entry)
-        block = servers[entry.pid].block
+        block = servers[entry.pid].fault_block
         if block is not None:
             last[block.begin] = block
     return list(last.values())
@@ -131,10 +131,10 @@ def test_a_recording_has_one_where_a_fault_struck_and_its_victims_are_those_who_
         return
     culprits = {truth["culprit"], *truth.get("also_culprits", ())}
     alive = {pid for pid in culprits if truth["clients"][str(pid)].get("cuda_errors")}
-    assert {pid for block in faults(recorded) for pid in block.victims} == victims | alive
+    assert {pid for block in faults(recorded) for pid in block.sticky_error} == victims | alive
     for block in faults(recorded):
-        assert block.torn == set(block.victims)
-        assert block.named is None or block.named in block.victims
+        assert block.torn_down == set(block.sticky_error)
+        assert block.named is None or block.named in block.sticky_error
     nobody_named = any(block.named is None for block in faults(recorded))
     assert nobody_named == (truth["fault_kind"] in ("trap", "misaligned", "kill, then trap"))
 
@@ -150,17 +150,17 @@ def test_on_two_gpus_both_are_reset() -> None:
 @pytest.mark.parametrize("lines", [R580, R515], ids=["R580", "R515"])
 def test_cut_at_any_line_it_tells_what_was_written_until_then_and_nothing_else(lines: tuple[str, ...]) -> None:
     for end in range(len(lines)):
-        block = after(*lines[:end]).block
+        block = after(*lines[:end]).fault_block
         if block is not None:
             assert block.devices <= {0, 1}
-            assert block.torn | set(block.victims) <= {A, B}
+            assert block.torn_down | set(block.sticky_error) <= {A, B}
         assert (block is None) == (not any(BEGIN in line for line in lines[:end]))
 
 
 @pytest.mark.parametrize("lines", [R580, R515], ids=["R580", "R515"])
 def test_each_line_twice_tells_the_same(lines: tuple[str, ...]) -> None:
     assert after(*(line for line in lines for _ in range(2))) == after(*lines)
-    assert after(*lines, *lines).block == after(*lines).block
+    assert after(*lines, *lines).fault_block == after(*lines).fault_block
 
 
 @pytest.mark.parametrize("missing", range(len(R580)))
@@ -168,8 +168,8 @@ def test_any_line_may_be_lost_and_nobody_is_made_up(missing: int) -> None:
     """Where the list of victims is not told, it is who is torn down; a PID is no device, nor a device a PID."""
     block = block_of(after(*R580[:missing], *R580[missing + 1 :]))
     assert block.named in (None, A)
-    assert block.torn == {A, B}
-    assert set(block.victims) <= {A, B}
+    assert block.torn_down == {A, B}
+    assert set(block.sticky_error) <= {A, B}
     assert block.devices <= {0, 1}
 
 
@@ -183,7 +183,7 @@ def test_without_its_first_line_it_begins_with_whom_it_tears_down() -> None:
 
 @pytest.mark.parametrize("rest", [R580[8:], R515[3:]], ids=["R580", "R515"])
 def test_lists_alone_are_no_block(rest: tuple[str, ...]) -> None:
-    assert after(*rest).block is None
+    assert after(*rest).fault_block is None
 
 
 def test_truncated_in_the_midst_what_follows_is_not_taken_for_its_lists() -> None:
@@ -200,7 +200,7 @@ def test_lines_that_say_nothing_do_not_end_a_list() -> None:
 def test_a_number_before_and_after_the_lists_is_in_neither() -> None:
     block = block_of(after(*R580[:2], "3", *R580[2:], f"Client process {B} disconnected", "4711"))
     assert lists(block) == ({0, 1}, (B, A))
-    assert block.listing is BlockSection.NOTHING
+    assert block.section is BlockSection.NOTHING
 
 
 # -- one after another ---------------------------------------------------------------------------------------------
@@ -216,14 +216,14 @@ def test_a_begin_that_is_read_again_begins_nothing() -> None:
 def test_a_later_one_is_another_fault_of_which_nothing_is_told_yet() -> None:
     block = block_of(after(BEGIN, at=AT + 0.4, start=after(*R580)))
     assert lists(block) == (set(), ())
-    assert (block.named, block.torn) == (None, set())
+    assert (block.named, block.torn_down) == (None, set())
 
 
 def test_what_is_written_long_after_it_belongs_to_none() -> None:
     """The first lines of a later fault may be lost: its victims are not those of the one before."""
     server = after(*R580)
     later = after(*R580[8:11], R580[11], "9", at=AT + LONGEST_SECONDS + 1, start=server)
-    assert later.block == server.block
+    assert later.fault_block == server.fault_block
 
 
 def test_who_was_named_belongs_to_the_fault_that_follows_at_once() -> None:
@@ -245,20 +245,24 @@ def test_who_was_named_once_is_not_named_for_the_next_one_too() -> None:
 def test_it_holds_no_more_than_a_server_can_have() -> None:
     torn = (f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in range(1, 3000))
     block = block_of(after(BEGIN, *torn, R580[8], *map(str, range(3000)), R580[11], *map(str, range(1, 3000))))
-    assert (len(block.torn), len(block.devices), len(block.victims)) == (MOST_CLIENTS, MOST_DEVICES, MOST_CLIENTS)
+    assert (len(block.torn_down), len(block.devices), len(block.sticky_error)) == (
+        MOST_CLIENTS,
+        MOST_DEVICES,
+        MOST_CLIENTS,
+    )
 
 
 def test_who_is_nobody_is_not_hit() -> None:
     nobody = "Client {PID: -1333654781, Context ID: 1} on device 0 to be torn down"
     block = block_of(after(BEGIN, nobody, R580[8], "0", R580[11], "0", pids={}))
-    assert (block.torn, block.victims, block.devices) == (set(), (), {0})
-    assert after("Client {PID: 0, Context: 1} encountered a fatal GPU error.", pids={}).encountered is None
+    assert (block.torn_down, block.sticky_error, block.devices) == (set(), (), {0})
+    assert after("Client {PID: 0, Context: 1} encountered a fatal GPU error.", pids={}).fatal_error is None
 
 
 def test_a_daemon_in_another_pid_namespace_speaks_of_its_own_pids_but_devices_are_devices() -> None:
     """A victim is a bare number; so is a device, which may be somebody's PID as well."""
     block = block_of(after(*R580, pids={A: 70_000, 0: 66, 1: 77}))
-    assert (block.named, block.torn) == (70_000, {70_000, -B})
+    assert (block.named, block.torn_down) == (70_000, {70_000, -B})
     assert lists(block) == ({0, 1}, (-B, 70_000))
 
 

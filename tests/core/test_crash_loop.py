@@ -90,7 +90,7 @@ def test_once_however_long_it_goes_on() -> None:
 
 
 def test_it_is_remembered_in_little_room() -> None:
-    began = told(*failures(200), start=UP).daemon.connections.failed_starts.began
+    began = told(*failures(200), start=UP).daemon.connections.failed_starts.started_at
     assert len(began) == MANY
 
 

@@ -101,7 +101,7 @@ def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str, file: str) -> No
     assert after.daemon.clients == before.daemon.clients
     assert after.daemon.connections.disconnects == before.daemon.connections.disconnects
     assert after.daemon.connections.failed_starts == before.daemon.connections.failed_starts
-    assert after.daemon.connections.pending == before.daemon.connections.pending
+    assert after.daemon.connections.queued == before.daemon.connections.queued
     assert after.daemon.runtime.version == before.daemon.runtime.version
     assert after.daemon.runtime.protocol == before.daemon.runtime.protocol
     assert after.daemon.default_limits.pinned_memory == before.daemon.default_limits.pinned_memory

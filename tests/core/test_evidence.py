@@ -178,7 +178,7 @@ class TestWaiting:
         """By whatever becomes of the client, or of whom it waits for."""
         after = told(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
         assert not after.daemon.connections.waiting
-        assert not after.daemon.connections.pending
+        assert not after.daemon.connections.queued
 
 
 class TestFault:
@@ -210,7 +210,7 @@ class TestFault:
         after = told(*server_log(*FAULT_BLOCK), look("log", at=AT + 11), start=UP)
         assert after.names() == [EventName.LOG_CONTRADICTED]
         assert after.daemon.totals.log_contradictions["fault"] == 1
-        assert (after.node.incidents, after.daemon.servers[SERVER].block) == ({}, None)
+        assert (after.node.incidents, after.daemon.servers[SERVER].fault_block) == ({}, None)
 
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
         """The last victim may be on another GPU."""
@@ -470,7 +470,7 @@ class TestMemory:
                 start=present,
             ).node
         (daemon,) = present.daemons.values()
-        assert len(daemon.connections.departed) < 10
+        assert len(daemon.connections.disconnected_at) < 10
         assert len(present.processes) < 10
 
     def test_servers_that_came_and_went_leave_nothing_behind(self) -> None:
@@ -487,6 +487,6 @@ class TestMemory:
                 start=present,
             ).node
         (daemon,) = present.daemons.values()
-        assert len(daemon.connections.departed_servers) < 10
+        assert len(daemon.connections.server_exited_at) < 10
         assert len(daemon.commands.asked_at) < self.ROUNDS
         assert daemon.servers.keys() == {SERVER}

@@ -67,8 +67,8 @@ def test_those_that_come_and_go_are_not_all_remembered() -> None:
     story = told(*control_log(*lines))
 
     assert len(story.of(EventName.SERVER_EXITED)) == 2 * MOST_DEPARTED
-    assert len(story.daemon.connections.departed_servers) == MOST_DEPARTED
-    assert 10_000 + 2 * MOST_DEPARTED - 1 in story.daemon.connections.departed_servers
+    assert len(story.daemon.connections.server_exited_at) == MOST_DEPARTED
+    assert 10_000 + 2 * MOST_DEPARTED - 1 in story.daemon.connections.server_exited_at
 
 
 def test_of_those_who_connect_and_never_do_few_are_remembered() -> None:

@@ -87,8 +87,8 @@ class TestLeft:
 
     def test_two_lines_that_end_one_context_put_both_in_doubt(self) -> None:
         """A server writes such a line once."""
-        assert left(*ends(how=ASSERTED), *ends(at=AT + 5.1)).doubtful
-        assert not left(*begins(2), *ends(how=ASSERTED), *ends(2, at=AT + 5.1)).doubtful
+        assert left(*ends(how=ASSERTED), *ends(at=AT + 5.1)).logged_twice
+        assert not left(*begins(2), *ends(how=ASSERTED), *ends(2, at=AT + 5.1)).logged_twice
 
     def test_it_stays_connected_until_its_process_has_left(self) -> None:
         """Between the two, a fault may strike: that is how a client leaves whose kernel was cut off."""

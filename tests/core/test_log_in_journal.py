@@ -60,7 +60,7 @@ def test_lines_let_fall_are_counted_from_0_on() -> None:
 
 def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there() -> None:
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
-    process = replace(daemon_process(), foreground=True, stdout_kept=True)
+    process = replace(daemon_process(), foreground=True, stdout_in_file=True)
     daemon = told(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
 
     assert daemon.log.problems == {"stdout.log": None}

@@ -182,9 +182,9 @@ def test_a_faults_victims_are_this_namespaces_processes() -> None:
         line("99"),
         start=start.node,
     )
-    block = story.daemon.servers[70_020].block
+    block = story.daemon.servers[70_020].fault_block
     assert block is not None
-    assert (block.named, block.torn, block.victims) == (70_031, {70_031}, (70_031, -99))
+    assert (block.named, block.torn_down, block.sticky_error) == (70_031, {70_031}, (70_031, -99))
     assert block.devices == story.daemon.servers[70_020].devices_to_reset == {7}
 
 

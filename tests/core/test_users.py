@@ -40,13 +40,13 @@ def everywhere(story: Story) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
     hit = {pid for server in daemon.servers.values() for pid in fault_log.named(server)}
-    here = {*daemon.servers, *daemon.clients, *daemon.connections.pending}
+    here = {*daemon.servers, *daemon.clients, *daemon.connections.queued}
     return (
         here
         | hit
         | {
-            *daemon.connections.departed,
-            *daemon.connections.departed_servers,
+            *daemon.connections.disconnected_at,
+            *daemon.connections.server_exited_at,
             *daemon.connections.disconnects,
             *daemon.connections.recently_disconnected,
         }

@@ -239,7 +239,7 @@ PLANTED: tuple[Planted, ...] = (
         lambda: with_daemon(
             healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
             clients={},
-            connections__pending={CLIENT: 1},
+            connections__queued={CLIENT: 1},
         ),
     ),
     (

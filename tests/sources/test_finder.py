@@ -215,7 +215,7 @@ def test_a_daemon_whose_stdout_is_a_log_is_told_of_so(start: Starter, tmp_path: 
 
     wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
 
-    assert [each.told("x").stdout_kept for each in daemons.all() if each.pid == pid] == [kept]
+    assert [each.told("x").stdout_in_file for each in daemons.all() if each.pid == pid] == [kept]
 
 
 def imitation(arguments: Sequence[str]) -> list[str]:

@@ -45,10 +45,10 @@ def locator(finder: Discovery | None = None) -> LocationRegistry:
     )
 
 
-def locate(unit: str | None, *, foreground: bool = True, stdout_kept: bool = False) -> DaemonLocation:
+def locate(unit: str | None, *, foreground: bool = True, stdout_in_file: bool = False) -> DaemonLocation:
     """The place of a daemon of this unit."""
     daemon = replace(
-        DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_kept)
+        DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_in_file)
     )
     return locator().locate({"one": daemon})["one"]
 
@@ -77,7 +77,7 @@ def test_the_log_of_one_in_the_background_is_in_its_files(followed: Followed) ->
 
 
 def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(followed: Followed) -> None:
-    place = locate("mps.service", stdout_kept=True)
+    place = locate("mps.service", stdout_in_file=True)
 
     assert not followed.units
     assert place.logs == ("stdout.log",)
@@ -104,7 +104,7 @@ RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
 
 @pytest.mark.parametrize(
     "unfinished",
-    [{"runtime__process": RUNNING}, {"state": DaemonState.ABSENT, "lifecycle__gone_at": 1.0}],
+    [{"runtime__process": RUNNING}, {"state": DaemonState.ABSENT, "lifecycle__unexplained_end_at": 1.0}],
     ids=["it runs", "its end is not explained"],
 )
 def test_one_that_is_named_no_more_is_followed_to_its_end(unfinished: Mapping[str, Any]) -> None:

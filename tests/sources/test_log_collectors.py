@@ -96,7 +96,7 @@ class Followed:
                 declared=Declaration(
                     expected=not self.discovered, by=NamedBy.DISCOVERED if self.discovered else NamedBy.CONFIGURATION
                 ),
-                lifecycle=Lifecycle(seen=True),
+                lifecycle=Lifecycle(ever_ran=True),
             )
         return Node(daemons=daemons)
 
@@ -259,7 +259,7 @@ def present() -> Node:
             pipe_directory=f"/{name}",
             log_directory=f"/log/{name}",
             declared=Declaration(expected=True),
-            lifecycle=Lifecycle(seen=True, gone_at=GONE),
+            lifecycle=Lifecycle(ever_ran=True, unexplained_end_at=GONE),
             log=LogState(problems={"server.log": None, "control.log": absent(f"/log/{name}/control.log")}),
         )
         for name in ("a", "b")
@@ -271,7 +271,7 @@ def test_a_whole_read_of_one_log_settles_what_became_of_that_daemon_alone() -> N
     node, events = reduce(present(), SourceReading(at=GONE + 0.1, name=LOGS, seconds=0.01, daemon="a"))
 
     assert [event.daemon for event in events] == ["a"]
-    assert [name for name, daemon in node.daemons.items() if daemon.lifecycle.gone_at is not None] == ["b"]
+    assert [name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None] == ["b"]
 
 
 def test_a_problem_with_the_log_of_one_does_not_keep_another_from_being_settled() -> None:

@@ -97,7 +97,7 @@ def client_of(place: DaemonLocation) -> ControlClient:
 def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: DaemonLocation) -> None:
     (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": foreign})
 
-    assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign=TENANT)
+    assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign_owner=TENANT)
 
 
 def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(

@@ -321,7 +321,7 @@ def test_what_is_wanted_no_more_is_told_anew_when_it_is_wanted_again(listener: L
 
 def left_behind(looks: Looks) -> list[tuple[bool, bool | None]]:
     """Whether there is a daemon, and whether a pid file was left, as far as that is news."""
-    return [(each.pid is not None, each.left) for each in looks.daemons()]
+    return [(each.pid is not None, each.pid_file_left) for each in looks.daemons()]
 
 
 def test_a_pid_file_stays_after_a_kill_and_not_after_a_quit(mps: MpsStandIn, looks: Looks) -> None:

@@ -135,7 +135,7 @@ def test_a_full_server_has_none() -> None:
 def test_it_is_not_known_where_the_server_has_clients_that_nobody_can_name() -> None:
     present = shared({A: 100})
     daemon = present.daemons[DAEMON]
-    nameless = {SERVER: replace(daemon.servers[SERVER], nameless=True)}
+    nameless = {SERVER: replace(daemon.servers[SERVER], has_hidden_pids=True)}
     present = replace(present, daemons={DAEMON: replace(daemon, servers=nameless)})
     assert Bound.SLOTS not in headroom(present).by_bound
 

@@ -65,7 +65,7 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Found]:
 def _met(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
     """Processes that would find a daemon, or have found it."""
     for daemon, each in facts.running():
-        for pid in (*daemon.clients, *daemon.connections.pending):
+        for pid in (*daemon.clients, *daemon.connections.queued):
             if pid in facts.processes:
                 yield each, facts.processes[pid]
     for _, each, process, _ in beside_mps(facts):

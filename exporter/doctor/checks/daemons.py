@@ -24,7 +24,11 @@ ENOUGH_OPEN_FILES = 16384
 def no_daemon(facts: Facts) -> Iterator[Found]:
     """No control daemon runs, nor is any expected."""
     expected = any(daemon.declared.expected for daemon in facts.node.daemons.values())
-    if not expected and not facts.daemons and not any(daemon.lifecycle.seen for daemon in facts.node.daemons.values()):
+    if (
+        not expected
+        and not facts.daemons
+        and not any(daemon.lifecycle.ever_ran for daemon in facts.node.daemons.values())
+    ):
         yield Found(
             severity=Severity.WARNING,
             what="no control daemon runs, and none is expected: there is no MPS here to watch",

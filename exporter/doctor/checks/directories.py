@@ -88,7 +88,7 @@ def stale_pid_file(facts: Facts) -> Iterator[Found]:
     for name, directory in facts.directories.items():
         daemon = facts.node.daemons.get(name)
         left = directory.pid_file_mode is not None and not facts.daemons_of(name) and not facts.hidden(name)
-        if left and daemon is not None and daemon.gone:
+        if left and daemon is not None and daemon.ended:
             yield Found(
                 severity=Severity.WARNING,
                 what="a pid file is there, and no daemon: it was killed, and its clients with it; new CUDA processes "

@@ -86,7 +86,7 @@ def gpu_not_visible(facts: Facts) -> Iterator[Found]:
     """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have."""
     for daemon, _ in facts.running():
         gpus = state_gpus.by_its_ordinals(facts.node, daemon)
-        for pid in (*daemon.clients, *daemon.connections.pending) if gpus else ():
+        for pid in (*daemon.clients, *daemon.connections.queued) if gpus else ():
             process = facts.processes.get(pid)
             stray = None if process is None else _first_stray(process, gpus)
             if process is not None and stray is not None:
@@ -148,7 +148,7 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
         if daemon.default_limits.pinned_memory:
             whose = f"the default of {shown(daemon.name)}"
             yield _MemoryLimits(daemon, whose, daemon.default_limits.pinned_memory, count)
-        for pid in (*daemon.clients, *daemon.connections.pending):
+        for pid in (*daemon.clients, *daemon.connections.queued):
             process = facts.processes.get(pid)
             variables = {} if process is None else process.variables or {}
             if process is not None and PINNED_MEMORY_LIMIT in variables:

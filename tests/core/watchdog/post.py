@@ -119,7 +119,7 @@ def deaf(at: float) -> ControlSocket:
 
 def left(at: float, *, behind: bool = True) -> DaemonProcess:
     """No daemon runs behind the pid file, which is still there, or is not."""
-    return DaemonProcess(at=at, daemon=DAEMON, pid=None, left=behind)
+    return DaemonProcess(at=at, daemon=DAEMON, pid=None, pid_file_left=behind)
 
 
 def holder(at: float, pid: int | None = 700) -> SessionHolder:

@@ -21,7 +21,7 @@ TENANT = 65534
 
 def taken(at: float = AT) -> DaemonProcess:
     """Another user's daemon is found in the directory."""
-    return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign=TENANT)
+    return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign_owner=TENANT)
 
 
 def test_it_is_absent_and_no_loss_is_counted() -> None:
