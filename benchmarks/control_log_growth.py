@@ -78,8 +78,8 @@ class QuietNode:
 
     def watch(self, hours: float) -> str:
         """All that was written into control.log in these hours, after a while to settle."""
-        place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
-        logs = DaemonLogs(place, self.clock)
+        location = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
+        logs = DaemonLogs(location, self.clock)
         inbox: Inbox = Inbox()
         follower = self._thread("log", logs.collect, inbox)
         cycle = self._cycle(follower, inbox)
@@ -116,14 +116,14 @@ class QuietNode:
             path=self.standin.environment()["PATH"],
         )
         asking, nvml = self._thread("control", control.collect, inbox), self._thread("nvml", self._read_gpus, inbox)
-        place = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
+        location = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
         return Loop(
             Node(daemons={self._name: daemon}),
             CollectorPool(
                 (nvml, follower),
-                locate=lambda _daemons: {self._name: place},
-                asker=lambda _place: ControlPoller(control, asking),
+                locate=lambda _daemons: {self._name: location},
+                poller=lambda _location: ControlPoller(control, asking),
                 nvml=nvml,
             ),
             inbox=inbox,

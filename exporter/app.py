@@ -64,7 +64,7 @@ UNITS_DEADLINE = 10.0
 
 LIBCUDA_PROBES_PERIOD = 1.0
 
-PROCESS, FINDER, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
+PROCESS, DISCOVERY, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
 UNIT_STATES = "unit_states"
 """What the sources are called, beside those of which the core knows."""
 
@@ -109,21 +109,23 @@ class Assembly:
         self.kernel = KernelLog(config.constants.kmsg, clock)
         self.journal = Journal(clock, path=self._path) if config.constants.journal else None
         self._journal_thread = None if self.journal is None else self._follower_of(self.journal)
-        self.finder = self._finder() if config.constants.discovery else None
-        self.locator = LocationRegistry(finder=self.finder, processes=self.processes, journal=self.journal)
+        self.discovery = self._discovery() if config.constants.discovery else None
+        self.location_registry = LocationRegistry(
+            discovery=self.discovery, processes=self.processes, journal=self.journal
+        )
 
-    def lookout(self) -> CollectorPool:
+    def pool(self) -> CollectorPool:
         """All eyes of the service."""
         nvml = self._thread(NVML, self.collect_gpus, period=None)
-        lookout = CollectorPool(
+        pool = CollectorPool(
             (nvml, *self._threads()),
             locate=self._locate,
-            asker=self._asker,
+            poller=self._poller,
             collector=self._log_collector,
-            direct=lambda node: self._direct(node, lookout),
+            watch=lambda node: self._watch(node, pool),
             nvml=nvml,
         )
-        return lookout
+        return pool
 
     def close(self) -> None:
         """Let go of all that is held."""
@@ -136,8 +138,8 @@ class Assembly:
 
     def _threads(self) -> Iterator[CollectorThread]:
         yield self._thread(PROCESS, self.processes.collect, period=AT_ONCE, report_interval=REPORT_INTERVAL)
-        if self.finder is not None:
-            yield self._thread(FINDER, self.finder.collect, period=FINDER_PERIOD)
+        if self.discovery is not None:
+            yield self._thread(DISCOVERY, self.discovery.collect, period=FINDER_PERIOD)
             yield self._thread(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_thread
         if self._journal_thread is not None:
@@ -155,10 +157,10 @@ class Assembly:
         )
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
-        places = self.locator.locate(daemons)
+        locations = self.location_registry.locate(daemons)
         if self.journal is not None and self._journal_thread is not None and self.journal.awaits_collection:
             self._journal_thread.trigger()
-        return places
+        return locations
 
     def _hears_the_kernel(self) -> bool:
         """Return whether the kernel log can be read."""
@@ -178,31 +180,31 @@ class Assembly:
         init = self._config.constants.procfs / "1" / "root"
         return replace(reading, problem=None) if _exists(init / NVIDIA_DEVICE.relative_to("/")) else reading
 
-    def _direct(self, node: Node, lookout: CollectorPool) -> None:
+    def _watch(self, node: Node, pool: CollectorPool) -> None:
         self.processes.watch(poll_schedule.watched(node))
         self.processes.witnesses.want(poll_schedule.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self.libcuda_probes is not None:
             self.libcuda_probes.watch(*processes_to_watch(node))
-        lookout.read_logs(poll_schedule.last_words_awaited(node))
-        at_once = self.unit_states.want(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node))
+        pool.read_logs(poll_schedule.last_words_awaited(node))
+        at_once = self.unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node))
         if at_once:
             self._unit_thread.trigger()
 
-    def _log_collector(self, place: DaemonLocation) -> LogCollector:
+    def _log_collector(self, location: DaemonLocation) -> LogCollector:
         """What follows the logs of the daemon in a place."""
         return log_collector(
             LOGS,
-            place,
+            location,
             inbox=self._inbox,
             clock=self._clock,
             changes=self._changes,
             deadline=self._config.constants.collect_deadline,
         )
 
-    def _asker(self, place: DaemonLocation) -> ControlPoller:
-        client = self.control_client(place)
-        thread = self._thread(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=place.name)
+    def _poller(self, location: DaemonLocation) -> ControlPoller:
+        client = self.control_client(location)
+        thread = self._thread(CONTROL, client.collect, period=None, deadline=self.ask_deadline, daemon=location.name)
         return ControlPoller(client, thread)
 
     def hands(self) -> ActionRunner:
@@ -221,16 +223,16 @@ class Assembly:
             path=self._path,
             evidence=evidence,
         )
-        return ActionRunner(tools, inbox=self._inbox, place=_place)
+        return ActionRunner(tools, inbox=self._inbox, location=_location)
 
     def control_client(
-        self, place: DaemonLocation, deadline: float | None = None, user: User = OURSELVES
+        self, location: DaemonLocation, deadline: float | None = None, user: User = OURSELVES
     ) -> ControlClient:
         """What asks the daemon in a place; as whom, and within how many seconds an answer must come."""
         runtime_directory, constants = self._config.runtime_directory, self._config.constants
         client = ControlClient(
-            place.name,
-            place.pipe.path,
+            location.name,
+            location.pipe.path,
             executable=constants.control_executable,
             deadline=constants.control_deadline if deadline is None else deadline,
             clock=self._clock,
@@ -240,7 +242,7 @@ class Assembly:
             user=user,
             proc=Proc(constants.procfs, self._clock),
         )
-        client.move(place)
+        client.set_location(location)
         return client
 
     @property
@@ -263,7 +265,7 @@ class Assembly:
             boot_ns=boot_ns,
         )
 
-    def _finder(self) -> Discovery:
+    def _discovery(self) -> Discovery:
         return Discovery(
             patterns=PIPE_DIRECTORIES, anywhere=True, proc=self._config.constants.procfs, clock=self._clock
         )
@@ -290,11 +292,11 @@ class Assembly:
         )
 
 
-def _place(daemon: str, node: Node) -> DaemonLocation:
+def _location(daemon: str, node: Node) -> DaemonLocation:
     """Where a daemon is that is acted for: such a one was named, with directories of this host."""
     known = node.daemons[daemon]
-    place = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
-    return replace(place, expected=known.declared.expected, owner=known.declared.owner)
+    location = on_host(daemon, Path(known.pipe_directory), Path(known.log_directory))
+    return replace(location, expected=known.declared.expected, owner=known.declared.owner)
 
 
 def _exists(path: Path) -> bool:

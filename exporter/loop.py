@@ -203,7 +203,7 @@ class Loop:
     def __init__(
         self,
         node: Node,
-        lookout: CollectorPool,
+        pool: CollectorPool,
         *,
         inbox: Inbox,
         clock: Clock,
@@ -219,7 +219,7 @@ class Loop:
         `told` gets the node of every cycle, published or not, and what has happened in it; only then the watchdog acts.
         """
         self.node = node
-        self._lookout = lookout
+        self._pool = pool
         self._inbox = inbox
         self._clock = clock
         self._rhythm = rhythm
@@ -249,20 +249,20 @@ class Loop:
 
     def run(self, keep_on: Callable[[], bool]) -> None:
         """Cycle until told to stop."""
-        self._lookout.attend(self.node)
-        self._lookout.open()
+        self._pool.update(self.node)
+        self._pool.open()
         try:
             while keep_on():
                 self.once(self._patience())
         finally:
             self._log.summarize(force=True)
-            self._lookout.close(timeout=1.0)
+            self._pool.close(timeout=1.0)
 
     def once(self, timeout: float) -> tuple[Event, ...]:
         """One cycle, which waits up to `timeout` seconds for something to be seen."""
         # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
-        idle = self._lookout.idle()
-        seen = [*self._seen(timeout), *self._lookout.uneventful(), *self._lookout.timeout_reports()]
+        idle = self._pool.idle()
+        seen = [*self._seen(timeout), *self._pool.uneventful(), *self._pool.timeout_reports()]
         accounted = self._account(sorted(seen, key=lambda each: each.at))
         events = (*accounted, *self._judge(news=bool(accounted)))
         for event in events:
@@ -334,13 +334,13 @@ class Loop:
         """Tell the sources where to look next; ask those daemons whose last answers are all known."""
         if self.node is not self._attended:
             self._attended = self.node
-            self._lookout.attend(self.node)
+            self._pool.update(self.node)
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
-        for name, asker in idle:
+        for name, poller in idle:
             commands = poll_schedule.commands(now, name, self._rhythm) if name in now.daemons else ()
             if commands:
-                asker.ask(commands, now.daemons[name])
-        nvml = self._lookout.nvml
+                poller.ask(commands, now.daemons[name])
+        nvml = self._pool.nvml
         if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self._rhythm):
             nvml.trigger()
 

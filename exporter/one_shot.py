@@ -66,11 +66,11 @@ class OneShot:
         for seen in (*reading.observations, told):
             self.node, _ = reduce(self.node, seen)
 
-    def find(self, finder: Discovery | None, units: Units) -> None:
+    def find(self, discovery: Discovery | None, units: Units) -> None:
         """Find the daemons: those that run, and those that should."""
-        if finder is not None:
+        if discovery is not None:
             for _ in range(LOOKS_TO_FIND):
-                self.collect("finder", finder.collect)
+                self.collect("finder", discovery.collect)
             self.collect("units", units.collect)
 
     def ask(self, clients: Iterable[ControlClient], processes: Processes) -> None:
@@ -97,7 +97,7 @@ class OneShot:
 
     def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         daemon = self.node.daemons[client.daemon]
-        client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
         self.collect(CONTROL, client.collect, client.daemon)
 
     def watch(self, processes: Processes, pods: Pods | None) -> None:
@@ -124,10 +124,10 @@ def collect_once(config: Config) -> Node:
     clock = SystemClock()
     with contextlib.closing(Assembly(config, clock, Inbox(), process_wait=0.0)) as assembly:
         glance = OneShot(header_of(config).node(), clock, deadline=assembly.ask_deadline, wait=threading.Event().wait)
-        glance.find(assembly.finder, assembly.units)
-        places = assembly.locator.locate(glance.node.daemons)
-        control = [assembly.control_client(place) for place in places.values()]
-        logs = {name: DaemonLogs(place, clock) for name, place in places.items() if place.logs}
+        glance.find(assembly.discovery, assembly.units)
+        locations = assembly.location_registry.locate(glance.node.daemons)
+        control = [assembly.control_client(location) for location in locations.values()]
+        logs = {name: DaemonLogs(location, clock) for name, location in locations.items() if location.logs}
         glance.collect_each(LOGS, {name: each.collect for name, each in logs.items()})
         glance.watch(assembly.processes, assembly.pods)
         glance.ask(control, assembly.processes)

@@ -34,7 +34,7 @@ from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.privilege import keep_capabilities_from_children
 from exporter.report import objects, remedy, status_text
-from exporter.report.incident_filter import Wanted
+from exporter.report.incident_filter import IncidentFilter
 from exporter.report.remedy import Address, address_of
 from exporter.report.status_view import StatusInput
 from exporter.service_socket import Commands, ServiceSocket
@@ -126,7 +126,7 @@ class Service:
         self,
         config: Config,
         node: Node,
-        lookout: CollectorPool,
+        pool: CollectorPool,
         inbox: Inbox,
         clock: Clock,
         *,
@@ -150,7 +150,7 @@ class Service:
         self._hands = hands
         self._stderr = stderr
         self._writer = writer
-        self._lookout = lookout
+        self._pool = pool
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
         self._itself = ProcessCollector(registry=None)
@@ -166,7 +166,7 @@ class Service:
         self._watchdog = Watchdog(self._authority.policy, clock, do=None if hands is None else hands.do)
         self._cycle = Loop(
             node,
-            lookout,
+            pool,
             inbox=inbox,
             clock=clock,
             rhythm=config.constants.intervals,
@@ -195,7 +195,7 @@ class Service:
         site = Site(
             self._exposition,
             healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status_text.table(self._cycle.node, self._authority.policy),
+            status=lambda: status_text.status_table(self._cycle.node, self._authority.policy),
             page_data=self._sight,
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
@@ -239,12 +239,12 @@ class Service:
         return self._clock.monotonic() - self._turned_at
 
     def _status(self, **asked: Any) -> Mapping[str, Any]:
-        return self._stood_still() or status_text.told(self._cycle.node, self._authority.policy, **asked)
+        return self._stood_still() or status_text.status_answer(self._cycle.node, self._authority.policy, **asked)
 
     def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
-        return self._stood_still() or objects.told(
+        return self._stood_still() or objects.incidents_answer(
             self._history.incidents,
-            Wanted(**wanted),
+            IncidentFilter(**wanted),
             as_json=as_json,
             now=self._clock.now(),
             address_of=self._address_of,
@@ -267,7 +267,7 @@ class Service:
         self._log.info("paused")
         if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
             return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
-        return remedy.paused(before=before)
+        return remedy.pause_answer(before=before)
 
     def _resume(self, daemon: object = None) -> Mapping[str, Any]:
         """Take up the driver again; or let a `daemon` be restarted again that was not to be any more."""
@@ -278,7 +278,7 @@ class Service:
             self._log.info("resumed")
         if self._driver is not None:
             self._driver.resume()
-        return remedy.resumed(self._cycle.node, before=before)
+        return remedy.resume_answer(self._cycle.node, before=before)
 
     def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
         watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.declared.expected)
@@ -289,7 +289,7 @@ class Service:
         watch = self._cycle.node.watches.get(daemon, WatchdogState())
         self._cycle.hear(Resumed(at=self._clock.now(), daemon=daemon))
         self._log.info("resumed", daemon=daemon)
-        return remedy.resumed_daemon(daemon, watch)
+        return remedy.resume_daemon_answer(daemon, watch)
 
     def _goes_on(self, told: Wishes) -> bool:
         if told.reload.is_set():
@@ -316,7 +316,7 @@ class Service:
         log.configure(after.log_level, after.log_format, sys.stderr)
         self._watchdog.follow(self._authority.configure(after))
         self._cycle.tell(_named(before, after, self._clock.now()), after.constants.intervals)
-        self._lookout.trigger_all()
+        self._pool.trigger_all()
 
     def _keep(self, node: Node, events: Sequence[Event]) -> None:
         self._history.take(node, events)
@@ -346,7 +346,7 @@ class Service:
         if self._cycle.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status_text.line(self._cycle.node, self._authority.policy))
+        self._notifier.alive(lambda: status_text.summary_line(self._cycle.node, self._authority.policy))
 
 
 def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:

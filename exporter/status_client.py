@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from exporter.clock import Clock
 from exporter.errors import ServiceError
 from exporter.parse.printable import printable_lines
-from exporter.report.text import Line, Lines, Sheet, when
+from exporter.report.text import Line, Lines, StatusText, short_time
 from exporter.serialization import build
 
 NAME = "service.sock"
@@ -77,12 +77,12 @@ AskService = Callable[..., Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """How the node is: for a program (`node`) or for a person (`sheet`), as whom it is told by knows it."""
+    """How the node is: for a program (`node`) or for a person (`text`), as whom it is told by knows it."""
 
     by: str
     exit_code: int
     node: Mapping[str, Any] | None = None
-    sheet: Sheet | None = None
+    text: StatusText | None = None
 
 
 class StatusClient:
@@ -117,10 +117,10 @@ class StatusClient:
         from exporter.report import status_text
 
         at, node = self._own_look()
-        told = status_text.told(node, **self._asked, width=width)
+        told = status_text.status_answer(node, **self._asked, width=width)
         if "problem" in told:
             raise ServiceError(told["problem"])
-        return _report(f"a look of its own at {when(at, self._clock.now())}", told)
+        return _report(f"a look of its own at {short_time(at, self._clock.now())}", told)
 
     def _own_look(self) -> "tuple[float, Node]":
         now = self._clock.now()
@@ -131,13 +131,15 @@ class StatusClient:
 
 def told_lines(told: Mapping[str, Any]) -> Sequence[Line]:
     """The lines that the service tells of incidents."""
-    return understood(lambda: build(Lines, told["page"]).lines)
+    return understood(lambda: build(Lines, told["lines"]).lines)
 
 
 def _report(by: str, told: Mapping[str, Any]) -> StatusReport:
     if "node" in told:
         return understood(lambda: StatusReport(by=by, exit_code=int(told["exit_code"]), node=told["node"]))
-    return understood(lambda: StatusReport(by=by, exit_code=int(told["exit_code"]), sheet=build(Sheet, told["sheet"])))
+    return understood(
+        lambda: StatusReport(by=by, exit_code=int(told["exit_code"]), text=build(StatusText, told["text"]))
+    )
 
 
 def understood(read: Callable[[], Told]) -> Told:

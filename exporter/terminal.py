@@ -13,12 +13,12 @@ from typing import TextIO
 from exporter.clock import Clock
 from exporter.errors import ServiceError
 from exporter.parse.printable import printable_line
-from exporter.report.text import Line, Piece, Sheet, Tone, bad, breadth, faint, local, said, when
+from exporter.report.text import Line, Piece, StatusText, Style, dim, error, line_of, local_time, short_time, text_width
 from exporter.status_client import StatusReport
 
 CHOICES = ("auto", "always", "never")
 
-_SELECTED = {Tone.BAD: "1;31", Tone.DOUBTFUL: "33", Tone.WELL: "32", Tone.FAINT: "2", Tone.COMMAND: "1"}
+_SELECTED = {Style.ERROR: "1;31", Style.WARNING: "33", Style.OK: "32", Style.DIM: "2", Style.COMMAND: "1"}
 """By SGR, as every terminal knows it: bold red, yellow, green, dim and bold."""
 
 
@@ -47,14 +47,14 @@ def painted(line: Line, *, colours: bool) -> str:
 
 
 def _painted(piece: Piece) -> str:
-    sequence, text = _SELECTED.get(piece.tone), printable_line(piece.text)
+    sequence, text = _SELECTED.get(piece.style), printable_line(piece.text)
     return text if sequence is None else f"\x1b[{sequence}m{text}\x1b[0m"
 
 
 _LEAST_ROOM = 20
 """No line that was broken goes on so far to the right that less is left of it."""
 
-_TELLING = (Tone.BAD, Tone.DOUBTFUL, Tone.COMMAND)
+_TELLING = (Style.ERROR, Style.WARNING, Style.COMMAND)
 """What stays where not all can: what is not well, and what to do."""
 
 _WORDS = re.compile(r"\s*\S+")
@@ -62,7 +62,7 @@ _WORDS = re.compile(r"\s*\S+")
 
 def broken(line: Line, width: int) -> Iterable[Line]:
     """The line, broken between words; a command is left whole, for whoever copies it."""
-    if breadth(line.text) <= width or line.has(Tone.COMMAND):
+    if text_width(line.text) <= width or line.has(Style.COMMAND):
         return [line]
     return _broken(line, width)
 
@@ -70,14 +70,14 @@ def broken(line: Line, width: int) -> Iterable[Line]:
 def _broken(line: Line, width: int) -> Iterable[Line]:
     indent = min(line.indent, max(0, width - _LEAST_ROOM))
     for start, end in _rows_of(line.text, width, indent):
-        yield said(" " * indent if start else "", *_pieces(line, start, end))
+        yield line_of(" " * indent if start else "", *_pieces(line, start, end))
 
 
 def _rows_of(text: str, width: int, indent: int) -> Iterable[tuple[int, int]]:
     """Where each row begins and ends; one is never empty."""
     start, end, room = 0, 0, width
     for word in _WORDS.finditer(text):
-        if end > start and breadth(text[start : word.end()]) > room:
+        if end > start and text_width(text[start : word.end()]) > room:
             yield start, end
             start, room = word.end() - len(word[0].lstrip()), width - indent
         end = word.end()
@@ -86,24 +86,24 @@ def _rows_of(text: str, width: int, indent: int) -> Iterable[tuple[int, int]]:
 
 def _pieces(line: Line, start: int, end: int) -> Iterable[Piece]:
     for piece in line.pieces:
-        yield Piece(piece.text[max(0, start) : max(0, end)], piece.tone)
+        yield Piece(piece.text[max(0, start) : max(0, end)], piece.style)
         start, end = start - len(piece.text), end - len(piece.text)
 
 
-def bare(sheet: Sheet) -> Sequence[Line]:
+def bare(sheet: StatusText) -> Sequence[Line]:
     """A sheet without its head: the table comes first, as programs may expect it."""
     return (*sheet.table, *sheet.sharing, *sheet.troubles, *sheet.past)
 
 
-def whole(sheet: Sheet) -> Sequence[Line]:
+def whole(sheet: StatusText) -> Sequence[Line]:
     """All of a sheet, for a terminal that scrolls."""
-    return (*sheet.head, said(), *bare(sheet))
+    return (*sheet.head, line_of(), *bare(sheet))
 
 
-def fitted(title: Sequence[Line], sheet: Sheet, width: int, height: int) -> Sequence[Line]:
+def fitted(title: Sequence[Line], sheet: StatusText, width: int, height: int) -> Sequence[Line]:
     """As much of a sheet as a screen has room for, what is not well first; of the rest it is said how much it is."""
-    top = _all_broken((*title, *sheet.head, said()), width)
-    troubles = _all_broken((*sheet.troubles, said()) if sheet.troubles else (), width)
+    top = _all_broken((*title, *sheet.head, line_of()), width)
+    troubles = _all_broken((*sheet.troubles, line_of()) if sheet.troubles else (), width)
     table, past = _all_broken(sheet.table, width), _all_broken(sheet.past, width)
     sharing = _all_broken(sheet.sharing, width)
     everything = (*top, *troubles, *table, *sharing, *past)
@@ -129,7 +129,7 @@ def _all_broken(lines: Iterable[Line], width: int) -> Sequence[Line]:
 
 def _rows(lines: Iterable[Line], width: int) -> int:
     """How many rows of a screen the lines take; one that is too wide goes on in the next row."""
-    return sum(max(1, -(-breadth(line.text) // width)) for line in lines)
+    return sum(max(1, -(-text_width(line.text) // width)) for line in lines)
 
 
 def _most_telling(lines: Sequence[Line], width: int, room: int) -> Sequence[Line]:
@@ -144,7 +144,7 @@ def _most_telling(lines: Sequence[Line], width: int, room: int) -> Sequence[Line
 
 
 def _more(count: int) -> Line:
-    return said(faint(f"… {count} more lines are not shown"))
+    return line_of(dim(f"… {count} more lines are not shown"))
 
 
 _USUAL_SIZE = os.terminal_size((80, 24))
@@ -280,7 +280,7 @@ class Watching:
         own_screen = self._terminal.screen_of_its_own() if in_place else contextlib.nullcontext()
         with contextlib.suppress(KeyboardInterrupt), heeding_signals(), own_screen:
             if in_place:
-                self._terminal.redraw([said(faint("looking …"))])
+                self._terminal.redraw([line_of(dim("looking …"))])
             while True:
                 self._turn()
                 self._wait(self._seconds)
@@ -297,25 +297,27 @@ class Watching:
                 raise
             problem, self._exit_code = str(error), 1
         since, report = self._last
-        if report.sheet is None:
+        if report.text is None:
             self._show_object({"at": self._clock.now(), "problem": problem} if problem else report.node)
         else:
-            self._show_sheet(self._title(report.by, since, problem), report.sheet)
+            self._show_sheet(self._title(report.by, since, problem), report.text)
 
     def _show_object(self, told: object) -> None:
         """One a line, as JSON Lines have it."""
         self._terminal.show_text(json.dumps(told) + "\n")
 
-    def _show_sheet(self, title: Sequence[Line], sheet: Sheet) -> None:
+    def _show_sheet(self, title: Sequence[Line], sheet: StatusText) -> None:
         if self._brief:
             sheet = replace(sheet, table=(), sharing=(), troubles=(), past=())
         if self._terminal.can_redraw:
             self._terminal.redraw(fitted(title, sheet, *self._terminal.size))
         else:
-            self._terminal.show((*title, *whole(sheet), said()))
+            self._terminal.show((*title, *whole(sheet), line_of()))
 
     def _title(self, by: str, since: float, problem: str | None) -> Sequence[Line]:
         now = self._clock.now()
         if problem is not None:
-            return [said(faint(local(now)), "  ", bad(f"{problem}: what follows is as of {when(since, now)}"))]
-        return [said(faint(f"{local(now)}, by {by}"))]
+            return [
+                line_of(dim(local_time(now)), "  ", error(f"{problem}: what follows is as of {short_time(since, now)}"))
+            ]
+        return [line_of(dim(f"{local_time(now)}, by {by}"))]

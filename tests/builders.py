@@ -54,7 +54,7 @@ CONTEXT_BYTES, SERVER_BYTES, GPU_BYTES = 516 * MIB, 66 * MIB, 141 << 30
 USER_ALICE, USER_BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in ("alice", "bob"))
 
 
-class Story(NamedTuple):
+class Reduced(NamedTuple):
     """What a node has become, and the events on the way."""
 
     node: Node
@@ -83,14 +83,14 @@ def node(*daemons: str, expected: bool = True) -> Node:
     return Header(daemons=tuple(recorded)).node()
 
 
-def told(*seen: Observation, start: Node | None = None) -> Story:
-    """The story of these observations, on a node that has seen nothing, or on this one."""
+def reduced(*observations: Observation, start: Node | None = None) -> Reduced:
+    """Reduce observations, on an empty node or on `start`."""
     present = node() if start is None else start
     events: list[Event] = []
-    for each in seen:
-        present, news = reduce(present, each)
-        events.extend(news)
-    return Story(present, tuple(events))
+    for observation in observations:
+        present, new = reduce(present, observation)
+        events.extend(new)
+    return Reduced(present, tuple(events))
 
 
 def reply(
@@ -249,7 +249,7 @@ def gpu_reading(
     gpu: str = GPU,
     index: int = 0,
     name: str = "NVIDIA H200",
-    **told: Any,
+    **reduced: Any,
 ) -> GpuReading:
     """NVML reads a GPU: MPS clients, processes beside MPS, and the server; memory in MiB, or 1 GiB and a context.
 
@@ -267,7 +267,7 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
-        **{"compute_capability": "9.0", **told},
+        **{"compute_capability": "9.0", **reduced},
     )
 
 
@@ -380,7 +380,7 @@ def unit_state(active: str = "active", *, at: float = AT, unit: str = UNIT, **kn
 
 def idle() -> Node:
     """A daemon that answers, and nobody there."""
-    return told(
+    return reduced(
         *at_work(),
         daemon_process(),
         process(SERVER, user="root", uid=0),
@@ -393,7 +393,7 @@ def idle() -> Node:
 def three_clients() -> Node:
     """Three clients of two owners on two GPUs, and a process beside MPS on the second."""
     owners = {600: ("alice", 1001, "train.py"), 601: ("bob", 1002, "vllm"), 602: ("alice", 1001, "eval.py")}
-    return told(
+    return reduced(
         *at_work(*owners),
         daemon_process(),
         *(process(pid, user=user, uid=uid, command=command) for pid, (user, uid, command) in owners.items()),
@@ -412,7 +412,7 @@ def full() -> Node:
     """As many clients as fit, and some that did not."""
     pids = range(1000, 1048)
     turned_away = "Failed to accept new client. Maximum number of clients (48) reached."
-    return told(
+    return reduced(
         *at_work(*pids),
         daemon_process(),
         *(process(pid) for pid in pids),
@@ -424,7 +424,7 @@ def full() -> Node:
 
 def daemon_dead() -> Node:
     """Three clients' daemon died, and they with it, ten seconds ago."""
-    return told(
+    return reduced(
         exited(CONTROL, at=AT + 5),
         no_daemon(at=AT + 15),
         gpu_reading(server=None, at=AT + 15),
@@ -436,18 +436,18 @@ def daemon_dead() -> Node:
 
 def no_nvml() -> Node:
     """NVML has read two GPUs, and now fails."""
-    return told(look(at=AT + 12, problem=failure("NVML is not there")), start=three_clients()).node
+    return reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=three_clients()).node
 
 
 def gpu_lost() -> Node:
     """Of two GPUs, NVML reads but the first."""
-    return told(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
+    return reduced(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
 
 
 def faulted() -> Node:
     """A fatal fault has struck, and its victim lingers."""
     xid = GpuEvent(at=AT + 3, type=8, xid=31, gpu=GPU)
-    return told(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
+    return reduced(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
 def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> Node:
@@ -494,7 +494,7 @@ def owned() -> Node:
         606: "/user.slice/user-1001.slice/session-3.scope",
         607: "/user.slice/user-1001.slice/user@1001.service/app.slice/app.service",
     }
-    return told(
+    return reduced(
         *at_work(*paths),
         daemon_process(),
         *(process(pid, cgroup=f"0::{path}\n") for pid, path in paths.items()),
@@ -507,7 +507,7 @@ def owned() -> Node:
 
 def accounted() -> Node:
     """Two clients have used a GPU, each known in another way, and nobody knows who else."""
-    present = told(
+    present = reduced(
         *at_work(CLIENT, CLIENT + 1),
         *(process(pid, user=user) for pid, user in ((CLIENT, "alice"), (CLIENT + 1, "bob"))),
         gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=1000),
@@ -525,12 +525,12 @@ def accounted() -> Node:
     split = Split(at=AT + 10, seconds=60.0, sm=0.4, shares=shares, unattributed=0.1)
     present = replace(present, usage_totals=ledger, splits={GPU: split})
     after = gpu_reading((CLIENT, CLIENT + 1), energy_millijoules=9000, dram_bandwidth=0.1, at=AT + 10)
-    return told(after, start=present).node
+    return reduced(after, start=present).node
 
 
 def limited() -> Node:
     """A server whose clients have half of each of two GPUs, and memory of one; its daemon's next one gives less."""
-    return told(
+    return reduced(
         *server_log(
             "Active Threads Percentage set to 50.0",
             "Device pinned memory limit for device 0 set to 0x80000000 bytes",
@@ -624,7 +624,7 @@ def suspended() -> Node:
 def at_its_doors() -> Node:
     """Of two clients of three it is seen what they launch; the third brings a libcuda of its own."""
     busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
-    return told(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
+    return reduced(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
 
 _ALL = (
@@ -686,14 +686,14 @@ class Recorded:
         return truth
 
     @cached_property
-    def story(self) -> Story:
+    def story(self) -> Reduced:
         """What the program makes of the whole of it."""
         present = Recording(io.StringIO(self.text)).header.node()
         events: list[Event] = []
         for after, news in reduce_all(present, self.observations):
             present = after
             events.extend(news)
-        return Story(present, tuple(events))
+        return Reduced(present, tuple(events))
 
     @cached_property
     def observations(self) -> tuple[Observation, ...]:

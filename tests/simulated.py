@@ -9,14 +9,14 @@ from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.watchdog.context import Policy
-from tests.builders import Story
+from tests.builders import Reduced
 from tests.clocks import HandClock
 
 MINUTE = 60.0
 POLICY: Policy = policy_of(simulated_config(DEFAULTS))
 
 
-def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:
+def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Reduced]:
     """Yield the node at the start and after each further minute, with its events."""
     node: Node = initial_node()
     while True:
@@ -24,5 +24,5 @@ def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Story]:
         for second in advance(node, simulation, POLICY):
             node, news = second
             events.extend(news)
-        yield Story(node, tuple(events))
+        yield Reduced(node, tuple(events))
         clock.time += MINUTE

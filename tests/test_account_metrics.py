@@ -26,7 +26,7 @@ from tests.builders import (
     exited,
     gpu_reading,
     process,
-    told,
+    reduced,
 )
 
 Series = dict[tuple[str, ...], float]
@@ -127,7 +127,7 @@ def test_a_client_has_its_part_and_how_sure_that_is() -> None:
 
 
 def test_who_has_left_has_none() -> None:
-    left = told(exited(CLIENT, at=AT + 20), start=accounted()).node
+    left = reduced(exited(CLIENT, at=AT + 20), start=accounted()).node
     assert len(series("cuda_mps_client_sm_utilization_ratio", View(left))) == 1
 
 
@@ -165,7 +165,7 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(told_by_nvml: bool | None) -
         )
         for at in (0, 10, 20)
     ]
-    node = told(*at_work(CLIENT), process(CLIENT), *readings).node
+    node = reduced(*at_work(CLIENT), process(CLIENT), *readings).node
     assert series("cuda_mps_gpu_reading_supported", View(node))[(GPU, "gpm")] == 0
     stored = post_time(node.usage_totals, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
     for ledger in (node.usage_totals, stored):
@@ -177,7 +177,7 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(told_by_nvml: bool | None) -
 
 def test_the_sm_time_of_a_gpu_with_gpm_is_zero_until_something_runs() -> None:
     readings = [gpu_reading([CLIENT], at=AT + at, sm_utilization=0.0, gpm_seconds=10.0) for at in (10, 20)]
-    view = View(told(*at_work(CLIENT), *readings).node)
+    view = View(reduced(*at_work(CLIENT), *readings).node)
     assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}
 
 
@@ -186,5 +186,5 @@ def test_the_sm_time_of_a_gpu_with_gpm_is_zero_before_gpm_has_measured_anything(
     readings = [
         gpu_reading([CLIENT], at=AT + at, gpm_supported=True, energy_millijoules=1000 * (1 + at)) for at in (0, 10)
     ]
-    view = View(told(*at_work(CLIENT), *readings).node)
+    view = View(reduced(*at_work(CLIENT), *readings).node)
     assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}

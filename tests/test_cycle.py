@@ -54,8 +54,8 @@ class Turning:
     clock: Clock = field(default_factory=FrozenClock)
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     threads: list[CollectorThread] = field(default_factory=list)
-    askers: dict[str, ControlPoller] = field(default_factory=dict)
-    places: dict[str, DaemonLocation] = field(default_factory=dict)
+    pollers: dict[str, ControlPoller] = field(default_factory=dict)
+    locations: dict[str, DaemonLocation] = field(default_factory=dict)
     nvml: CollectorThread | None = None
 
     def thread(self, name: str, collect: Callable[[], Reading], **options: object) -> CollectorThread:
@@ -71,11 +71,11 @@ class Turning:
         watchdog: Watchdog | None = None,
     ) -> Loop:
         """The cycle, begun."""
-        asking = {asker.thread for asker in self.askers.values()}
-        lookout = CollectorPool(
+        asking = {poller.thread for poller in self.pollers.values()}
+        pool = CollectorPool(
             [thread for thread in self.threads if thread not in asking],
-            locate=lambda daemons: self.places if daemons else {},
-            asker=lambda place: self.askers[place.name],
+            locate=lambda daemons: self.locations if daemons else {},
+            poller=lambda location: self.pollers[location.name],
             nvml=self.nvml,
         )
         node = Node(
@@ -85,7 +85,7 @@ class Turning:
         )
         cycle = Loop(
             node,
-            lookout,
+            pool,
             inbox=self.inbox,
             clock=self.clock,
             rhythm=PollIntervals(),
@@ -95,8 +95,8 @@ class Turning:
             turned=self._turned,
             watchdog=watchdog,
         )
-        lookout.attend(node)
-        lookout.open()
+        pool.update(node)
+        pool.open()
         for thread in self.threads:
             thread.trigger()
         return cycle
@@ -308,8 +308,8 @@ def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
         clock=turning.clock,
         path=mps.environment()["PATH"],
     )
-    turning.places[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
-    turning.askers[NAME] = ControlPoller(client, turning.thread("control", client.collect))
+    turning.locations[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
+    turning.pollers[NAME] = ControlPoller(client, turning.thread("control", client.collect))
     return turning.cycle
 
 
@@ -349,7 +349,7 @@ def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
     """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
     mps.start()
     turning.inbox.put((line(1.0, "something that takes long to take in"),))
-    thread = turning.askers[NAME].thread
+    thread = turning.pollers[NAME].thread
 
     def record(seen: Observation) -> None:
         turning.recorded.append(seen)

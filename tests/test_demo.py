@@ -21,7 +21,7 @@ from exporter.model.usage import Method
 from exporter.model.watchdog import Condition
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
-from tests.builders import AT, Story
+from tests.builders import AT, Reduced
 from tests.clocks import HandClock
 from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
 from tests.simulated import MINUTE, POLICY, minutes
@@ -34,7 +34,7 @@ TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("t
 
 
 @cache
-def hour(seed: int) -> tuple[Story, ...]:
+def hour(seed: int) -> tuple[Reduced, ...]:
     """Return the node after each minute of an hour. The first quarter is before the demo starts."""
     clock = HandClock(AT)
     return tuple(islice(minutes(clock, Simulation(seed, clock)), HOUR_MINUTES))

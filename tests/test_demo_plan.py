@@ -13,7 +13,7 @@ from exporter.errors import ConfigError
 from exporter.model.event import EventName
 from exporter.model.server import RefusalReason, ServerState
 from exporter.model.watchdog import Condition
-from tests.builders import AT, Story
+from tests.builders import AT, Reduced
 from tests.clocks import HandClock
 from tests.simulated import MINUTE, minutes
 
@@ -23,7 +23,7 @@ DURING, OVER = (1, 2), 3
 
 
 @cache
-def calm_minutes(failure: str | None) -> tuple[Story, ...]:
+def calm_minutes(failure: str | None) -> tuple[Reduced, ...]:
     """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
@@ -35,31 +35,31 @@ def calm_minutes(failure: str | None) -> tuple[Story, ...]:
     return (past, *islice(story, OVER))
 
 
-def has(*names: EventName) -> Callable[[Story], bool]:
+def has(*names: EventName) -> Callable[[Reduced], bool]:
     return lambda story: set(names) <= set(story.names())
 
 
-def is_diagnosed(condition: Condition) -> Callable[[Story], bool]:
+def is_diagnosed(condition: Condition) -> Callable[[Reduced], bool]:
     return lambda story: any(
         watch.diagnosis is not None and watch.diagnosis.condition is condition for watch in story.node.watches.values()
     )
 
 
-def is_held_up(story: Story) -> bool:
+def is_held_up(story: Reduced) -> bool:
     held = [incident for incident in story.node.incidents.values() if incident.open and len(incident.blockers) == 1]
     return any(story.daemon.servers[incident.server].state is ServerState.FAULT for incident in held)
 
 
-def is_full(story: Story) -> bool:
+def is_full(story: Reduced) -> bool:
     return any(event.reason == RefusalReason.LIMIT for event in story.of(EventName.CLIENT_REFUSED))
 
 
-def has_little_memory(story: Story) -> bool:
+def has_little_memory(story: Reduced) -> bool:
     readings = (gpu.reading for gpu in story.node.gpus.values())
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
-REPORTED: Mapping[str, Callable[[Story], bool]] = {
+REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
     "fault": has(EventName.FAULT, EventName.FAULT_RECOVERED),
     "fault-held": is_held_up,
     "contained-fault": has(EventName.CLIENT_FAULT_CONTAINED),

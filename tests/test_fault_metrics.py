@@ -24,12 +24,12 @@ from tests.builders import (
     idle,
     incident,
     look,
+    reduced,
     server_log,
     struck,
     suspect,
     tenant,
     three_clients,
-    told,
 )
 from tests.test_metrics import HOSTILE, by, complaints, families, openmetrics_of, samples, text_of, value
 
@@ -77,7 +77,7 @@ def test_what_was_counted_is_told() -> None:
 
 
 def test_a_fault_shows_as_soon_as_its_log_tells_of_it() -> None:
-    present = told(*fault(AT + 30), start=three_clients()).node
+    present = reduced(*fault(AT + 30), start=three_clients()).node
     assert value(present, "cuda_mps_faults_total") == 1
     assert value(present, "cuda_mps_fault_last_timestamp_seconds") == AT + 30
     assert value(present, "cuda_mps_fault_affected_clients_total") == 1
@@ -88,7 +88,7 @@ def test_a_fault_shows_as_soon_as_its_log_tells_of_it() -> None:
 def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
     recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=AT + 30)
     over = (*fault(AT + 30), *recovers, exited(600, at=AT + 30.05))
-    present = told(*over, look(at=AT + 33), start=three_clients()).node
+    present = reduced(*over, look(at=AT + 33), start=three_clients()).node
     assert recoveries(present)["_count", None] == recoveries(present)["_bucket", "0.1"] == 1
     assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 0}
 
@@ -96,7 +96,7 @@ def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
 def test_how_many_the_last_fault_hit_is_told_as_long_as_what_it_was() -> None:
     name = "cuda_mps_fault_last_affected_clients"
     assert not samples(idle(), name)
-    assert value(told(*fault(AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
+    assert value(reduced(*fault(AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
     over = struck(incident(**RECOVERED))
     assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
 
@@ -105,7 +105,7 @@ def test_whose_clients_the_last_fault_hit_is_told_from_the_first_one_on() -> Non
     """A counter's increase() would miss those whom it first sees with it."""
     name = "cuda_mps_fault_last_affected_workload_clients"
     assert not samples(idle(), name)
-    present = told(*fault(AT + 30), start=three_clients()).node
+    present = reduced(*fault(AT + 30), start=three_clients()).node
     assert by(present, name, "workload", workload_kind="user", daemon=DAEMON) == {"alice": 1}
     assert not samples(replace(struck(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
 
@@ -157,7 +157,7 @@ class TestInfo:
 
     def test_it_is_there_as_long_as_the_fault_lasts(self) -> None:
         """However long that is."""
-        assert samples(told(look(at=AT + 10 * SHOWN_SECONDS), start=struck(incident())).node, INFO)
+        assert samples(reduced(look(at=AT + 10 * SHOWN_SECONDS), start=struck(incident())).node, INFO)
 
     def test_and_for_an_hour_after(self) -> None:
         """So that whoever comes late finds it."""

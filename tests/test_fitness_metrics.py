@@ -1,6 +1,6 @@
 """What the families say of how well GPUs are shared."""
 
-from tests.builders import GPU, GPU_BYTES, OTHER_GPU, flight, idle, limited, process, split, told
+from tests.builders import GPU, GPU_BYTES, OTHER_GPU, flight, idle, limited, process, reduced, split
 from tests.test_metrics import families, samples, value
 
 FIT = "cuda_mps_gpu_clients_fit"
@@ -23,14 +23,14 @@ def test_what_was_promised() -> None:
 
 def test_nothing_is_claimed_if_the_limits_of_a_client_are_unknown() -> None:
     """Its environment cannot be read, as in recordings of earlier versions."""
-    present = told(process(600, environment=None), start=limited()).node
+    present = reduced(process(600, environment=None), start=limited()).node
     assert {each.labels["bound"] for each in samples(present, FIT, gpu=OTHER_GPU)} == {"slots"}
     assert not {THREADS, MEMORY} & families(present).keys()
 
 
 def test_the_limits_in_the_environment_of_each_client_count() -> None:
     own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}
-    present = told(process(600, environment=own), start=limited()).node
+    present = reduced(process(600, environment=own), start=limited()).node
     assert value(present, THREADS, gpu=OTHER_GPU) == 0.75
     assert value(present, MEMORY, gpu=OTHER_GPU) == (3 << 30) / GPU_BYTES
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, failure, gpu_reading, look, node, told
+from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, failure, gpu_reading, look, node, reduced
 from tests.test_metrics import by, families, samples, value
 
 ALL = gpu_reading([CLIENT], **SENSORS)
@@ -25,7 +25,7 @@ SENSOR_FAMILIES = {
 
 def seen(*readings: GpuReading) -> Node:
     """A node with a daemon and a client, on which NVML has read this."""
-    return told(*at_work(CLIENT), *readings, start=node()).node
+    return reduced(*at_work(CLIENT), *readings, start=node()).node
 
 
 def test_sensors_are_told_in_base_units() -> None:
@@ -80,7 +80,7 @@ def test_a_reading_that_stops_has_no_series_and_its_counter_goes_on_after() -> N
 
 
 def test_a_gpu_that_is_gone_has_no_readings() -> None:
-    missing = told(look(at=AT + 60), start=seen(ALL)).node
+    missing = reduced(look(at=AT + 60), start=seen(ALL)).node
     assert SENSOR_FAMILIES & families(missing).keys() == set()
 
 

@@ -202,7 +202,7 @@ def test_what_makes_no_sense_is_refused(ask: Ask, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-@pytest.mark.parametrize("answer", [{}, {"exit_code": 0}, {"exit_code": 0, "page": {"lines": 1}}])
+@pytest.mark.parametrize("answer", [{}, {"exit_code": 0}, {"exit_code": 0, "lines": {"lines": 1}}])
 def test_a_service_of_another_version_is_told_of_as_such(
     tmp_path: Path, ask: Ask, answer: dict[str, object], arguments: tuple[str, ...]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.report import status_text
-from exporter.report.text import text_of, when
+from exporter.report.text import short_time, text_of
 from exporter.status_client import LOOK_SECONDS, StatusClient, told_lines
 from tests.builders import AT, DAEMON, daemon_dead, idle, three_clients
 from tests.clocks import HandClock
@@ -45,15 +45,15 @@ def around() -> Around:
 
 
 def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
-    around.answer = status_text.told(three_clients(), width=80)
+    around.answer = status_text.status_answer(three_clients(), width=80)
 
     report = around.inquiry(daemon=DAEMON).report(80)
 
     assert around.asked == [{"as_json": False, "daemon": DAEMON, "width": 80}]
-    assert (report.by, report.exit_code, report.sheet) == (
+    assert (report.by, report.exit_code, report.text) == (
         "the service",
         0,
-        status_text.sheet(three_clients(), width=80),
+        status_text.render_status(three_clients(), width=80),
     )
     assert around.looks == 0
 
@@ -61,7 +61,7 @@ def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
 def test_where_none_answers_there_is_a_look(around: Around) -> None:
     report = around.inquiry(as_json=True).report(None)
 
-    assert (report.by, report.exit_code, report.sheet) == (f"a look of its own at {when(AT, AT)}", 1, None)
+    assert (report.by, report.exit_code, report.text) == (f"a look of its own at {short_time(AT, AT)}", 1, None)
     assert report.node is not None
     assert report.node["daemons"][0]["state"] == "absent"
 
@@ -77,7 +77,7 @@ def test_looks_are_not_repeated_too_soon(around: Around) -> None:
     inquiry = around.inquiry()
     for _ in range(3):
         around.clock.time += LOOK_SECONDS / 4
-        assert inquiry.report(80).by.endswith(when(AT + LOOK_SECONDS / 4, AT)), "it is told when it was"
+        assert inquiry.report(80).by.endswith(short_time(AT + LOOK_SECONDS / 4, AT)), "it is told when it was"
     assert around.looks == 1
 
     around.clock.time += LOOK_SECONDS
@@ -89,13 +89,13 @@ def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
     inquiry = around.inquiry()
     assert inquiry.report(80).by.startswith("a look of its own")
 
-    around.answer = status_text.told(idle())
+    around.answer = status_text.status_answer(idle())
     assert inquiry.report(80).by == "the service"
 
 
 def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
     """It is restarted, most likely."""
-    around.answer = status_text.told(idle())
+    around.answer = status_text.status_answer(idle())
     inquiry = around.inquiry()
     inquiry.report(80)
 
@@ -104,7 +104,7 @@ def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
         inquiry.report(80)
     assert around.looks == 0
 
-    around.answer = status_text.told(idle())
+    around.answer = status_text.status_answer(idle())
     assert inquiry.report(80).exit_code == 0
 
 
@@ -117,9 +117,9 @@ def test_a_daemon_that_is_not_here_is_a_problem(around: Around) -> None:
     "answer",
     [
         {},
-        {"exit_code": 0, "sheet": {}},
+        {"exit_code": 0, "text": {}},
         {"exit_code": "well", "node": {}},
-        {"exit_code": 0, "sheet": 7},
+        {"exit_code": 0, "text": 7},
         {"exit_code": 0},
         {"table": "as a former version told it", "exit_code": 0},
     ],
@@ -131,6 +131,6 @@ def test_what_another_version_tells_is_said_to_be_that(around: Around, answer: M
 
 
 def test_lines_of_incidents_are_read_alike() -> None:
-    assert text_of(told_lines({"page": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
+    assert text_of(told_lines({"lines": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
     with pytest.raises(ServiceError, match="another version"):
         told_lines({"text": "No incidents.\n"})

@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.model.node import Node
 from exporter.model.settings import Limits
 from exporter.model.watchdog import WatchdogState
-from tests.builders import AT, CONTROL, DAEMON, SERVER, drifted, exited, idle, limited, no_daemon, told
+from tests.builders import AT, CONTROL, DAEMON, SERVER, drifted, exited, idle, limited, no_daemon, reduced
 from tests.test_metrics import families, samples, value
 
 OF_SERVER, OF_DEFAULTS = "cuda_mps_server_limits_drifted", "cuda_mps_daemon_limits_drifted"
@@ -44,7 +44,7 @@ def test_one_limit_that_has_drifted_is_enough_whatever_is_not_known_of_others() 
 
 
 def test_they_end_with_their_daemon_and_the_count_stays() -> None:
-    after = told(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=drifted()).node
+    after = reduced(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=drifted()).node
     assert not {OF_SERVER, OF_DEFAULTS} & families(after).keys()
     assert value(after, "cuda_mps_clients_before_limits_total", daemon=DAEMON) == 2
 

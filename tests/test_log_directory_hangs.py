@@ -89,9 +89,9 @@ def test_a_fault_and_the_end_of_another_daemon_are_reported(
 
 
 def test_the_finder_finds_all_daemons(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
-    finder = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
+    discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
-    finder.collect()
+    discovery.collect()
 
-    found = {name for name in finder.places if str(tmp_path) in name}
+    found = {name for name in discovery.locations if str(tmp_path) in name}
     assert found == {str(daemon.pipe_directory) for daemon in daemons}

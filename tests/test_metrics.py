@@ -47,10 +47,10 @@ from tests.builders import (
     no_nvml,
     node,
     process,
+    reduced,
     server_log,
     servers,
     three_clients,
-    told,
 )
 from tests.tools import needed
 
@@ -214,8 +214,8 @@ class TestEveryScene:
         """Read by its own, strict, parser."""
         present = scene()
         strict = openmetrics_of(present)
-        told = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
-        assert told == {
+        reduced = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
+        assert reduced == {
             (each.name, str(sorted(each.labels.items()))): each.value
             for one in families(present).values()
             for each in one.samples
@@ -240,7 +240,9 @@ class TestIdle:
             "expected": "true",
         }
 
-    @pytest.mark.parametrize("present", [idle(), told(*at_work()[:1], servers()).node], ids=("a server", "no server"))
+    @pytest.mark.parametrize(
+        "present", [idle(), reduced(*at_work()[:1], servers()).node], ids=("a server", "no server")
+    )
     def test_what_is_counted_is_there_at_0(self, present: Node) -> None:
         """Before anything happened, so that the first thing that happens is an increase."""
         assert value(present, "cuda_mps_clients_connected_total", daemon=DAEMON) == 0
@@ -263,7 +265,7 @@ class TestIdle:
 
     def test_a_default_directory_without_a_daemon_makes_no_series(self) -> None:
         """A node without MPS is not a node whose MPS is down."""
-        present = told(no_daemon(), start=node(DAEMON, expected=False)).node
+        present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
         assert not samples(present, "cuda_mps_daemon_up")
         assert not samples(present, "cuda_mps_clients_connected_total")
 
@@ -293,7 +295,7 @@ class TestThreeClients:
 
     def test_whom_each_would_take_along(self) -> None:
         """The one on both GPUs joins the others; one that has no series of its own counts all the same."""
-        late = told(*server_log(active(700), at=AT + 100), gpu_reading([600, 601, 700]), start=three_clients()).node
+        late = reduced(*server_log(active(700), at=AT + 100), gpu_reading([600, 601, 700]), start=three_clients()).node
         for present, others in ((three_clients(), 2), (late, 3)):
             falling = families(present, min_age=15)["cuda_mps_client_failure_domain_clients"].samples
             assert [each.value for each in falling] == [others] * 3
@@ -301,7 +303,7 @@ class TestThreeClients:
     def test_nobody_is_taken_along_on_a_gpu_of_ones_own(self) -> None:
         """The process beside MPS is not counted: it has no part in their faults."""
         apart = gpu_reading({602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1)
-        others = samples(told(apart, start=three_clients()).node, "cuda_mps_client_failure_domain_clients")
+        others = samples(reduced(apart, start=three_clients()).node, "cuda_mps_client_failure_domain_clients")
         assert {each.labels["client"].partition("-")[0]: each.value for each in others} == {
             "600": 1,
             "601": 1,
@@ -318,7 +320,7 @@ class TestThreeClients:
 
     def test_a_client_has_series_of_its_own_from_an_age_on_and_is_counted_at_once(self) -> None:
         """Short-lived ones would make series without end."""
-        present = told(process(), *server_log(active(700), at=AT + 100), start=three_clients()).node
+        present = reduced(process(), *server_log(active(700), at=AT + 100), start=three_clients()).node
         infos = families(present, min_age=15)["cuda_mps_client_info"].samples
         assert {each.labels["pid"] for each in infos} == {"600", "601", "602"}
         assert value(present, "cuda_mps_server_clients", server=str(SERVER)) == 4
@@ -328,7 +330,7 @@ class TestThreeClients:
         ids = {
             each.labels["client"]
             for ticks in (1, 2)
-            for each in samples(told(*at_work(CLIENT), process(ticks=ticks)).node, "cuda_mps_client_info")
+            for each in samples(reduced(*at_work(CLIENT), process(ticks=ticks)).node, "cuda_mps_client_info")
         }
         assert len(ids) == 2
 
@@ -351,17 +353,17 @@ class TestFull:
 
     def test_the_limit_is_the_documented_one(self) -> None:
         """For an H200 and CUDA 13.0."""
-        assert value(told(*at_work(), gpu_reading()).node, "cuda_mps_server_clients_limit") == 48
+        assert value(reduced(*at_work(), gpu_reading()).node, "cuda_mps_server_clients_limit") == 48
 
     def test_the_limit_in_the_server_log_outweighs_the_documented_one(self) -> None:
         """The server knows best."""
         said = "Failed to accept new client. Maximum number of clients (16) reached."
-        present = told(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(said)).node
+        present = reduced(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(said)).node
         assert value(present, "cuda_mps_server_clients_limit") == 16
 
     def test_an_unknown_limit_has_no_series(self) -> None:
         """A guess would be worse than nothing."""
-        assert not samples(told(*at_work()).node, "cuda_mps_server_clients_limit")
+        assert not samples(reduced(*at_work()).node, "cuda_mps_server_clients_limit")
 
 
 class TestDaemonDead:
@@ -389,17 +391,17 @@ class TestDaemonDead:
 
     def test_back_again_the_death_still_shows(self) -> None:
         """Mended before the next scrape, it is still a death."""
-        back = told(*at_work(at=AT + 20), start=daemon_dead()).node
+        back = reduced(*at_work(at=AT + 20), start=daemon_dead()).node
         assert value(back, "cuda_mps_daemon_up") == 1
         assert value(back, "cuda_mps_daemon_losses_total", reason="died") == 1
         assert value(back, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
 
     def test_one_that_nobody_expected_is_told_of_for_five_minutes(self) -> None:
         """A job's own daemon ends with its job."""
-        start = told(*at_work(CLIENT), start=node(DAEMON, expected=False)).node
-        dead = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=start).node
+        start = reduced(*at_work(CLIENT), start=node(DAEMON, expected=False)).node
+        dead = reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=start).node
         assert value(dead, "cuda_mps_daemon_losses_total", reason="died") == 1
-        assert not samples(told(look(at=AT + 400), start=dead).node, "cuda_mps_daemon_losses_total")
+        assert not samples(reduced(look(at=AT + 400), start=dead).node, "cuda_mps_daemon_losses_total")
 
 
 class TestBlind:
@@ -440,12 +442,12 @@ class TestBlind:
 
     def test_one_that_never_saw_has_no_last_success(self) -> None:
         """Zero would be 1970."""
-        present = told(look(problem=failure("NVML is not there"))).node
+        present = reduced(look(problem=failure("NVML is not there"))).node
         assert not samples(present, "cuda_mps_exporter_source_last_success_timestamp_seconds")
 
     def test_read_again_the_values_are_back(self) -> None:
         """Nothing needs restarting."""
-        back = told(gpu_reading({600: 1540}, at=AT + 20), look(at=AT + 20), start=no_nvml()).node
+        back = reduced(gpu_reading({600: 1540}, at=AT + 20), look(at=AT + 20), start=no_nvml()).node
         assert value(back, "cuda_mps_gpu_up", gpu=GPU) == 1
         assert value(back, "cuda_mps_client_memory_used_bytes", gpu=GPU) == 1540 * MIB
 
@@ -478,13 +480,13 @@ class TestLimits:
             "Active Threads Percentage set to 50.0",
             "Device pinned memory limit for device 0 set to 0x80000000 bytes",
         )
-        several, single = told(*said, start=three_clients()).node, told(*said, start=idle()).node
+        several, single = reduced(*said, start=three_clients()).node, reduced(*said, start=idle()).node
         assert not by(several, "cuda_mps_server_pinned_memory_limit_bytes", "gpu")
         assert by(single, "cuda_mps_server_pinned_memory_limit_bytes", "gpu") == {GPU: 2 << 30}
 
     def test_they_end_with_their_daemon(self) -> None:
         """A daemon that is started again has its defaults anew."""
-        after = told(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=limited()).node
+        after = reduced(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=limited()).node
         assert not any("thread_ratio" in name or "pinned" in name for name in families(after))
 
 
@@ -496,7 +498,7 @@ def test_the_configuration_outweighs_what_a_server_says_of_its_places() -> None:
 
 
 def test_a_server_in_fault_says_so() -> None:
-    present = told(*at_work(CLIENT), *fault()).node
+    present = reduced(*at_work(CLIENT), *fault()).node
     states = by(present, "cuda_mps_server_state", "state")
     assert states == {"initializing": 0, "active": 0, "fault": 1}
 
@@ -509,40 +511,42 @@ def test_a_log_that_cannot_be_followed_says_so() -> None:
 def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
     sizes = "cuda_mps_daemon_log_size_bytes"
     assert by(three_clients(), sizes, "file", daemon=DAEMON) == {"control.log": 3 * MIB}
-    grown = told(LogFile(at=AT, daemon=DAEMON, file="control.log", size=7 * MIB), start=three_clients()).node
+    grown = reduced(LogFile(at=AT, daemon=DAEMON, file="control.log", size=7 * MIB), start=three_clients()).node
     assert by(grown, sizes, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
-    gone = told(LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("does not exist")), start=grown).node
+    gone = reduced(
+        LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("does not exist")), start=grown
+    ).node
     assert not samples(gone, sizes)
 
 
 def test_a_log_has_its_unread_bytes_unless_it_hangs() -> None:
     unread = "cuda_mps_daemon_log_unread_bytes"
-    flooded = told(LogFile(at=AT, daemon=DAEMON, file="control.log", unread=7 * MIB), start=three_clients()).node
+    flooded = reduced(LogFile(at=AT, daemon=DAEMON, file="control.log", unread=7 * MIB), start=three_clients()).node
     assert by(flooded, unread, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
 
     hangs = SourceReading(at=AT, name="log", seconds=5.0, daemon=DAEMON, problem=HANGS)
-    stuck = told(hangs, start=flooded).node
+    stuck = reduced(hangs, start=flooded).node
     assert not samples(stuck, unread)
     assert by(stuck, "cuda_mps_exporter_log_followed", "file") == {"control.log": 0, "server.log": 0}
 
 
 def test_lines_that_were_only_counted_are_unrecognized_lines() -> None:
-    start = told(*control_log("what is this?"), start=three_clients()).node
+    start = reduced(*control_log("what is this?"), start=three_clients()).node
     seen = LogUnrecognized(at=AT, daemon=DAEMON, file="control.log", lines=1000)
     before = value(start, "cuda_mps_exporter_log_lines_total", file="control.log")
-    counted = told(seen, start=start).node
+    counted = reduced(seen, start=start).node
     assert value(counted, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1001
     assert value(counted, "cuda_mps_exporter_log_lines_total", file="control.log") == before + 1000
 
 
 def test_a_snapshot_says_as_of_when_it_is() -> None:
     name = "cuda_mps_exporter_snapshot_timestamp_seconds"
-    assert value(told(look(at=AT + 7), start=three_clients()).node, name) == AT + 7
+    assert value(reduced(look(at=AT + 7), start=three_clients()).node, name) == AT + 7
     assert not samples(Node(), name)
 
 
 def test_lines_that_nobody_knows_are_counted_beside_all() -> None:
-    present = told(*control_log("UI closed", "what is this?")).node
+    present = reduced(*control_log("UI closed", "what is this?")).node
     assert value(present, "cuda_mps_exporter_log_lines_total", file="control.log") == 2
     assert value(present, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1
 
@@ -550,7 +554,7 @@ def test_lines_that_nobody_knows_are_counted_beside_all() -> None:
 def test_lines_that_were_lost_are_counted_from_0_on() -> None:
     start = three_clients()
     assert value(start, "cuda_mps_exporter_log_lines_lost_total", file="control.log") == 0
-    present = told(LogGap(at=AT, daemon=DAEMON, file="control.log", lines=71), start=start).node
+    present = reduced(LogGap(at=AT, daemon=DAEMON, file="control.log", lines=71), start=start).node
     assert value(present, "cuda_mps_exporter_log_lines_lost_total", file="control.log") == 71
 
 
@@ -560,7 +564,7 @@ class TestHostileNames:
 
     def scene(self, name: str) -> Node:
         """A node on which everything that can be named has this name."""
-        return told(
+        return reduced(
             *at_work(CLIENT),
             process(user=name, command=name),
             gpu_reading([CLIENT], name=name),

@@ -93,20 +93,22 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     mps.start()
     link = tmp_path / "link"
     link.symlink_to(mps.pipe_directory)
-    places = {name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))}
+    locations = {
+        name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))
+    }
     files = PidFiles(Proc(Path("/proc"), SystemClock()), SystemClock())
 
-    seen = {each.daemon: each for each in files.changed(places)}
+    seen = {each.daemon: each for each in files.changed(locations)}
 
     assert (seen["a"].pid, seen["a"].same_as) == (mps.pid, None)
     assert (seen["b"].pid, seen["b"].same_as) == (None, "a")
     assert files.all_found
     assert files.problem == SHARED
-    assert files.changed(places) == []
+    assert files.changed(locations) == []
 
     link.unlink()
     link.mkdir()
-    (again,) = files.changed(places)
+    (again,) = files.changed(locations)
     assert (again.daemon, again.pid, again.same_as) == ("b", None, None)
     assert files.problem is None
 

@@ -29,8 +29,8 @@ from tests.builders import (
     node,
     owned,
     process,
+    reduced,
     three_clients,
-    told,
 )
 
 Series = dict[tuple[str, ...], float]
@@ -73,13 +73,13 @@ def test_a_pod_has_its_name_where_that_was_found() -> None:
 
 
 def test_a_client_whose_process_is_not_known_belongs_to_nobody() -> None:
-    (rest,) = infos(told(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
+    (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
     assert set(rest) == {""}
 
 
 def test_another_process_of_the_same_pid_has_owners_of_its_own() -> None:
-    first = told(*at_work(CLIENT), process(ticks=1, cgroup=JOB_CGROUP)).node
-    again = told(process(ticks=2, cgroup=SERVICE_CGROUP, at=AT + 5), *at_work(CLIENT, at=AT + 6), start=first).node
+    first = reduced(*at_work(CLIENT), process(ticks=1, cgroup=JOB_CGROUP)).node
+    again = reduced(process(ticks=2, cgroup=SERVICE_CGROUP, at=AT + 5), *at_work(CLIENT, at=AT + 6), start=first).node
     assert infos(first, "unit", "slurm_job_id") == {str(CLIENT): ("slurmstepd.scope", "42")}
     assert infos(again, "unit", "slurm_job_id") == {str(CLIENT): ("train.service", "")}
     assert series(View(again), "cuda_mps_workload_clients", "workload") == {("train.service",): 1}
@@ -139,7 +139,7 @@ def test_those_beside_mps_and_the_server_are_no_clients() -> None:
 
 
 def test_a_gpu_that_was_not_read_has_no_memory_of_anybody() -> None:
-    blind = told(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
+    blind = reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
 
@@ -151,7 +151,7 @@ def test_young_clients_count_at_once() -> None:
 
 
 def test_who_has_left_is_gone() -> None:
-    left = told(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
+    left = reduced(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
     clients = series(View(left), "cuda_mps_workload_clients", "workload")
     assert (clients[POD,], clients["alice",]) == (1, 1)
     assert ("42",) not in clients
@@ -159,12 +159,12 @@ def test_who_has_left_is_gone() -> None:
 
 def test_names_that_look_the_same_once_cut_are_one_owner() -> None:
     users = {600: "x" * 200, 601: "x" * 300}
-    present = told(*at_work(*users), *(process(pid, user=user) for pid, user in users.items())).node
+    present = reduced(*at_work(*users), *(process(pid, user=user) for pid, user in users.items())).node
     assert series(View(present), "cuda_mps_workload_clients", "workload") == {("x" * 128,): 2}
 
 
 def test_the_longest_connected_have_series_and_the_rest_are_counted() -> None:
-    present = told(*at_work(701, 700), *at_work(701, 700, 600, 601, at=AT + 10)).node
+    present = reduced(*at_work(701, 700), *at_work(701, 700, 600, 601, at=AT + 10)).node
     view = View(present, max_clients=3)
     assert series(view, "cuda_mps_client_info", "pid") == {("700",): 1, ("701",): 1, ("600",): 1}
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 1}
@@ -178,14 +178,14 @@ def test_all_families_about_clients_show_the_same_ones() -> None:
 
 
 def test_whoever_comes_puts_out_nobody() -> None:
-    before = told(*at_work(700, 701)).node
-    after = told(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
+    before = reduced(*at_work(700, 701)).node
+    after = reduced(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
     shown = series(View(before, max_clients=2), "cuda_mps_client_info", "pid")
     assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
 
 
 def test_it_matters_who_came_first_and_not_to_which_daemon() -> None:
-    present = told(
+    present = reduced(
         *at_work(600, at=AT + 10), *at_work(700, at=AT, daemon="/run/other"), start=node(DAEMON, "/run/other")
     ).node
     assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
@@ -211,26 +211,26 @@ def test_workloads_have_series_if_no_client_is_old_enough_for_its_own() -> None:
 
 
 def test_a_pod_without_a_name_is_asked_for_until_it_has_one() -> None:
-    present = told(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
+    present = reduced(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
     assert nameless_pods(present) == {POD}
-    named = told(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
+    named = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
     assert nameless_pods(named) == frozenset()
 
 
 def test_a_name_is_forgotten_with_the_last_process_of_its_pod() -> None:
-    one_left = told(exited(600), look(), start=owned()).node
+    one_left = reduced(exited(600), look(), start=owned()).node
     assert set(one_left.pods) == {POD}
-    none_left = told(exited(601), look(), start=one_left).node
+    none_left = reduced(exited(601), look(), start=one_left).node
     assert not none_left.pods
 
 
 def test_a_name_that_nobody_asked_for_is_forgotten() -> None:
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
-    assert not told(stray, gpu_reading()).node.pods
+    assert not reduced(stray, gpu_reading()).node.pods
 
 
 def test_clients_that_connected_are_counted_by_owner_even_when_they_have_left() -> None:
-    left = told(*(exited(pid) for pid in (600, 601)), start=owned()).node
+    left = reduced(*(exited(pid) for pid in (600, 601)), start=owned()).node
     counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
     assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
     assert sum(counted.values()) == 8

@@ -48,7 +48,7 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert "sheet" in service._status()
+    assert "text" in service._status()
 
     clock.time += HEALTHY_SECONDS
 
@@ -58,7 +58,7 @@ def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
 def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_anybody() -> None:
     clock, inbox, wishes = HandClock(), Inbox(), Wishes()
     tools = Tools(clock=clock, proc=Proc(Path("/proc"), clock), client=lambda *_: pytest.fail("asked"), path="")
-    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: on_host(name, Path("/a"), Path("/b")))
+    hands = ActionRunner(tools, inbox=inbox, location=lambda name, _: on_host(name, Path("/a"), Path("/b")))
     service = Service(config(), Node(), CollectorPool(()), inbox, clock, hands=hands)
     assert service._goes_on(wishes)
 

@@ -22,7 +22,7 @@ def breaks() -> dict[str, object]:
 
 
 def repeat(*, word: str, times: int) -> dict[str, object]:
-    return {"said": word * times}
+    return {"message": word * times}
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ def test_a_command_is_answered(directory: Path) -> None:
 
 
 def test_a_command_may_have_arguments(directory: Path) -> None:
-    assert ask_service(directory, "repeat", PATIENCE, word="well", times=2) == {"said": "wellwell"}
+    assert ask_service(directory, "repeat", PATIENCE, word="well", times=2) == {"message": "wellwell"}
     assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
 
 
 def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path) -> None:
     """It may have less rights than who asks it."""
     said = ask_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
-    assert said == {"said": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
+    assert said == {"message": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
 
 
 def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from exporter.cli import main
 from exporter.model.node import Node
 from exporter.report import objects, status_text
-from exporter.report.incident_filter import Wanted
+from exporter.report.incident_filter import IncidentFilter
 from exporter.service_socket import ServiceSocket
 from tests.builders import DAEMON, held_up
 from tests.incidents import blocked
@@ -51,17 +51,17 @@ def service(tmp_path: Path) -> Iterator[Path]:
     """The runtime directory of a stand-in for the service, which answers every command that asks it."""
     node: Node = held_up()
     commands = {
-        "status": lambda **asked: status_text.told(node, **asked),
-        "incidents": lambda as_json, width, **wanted: objects.told(
+        "status": lambda **asked: status_text.status_answer(node, **asked),
+        "incidents": lambda as_json, width, **wanted: objects.incidents_answer(
             [blocked()],
-            Wanted(**wanted),
+            IncidentFilter(**wanted),
             as_json=as_json,
             now=node.at,
             address_of=lambda _: None,
             width=width,
         ),
-        "pause": lambda: {"said": "paused"},
-        "resume": lambda: {"said": "resumed"},
+        "pause": lambda: {"message": "paused"},
+        "resume": lambda: {"message": "resumed"},
     }
     answering = ServiceSocket(tmp_path, commands)
     answering.open()

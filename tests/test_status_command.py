@@ -21,7 +21,7 @@ from exporter.model.node import Node
 from exporter.report import status_text
 from exporter.service import Service
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, three_clients, told
+from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents import HOSTILE
@@ -79,7 +79,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, ask: Ask, *arguments: str) ->
 def test_piped_it_is_the_table_as_it_is_and_nothing_else(running: Running, ask: Ask) -> None:
     running.knows(held_up())
 
-    assert ask() == (1, status_text.table(held_up()), "")
+    assert ask() == (1, status_text.status_table(held_up()), "")
 
 
 def test_colours_can_be_had_anywhere(running: Running, ask: Ask) -> None:
@@ -88,7 +88,7 @@ def test_colours_can_be_had_anywhere(running: Running, ask: Ask) -> None:
     _, said, _ = ask("--color=always")
 
     assert "\x1b[1;31mfault\x1b[0m" in said
-    assert SEQUENCE.sub("", said) == status_text.table(held_up())
+    assert SEQUENCE.sub("", said) == status_text.status_table(held_up())
 
 
 def test_at_a_terminal_the_head_comes_first_and_the_table_fits(
@@ -117,7 +117,7 @@ def test_at_a_glance(running: Running, ask: Ask) -> None:
 
 
 def test_one_daemon_alone(running: Running, ask: Ask) -> None:
-    running.knows(told(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
+    running.knows(reduced(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
 
     assert ask()[0] == 1
     code, said, _ = ask("--daemon", "/run/other")
@@ -138,7 +138,7 @@ def test_for_programs(running: Running, ask: Ask) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str, arguments: tuple[str, ...]) -> None:
     who = process(600, user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n")
-    running.knows(told(who, start=three_clients()).node)
+    running.knows(reduced(who, start=three_clients()).node)
 
     assert all(line.isprintable() for line in SEQUENCE.sub("", ask(*arguments)[1]).split("\n"))
 
@@ -146,9 +146,9 @@ def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str, a
 @pytest.mark.parametrize("arguments", [(), ("--color=always",)])
 def test_nor_does_whoever_poses_as_the_service(tmp_path: Path, ask: Ask, arguments: tuple[str, ...]) -> None:
     """It may have less rights than who asks it."""
-    evil: dict[str, Any] = {"pieces": [{"text": "\x1b[2J\x9b31m\u202e\na", "tone": "bad"}]}
+    evil: dict[str, Any] = {"pieces": [{"text": "\x1b[2J\x9b31m\u202e\na", "style": "error"}]}
     sheet = {"at": 0.0, "head": [], "table": [evil], "troubles": [evil], "past": []}
-    service = ServiceSocket(tmp_path, {"status": lambda **_: {"sheet": sheet, "exit_code": 0}})
+    service = ServiceSocket(tmp_path, {"status": lambda **_: {"text": sheet, "exit_code": 0}})
     service.open()
     _, said, _ = ask(*arguments)
     service.close()

@@ -22,9 +22,9 @@ from tests.builders import (
     idle,
     node,
     quarantined,
+    reduced,
     suspended,
     three_clients,
-    told,
     watched,
 )
 
@@ -56,7 +56,7 @@ def test_where_there_is_no_watchdog_nothing_is_told_of_one() -> None:
 
 
 def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
-    assert shown(told(*at_work(), start=node(expected=False)).node) == {}
+    assert shown(reduced(*at_work(), start=node(expected=False)).node) == {}
 
 
 def test_the_mode_is_the_daemons_own_where_it_has_one() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.model.node import Node
-from tests.builders import AT, at_its_doors, at_work, exited, look, process, three_clients, told
+from tests.builders import AT, at_its_doors, at_work, exited, look, process, reduced, three_clients
 from tests.test_metrics import by, samples, value
 from tests.works import boot_ns, reading, work
 
@@ -34,7 +34,7 @@ def test_without_the_doors_there_is_nothing_rather_than_0() -> None:
 
 
 def test_of_a_client_that_is_not_watched_there_is_nothing(present: Node) -> None:
-    later = told(reading(AT + 3, work(600, kernels=12_001)), start=present).node
+    later = reduced(reading(AT + 3, work(600, kernels=12_001)), start=present).node
 
     assert set(by(later, LAUNCHES, "client")) == {BUSY}
 
@@ -42,39 +42,39 @@ def test_of_a_client_that_is_not_watched_there_is_nothing(present: Node) -> None
 def test_what_another_had_launched_who_had_the_pid_is_not_shown() -> None:
     early = reading(AT + 2, work(600, first_ns=1, kernels=9))
 
-    assert samples(told(early, start=three_clients()).node, LAUNCHES) == []
+    assert samples(reduced(early, start=three_clients()).node, LAUNCHES) == []
 
 
 def test_a_pid_that_is_used_again_has_another_series_from_0(present: Node) -> None:
     ticks = boot_ns(AT + 3) // 10_000_000
     new = (exited(600, at=AT + 3), process(600, at=AT + 3, ticks=ticks), *at_work(600, 601, 602, at=AT + 3.5))
     seen = reading(AT + 4, work(600, first_ns=boot_ns(AT + 3.2), kernels=1), watched=(601,))
-    counted = by(told(*new, seen, start=present).node, LAUNCHES, "client", kind="kernel")
+    counted = by(reduced(*new, seen, start=present).node, LAUNCHES, "client", kind="kernel")
 
     assert BUSY not in counted
     assert sorted(counted.values()) == [0, 1]
 
 
 def test_of_an_eye_that_has_failed_nothing_is_told_as_of_now(present: Node) -> None:
-    assert samples(told(look(at=AT + 60), start=present).node, LAUNCHES) == []
+    assert samples(reduced(look(at=AT + 60), start=present).node, LAUNCHES) == []
 
 
 def test_lost_launches_are_counted_for_all(present: Node) -> None:
     assert value(present, LOST) == 0
-    assert value(told(reading(AT + 3, lost=7), start=present).node, LOST) == 7
+    assert value(reduced(reading(AT + 3, lost=7), start=present).node, LOST) == 7
 
 
 def test_how_much_of_the_last_minute_is_watched() -> None:
     """All of it; half of it, since a client launches too much; and what was before the last minute counts no more."""
     resting = [reading(AT + second, seconds=float(second % 2)) for second in range(200, 301)]
     whole = [reading(AT + second) for second in range(100, 200)]
-    assert value(told(*whole, start=three_clients()).node, WATCHED) == 1
-    assert value(told(*whole, *resting, start=three_clients()).node, WATCHED) == pytest.approx(0.5, abs=0.02)
+    assert value(reduced(*whole, start=three_clients()).node, WATCHED) == 1
+    assert value(reduced(*whole, *resting, start=three_clients()).node, WATCHED) == pytest.approx(0.5, abs=0.02)
 
 
 def test_of_one_reading_nothing_is_told_nor_of_an_old_one() -> None:
-    one = told(reading(AT + 1), start=three_clients()).node
-    two = told(reading(AT + 2), start=one).node
+    one = reduced(reading(AT + 1), start=three_clients()).node
+    two = reduced(reading(AT + 2), start=one).node
     assert samples(one, WATCHED) == []
     assert value(two, WATCHED) == 1
-    assert samples(told(look(at=AT + 60), start=two).node, WATCHED) == []
+    assert samples(reduced(look(at=AT + 60), start=two).node, WATCHED) == []

@@ -35,13 +35,13 @@ _LONGEST_OF_A_PROCESS = 4096
 File = tuple[str, bytes]
 
 
-def snapshot(action: Action, node: Node, place: DaemonLocation, *, proc: Path, kmsg: Path | None) -> Iterator[File]:
+def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path, kmsg: Path | None) -> Iterator[File]:
     """The files, by name: those first that are soonest gone. Raises nothing for what cannot be read."""
     daemon = node.daemons.get(action.daemon)
     pids = [] if daemon is None else _pids(daemon)
     yield "processes.txt", b"".join(_of_process(proc, pid) for pid in pids[:MOST_PROCESSES])
     for name in (*FILES, STDOUT):
-        tail = _tail(place.log, name)
+        tail = _tail(location.log, name)
         if tail is not None:
             yield name, tail
     yield "node.json", _known(action, node, pids)
@@ -147,7 +147,7 @@ class Evidence:
         self._thinning = threading.Lock()
         self._log = structlog.get_logger()
 
-    def save(self, action: Action, node: Node, place: DaemonLocation) -> str | None:
+    def save(self, action: Action, node: Node, location: DaemonLocation) -> str | None:
         """Save what is known now, and say where; None where that failed, or takes too long. It is logged then."""
         path = self._directory / f"{_safe(action.daemon)}-{_stamp(self._clock.now())}"
         if not self._room.acquire(blocking=False):
@@ -155,7 +155,7 @@ class Evidence:
             return None
         saved: SimpleQueue[str | None] = SimpleQueue()
         thread = threading.Thread(
-            target=self._save, args=(action, node, place, path, saved), name="evidence", daemon=True
+            target=self._save, args=(action, node, location, path, saved), name="evidence", daemon=True
         )
         try:
             thread.start()
@@ -168,10 +168,10 @@ class Evidence:
         return None
 
     def _save(
-        self, action: Action, node: Node, place: DaemonLocation, path: Path, saved: SimpleQueue[str | None]
+        self, action: Action, node: Node, location: DaemonLocation, path: Path, saved: SimpleQueue[str | None]
     ) -> None:
         try:
-            _write(path, snapshot(action, node, place, proc=self._proc, kmsg=self._kmsg))
+            _write(path, snapshot(action, node, location, proc=self._proc, kmsg=self._kmsg))
             saved.put(str(path))
             with self._thinning:
                 _thin_out(self._directory)

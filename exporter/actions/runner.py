@@ -54,7 +54,7 @@ class StepRunner:
         self,
         action: Action,
         node: Node,
-        place: DaemonLocation,
+        location: DaemonLocation,
         *,
         tools: Tools,
         patience: Deadline,
@@ -64,7 +64,7 @@ class StepRunner:
         self.evidence: str | None = None
         self._action = action
         self._node = node
-        self._place = place
+        self._location = location
         self._tools = tools
         self._patience = patience
         self._tell = tell
@@ -85,10 +85,10 @@ class StepRunner:
         match step:
             case SaveEvidence():
                 if tools.evidence is not None:
-                    self.evidence = tools.evidence.save(self._action, self._node, self._place)
+                    self.evidence = tools.evidence.save(self._action, self._node, self._location)
                 return None
             case EndProcess():
-                return end_process(step, pipe=self._place.pipe, proc=tools.proc, patience=patience)
+                return end_process(step, pipe=self._location.pipe, proc=tools.proc, patience=patience)
             case RestartUnit():
                 self._appearing = True
                 return restart_unit(step, systemctl=tools.systemctl, path=tools.path, patience=patience)
@@ -102,15 +102,15 @@ class StepRunner:
 
     def _refused(self, step: RunCommand) -> Reason | None:
         """Return why no daemon may be started there: that user controls a daemon in a directory of another user."""
-        if not may_run(self._place, step.uid):
+        if not may_run(self._location, step.uid):
             return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)
-        foreign = foreign_user(self._place)
+        foreign = foreign_user(self._location)
         if foreign is None:
             return None
-        return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self._place.pipe), uid=foreign)
+        return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self._location.pipe), uid=foreign)
 
     def _give(self, command: str) -> Reason | None:
-        client = self._tools.client(self._place, command_deadline(command), self._asker())
+        client = self._tools.client(self._location, command_deadline(command), self._asker())
         with self._patience.ended_by(client.close):
             reply = give_command(
                 client, command, clock=self._tools.clock, patience=self._patience, appearing=self._appearing
@@ -138,11 +138,11 @@ MOST_AT_ONCE = 64
 class ActionRunner:
     """Does actions, and tells of it in the inbox: each reply of a daemon's, and at last that an action is done."""
 
-    def __init__(self, tools: Tools, *, inbox: Inbox, place: Callable[[str, Node], DaemonLocation]) -> None:
+    def __init__(self, tools: Tools, *, inbox: Inbox, location: Callable[[str, Node], DaemonLocation]) -> None:
         """`place` says where a daemon of a node is, by its name; it is asked in the thread of who wants it done."""
         self._tools = tools
         self._inbox = inbox
-        self._place = place
+        self._location = location
         self._patience = Deadline(tools.clock)
         self._lock = threading.Lock()
         self._under_way: dict[str, threading.Thread] = {}
@@ -151,7 +151,7 @@ class ActionRunner:
     def do(self, action: Action, node: Node) -> None:
         """Begin an action, and return at once. What cannot be begun is told as done, with its problem."""
         try:
-            problem = self._begin(action, node, self._place(action.daemon, node))
+            problem = self._begin(action, node, self._location(action.daemon, node))
         except Exception as error:  # noqa: BLE001 (a defect of ours costs this action, not the cycle)
             self._log.exception("action_not_begun", daemon=action.daemon, action=action.kind.value)
             problem = _unexpected(error)
@@ -172,9 +172,9 @@ class ActionRunner:
         for thread in threads:
             thread.join(max(0.0, ends - clock.monotonic()))
 
-    def _begin(self, action: Action, node: Node, place: DaemonLocation) -> Reason | None:
+    def _begin(self, action: Action, node: Node, location: DaemonLocation) -> Reason | None:
         """Begin an action. Return why that is not possible."""
-        thread = threading.Thread(target=self._run, args=(action, node, place), name="hand", daemon=True)
+        thread = threading.Thread(target=self._run, args=(action, node, location), name="hand", daemon=True)
         with self._lock:
             if self._patience.over:
                 return Reason(ReasonCode.EXPORTER_STOPPING)
@@ -189,9 +189,9 @@ class ActionRunner:
             self._under_way[action.daemon] = thread
         return None
 
-    def _run(self, action: Action, node: Node, place: DaemonLocation) -> None:
+    def _run(self, action: Action, node: Node, location: DaemonLocation) -> None:
         began = self._tools.clock.monotonic()
-        steps = StepRunner(action, node, place, tools=self._tools, patience=self._patience, tell=self._tell)
+        steps = StepRunner(action, node, location, tools=self._tools, patience=self._patience, tell=self._tell)
         try:
             # What this process may, the programs that it starts must not; each thread has a set of its own.
             keep_capabilities_from_children()

@@ -91,7 +91,7 @@ _STOPPED = "Tt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Request:
     """Commands to give, and the processes that they concern: the daemon's own and its servers."""
 
     commands: tuple[str, ...] = ()
@@ -130,23 +130,23 @@ class ControlClient:
         self._lock = lock
         self._runtime_directory = runtime_directory
         self._user = user
-        self._place = on_host(daemon, pipe_directory, pipe_directory)
+        self._location = on_host(daemon, pipe_directory, pipe_directory)
         self._proc = proc
-        self._wish = Wish()
+        self._request = Request()
         self._probes_unanswered = 0
         self._next_probe = float("-inf")
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def move(self, place: DaemonLocation) -> None:
+    def set_location(self, location: DaemonLocation) -> None:
         """The daemon's place is now this, from the next command on."""
-        self._place = place
+        self._location = location
 
-    def want(
+    def request(
         self, commands: tuple[str, ...], *, process: ProcessIdentity | None = None, servers: Iterable[int] = ()
     ) -> None:
         """Say what to ask at the next look; `process` and `servers` are the daemon's, as far as they are known."""
-        self._wish = Wish(commands=commands, process=process, servers=frozenset(servers))
+        self._request = Request(commands=commands, process=process, servers=frozenset(servers))
 
     def collect(self) -> Reading:
         """Ask what is wanted; after a command that got no answer, nothing more.
@@ -154,13 +154,13 @@ class ControlClient:
         A question is not asked if it would make the daemon wait for a server that is stopped: the daemon would hang for
         every other process too (measured, R580). The core knows states of half a second ago; this is the last look.
         """
-        wish, self._wish = self._wish, Wish()
-        if foreign_listener(self._place) is not None:
+        request, self._request = self._request, Request()
+        if foreign_listener(self._location) is not None:
             return Reading()
         seen: list[Observation] = []
         problem: Problem | None = None
-        for command in () if self._closed else wish.commands:
-            stopped = self._stopped_server(command, wish.servers)
+        for command in () if self._closed else request.commands:
+            stopped = self._stopped_server(command, request.servers)
             if stopped is not None:
                 seen.append(stopped)
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
@@ -170,7 +170,7 @@ class ControlClient:
             problem = self._problem(reply) or problem
             found = query_outcome(reply.exit_code, reply.stderr)
             if found is QueryOutcome.TIMED_OUT:
-                seen.extend(self._probed(wish.process))
+                seen.extend(self._probed(request.process))
             else:
                 self._probes_unanswered = 0
             if found is not QueryOutcome.ANSWERED:
@@ -192,7 +192,7 @@ class ControlClient:
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
-        listening, answers = probe(self._place.pipe)
+        listening, answers = probe(self._location.pipe)
         self._probes_unanswered = self._probes_unanswered + 1 if answers is False else 0
         self._next_probe = now + LATER_PROBE_SECONDS
         channel = None
@@ -213,7 +213,7 @@ class ControlClient:
 
         A daemon of a user who may not run the expected one is told nothing.
         """
-        foreign = foreign_listener(self._place)
+        foreign = foreign_listener(self._location)
         if foreign is not None:
             return self._unasked(command, f"the control socket belongs to UID {foreign}, who must not run this daemon")
         retrying = Retrying(
@@ -230,10 +230,10 @@ class ControlClient:
         return ControlReply(at=self._clock.now(), daemon=self.daemon, command=command, exit_code=127, stderr=why)
 
     def _ask_once(self, command: str) -> ControlReply:
-        place = self._place
-        with Approach(place, self._runtime_directory).opened() as way, self._alone(way):
+        location = self._location
+        with Approach(location, self._runtime_directory).opened() as way, self._alone(way):
             began = self._clock.monotonic()
-            exit_code, stdout, stderr = self._run(_spoken(command, place.namespace), way)
+            exit_code, stdout, stderr = self._run(_spoken(command, location.namespace), way)
         return ControlReply(
             at=self._clock.now(),
             daemon=self.daemon,
@@ -242,7 +242,7 @@ class ControlClient:
             stdout=stdout,
             stderr=stderr,
             seconds=round(self._clock.monotonic() - began, 6),
-            pids=_pids(stdout, place.namespace),
+            pids=_pids(stdout, location.namespace),
         )
 
     def _alone(self, way: Way) -> contextlib.AbstractContextManager[bool]:

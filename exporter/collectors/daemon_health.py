@@ -125,23 +125,23 @@ class ControlSockets:
         self._clock = clock
         self._told: dict[str, bool | None] = {}
 
-    def changed(self, places: Mapping[str, tuple[DaemonLocation, int | None]]) -> list[ControlSocket]:
+    def changed(self, locations: Mapping[str, tuple[DaemonLocation, int | None]]) -> list[ControlSocket]:
         """Those that are otherwise than at the last look, or new; each place is given with its daemon's PID."""
-        now = {name: self._listening(place, pid) for name, (place, pid) in places.items()}
+        now = {name: self._listening(location, pid) for name, (location, pid) in locations.items()}
         news = [name for name, listening in now.items() if name not in self._told or self._told[name] != listening]
         self._told = now
         at = self._clock.now()
         return [ControlSocket(at=at, daemon=name, listening=now[name]) for name in news]
 
-    def _listening(self, place: DaemonLocation, pid: int | None) -> bool | None:
+    def _listening(self, location: DaemonLocation, pid: int | None) -> bool | None:
         """None where the table cannot be read; or does not have it, and might be another namespace's."""
         table = self._proc.unix_sockets(INIT_PID if pid is None else pid)
         if table is None:
             return None
         paths = [path for path in listening_unix_sockets(table) if path.endswith(f"/{SOCKET}")]
-        if str(place.pipe.path / SOCKET) in paths or _is_among(paths, place.pipe):
+        if str(location.pipe.path / SOCKET) in paths or _is_among(paths, location.pipe):
             return True
-        return None if pid is None and place.pipe.root is not None else False
+        return None if pid is None and location.pipe.root is not None else False
 
 
 def _is_among(paths: list[str], pipe: Directory) -> bool:
@@ -164,9 +164,9 @@ class SessionHolders:
         self._clock = clock
         self._told: dict[str, SessionHolder] = {}
 
-    def changed(self, places: Iterable[DaemonLocation]) -> list[SessionHolder]:
+    def changed(self, locations: Iterable[DaemonLocation]) -> list[SessionHolder]:
         """Those of these places that are others than at the last look, or new."""
-        wanted = {place.name: place.pipe.identity() for place in places}
+        wanted = {location.name: location.pipe.identity() for location in locations}
         sessions = self._sessions() if wanted else {}
         now = {name: self._held_by(name, None if pipe is None else sessions.get(pipe)) for name, pipe in wanted.items()}
         news = [held for name, held in now.items() if name not in self._told or _who(self._told[name]) != _who(held)]
@@ -226,7 +226,7 @@ class DaemonHealth:
         """Say what is wanted, from the next look on."""
         self._wanted = wanted
 
-    def changed(self, places: Mapping[str, DaemonLocation]) -> list[Observation]:
+    def changed(self, locations: Mapping[str, DaemonLocation]) -> list[Observation]:
         """What is otherwise than it was. Whatever is newly wanted is looked at now."""
         wanted, before = self._wanted, self._looked_for
         self._looked_for = wanted
@@ -237,9 +237,9 @@ class DaemonHealth:
             news.extend(self._states.changed(wanted.states))
         if now >= self._holders_due or wanted.holders != before.holders:
             self._holders_due = now + HOLDERS_SECONDS
-            news.extend(self._holders.changed([places[name] for name in wanted.holders if name in places]))
+            news.extend(self._holders.changed([locations[name] for name in wanted.holders if name in locations]))
         if now >= self._sockets_due or wanted.sockets != before.sockets:
             self._sockets_due = now + SOCKETS_SECONDS
-            there = {name: (places[name], self._pid_files.pid(name)) for name in wanted.sockets if name in places}
+            there = {name: (locations[name], self._pid_files.pid(name)) for name in wanted.sockets if name in locations}
             news.extend(self._sockets.changed(there))
         return news

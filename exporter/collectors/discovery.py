@@ -35,7 +35,7 @@ LONGEST_PATH = 256
 
 def named_by(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
     """The directories with a control socket that these absolute globs name. /tmp is everybody's: links are not."""
-    return (_place(path) for path in _matches(patterns) if _is_pipe_directory(path))
+    return (_location(path) for path in _matches(patterns) if _is_pipe_directory(path))
 
 
 def declared_by_device_plugin(patterns: Sequence[str]) -> Sequence[DaemonLocation]:
@@ -45,7 +45,7 @@ def declared_by_device_plugin(patterns: Sequence[str]) -> Sequence[DaemonLocatio
     removes it after it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later). Only root
     and the exporter's own user can declare a daemon so.
     """
-    declared = (_place(path) for path in _matches(patterns) if path.name == "pipe" and _is_started(path.parent))
+    declared = (_location(path) for path in _matches(patterns) if path.name == "pipe" and _is_started(path.parent))
     return tuple(itertools.islice(declared, MOST_DECLARED))
 
 
@@ -57,7 +57,7 @@ def _matches(patterns: Sequence[str]) -> Iterator[Path]:
                 yield path
 
 
-def _place(path: Path) -> DaemonLocation:
+def _location(path: Path) -> DaemonLocation:
     return on_host(str(path), path, _log_directory_beside(path))
 
 
@@ -168,7 +168,7 @@ def _ranked(candidates: Iterable[Candidate]) -> Iterator[tuple[int, str]]:
 class _Finding:
     """A place where a daemon was last seen to run at `at`, on the monotonic clock."""
 
-    place: DaemonLocation
+    location: DaemonLocation
     at: float
     candidate: Candidate
 
@@ -186,7 +186,7 @@ class Discovery:
         clock: Clock,
     ) -> None:
         """`patterns` are absolute globs of pipe directories; unless `anywhere`, daemons are found in these alone."""
-        self._given = {place.name: place for place in given}
+        self._given = {location.name: location for location in given}
         self._patterns = patterns
         self._anywhere = anywhere
         self._proc = Proc(proc, clock)
@@ -196,12 +196,12 @@ class Discovery:
         self._met: set[tuple[int, int]] = set()
         self._told: Mapping[str, DaemonLocation] = {}
         self._declared: Mapping[str, DaemonFound] = {}
-        self.places: Mapping[str, DaemonLocation] = dict(self._given)
+        self.locations: Mapping[str, DaemonLocation] = dict(self._given)
         """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
 
-    def give(self, places: Sequence[DaemonLocation]) -> None:
+    def set_named(self, locations: Sequence[DaemonLocation]) -> None:
         """Say which places have names already, from the next look on."""
-        self._given = {place.name: place for place in places}
+        self._given = {location.name: location for location in locations}
 
     def collect(self) -> Reading:
         """The places that are new, or others than they were."""
@@ -217,9 +217,11 @@ class Discovery:
             looked_at[owner] += 1
             if looked_at[owner] > MOST_LOOKED_AT:
                 continue
-            place = self._place_of(daemon, known, daemons)
-            if place is not None:
-                running.setdefault(place.name, (place, daemon, self._candidate(place.name, owner, daemon, now)))
+            location = self._place_of(daemon, known, daemons)
+            if location is not None:
+                running.setdefault(
+                    location.name, (location, daemon, self._candidate(location.name, owner, daemon, now))
+                )
             elif daemon.environment is None:
                 problems.append(Problem(code=ProblemCode.PROCESS_NOT_READABLE, pid=daemon.pid))
             elif not others_can_be_reached():
@@ -228,20 +230,20 @@ class Discovery:
         gone = (each.candidate for name, each in self._found.items() if name not in running)
         admitted = shares.admitted((*gone, *(candidate for _, _, candidate in running.values())))
         self._found = {name: each for name, each in self._found.items() if name in admitted}
-        for name, (place, daemon, candidate) in running.items():
+        for name, (location, daemon, candidate) in running.items():
             if name in admitted:
-                self._found[name] = _Finding(self._settled(place, daemon), now, candidate)
+                self._found[name] = _Finding(self._settled(location, daemon), now, candidate)
         problems.append(
             shares.problem(candidate for name, (_, _, candidate) in running.items() if name not in admitted)
         )
         self._met = {daemon.identity for daemon in daemons}
-        self.places = {**self._given, **{name: each.place for name, each in self._found.items()}}
+        self.locations = {**self._given, **{name: each.location for name, each in self._found.items()}}
         return Reading((*self._news(), *self._declarations()), joined(problems))
 
     def _still_stands(self, finding: _Finding, now: float) -> bool:
         """Whether it is not too long ago, and the name not given to another directory since."""
-        given = self._given.get(finding.place.name, finding.place)
-        return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.place.pipe.path
+        given = self._given.get(finding.location.name, finding.location)
+        return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.location.pipe.path
 
     def _candidate(self, name: str, owner: str, daemon: ControlDaemon, now: float) -> Candidate:
         before = self._found.get(name)
@@ -263,15 +265,15 @@ class Discovery:
 
     def _news(self) -> Iterator[DaemonFound]:
         """Places that are new, or others; and a place's new daemon: the old one may be forgotten by now."""
-        before, self._told = self._told, self.places
-        for name, place in self.places.items():
+        before, self._told = self._told, self.locations
+        for name, location in self.locations.items():
             known = before.get(name)
-            if known is None or known.process != place.process or _told(known) != _told(place):
-                yield replace(_told(place), at=self._clock.now())
+            if known is None or known.process != location.process or _told(known) != _told(location):
+                yield replace(_told(location), at=self._clock.now())
 
     def _declarations(self) -> Iterator[DaemonFound]:
         """Yield the daemons that the node's device plugin no longer declares, then all that it declares."""
-        declared = {place.name: _told(place) for place in declared_by_device_plugin(self._patterns)}
+        declared = {location.name: _told(location) for location in declared_by_device_plugin(self._patterns)}
         withdrawn = {name: found for name, found in self._declared.items() if name not in declared}
         self._declared, now = declared, self._clock.now()
         for expected, found in ((False, withdrawn), (True, declared)):
@@ -279,12 +281,12 @@ class Discovery:
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Those that were given, that were found on this host before, and that a pattern names, in this order."""
-        before = (each.place for each in self._found.values() if each.place.pipe.root is None)
+        before = (each.location for each in self._found.values() if each.location.pipe.root is None)
         known: dict[Identity, DaemonLocation] = {}
-        for place in (*self._given.values(), *before, *named_by(self._patterns)):
-            identity = place.pipe.identity()
+        for location in (*self._given.values(), *before, *named_by(self._patterns)):
+            identity = location.pipe.identity()
             if identity is not None:
-                known.setdefault(identity, place)
+                known.setdefault(identity, location)
         return known
 
     def _place_of(
@@ -307,8 +309,8 @@ class Discovery:
         # Without a look at the directory: it may hang, and the finder looks for the daemons of everybody.
         log = Directory(Path(logs), None if self._is_ours(root) else root)
         if identity in known:
-            place = known[identity]
-            return place if place.name in self._given else replace(place, log=log)
+            location = known[identity]
+            return location if location.name in self._given else replace(location, log=log)
         if not self._anywhere:
             return None
         pipe = self._nearest(pipe)
@@ -342,25 +344,25 @@ class Discovery:
         container = _CONTAINER.search(daemon.facts.cgroup or "")
         return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
 
-    def _settled(self, place: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
+    def _settled(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
         """The place with its daemon; whose namespace is kept while it is the same, with all that it remembers."""
-        before = self.places.get(place.name, place).namespace
+        before = self.locations.get(location.name, location).namespace
         if daemon.depth < 2:
             namespace = None
         elif before is not None and before.is_of(daemon.pid):
             namespace = before
         else:
             namespace = PidNamespace(self._proc, daemon.pid, self._clock)
-        return replace(place, process=daemon.identity, namespace=namespace)
+        return replace(location, process=daemon.identity, namespace=namespace)
 
 
 def _by_pid_file(
-    daemon: ControlDaemon, places: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
+    daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
 ) -> DaemonLocation | None:
     """The one directory whose pid file names a daemon that cannot be looked into, and no other daemon."""
-    named = [place for place in places if pid_in(place.pipe) == daemon.own_pid]
+    named = [location for location in locations if pid_in(location.pipe) == daemon.own_pid]
     alike = [each for each in daemons if each.own_pid == daemon.own_pid]
-    mine = [place for place in named if owned(place.pipe, alike) == daemon]
+    mine = [location for location in named if owned(location.pipe, alike) == daemon]
     return mine[0] if len(mine) == 1 else None
 
 
@@ -373,11 +375,11 @@ def _owner(daemon: ControlDaemon) -> str:
     return f"UID {uid}"
 
 
-def _told(place: DaemonLocation) -> DaemonFound:
+def _told(location: DaemonLocation) -> DaemonFound:
     return DaemonFound(
         at=0.0,
-        daemon=place.name,
-        pipe_directory=str(place.pipe.path),
-        log_directory=str(place.log.path),
+        daemon=location.name,
+        pipe_directory=str(location.pipe.path),
+        log_directory=str(location.log.path),
         by=NamedBy.DISCOVERED,
     )

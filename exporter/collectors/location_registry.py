@@ -29,9 +29,9 @@ class Way:
 class Approach:
     """The way to one place. Raises nothing: where there is none, the child will say so."""
 
-    def __init__(self, place: DaemonLocation, runtime_directory: Path | None = None) -> None:
+    def __init__(self, location: DaemonLocation, runtime_directory: Path | None = None) -> None:
         """Directories of links are made in `runtime_directory`, or among the temporary files."""
-        self._place = place
+        self._location = location
         self._runtime_directory = runtime_directory
 
     @contextlib.contextmanager
@@ -41,14 +41,14 @@ class Approach:
             yield self._way(held)
 
     def _way(self, held: contextlib.ExitStack) -> Way:
-        pipe, process = self._place.pipe, self._place.process
+        pipe, process = self._location.pipe, self._location.process
         try:
             descriptor = held.enter_context(pipe.opened())
             found = os.fstat(descriptor)
         except OSError:
             return Way(str(pipe))
         identity = found.st_dev, found.st_ino
-        if self._place.namespace is not None and process is not None:
+        if self._location.namespace is not None and process is not None:
             with contextlib.suppress(OSError):
                 return Way(self._linked(descriptor, process[0], held), (descriptor,), identity)
         if pipe.root is None:
@@ -69,19 +69,19 @@ def _from_child(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-Places = Mapping[str, DaemonLocation]
+Locations = Mapping[str, DaemonLocation]
 
 
 class LocationRegistry:
     """Knows the places of all daemons: of those that have been named, on this host, and of those that were found."""
 
-    def __init__(self, *, finder: Discovery | None, processes: Processes, journal: Journal | None) -> None:
-        self._finder = finder
+    def __init__(self, *, discovery: Discovery | None, processes: Processes, journal: Journal | None) -> None:
+        self._discovery = discovery
         self._processes = processes
         self._journal = journal
-        self._places: Places = {}
+        self._locations: Locations = {}
 
-    def locate(self, daemons: Mapping[str, Daemon]) -> Places:
+    def locate(self, daemons: Mapping[str, Daemon]) -> Locations:
         """The places of these daemons; processes and journals are followed there from now on.
 
         A daemon whose log is in the journal has no log files in its place.
@@ -93,21 +93,23 @@ class LocationRegistry:
             for name, daemon in daemons.items()
             if not daemon.discovered
         }
-        found: Places = {}
-        if self._finder is not None:
-            self._finder.give(tuple(named.values()))
-            found = {name: place for name, place in self._finder.places.items() if name in daemons}
-            found = {name: _as_named(place, named.get(name)) for name, place in found.items()}
-        unfinished = {name: place for name, place in self._places.items() if _is_unfinished(daemons.get(name))}
+        found: Locations = {}
+        if self._discovery is not None:
+            self._discovery.set_named(tuple(named.values()))
+            found = {name: location for name, location in self._discovery.locations.items() if name in daemons}
+            found = {name: _as_named(location, named.get(name)) for name, location in found.items()}
+        unfinished = {name: location for name, location in self._locations.items() if _is_unfinished(daemons.get(name))}
         located = {**unfinished, **named, **found}
         units = {} if self._journal is None else _units(daemons)
         # The first of two names of one directory has the daemon: the name that somebody gave it.
-        places = {name: _settled(located[name], daemons[name], name in units) for name in (*named, *located)}
-        self._processes.attend(places)
-        self._places = places = {name: place for name, place in places.items() if daemons[name].runtime.same_as is None}
+        locations = {name: _settled(located[name], daemons[name], name in units) for name in (*named, *located)}
+        self._processes.set_locations(locations)
+        self._locations = locations = {
+            name: location for name, location in locations.items() if daemons[name].runtime.same_as is None
+        }
         if self._journal is not None:
             self._journal.follow(units)
-        return places
+        return locations
 
 
 def _as_named(found: DaemonLocation, named: DaemonLocation | None) -> DaemonLocation:
@@ -122,11 +124,11 @@ def _is_unfinished(daemon: Daemon | None) -> bool:
     )
 
 
-def _settled(place: DaemonLocation, daemon: Daemon, in_journal: bool) -> DaemonLocation:
+def _settled(location: DaemonLocation, daemon: Daemon, in_journal: bool) -> DaemonLocation:
     """Return the place with the daemon's log files, and with the users who may run it."""
     files = (STDOUT,) if daemon.runtime.foreground and daemon.runtime.stdout_in_file else FILES
     return replace(
-        place, logs=() if in_journal else files, expected=daemon.declared.expected, owner=daemon.declared.owner
+        location, logs=() if in_journal else files, expected=daemon.declared.expected, owner=daemon.declared.owner
     )
 
 

@@ -99,7 +99,7 @@ class LogCollector:
     inbox: Inbox
     clock: Clock
 
-    def move(self, location: DaemonLocation, part: float) -> None:
+    def set_location(self, location: DaemonLocation, part: float) -> None:
         """Follow the daemon to this location, with this part of the budgets of all daemons of its kind."""
         self.logs.part = part
         if location != self.logs.location:

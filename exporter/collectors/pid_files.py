@@ -17,26 +17,26 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _SOCKETS = ("control", "control_privileged")
 
 
-def may_run(place: DaemonLocation, uid: int | None) -> bool:
+def may_run(location: DaemonLocation, uid: int | None) -> bool:
     """Return whether a daemon of this user is the expected one. If none is expected, any user may run one there."""
-    if not place.expected or uid is None or uid in (0, os.geteuid(), place.owner):
+    if not location.expected or uid is None or uid in (0, os.geteuid(), location.owner):
         return True
-    return place.pipe.root is None and _is_given_to(place.pipe.path, uid)
+    return location.pipe.root is None and _is_given_to(location.pipe.path, uid)
 
 
-def foreign_listener(place: DaemonLocation) -> int | None:
+def foreign_listener(location: DaemonLocation) -> int | None:
     """Return the user to whom a control socket there belongs, if they may not run the daemon."""
-    return _foreign(place, _SOCKETS)
+    return _foreign(location, _SOCKETS)
 
 
-def foreign_user(place: DaemonLocation) -> int | None:
+def foreign_user(location: DaemonLocation) -> int | None:
     """Return the user to whom the pipe directory or a control socket belongs, if they may not run the daemon."""
-    return _foreign(place, (".", *_SOCKETS))
+    return _foreign(location, (".", *_SOCKETS))
 
 
-def _foreign(place: DaemonLocation, names: Iterable[str]) -> int | None:
-    owners = (place.pipe.owner(name) for name in names) if place.expected else ()
-    return next((uid for uid in owners if not may_run(place, uid)), None)
+def _foreign(location: DaemonLocation, names: Iterable[str]) -> int | None:
+    owners = (location.pipe.owner(name) for name in names) if location.expected else ()
+    return next((uid for uid in owners if not may_run(location, uid)), None)
 
 
 def _is_given_to(path: Path, uid: int) -> bool:
@@ -72,22 +72,22 @@ class PidFiles:
         self._identities: dict[str, Identity] = {}
         self._repeat_due = 0.0
 
-    def changed(self, places: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
+    def changed(self, locations: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
         """Return the daemons that changed or ended since the last call, and from time to time each one that runs."""
         repeat = self._clock.monotonic() >= self._repeat_due
         if repeat:
             self._repeat_due = self._clock.monotonic() + REPEAT_SECONDS
-        for name in self._found.keys() - places.keys():
+        for name in self._found.keys() - locations.keys():
             del self._found[name]
             self._identities.pop(name, None)
         changed: list[DaemonProcess] = []
-        for name, place in places.items():
+        for name, location in locations.items():
             before = self._found.get(name)
             if before is not None and before.pid is not None and self._lives(before.pid, before.start_ticks):
                 if repeat:
                     changed.append(replace(before, at=self._clock.now()))
                 continue
-            now = self._now(place)
+            now = self._now(location)
             if before is None or _news_of(before) != _news_of(now):
                 self._found[name] = now
                 changed.append(now)
@@ -112,52 +112,52 @@ class PidFiles:
         found = self._found.get(name)
         return None if found is None else found.pid
 
-    def _now(self, place: DaemonLocation) -> DaemonProcess:
+    def _now(self, location: DaemonLocation) -> DaemonProcess:
         """Who is behind a place now. One directory is one daemon: the first of two names of it has the daemon."""
-        identity = place.pipe.identity()
-        self._identities.pop(place.name, None)
+        identity = location.pipe.identity()
+        self._identities.pop(location.name, None)
         if identity is not None:
             first = next((name for name, known in self._identities.items() if known == identity), None)
             if first is not None:
-                return DaemonProcess(at=self._clock.now(), daemon=place.name, pid=None, same_as=first)
-            self._identities[place.name] = identity
-        daemon = self._daemon_of(place)
-        expected = daemon is not None and may_run(place, daemon.facts.uid)
-        return daemon.told(place.name) if daemon is not None and expected else self._nobody(place, daemon)
+                return DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None, same_as=first)
+            self._identities[location.name] = identity
+        daemon = self._daemon_of(location)
+        expected = daemon is not None and may_run(location, daemon.facts.uid)
+        return daemon.told(location.name) if daemon is not None and expected else self._nobody(location, daemon)
 
     def _lives(self, pid: int, start_ticks: int | None) -> bool:
         return self._proc.start_ticks(pid) == start_ticks
 
-    def _nobody(self, place: DaemonLocation, other: ControlDaemon | None) -> DaemonProcess:
+    def _nobody(self, location: DaemonLocation, other: ControlDaemon | None) -> DaemonProcess:
         """Return that the daemon does not run there. The pid file of another user's one says nothing of it."""
-        foreign = foreign_user(place) if other is None else other.facts.uid
-        left, quit_traces = (None, None) if foreign is not None else traces_in(place.pipe)
+        foreign = foreign_user(location) if other is None else other.facts.uid
+        left, quit_traces = (None, None) if foreign is not None else traces_in(location.pipe)
         at = self._clock.now()
         return DaemonProcess(
-            at=at, daemon=place.name, pid=None, pid_file_left=left, quit_traces=quit_traces, foreign_owner=foreign
+            at=at, daemon=location.name, pid=None, pid_file_left=left, quit_traces=quit_traces, foreign_owner=foreign
         )
 
-    def _daemon_of(self, place: DaemonLocation) -> ControlDaemon | None:
+    def _daemon_of(self, location: DaemonLocation) -> ControlDaemon | None:
         """Whom the pid file names, else who was found running there, if it still does."""
-        number = pid_in(place.pipe)
-        named = None if number is None else self._named(number, place)
-        if named is not None or place.process is None or not self._lives(*place.process):
+        number = pid_in(location.pipe)
+        named = None if number is None else self._named(number, location)
+        if named is not None or location.process is None or not self._lives(*location.process):
             return named
-        return owned(place.pipe, filter(None, [self._daemons.at(place.process[0])]))
+        return owned(location.pipe, filter(None, [self._daemons.at(location.process[0])]))
 
-    def _named(self, number: int, place: DaemonLocation) -> ControlDaemon | None:
+    def _named(self, number: int, location: DaemonLocation) -> ControlDaemon | None:
         pid: int | None = number
-        if place.namespace is not None:
-            place.namespace.meet([number])
-            pid = place.namespace.outer([number]).get(number)
+        if location.namespace is not None:
+            location.namespace.meet([number])
+            pid = location.namespace.outer([number]).get(number)
         daemon = None if pid is None else self._daemons.at(pid)
         if daemon is None or daemon.own_pid != number:
             return None
         # Every user may write the PID of another daemon of the same user into the file.
         elsewhere = self._daemons.pipe_of(daemon)
-        if elsewhere is not None and elsewhere != place.pipe.identity():
+        if elsewhere is not None and elsewhere != location.pipe.identity():
             return None
-        return owned(place.pipe, [daemon])
+        return owned(location.pipe, [daemon])
 
 
 def _news_of(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:

@@ -21,7 +21,7 @@ MOST_LINGERING = 64
 daemons are started: a user may make daemons with ever new names, in directories that hang."""
 
 Daemons = Mapping[str, Daemon]
-Places = Mapping[str, DaemonLocation]
+Locations = Mapping[str, DaemonLocation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class ControlPoller:
     client: ControlClient
     thread: CollectorThread
 
-    def move(self, place: DaemonLocation, _part: float) -> None:
+    def set_location(self, location: DaemonLocation, _part: float) -> None:
         """The daemon is there now."""
-        self.client.move(place)
+        self.client.set_location(location)
 
     def ask(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Have these commands given to the daemon, as soon as may be."""
-        self.client.want(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        self.client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
         self.thread.trigger()
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class _OfADaemon(Protocol):
     def thread(self) -> CollectorThread:
         """Its eye."""
 
-    def move(self, place: DaemonLocation, part: float) -> None:
+    def set_location(self, location: DaemonLocation, part: float) -> None:
         """The daemon is there now. This is its part of what may be read of all daemons of its kind."""
 
     def stop(self) -> None:
@@ -82,24 +82,24 @@ class _Pool(Generic[Kind]):
         waiting, self.all = self.all, {}
         self.all.update((name, each) for name, each in waiting.items() if self._begins(name, each))
 
-    def attend(self, places: Places, expected: Collection[str]) -> None:
+    def update(self, locations: Locations, expected: Collection[str]) -> None:
         """Look after the daemons in these places, and no more after others."""
         self._lingering = [each for each in self._lingering if each.thread.alive]
-        for name in [name for name in self.all if name not in places]:
+        for name in [name for name in self.all if name not in locations]:
             gone = self.all.pop(name)
             gone.stop()
             self._lingering.append(gone)
-        self._missing &= places.keys()
-        kinds = Counter(name in expected for name in places)
-        for name, place in places.items():
+        self._missing &= locations.keys()
+        kinds = Counter(name in expected for name in locations)
+        for name, location in locations.items():
             known = self.all.get(name)
             if known is None and len(self._lingering) >= MOST_LINGERING and name not in expected:
                 self._is_missing(name, f"{MOST_LINGERING} threads hang that were for others")
                 continue
-            each = known or self._make(place)
+            each = known or self._make(location)
             if known is not None or self._begins(name, each):
                 self.all[name] = each
-                each.move(place, 1 / kinds[name in expected])
+                each.set_location(location, 1 / kinds[name in expected])
 
     def threads(self) -> Iterator[CollectorThread]:
         """The eyes of all daemons."""
@@ -135,10 +135,10 @@ class CollectorPool:
         self,
         threads: Sequence[CollectorThread],
         *,
-        locate: Callable[[Daemons], Places] | None = None,
-        asker: Callable[[DaemonLocation], ControlPoller] | None = None,
+        locate: Callable[[Daemons], Locations] | None = None,
+        poller: Callable[[DaemonLocation], ControlPoller] | None = None,
         collector: Callable[[DaemonLocation], LogCollector] | None = None,
-        direct: Callable[[Node], None] = lambda _node: None,
+        watch: Callable[[Node], None] = lambda _node: None,
         nvml: CollectorThread | None = None,
     ) -> None:
         """`locate` says where the daemons are, and tells those who follow them; `asker` makes what asks one.
@@ -150,8 +150,8 @@ class CollectorPool:
         self.nvml = nvml
         self._threads = threads
         self._locate = locate
-        self._direct = direct
-        self._askers = None if asker is None else _Pool(asker, "daemon_not_asked")
+        self._watch = watch
+        self._pollers = None if poller is None else _Pool(poller, "daemon_not_asked")
         self._collectors = None if collector is None else _Pool(collector, "daemon_log_not_followed")
 
     def open(self) -> None:
@@ -172,22 +172,22 @@ class CollectorPool:
             pool.stop()
         close(tuple(self._all()), timeout)
 
-    def attend(self, node: Node) -> None:
+    def update(self, node: Node) -> None:
         """Go by what is known now: look after each daemon that is new, and no more after those that have gone."""
-        self._direct(node)
+        self._watch(node)
         if self._locate is None:
             return
-        places = self._locate(node.daemons)
+        locations = self._locate(node.daemons)
         expected = expected_daemons(node)
-        if self._askers is not None:
-            self._askers.attend(places, expected)
+        if self._pollers is not None:
+            self._pollers.update(locations, expected)
         if self._collectors is not None:
-            self._collectors.attend({name: place for name, place in places.items() if place.logs}, expected)
+            self._collectors.update({name: location for name, location in locations.items() if location.logs}, expected)
 
     def idle(self) -> Sequence[tuple[str, ControlPoller]]:
         """Who has no question under way, by the daemon's name."""
-        askers = {} if self._askers is None else self._askers.all
-        return [(name, asker) for name, asker in askers.items() if not asker.thread.busy]
+        pollers = {} if self._pollers is None else self._pollers.all
+        return [(name, poller) for name, poller in pollers.items() if not poller.thread.busy]
 
     def read_logs(self, daemons: Iterable[str]) -> None:
         """Have the logs of these daemons read to their ends, which is told of even if nothing is new."""
@@ -209,7 +209,7 @@ class CollectorPool:
 
     @property
     def _pools(self) -> Sequence[_Pool[ControlPoller] | _Pool[LogCollector]]:
-        return [pool for pool in (self._askers, self._collectors) if pool is not None]
+        return [pool for pool in (self._pollers, self._collectors) if pool is not None]
 
     def _all(self) -> Iterable[CollectorThread]:
         return (*self._threads, *(thread for pool in self._pools for thread in pool.threads()))

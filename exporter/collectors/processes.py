@@ -125,7 +125,7 @@ class Processes:
         self._pid_files = PidFiles(self._proc, clock)
         self.witnesses = DaemonHealth(self._proc, self._pid_files, clock)
         """What else tells of the control daemons: it is told what is wanted, and looked at with the rest."""
-        self._places: Mapping[str, DaemonLocation] = {
+        self._locations: Mapping[str, DaemonLocation] = {
             name: on_host(name, directory, directory) for name, directory in pipe_directories.items()
         }
         self._clock = clock
@@ -144,9 +144,9 @@ class Processes:
         """Say whose facts are wanted and whose exit is news, from the next look on."""
         self._wanted = pids
 
-    def attend(self, places: Mapping[str, DaemonLocation]) -> None:
+    def set_locations(self, locations: Mapping[str, DaemonLocation]) -> None:
         """Say which daemons there are, by name, from the next look on."""
-        self._places = places
+        self._locations = locations
 
     def collect(self) -> Reading:
         """What is new since the last look. Waits up to `wait` seconds for an exit."""
@@ -155,23 +155,23 @@ class Processes:
             self._forget(pid)
         now = self._clock.monotonic()
         seen: list[Observation] = [reading for pid in self._unmet(wanted, now) if (reading := self._meet(pid, now))]
-        places = self._places
-        if now >= self._pid_files_due or places != self._looked_at:
-            self._looked_at = places
-            seen.extend(self._daemons_changed(places, now))
-        seen.extend(self.witnesses.changed(places))
+        locations = self._locations
+        if now >= self._pid_files_due or locations != self._looked_at:
+            self._looked_at = locations
+            seen.extend(self._daemons_changed(locations, now))
+        seen.extend(self.witnesses.changed(locations))
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             seen.extend(self._exits(self._replaced()))
         ended = self._ended(0.0 if seen else min(self._wait, self._pid_files_period))
         if ended:
             # Before the exit of a daemon is reported, its directory shows whether it was a quit.
-            seen.extend(self._daemons_changed(places, self._clock.monotonic()))
+            seen.extend(self._daemons_changed(locations, self._clock.monotonic()))
             seen.extend(self._exits(ended))
         return Reading(tuple(seen), self._pid_files.problem)
 
-    def _daemons_changed(self, places: Mapping[str, DaemonLocation], now: float) -> list[DaemonProcess]:
-        changed = self._pid_files.changed(places)
+    def _daemons_changed(self, locations: Mapping[str, DaemonLocation], now: float) -> list[DaemonProcess]:
+        changed = self._pid_files.changed(locations)
         self._pid_files_due = now + self._pid_files_period
         return changed
 

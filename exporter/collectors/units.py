@@ -45,7 +45,7 @@ class UnitStates:
         self._pressing: frozenset[str] = frozenset()
         self._due = float("-inf")
 
-    def want(self, units: frozenset[str], pressing: frozenset[str] = frozenset()) -> bool:
+    def watch(self, units: frozenset[str], pressing: frozenset[str] = frozenset()) -> bool:
         """Say which are wanted, and for which of them somebody waits; whether the next look should be now."""
         at_once = not units <= self._wanted or not pressing <= self._pressing
         self._wanted, self._pressing = units, pressing

@@ -10,7 +10,7 @@ from typing import Any
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import HistoryError, ServiceError
-from exporter.report.incident_filter import Wanted
+from exporter.report.incident_filter import IncidentFilter
 from exporter.status_client import SERVICE_SECONDS, ask_service, told_lines, understood
 from exporter.terminal import Terminal
 
@@ -18,7 +18,7 @@ from exporter.terminal import Terminal
 def show_incidents(arguments: Namespace, config: Config) -> int:
     """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    wanted = Wanted(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
+    wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     shape = {"as_json": arguments.json, "width": terminal.width}
     told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **shape, **asdict(wanted))
     if told is None:
@@ -35,7 +35,7 @@ def show_incidents(arguments: Namespace, config: Config) -> int:
     return exit_code
 
 
-def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str, Any]:
+def _kept_incidents(config: Config, wanted: IncidentFilter, **shape: Any) -> Mapping[str, Any]:
     """Read the history that a service kept. Only this needs the store and the model, which take long to import."""
     from exporter import log
     from exporter.report import objects
@@ -48,7 +48,8 @@ def _kept_incidents(config: Config, wanted: Wanted, **shape: Any) -> Mapping[str
         raise ServiceError(
             f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
         ) from error
-    told = objects.told(kept, wanted, **shape, now=SystemClock().now(), address_of=lambda _: None, watched=False)
+    now = SystemClock().now()
+    told = objects.incidents_answer(kept, wanted, **shape, now=now, address_of=lambda _: None, watched=False)
     if "problem" in told:
         raise ServiceError(told["problem"])
     return told

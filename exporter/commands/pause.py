@@ -21,5 +21,5 @@ def _command(config: Config, command: str, **arguments: str) -> int:
     told = ask_service(config.runtime_directory, command, SERVICE_SECONDS, **arguments)
     if told is None:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
-    print(understood(lambda: str(told["said"])))
+    print(understood(lambda: str(told["message"])))
     return understood(lambda: int(told.get("exit_code", 0)))

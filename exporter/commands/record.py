@@ -32,7 +32,7 @@ def record(arguments: Namespace, config: Config) -> int:
         write_header(file, header)
         cycle = Loop(
             header.node(),
-            assembly.lookout(),
+            assembly.pool(),
             inbox=inbox,
             clock=clock,
             rhythm=config.constants.intervals,

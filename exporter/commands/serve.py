@@ -72,7 +72,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         Service(
             config,
             node if writer.available else lost(node, clock.now()),
-            assembly.lookout(),
+            assembly.pool(),
             inbox,
             clock,
             reloader=reloader,

@@ -40,12 +40,12 @@ def show_status(arguments: Namespace, config: Config) -> int:
             brief=arguments.brief,
         ).run()
     report = inquiry.report(terminal.width)
-    if report.sheet is None:
+    if report.text is None:
         terminal.show_text(json.dumps(report.node, indent=2) + "\n")
     elif arguments.brief:
-        terminal.show(report.sheet.head)
+        terminal.show(report.text.head)
     else:
-        terminal.show(whole(report.sheet) if terminal.width is not None else bare(report.sheet))
+        terminal.show(whole(report.text) if terminal.width is not None else bare(report.text))
     return report.exit_code
 
 

@@ -16,7 +16,7 @@ from exporter.model.observation import (
     SessionHolder,
 )
 from exporter.model.settings import VISIBLE_DEVICES, Limits
-from exporter.report.text import utc
+from exporter.report.text import utc_time
 
 CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
 
@@ -247,7 +247,7 @@ class SimulatedDaemon:
         return ControlReply(at=at, daemon=self.name, command=command, exit_code=code, stderr=stderr, seconds=seconds)
 
     def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
-        stamp = utc(at).removesuffix("Z").replace("T", " ")
+        stamp = utc_time(at).removesuffix("Z").replace("T", " ")
         line = f"[{stamp} {writer}] {text}"
         self.log_bytes[file] += len(line) + 1
         return LogLine(at=at, daemon=self.name, file=file, line=line)

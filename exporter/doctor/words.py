@@ -11,8 +11,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.unit_name import is_service_name
-from exporter.report.remedy import address_of, command_to_tell, commands_to_start, commands_to_stop, start_of
-from exporter.report.text import process_text, short_gpu, short_name
+from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_commands_of
+from exporter.report.text import display_name, process_text, short_gpu
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
@@ -56,18 +56,18 @@ def keyed(key: str, text: str) -> str:
 
 def gpu_name(gpu: Gpu) -> str:
     """A GPU: `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
-    told = ", ".join(each for each in (short_gpu(gpu.reading.gpu), short_name(gpu.reading.name)) if each)
+    told = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
     return f"GPU ({told})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({told})"
 
 
 def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or NVIDIA's program."""
-    return start_of(facts.node, daemon, policy_of(facts.config))
+    return start_commands_of(facts.node, daemon, policy_of(facts.config))
 
 
 def command_to(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
     """Return what gives a daemon a command."""
-    told = command_to_tell(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
+    told = control_command(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
     return () if told is None else (told,)
 
 

@@ -22,7 +22,7 @@ from exporter.report.reasons import text_of
 from exporter.report.remedy import ManualStep
 from exporter.report.status_text import presence
 from exporter.report.status_view import ClientView, DaemonView, ServerView, StatusView
-from exporter.report.text import counted, lasting, local, mebibytes, short_name
+from exporter.report.text import counted, display_name, duration_text, local_time, mebibytes
 from exporter.view import gpu_name
 from exporter.watchdog import restart
 
@@ -202,8 +202,8 @@ def collectors(view: StatusView) -> tuple[CollectorRow, ...]:
             name=printable(each.name),
             severity=Severity.WARNING if each.text else Severity.WELL,
             state=each.text or "works",
-            age="never" if each.last_success is None else f"{lasting(view.at - each.last_success)} ago",
-            took=lasting(each.seconds),
+            age="never" if each.last_success is None else f"{duration_text(view.at - each.last_success)} ago",
+            took=duration_text(each.seconds),
         )
         for each in view.collectors
     )
@@ -243,10 +243,10 @@ def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
     if daemon.runtime.process is not None and daemon.runtime.process.pid is not None:
         yield f"PID {daemon.runtime.process.pid}"
     if daemon.state is not None and daemon.lifecycle.state_since is not None:
-        yield f"{daemon.state} for {lasting(view.at - daemon.lifecycle.state_since)}"
+        yield f"{daemon.state} for {duration_text(view.at - daemon.lifecycle.state_since)}"
     unit = daemon.runtime.unit or daemon.declared.unit
     if unit is not None:
-        yield short_name(unit)
+        yield display_name(unit)
     yield "expected" if daemon.declared.expected else "discovered, not expected"
     share = daemon.default_limits.active_thread_percentage
     if share is not None and share != 100:
@@ -277,7 +277,7 @@ def _server(view: StatusView, shown: ServerView) -> ServerCard:
         clients=counted(clients, "client") if limit is None else f"{clients} of {limit} clients",
         share=None if not limit else min(100.0, round(100 * clients / limit, 1)),
         limits=tuple(_limits(view.node, shown)),
-        up_for=lasting(view.at - shown.started_at),
+        up_for=duration_text(view.at - shown.started_at),
         rows=tuple(_row(view, each) for each in shown.clients),
     )
 
@@ -300,7 +300,7 @@ def _row(view: StatusView, shown: ClientView) -> ClientRow:
         memory=mebibytes(sum(shown.memory.values())) if shown.memory else "",
         gpus=", ".join(printable(gpu_name(view.node, gpu)) for gpu in shown.memory),
         letter=shown.letter,
-        connected=lasting(view.at - shown.client.connected_at),
+        connected=duration_text(view.at - shown.client.connected_at),
     )
 
 
@@ -328,9 +328,9 @@ def _actions(view: StatusView) -> Iterable[PastAction]:
     happened = (event for event in view.events if event.event in _HAPPENED)
     for _, event in zip(range(MOST_ACTIONS), happened, strict=False):
         yield PastAction(
-            when=local(event.at),
-            ago=f"{lasting(view.at - event.at)} ago",
-            daemon=short_name(event.daemon),
+            when=local_time(event.at),
+            ago=f"{duration_text(view.at - event.at)} ago",
+            daemon=display_name(event.daemon),
             words=_words(event),
         )
 

@@ -8,9 +8,9 @@ from exporter.parse.printable import printable
 from exporter.report.identity import called, flying
 from exporter.report.incident_text import state, verdict, what, xid_text
 from exporter.report.reasons import texts_of
-from exporter.report.remedy import address_of, command_to_end, command_to_end_server
+from exporter.report.remedy import address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import StatusView
-from exporter.report.text import counted, lasting, local
+from exporter.report.text import counted, duration_text, local_time
 
 MOST_PAST = 10
 MOST_NAMED = 8
@@ -82,8 +82,8 @@ def _fault(view: StatusView, incident: Incident) -> Fault:
         open=incident.open,
         what=what(incident),
         state=state(incident, view.at),
-        began=local(incident.started_at),
-        ago=f"{lasting(view.at - incident.started_at)} ago",
+        began=local_time(incident.started_at),
+        ago=f"{duration_text(view.at - incident.started_at)} ago",
         affected=_affected(incident),
         named=tuple(f"{called(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]),
         verdict=verdict(incident),
@@ -118,8 +118,8 @@ def _blockers(view: StatusView, incident: Incident) -> Iterable[Blocker]:
     for pid, stay in incident.blockers.items():
         yield Blocker(
             who=called(incident.tenant(pid)),
-            lasts=lasting(view.at - stay.since),
-            command=command_to_end(pid),
+            lasts=duration_text(view.at - stay.since),
+            command=command_to_kill(pid),
         )
 
 

@@ -13,8 +13,8 @@ from exporter.report.problem import FindingCode, Severity
 from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS
 from exporter.report.sharing_text import sentences, used_text
-from exporter.report.status_view import GpuView, Lettered, StatusView, by_index, gpus_text
-from exporter.report.text import counted, mebibytes, short_gpu, short_name
+from exporter.report.status_view import GpuView, NamedDomain, StatusView, by_index, gpus_text
+from exporter.report.text import counted, display_name, mebibytes, short_gpu
 from exporter.state.failure_domains import places
 from exporter.state.gpus import NVML
 from exporter.state.transition import used_bytes
@@ -78,13 +78,13 @@ def failure_domains(view: StatusView) -> FailureDomains:
     )
 
 
-def _box(node: Node, named: Lettered) -> DomainBox:
+def _box(node: Node, named: NamedDomain) -> DomainBox:
     on = places(node, named.daemon, sorted(named.domain.clients))
     order = by_index(node, named.domain.gpus)
     joining = [(pid, sorted(order.index(gpu) for gpu in gpus)) for pid, gpus in on.items() if len(gpus) > 1]
     return DomainBox(
         letter=named.letter,
-        daemon=short_name(named.daemon.name),
+        daemon=display_name(named.daemon.name),
         clients=counted(len(named.domain.clients), "client"),
         gpus=gpus_text(node, order),
         columns=tuple(_column(node, uuid, [pid for pid, gpus in on.items() if gpus == {uuid}]) for uuid in order),
@@ -211,7 +211,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
     known = reading.problem is None and used is not None and total is not None and total > 0
     return GpuCard(
         name=f"GPU {printable(gpu_name(node, uuid))}",
-        model=short_name(reading.name),
+        model=display_name(reading.name),
         uuid=short_gpu(uuid),
         severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,

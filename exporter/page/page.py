@@ -9,7 +9,7 @@ from exporter.page.cards import collectors, daemons, headline, watchdog
 from exporter.page.faults import faults
 from exporter.page.gpus import failure_domains, gpus
 from exporter.report.status_view import StatusInput, status_view
-from exporter.report.text import local
+from exporter.report.text import local_time
 
 REFRESH_SECONDS = 5
 
@@ -37,7 +37,7 @@ class Page:
         return _encoded(
             self._node.render(
                 host=view.host,
-                now=local(view.at),
+                now=local_time(view.at),
                 headline=headline(view),
                 gpus=gpus(view),
                 daemons=daemons(view),

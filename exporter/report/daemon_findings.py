@@ -14,7 +14,14 @@ from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.report.problems import OF_BLOCK, OF_CONDITION, OF_WATCH_STATE, Situation
-from exporter.report.remedy import DOCTOR, address_of, command_to_resume, command_to_tell, commands_to_renew, start_of
+from exporter.report.remedy import (
+    DOCTOR,
+    address_of,
+    command_to_resume,
+    commands_to_restart,
+    control_command,
+    start_commands_of,
+)
 from exporter.report.text import counted
 from exporter.report.watchdog_text import Account, account, history_of
 from exporter.state.control_replies import CONTROL
@@ -44,7 +51,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
                 at=at,
                 since=daemon.log.own_commands.blocked_since,
                 daemon=daemon.name,
-                commands=commands_to_renew(node, daemon, policy),
+                commands=commands_to_restart(node, daemon, policy),
             )
 
 
@@ -59,7 +66,7 @@ def _found(node: Node, at: float, daemon: Daemon, watch: WatchdogState, policy: 
         return None
     if _condition(watch) is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
-        run = command_to_tell(LIST_SERVERS, address_of(node, daemon.name, policy), deadline=10)
+        run = control_command(LIST_SERVERS, address_of(node, daemon.name, policy), deadline=10)
         return Finding(
             code=FindingCode.CONTROL_PROGRAM_HUNG,
             at=at,
@@ -190,7 +197,7 @@ def _brings_back(node: Node, daemon: Daemon, watch: WatchdogState, policy: Polic
         return ()
     if watch.phase in _SUSPENDED:
         return _resume(daemon)
-    return start_of(node, daemon, policy) if watch.phase is WatchdogPhase.IDLE else ()
+    return start_commands_of(node, daemon, policy) if watch.phase is WatchdogPhase.IDLE else ()
 
 
 def _resume(daemon: Daemon) -> tuple[str, ...]:

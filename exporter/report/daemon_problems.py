@@ -26,7 +26,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="daemon down",
         summary="MPS daemon {daemon} on {node} is down",
-        lasting="MPS daemon {daemon} has been down for {since}",
+        summary_since="MPS daemon {daemon} has been down for {since}",
         meaning="The control daemon does not run, and no operator stopped it. Any clients ended with it. New CUDA "
         "processes run without MPS and without limits, and get no error.",
         remedy="Start the daemon. Then restart the processes that bypass MPS.",
@@ -51,7 +51,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="stopped",
         summary="An operator stopped MPS daemon {daemon} on {node}",
-        lasting="An operator stopped MPS daemon {daemon} {since} ago",
+        summary_since="An operator stopped MPS daemon {daemon} {since} ago",
         meaning="An operator stopped the control daemon. New CUDA processes run without MPS and without limits.",
         remedy="Start the daemon when it is needed again.",
     ),
@@ -84,7 +84,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="starting",
         summary="MPS daemon {daemon} on {node} is starting",
-        lasting="MPS daemon {daemon} has been starting for {since}",
+        summary_since="MPS daemon {daemon} has been starting for {since}",
         meaning="The control daemon's process runs, but has not answered yet.",
         remedy="Wait 30 s for the first answer.",
     ),
@@ -99,7 +99,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="unknown",
         summary="The state of MPS daemon {daemon} on {node} is unknown",
-        lasting="The state of MPS daemon {daemon} has been unknown for {since}",
+        summary_since="The state of MPS daemon {daemon} has been unknown for {since}",
         meaning="The control daemon has not answered since the exporter found it.",
         remedy=_RUN_DOCTOR,
     ),
@@ -122,7 +122,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="daemon unresponsive",
         summary="MPS daemon {daemon} on {node} does not answer",
-        lasting="MPS daemon {daemon} has not answered for {since}",
+        summary_since="MPS daemon {daemon} has not answered for {since}",
         meaning="The control daemon's process exists, but answers no command. New CUDA processes hang when they "
         "start. Connected clients continue.",
         remedy="If a process is stopped, resume it with `kill -CONT` before you restart anything: a restart ends "
@@ -133,7 +133,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="stopped by a signal",
         summary="MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        lasting="MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary_since="MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
         meaning="The control daemon's process is stopped (SIGSTOP or a debugger). New CUDA processes hang when they "
         "start.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
@@ -143,7 +143,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="stuck in the driver",
         summary="MPS daemon {daemon} on {node} is stuck in the driver",
-        lasting="MPS daemon {daemon} has been stuck in the driver for {since}",
+        summary_since="MPS daemon {daemon} has been stuck in the driver for {since}",
         meaning="The control daemon, or one of its servers, is in uninterruptible sleep in the driver. No signal "
         "ends it.",
         remedy="Look for Xids in the kernel log. Usually the machine needs a reboot.",
@@ -153,7 +153,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="session held open",
         summary="An open session blocks commands to MPS daemon {daemon} on {node}",
-        lasting="An open session has blocked commands to MPS daemon {daemon} for {since}",
+        summary_since="An open session has blocked commands to MPS daemon {daemon} for {since}",
         meaning="A process has a session of nvidia-cuda-mps-control open, so the control daemon refuses all other "
         "commands. Clients are not affected, but nothing can be set or queried, and a hang would not be detected.",
         remedy="Ask the owner to leave the prompt with Ctrl-D (`quit` would end the daemon), or end that process. "
@@ -165,8 +165,8 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         label="not queried",
         summary="The control program does not answer for MPS daemon {daemon} on {node}, but the daemon accepts "
         "connections",
-        lasting="The control program has not answered for MPS daemon {daemon} for {since}, but the daemon accepts "
-        "connections",
+        summary_since="The control program has not answered for MPS daemon {daemon} for {since}, but the daemon "
+        "accepts connections",
         meaning="Clients are not affected. Lists of clients, limits and states of servers are as old as the last "
         "answer.",
         remedy="Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon.",
@@ -195,7 +195,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="server in FAULT",
         summary="MPS server {server} of {daemon} on {node} is in FAULT and refuses new clients",
-        lasting="MPS server {server} of {daemon} has been in FAULT for {since}",
+        summary_since="MPS server {server} of {daemon} has been in FAULT for {since}",
         detail="{recovery}; suspect: {suspect}",
         meaning="A fatal GPU error hit the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
@@ -217,7 +217,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="server stopped by a signal",
         summary="A server of MPS daemon {daemon} on {node} is stopped by a signal or a debugger",
-        lasting="A server of MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
+        summary_since="A server of MPS daemon {daemon} has been stopped by a signal or a debugger for {since}",
         meaning="A server's process is stopped. Its clients make no progress, and the control daemon hangs as soon "
         "as it queries that server.",
         remedy="Resume the process with `kill -CONT`. No client ends.",
@@ -227,7 +227,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="server unresponsive",
         summary="MPS daemon {daemon} on {node} waits for a server that does not answer",
-        lasting="MPS daemon {daemon} has waited for a server that does not answer for {since}",
+        summary_since="MPS daemon {daemon} has waited for a server that does not answer for {since}",
         meaning="The control daemon answers no command, because it waits for one of its servers.",
         remedy="Find out why the server hangs. Resume it if it is stopped, otherwise end it: this ends its clients.",
         runbook="CudaMpsDaemonUnresponsive",
@@ -246,7 +246,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="circuit open",
         summary="Restarts of MPS daemon {daemon} on {node} are suspended (circuit open)",
-        lasting="Restarts of MPS daemon {daemon} have been suspended for {since} (circuit open)",
+        summary_since="Restarts of MPS daemon {daemon} have been suspended for {since} (circuit open)",
         meaning="The control daemon was restarted as often as its budget allows. If it fails again, the watchdog "
         "does not restart it.",
         remedy="Find out why the daemon failed and correct the cause. Then resume restarts.",
@@ -256,7 +256,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="quarantined",
         summary="MPS daemon {daemon} on {node} is quarantined because of its GPU",
-        lasting="MPS daemon {daemon} has been quarantined for {since}",
+        summary_since="MPS daemon {daemon} has been quarantined for {since}",
         detail=": {cause}",
         meaning="A GPU of the daemon needs a reset, or the machine needs a reboot. The watchdog does not restart "
         "the control daemon until an operator ends the quarantine.",
@@ -268,7 +268,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="watchdog state lost",
         summary="The watchdog's state of MPS daemon {daemon} on {node} is lost",
-        lasting="The watchdog's state of MPS daemon {daemon} has been lost for {since}",
+        summary_since="The watchdog's state of MPS daemon {daemon} has been lost for {since}",
         meaning="The exporter could not read or write its state directory, so earlier restarts of the daemon are "
         "unknown. The watchdog does not restart the daemon.",
         remedy="Make the state directory writable. Check that the daemon answers. Then resume restarts.",

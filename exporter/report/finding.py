@@ -10,7 +10,7 @@ from exporter.parse.printable import printable
 from exporter.report.problem import ON_NODE, Definition, FindingCode, Severity
 from exporter.report.problems import ADDED, PROBLEMS, REMEDIES, Situation
 from exporter.report.remedy import ManualStep
-from exporter.report.text import lasting
+from exporter.report.text import duration_text
 
 MOST_COMMANDS = 4
 """How many commands a finding has at most."""
@@ -70,7 +70,9 @@ class Finding:
     def text(self) -> str:
         """What is wrong, in one line."""
         values, definition = self._values(), self.definition
-        template = definition.lasting if self.since is not None and definition.lasting else definition.summary
+        template = (
+            definition.summary_since if self.since is not None and definition.summary_since else definition.summary
+        )
         for part in ON_NODE:
             template = template.replace(part, "")
         detail = definition.detail if _placeholders(definition.detail) <= values.keys() else ""
@@ -85,7 +87,7 @@ class Finding:
         return f"{text} {self.definition.remedy}" if self.situation in ADDED else text
 
     def _values(self) -> Mapping[str, str]:
-        since = {} if self.since is None else {"since": lasting(self.at - self.since)}
+        since = {} if self.since is None else {"since": duration_text(self.at - self.since)}
         known = {"daemon": self.daemon, "gpu": self.gpu}
         shown = {name: printable(value) for name, value in known.items() if value is not None}
         server = {} if self.server is None else {"server": str(self.server)}

@@ -18,9 +18,9 @@ from exporter.report.reasons import text_of
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
-    command_to_end,
     command_to_end_server,
-    command_to_tell,
+    command_to_kill,
+    control_command,
     gpu_text,
     needed,
     steps,
@@ -77,7 +77,7 @@ def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
-    commands, situation = [command_to_end(pid) for pid in blockers], None
+    commands, situation = [command_to_kill(pid) for pid in blockers], None
     if incident.stuck:
         situation = Situation.SERVER_STUCK
         commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, policy))]
@@ -175,7 +175,7 @@ def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitDeman
     address, first = address_of(node, daemon.name, policy), drifted[0]
     where = "for new servers" if first.server is None else f"on server {first.server}"
     more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
-    commands = (command_to_tell(each.command, address) for each in drifted[:MOST_COMMANDS])
+    commands = (control_command(each.command, address) for each in drifted[:MOST_COMMANDS])
     return Finding(
         code=FindingCode.LIMITS_DRIFTED,
         at=at,

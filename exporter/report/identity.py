@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from exporter.model.incident import ClientDetails, Incident
 from exporter.model.node import Node
-from exporter.report.text import process_text, short_name, short_owner
+from exporter.report.text import display_name, process_text, workload_text
 from exporter.state.processes import pod_of, workload_of
 
 
 def called(tenant: ClientDetails) -> str:
     """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
-    return process_text(tenant.pid, tenant.command, tenant.user, short_owner(tenant.workload, tenant.pod))
+    return process_text(tenant.pid, tenant.command, tenant.user, workload_text(tenant.workload, tenant.pod))
 
 
 def in_flight(incident: Incident) -> Mapping[int, bool]:
@@ -48,7 +48,7 @@ def who(node: Node, pid: int) -> Who:
     pod = pod_of(node, process)
     return Who(
         pid=shown,
-        command=short_name(process.command),
-        user=short_name(process.user),
-        owner=short_owner(workload_of(process), None if pod is None else pod.name),
+        command=display_name(process.command),
+        user=display_name(process.user),
+        owner=workload_text(workload_of(process), None if pod is None else pod.name),
     )

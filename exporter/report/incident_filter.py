@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class IncidentFilter:
     """Those of one daemon, the open ones, or all: the newest `limit` of them. An `id` asks for that one alone."""
 
     id: str | None = None

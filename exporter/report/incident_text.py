@@ -10,30 +10,30 @@ from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.identity import called, flying
 from exporter.report.reasons import texts_of
-from exporter.report.remedy import Address, command_to_end, command_to_end_server
+from exporter.report.remedy import Address, command_to_end_server, command_to_kill
 from exporter.report.text import (
     Column,
     Line,
     Piece,
     Row,
-    Tone,
-    aligned,
-    bad,
+    Style,
+    align_table,
     cell,
     counted,
-    cut,
-    faint,
-    lasting,
-    local,
+    dim,
+    display_name,
+    drop_columns,
+    duration_text,
+    error,
+    line_of,
+    local_time,
     mebibytes,
     pid_text,
-    said,
-    shell,
+    shell_command,
     short_gpu,
-    short_name,
-    utc,
-    when,
-    without,
+    short_time,
+    truncate_name,
+    utc_time,
 )
 
 LIKELIHOODS = ((0.8, "very likely"), (0.5, "likely"), (0.2, "possibly"))
@@ -98,12 +98,12 @@ def table(incidents: Sequence[Incident], now: float, width: int | None = None) -
     On a terminal, which has a `width`, it is told how long ago each was, and how one is told in full.
     """
     if not incidents:
-        return [said("No incidents.")]
+        return [line_of("No incidents.")]
     if width is None:
-        rows = [_row(each, local(each.started_at), now) for each in incidents]
-        return aligned(*without(_COLUMNS, rows, ("AGO",)))
-    rows = [_row(each, when(each.started_at, now), now) for each in incidents]
-    return [*aligned(_COLUMNS, rows, width, _DISPENSABLE), _hint(incidents)]
+        rows = [_row(each, local_time(each.started_at), now) for each in incidents]
+        return align_table(*drop_columns(_COLUMNS, rows, ("AGO",)))
+    rows = [_row(each, short_time(each.started_at, now), now) for each in incidents]
+    return [*align_table(_COLUMNS, rows, width, _DISPENSABLE), _hint(incidents)]
 
 
 def _row(incident: Incident, started: str, now: float) -> Row:
@@ -111,20 +111,20 @@ def _row(incident: Incident, started: str, now: float) -> Row:
     return (
         cell(printable(incident.id)),
         cell(started),
-        cell(lasting(now - incident.started_at), Tone.FAINT),
-        cell(short_name(incident.daemon)),
-        cell(incident.kind, Tone.BAD if incident.kind is FaultKind.HARDWARE else Tone.PLAIN),
+        cell(duration_text(now - incident.started_at), Style.DIM),
+        cell(display_name(incident.daemon)),
+        cell(incident.kind, Style.ERROR if incident.kind is FaultKind.HARDWARE else Style.PLAIN),
         cell(_gpus(incident)),
         cell(str(len(incident.affected))),
-        cell(suspect, Tone.FAINT if suspect == _NOBODY_KNOWN else Tone.PLAIN),
-        cell(state(incident, now), Tone.BAD if incident.open else Tone.PLAIN),
+        cell(suspect, Style.DIM if suspect == _NOBODY_KNOWN else Style.PLAIN),
+        cell(state(incident, now), Style.ERROR if incident.open else Style.PLAIN),
     )
 
 
 def _hint(incidents: Sequence[Incident]) -> Line:
     """How one is told in full: one that is open, if there is one."""
     telling = next((each for each in incidents if each.open), incidents[0])
-    return said(faint("all of one: "), shell(f"cuda-mps-exporter incidents {quote(printable(telling.id))}"))
+    return line_of(dim("all of one: "), shell_command(f"cuda-mps-exporter incidents {quote(printable(telling.id))}"))
 
 
 def _gpus(incident: Incident) -> str:
@@ -142,7 +142,7 @@ def _suspect(incident: Incident) -> str:
     sure = likelihood(sum(each.confidence for each in leaders))
     if len(leaders) > 1:
         return f"{sure} one of {', '.join(str(each.tenant.pid) for each in leaders)}"
-    return f"{sure} {cut(called(leaders[0].tenant), _LONGEST_SUSPECT)}"
+    return f"{sure} {truncate_name(called(leaders[0].tenant), _LONGEST_SUSPECT)}"
 
 
 MOST_LISTED = 16
@@ -164,9 +164,9 @@ _KINDS = {
 
 def brief(incident: Incident, now: float) -> str:
     """One line: what, where, when, how it stands, whom it hit and who may have done it."""
-    when = "" if incident.open else f", {lasting(now - incident.started_at)} ago"
+    short_time = "" if incident.open else f", {duration_text(now - incident.started_at)} ago"
     hit = counted(len(incident.affected), "client")
-    return f"{_title(incident)}{when}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
+    return f"{_title(incident)}{short_time}: {state(incident, now)}; {hit} affected; suspected: {verdict(incident)}"
 
 
 def details(incident: Incident, now: float, address: Address | None, *, watched: bool = True) -> list[Line]:
@@ -176,7 +176,7 @@ def details(incident: Incident, now: float, address: Address | None, *, watched:
     """
     how = state(incident, now)
     return [
-        said(f"{_title(incident)}: ", bad(how) if incident.open else how),
+        line_of(f"{_title(incident)}: ", error(how) if incident.open else how),
         *_part("Began", [_moment(incident.started_at, now)]),
         *_part("Ended", [] if incident.ended_at is None else [_moment(incident.ended_at, now)]),
         *_part("GPUs", _first(map(printable, incident.gpus)) or ["not known"]),
@@ -190,12 +190,12 @@ def details(incident: Incident, now: float, address: Address | None, *, watched:
 
 def state(incident: Incident, now: float) -> str:
     """How it stands, or how it ended."""
-    took = None if incident.seconds is None else lasting(incident.seconds)
+    took = None if incident.seconds is None else duration_text(incident.seconds)
     match incident.ending:
         case None:
             blockers = len(incident.blockers)
             held = f", held up by {counted(blockers, 'client')}" if blockers else ""
-            return f"open for {lasting(now - incident.started_at)}{held}"
+            return f"open for {duration_text(now - incident.started_at)}{held}"
         case IncidentEnd.RECOVERED:
             return "recovered" if took is None else f"recovered in {took}"
         case IncidentEnd.SERVER_GONE:
@@ -214,7 +214,7 @@ def _title(incident: Incident) -> str:
 
 
 def _moment(at: float, now: float) -> str:
-    return f"{local(at)} ({utc(at)}), {lasting(now - at)} ago"
+    return f"{local_time(at)} ({utc_time(at)}), {duration_text(now - at)} ago"
 
 
 def xid_text(xid: IncidentXid) -> str:
@@ -222,7 +222,7 @@ def xid_text(xid: IncidentXid) -> str:
     known = xid_meaning(xid.number)
     meant = "" if known is None else f": {known.meaning} ({known.mnemonic})"
     where = "" if xid.gpu is None else f", on {short_gpu(xid.gpu)}"
-    name = "" if xid.name is None else f" ({short_name(xid.name)})"
+    name = "" if xid.name is None else f" ({display_name(xid.name)})"
     whom = "" if xid.pid is None else f", names {pid_text(xid.pid)}{name}"
     advice = "" if known is None or known.action is None else f"; NVIDIA advises {known.action}"
     return f"{xid.number}{meant}{where}{whom}{advice}"
@@ -275,31 +275,31 @@ def _held_up(incident: Incident, now: float, address: Address | None, *, watched
     for pid, stay in incident.blocking.items():
         who = called(incident.tenant(pid))
         if stay.until is not None:
-            past.append(f"{who}, for {lasting(stay.until - stay.since)}")
+            past.append(f"{who}, for {duration_text(stay.until - stay.since)}")
         else:
             standing.append((pid, f"{who}, for {_so_far(stay, incident, now)} now"))
     for pid, told in standing[:MOST_LISTED]:
-        command = command_to_end(pid) if watched else None
-        yield from (told,) if command is None else (f"{told}; this ends it:", shell(f"  {command}"))
+        command = command_to_kill(pid) if watched else None
+        yield from (told,) if command is None else (f"{told}; this ends it:", shell_command(f"  {command}"))
     if incident.stuck:
         command = command_to_end_server(incident.server, address) if watched else None
         yield "nobody: all of the affected have gone, and the server does not recover"
         if command is not None:
-            yield from ("this ends it, with whoever is on it still; the daemon starts another:", shell(command))
+            yield from ("this ends it, with whoever is on it still; the daemon starts another:", shell_command(command))
     if len(standing) > MOST_LISTED:
         yield f"and {len(standing) - MOST_LISTED} more"
     yield from _first(past)
 
 
 def _so_far(stay: RecoveryDelay, incident: Incident, now: float) -> str:
-    return lasting((now if incident.ended_at is None else incident.ended_at) - stay.since)
+    return duration_text((now if incident.ended_at is None else incident.ended_at) - stay.since)
 
 
 def _part(label: str, lines: Iterable[Piece | str]) -> Iterable[Line]:
     """A label and what there is to say of it, one below the other; nothing where there is nothing."""
     for place, line in enumerate(lines):
-        before = faint(f"  {label:<11}") if place == 0 else " " * _INDENT
-        yield said(before, line, indent=_INDENT)
+        before = dim(f"  {label:<11}") if place == 0 else " " * _INDENT
+        yield line_of(before, line, indent=_INDENT)
 
 
 def _first(lines: Iterable[str]) -> list[str]:

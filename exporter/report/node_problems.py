@@ -22,7 +22,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="needs a reset or a reboot",
         summary="GPU {gpu} on {node} needs a reset or a reboot (Xid {xid})",
-        lasting="{which} needs {needed}",
+        summary_since="{which} needs {needed}",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
         remedy=_RESET,
@@ -154,7 +154,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="log blocked",
         summary="MPS daemon {daemon} on {node} no longer writes its logs",
-        lasting="MPS daemon {daemon} has not written its logs for {since}",
+        summary_since="MPS daemon {daemon} has not written its logs for {since}",
         meaning="The control daemon answers commands, but they do not appear in its log. A process wrote data "
         "without a valid header into the log fifo, or reads from it. Until the daemon is restarted, the exporter "
         "does not know which clients a fault hits or which are refused.",
@@ -203,7 +203,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="exporter stalled",
         summary="CUDA MPS exporter on {node} serves outdated data",
-        lasting="The exporter has been stalled for {since}; the data below is not current",
+        summary_since="The exporter has been stalled for {since}; the data below is not current",
         meaning="The exporter's main loop has stopped, or the clocks of the node and of Prometheus differ. Other "
         "alerts of this node may be wrong.",
         remedy="Restart the exporter. No client is affected.",

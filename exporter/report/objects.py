@@ -16,13 +16,13 @@ from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.identity import in_flight
-from exporter.report.incident_filter import Wanted
+from exporter.report.incident_filter import IncidentFilter
 from exporter.report.incident_text import details, likelihood, table, verdict
 from exporter.report.problem_text import problem_object, problem_text
 from exporter.report.reasons import reason_object
-from exporter.report.remedy import Address, AddressOf, address_of, command_to_end, command_to_end_server
+from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
-from exporter.report.text import Lines, utc
+from exporter.report.text import Lines, utc_time
 from exporter.serialization import plain
 from exporter.state.failure_domains import FailureDomain
 from exporter.state.gpus import NVML
@@ -124,7 +124,7 @@ def incident_object(
     """
 
     def commands(pid: int) -> Sequence[str]:
-        return _list(command_to_end(pid) if watched else None)
+        return _list(command_to_kill(pid) if watched else None)
 
     return {
         "id": printable(incident.id),
@@ -162,7 +162,7 @@ def _list(command: str | None) -> list[str]:
 
 
 def _moment(name: str, at: float | None) -> Mapping[str, Any]:
-    return {f"{name}_at": at, name: None if at is None else utc(at)}
+    return {f"{name}_at": at, name: None if at is None else utc_time(at)}
 
 
 def _xid(xid: IncidentXid) -> Mapping[str, Any]:
@@ -401,9 +401,9 @@ MOST_BYTES = 1 << 24
 """Of JSON; an incident with many clients has some 100 KB."""
 
 
-def told(
+def incidents_answer(
     incidents: Iterable[Incident],
-    wanted: Wanted,
+    wanted: IncidentFilter,
     *,
     as_json: bool,
     now: float,
@@ -427,7 +427,7 @@ def told(
             if wanted.id is None
             else details(shown[0], now, address_of(shown[0].daemon), watched=watched)
         )
-        return {"page": plain(Lines(tuple(lines))), "exit_code": exit_code}
+        return {"lines": plain(Lines(tuple(lines))), "exit_code": exit_code}
     if wanted.id is None:
         text = "[{}]\n".format(",\n".join(each.decode() for each in fitting(objects, MOST_BYTES)))
     else:

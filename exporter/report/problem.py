@@ -127,7 +127,7 @@ class Definition:
     remedy: str
     """What to do about it, before any commands for the daemon concerned."""
 
-    lasting: str = ""
+    summary_since: str = ""
     """The summary where `{since}`, the duration so far, is known. Empty: the same as `summary`."""
 
     detail: str = ""

@@ -23,20 +23,20 @@ from exporter.watchdog.restart import start_environment
 _SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
 
 
-def paused(*, before: bool) -> Mapping[str, Any]:
+def pause_answer(*, before: bool) -> Mapping[str, Any]:
     """Return what `pause` has done; `before` is whether the driver was paused already."""
-    return {"said": f"{'already ' if before else ''}paused: no handle on the driver is open until you say resume"}
+    return {"message": f"{'already ' if before else ''}paused: no handle on the driver is open until you say resume"}
 
 
-def resumed(node: Node, *, before: bool) -> Mapping[str, Any]:
+def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
     """Return what `resume` without a name has done; `before` is whether the driver was paused.
 
     The exit code is 1 if nothing was paused and restarts of a daemon are suspended: these need their names.
     """
     suspended = list(_suspended(node))
-    said = "resumed: the driver is in use again" if before else "the driver was not paused"
-    lines = (said, *(["restarts are suspended; nothing was changed for:"] if suspended else []), *suspended)
-    return {"said": "\n".join(lines), "exit_code": int(bool(suspended) and not before)}
+    line_of = "resumed: the driver is in use again" if before else "the driver was not paused"
+    lines = (line_of, *(["restarts are suspended; nothing was changed for:"] if suspended else []), *suspended)
+    return {"message": "\n".join(lines), "exit_code": int(bool(suspended) and not before)}
 
 
 def _suspended(node: Node) -> Iterable[str]:
@@ -47,14 +47,14 @@ def _suspended(node: Node) -> Iterable[str]:
             yield f"  {printable(name)} ({of_watch_state(watch.phase).label}){how}"
 
 
-def resumed_daemon(name: str, watch: WatchdogState) -> Mapping[str, Any]:
+def resume_daemon_answer(name: str, watch: WatchdogState) -> Mapping[str, Any]:
     """Return what `resume NAME` has done, where the watchdog knew this of the daemon."""
     shown = printable(name)
     if watch.phase in _SUSPENDED:
-        return {"said": f"resumed: {shown} may be restarted again"}
+        return {"message": f"resumed: {shown} may be restarted again"}
     if watch.restarts or watch.failures:
-        return {"said": f"restarts of {shown} were not suspended; its restarts are counted from 0 again"}
-    return {"said": f"restarts of {shown} were not suspended; nothing has changed"}
+        return {"message": f"restarts of {shown} were not suspended; its restarts are counted from 0 again"}
+    return {"message": f"restarts of {shown} were not suspended; nothing has changed"}
 
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -107,7 +107,7 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     return Address(pipe_directory=daemon.pipe_directory, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
 
 
-def command_to_end(pid: int) -> str | None:
+def command_to_kill(pid: int) -> str | None:
     """Return what ends a client: SIGKILL. None without a PID here: `kill` takes a negative number for a group.
 
     MPS itself is not asked: after `terminate_client` for a client that a fault has hit, the control daemon does not
@@ -123,10 +123,10 @@ def command_to_end_server(server: int, address: Address | None) -> str | None:
     """
     if server <= 1 or address is None or not address.own_pids:
         return None
-    return command_to_tell(f"shutdown_server {server} -f", address)
+    return control_command(f"shutdown_server {server} -f", address)
 
 
-def command_to_tell(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
+def control_command(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
     """Return what gives a control daemon one of our own commands; None if no such line can be written.
 
     With a `deadline`, in seconds, the command ends by then whatever the daemon does.
@@ -173,7 +173,7 @@ def commands_to_start(
     return () if shown is None else (shown,)
 
 
-def start_of(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
+def start_commands_of(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what starts a daemon of the node, as far as the node and the `policy` tell."""
     watch = node.watches.get(daemon.name)
     if policy is None:
@@ -190,13 +190,13 @@ def commands_to_stop(
     name = (None if daemon_policy is None else daemon_policy.unit) or daemon.declared.unit
     if name is not None:
         return (f"systemctl stop {quote(name)}",) if is_service_name(name) else ()
-    quits = command_to_tell("quit", address)
+    quits = control_command("quit", address)
     return () if quits is None else (quits,)
 
 
-def commands_to_renew(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
+def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what ends a daemon that runs, with its clients, and starts another one in its place."""
-    start = start_of(node, daemon, policy)
+    start = start_commands_of(node, daemon, policy)
     if not start or start[-1].startswith("systemctl restart "):
         return start
     daemon_policy = None if policy is None else policy.daemon_policy_of(daemon)
@@ -208,7 +208,7 @@ def command_to_resume(daemon: str) -> str | None:
     return _line(f"cuda-mps-exporter resume {'-- ' if daemon.startswith('-') else ''}{quote(daemon)}")
 
 
-def words_to_resume(daemon: str) -> str:
+def resume_text(daemon: str) -> str:
     """Return the same within a sentence."""
     command = command_to_resume(daemon)
     return "an operator resumes it" if command is None else f"`{command}`"
@@ -276,7 +276,9 @@ def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, policy:
     else:
         yield ManualStep(text="Reboot the machine.", commands=("systemctl reboot",))
     if daemon is not None:
-        yield ManualStep(text="Start the daemon, unless it runs again.", commands=start_of(node, daemon, policy))
+        yield ManualStep(
+            text="Start the daemon, unless it runs again.", commands=start_commands_of(node, daemon, policy)
+        )
         resume = command_to_resume(daemon.name)
         text = "End the quarantine: then the watchdog may restart the daemon again."
         yield ManualStep(text=text, commands=() if resume is None else (resume,))

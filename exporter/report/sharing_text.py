@@ -6,7 +6,7 @@ from math import ceil
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share
 from exporter.report.identity import who
-from exporter.report.text import Line, counted, doubtful, listed, mebibytes, pid_text, said
+from exporter.report.text import Line, counted, line_of, listed, mebibytes, pid_text, warning
 from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
 
 MOST_NAMED = 4
@@ -25,12 +25,12 @@ METHODS = {
 
 def sentences(node: Node, found: GpuSharing) -> Iterable[Line]:
     """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
-    yield said(_present(found))
-    yield said(_room(found))
+    yield line_of(_present(found))
+    yield line_of(_room(found))
     for tell in (_limits, _beside, _gone, _unwatched, _idle, _at_limit):
-        yield from map(said, tell(node, found))
+        yield from map(line_of, tell(node, found))
     if found.contention is not None:
-        yield said(doubtful(_starving(node, found.contention)))
+        yield line_of(warning(_starving(node, found.contention)))
 
 
 def percent(part: float) -> str:

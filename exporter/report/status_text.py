@@ -25,20 +25,20 @@ from exporter.report.text import (
     Line,
     Piece,
     Row,
-    Sheet,
-    Tone,
-    aligned,
+    StatusText,
+    Style,
+    align_table,
     cell,
     counted,
-    cut,
-    doubtful,
-    faint,
-    lasting,
+    dim,
+    drop_columns,
+    duration_text,
+    line_of,
     mebibytes,
-    said,
-    shell,
+    shell_command,
     text_of,
-    without,
+    truncate_name,
+    warning,
 )
 from exporter.report.watchdog_text import modes
 from exporter.serialization import plain
@@ -65,13 +65,13 @@ _DISPENSABLE = ("SERVER", "DOMAIN", "USER", "WORKLOAD", "DAEMON", "GPU")
 _LONGEST_WORKLOAD = 22
 
 _TONES = {
-    DaemonState.UP: Tone.WELL,
-    DaemonState.STARTING: Tone.DOUBTFUL,
-    ServerState.ACTIVE: Tone.WELL,
-    ServerState.INITIALIZING: Tone.DOUBTFUL,
-    "unknown": Tone.DOUBTFUL,
-    "waiting": Tone.DOUBTFUL,
-    "bypassing": Tone.DOUBTFUL,
+    DaemonState.UP: Style.OK,
+    DaemonState.STARTING: Style.WARNING,
+    ServerState.ACTIVE: Style.OK,
+    ServerState.INITIALIZING: Style.WARNING,
+    "unknown": Style.WARNING,
+    "waiting": Style.WARNING,
+    "bypassing": Style.WARNING,
 }
 """Whatever else a state is, it is bad."""
 
@@ -81,9 +81,9 @@ def lines(view: StatusView, width: int | None = None) -> Sequence[Line]:
     rows = [row for daemon in view.daemons for row in _daemon_rows(view.node, daemon)]
     rows.extend(_bypassing_rows(view))
     if not rows:
-        return [said("No MPS control daemon, and none expected.")]
-    columns, told = without(_COLUMNS, list(_toned(rows)), _nothing_to_tell(rows))
-    return aligned(columns, told, width, _DISPENSABLE)
+        return [line_of("No MPS control daemon, and none expected.")]
+    columns, told = drop_columns(_COLUMNS, list(_toned(rows)), _nothing_to_tell(rows))
+    return align_table(columns, told, width, _DISPENSABLE)
 
 
 def _daemon_rows(node: Node, shown: DaemonView) -> Iterable[Sequence[str]]:
@@ -117,7 +117,7 @@ def _bypassing_rows(view: StatusView) -> Iterable[Sequence[str]]:
 
 
 def _words(known: Who) -> tuple[str, str, str]:
-    return known.user or "-", known.command or "-", cut(known.owner, _LONGEST_WORKLOAD) or "-"
+    return known.user or "-", known.command or "-", truncate_name(known.owner, _LONGEST_WORKLOAD) or "-"
 
 
 def _nothing_to_tell(rows: Sequence[Sequence[str]]) -> Sequence[str]:
@@ -131,8 +131,8 @@ def _toned(rows: Sequence[Sequence[str]]) -> Iterable[Row]:
     above: Sequence[str] = ()
     for row in rows:
         daemon, server, state, *others = row
-        again = Tone.FAINT if [daemon, server] == list(above[:2]) else Tone.PLAIN
-        standing = _TONES.get(state, Tone.BAD)
+        again = Style.DIM if [daemon, server] == list(above[:2]) else Style.PLAIN
+        standing = _TONES.get(state, Style.ERROR)
         yield [cell(daemon, again), cell(server, again), cell(state, standing), *map(cell, others)]
         above = row
 
@@ -163,13 +163,13 @@ def sharing(view: StatusView, width: int | None = None) -> Iterable[Line]:
         yield from _of_gpu(node, uuid, found[uuid], width)
     measured = [each for each in found.values() if each.gpm is not False]
     if measured and not any(each.shares for each in measured):
-        yield said(faint(_why_unknown(node)))
+        yield line_of(dim(_why_unknown(node)))
 
 
 def _of_gpu(node: Node, uuid: GpuUuid, found: GpuSharing, width: int | None) -> Iterable[Line]:
     first, *others = sentences(node, found)
-    yield said(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
-    yield from (said("  ", *each.pieces) for each in others)
+    yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
+    yield from (line_of("  ", *each.pieces) for each in others)
     if found.shares:
         yield from _table(node, found, width)
 
@@ -187,10 +187,10 @@ def _why_unknown(node: Node) -> str:
 def _table(node: Node, found: GpuSharing, width: int | None) -> Iterable[Line]:
     order = sorted(found.clients, key=_most_first)
     rows = [list(_row(node, each)) for each in order[:MOST_ROWS]]
-    columns, cells = without(_SHARING_COLUMNS, rows, _status_sharing_nothing_to_tell(found, rows))
-    yield from aligned(columns, cells, width, _SHARING_DISPENSABLE)
+    columns, cells = drop_columns(_SHARING_COLUMNS, rows, _status_sharing_nothing_to_tell(found, rows))
+    yield from align_table(columns, cells, width, _SHARING_DISPENSABLE)
     if order[MOST_ROWS:]:
-        yield said(faint(_rest(order[MOST_ROWS:])))
+        yield line_of(dim(_rest(order[MOST_ROWS:])))
 
 
 def _status_sharing_nothing_to_tell(found: GpuSharing, rows: Sequence[Row]) -> Sequence[str]:
@@ -205,7 +205,7 @@ def _row(node: Node, holding: ClientUsage) -> Row:
         known.pid,
         known.user,
         known.command,
-        cut(known.owner, _LONGEST_WORKLOAD),
+        truncate_name(known.owner, _LONGEST_WORKLOAD),
         "" if holding.threads is None else percent(holding.threads),
         "" if used is None else used_text(used),
         "" if used is None else used.method,
@@ -217,7 +217,7 @@ def _row(node: Node, holding: ClientUsage) -> Row:
 
 def _about(seconds: float) -> str:
     """How long something took, to one unit."""
-    return " ".join(lasting(max(0.0, seconds)).split()[:2])
+    return " ".join(duration_text(max(0.0, seconds)).split()[:2])
 
 
 def _rest(others: Sequence[ClientUsage]) -> str:
@@ -234,10 +234,10 @@ def _most_first(holding: ClientUsage) -> tuple[float, int, int]:
 MOST_FINDINGS = 8
 
 _SEVERITY_TONES = {
-    Severity.WELL: Tone.WELL,
-    Severity.UNKNOWN: Tone.DOUBTFUL,
-    Severity.WARNING: Tone.DOUBTFUL,
-    Severity.CRITICAL: Tone.BAD,
+    Severity.WELL: Style.OK,
+    Severity.UNKNOWN: Style.WARNING,
+    Severity.WARNING: Style.WARNING,
+    Severity.CRITICAL: Style.ERROR,
 }
 
 
@@ -246,9 +246,9 @@ def headline(view: StatusView) -> Sequence[Line]:
     node, found = view.node, view.findings
     watchdog = [] if view.policy is None else [modes(node, view.policy)]
     present = "; ".join((presence(node), *_past(node), *watchdog))
-    first = said(Piece(_word(view.severity), _SEVERITY_TONES[view.severity]), f": {present}", indent=2)
+    first = line_of(Piece(_word(view.severity), _SEVERITY_TONES[view.severity]), f": {present}", indent=2)
     more = len(found) - MOST_FINDINGS
-    return [first, *map(_line, found[:MOST_FINDINGS]), *([said(faint(f"  and {more} more"))] if more > 0 else [])]
+    return [first, *map(_line, found[:MOST_FINDINGS]), *([line_of(dim(f"  and {more} more"))] if more > 0 else [])]
 
 
 def presence(node: Node) -> str:
@@ -275,25 +275,25 @@ def _past(node: Node) -> Sequence[str]:
 
 
 def _line(finding: Finding) -> Line:
-    return said("  ", Piece(finding.text, _SEVERITY_TONES[finding.severity]))
+    return line_of("  ", Piece(finding.text, _SEVERITY_TONES[finding.severity]))
 
 
 MOST_BLOCKERS = 8
 """So many are named in one line."""
 
 
-def sheet(node: Node, policy: Policy | None = None, width: int | None = None) -> Sheet:
+def render_status(node: Node, policy: Policy | None = None, width: int | None = None) -> StatusText:
     """Return all that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
 
     `policy` are the watchdog's, None if there is no watchdog.
     """
-    return _sheet(view_of(node, policy), width)
+    return _render(view_of(node, policy), width)
 
 
-def _sheet(view: StatusView, width: int | None) -> Sheet:
+def _render(view: StatusView, width: int | None) -> StatusText:
     # What the watchdog reports stands below what could not be collected, since it depends on that.
     known = (*_problems(view), *watchdog_text.lines(view.node), *_open(view))
-    return Sheet(
+    return StatusText(
         at=view.at,
         head=tuple(headline(view)),
         table=(*lines(view, width), *joined(view.node, view.domains)),
@@ -303,13 +303,13 @@ def _sheet(view: StatusView, width: int | None) -> Sheet:
     )
 
 
-def table(node: Node, policy: Policy | None = None) -> str:
+def status_table(node: Node, policy: Policy | None = None) -> str:
     """Return the sheet without its head: daemons, servers and clients, sharing, problems, faults."""
-    shown = sheet(node, policy)
+    shown = render_status(node, policy)
     return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
 
 
-def line(node: Node, policy: Policy | None = None) -> str:
+def summary_line(node: Node, policy: Policy | None = None) -> str:
     """Return one line for the service manager; `policy` are the watchdog's, None if there is no watchdog."""
     faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
     failed = [name for name, source in node.sources.items() if source.last.problem is not None]
@@ -318,7 +318,7 @@ def line(node: Node, policy: Policy | None = None) -> str:
     return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *missing])
 
 
-def told(
+def status_answer(
     node: Node,
     policy: Policy | None = None,
     *,
@@ -334,7 +334,7 @@ def told(
             return {"problem": f"no daemon {printable(daemon)} is here; there are: {others}"}
         node = _only(node, daemon)
     view = view_of(node, policy)
-    shown = {"node": node_object(view)} if as_json else {"sheet": plain(_sheet(view, width))}
+    shown = {"node": node_object(view)} if as_json else {"text": plain(_render(view, width))}
     return {**shown, "exit_code": int(view.fails)}
 
 
@@ -368,30 +368,34 @@ def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
     for finding in view.findings:
         new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
         if new or finding.steps:
-            yield from (said(), said(f"What to do: {finding.text}"), said(f"  {finding.definition.meaning}"))
-            yield said(f"  {finding.remedy}")
-        yield from (said("  ", shell(command)) for command in new)
+            yield from (line_of(), line_of(f"What to do: {finding.text}"), line_of(f"  {finding.definition.meaning}"))
+            yield line_of(f"  {finding.remedy}")
+        yield from (line_of("  ", shell_command(command)) for command in new)
         for number, step in enumerate(finding.steps, start=1):
-            yield said(faint(f"  {number}. "), step.text, indent=5)
-            yield from (said(" " * 5, shell(command), indent=5) for command in step.commands)
+            yield line_of(dim(f"  {number}. "), step.text, indent=5)
+            yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
 
 
 def _open(view: StatusView) -> Iterable[Line]:
     """Return the faults that are not over, each after an empty line."""
     for incident in view.incidents:
         if incident.open:
-            yield from (said(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy)))
+            yield from (line_of(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy)))
 
 
 def _over(view: StatusView) -> Iterable[Line]:
     """Return the last faults that are over, the latest first."""
     over = [incident for incident in view.incidents if not incident.open][::-1]
     if over:
-        yield from (said(), said("Faults of the last hour:"), *(said(faint(brief(each, view.at))) for each in over))
+        yield from (
+            line_of(),
+            line_of("Faults of the last hour:"),
+            *(line_of(dim(brief(each, view.at))) for each in over),
+        )
 
 
 def _problems(view: StatusView) -> Iterable[Line]:
-    return (said(doubtful(words)) for words in _problems_in_words(view))
+    return (line_of(warning(words)) for words in _problems_in_words(view))
 
 
 def _problems_in_words(view: StatusView) -> Iterable[str]:

@@ -20,7 +20,7 @@ from exporter.report.findings import findings
 from exporter.report.identity import Who, who
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problem_text import source_text
-from exporter.report.text import Line, listed, said
+from exporter.report.text import Line, line_of, listed
 from exporter.report.watchdog_text import Account, account
 from exporter.state.failure_domains import FailureDomain, failure_domains, places
 from exporter.state.gpus import by_its_ordinals, sharing_mode
@@ -35,7 +35,7 @@ MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Lettered:
+class NamedDomain:
     """A domain, and what it is called in one showing."""
 
     letter: str
@@ -43,14 +43,14 @@ class Lettered:
     domain: FailureDomain
 
 
-def letters(found: Sequence[Lettered]) -> Mapping[tuple[DaemonName, int], str]:
+def domain_names(found: Sequence[NamedDomain]) -> Mapping[tuple[DaemonName, int], str]:
     """The letter of each client's domain; empty where nobody would take anybody along."""
     if all(len(each.domain.clients) == 1 for each in found):
         return {}
     return {(each.daemon.name, pid): each.letter for each in found for pid in each.domain.clients}
 
 
-def lettered(node: Node) -> Sequence[Lettered]:
+def named_domains(node: Node) -> Sequence[NamedDomain]:
     """All domains, in the order of their daemons, servers and eldest PIDs."""
     found = (
         (daemon, domain)
@@ -58,22 +58,22 @@ def lettered(node: Node) -> Sequence[Lettered]:
         for here in failure_domains(node, daemon).values()
         for domain in sorted(here, key=lambda each: min(each.clients))
     )
-    return [Lettered(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
+    return [NamedDomain(_letter(number), daemon, domain) for number, (daemon, domain) in enumerate(found)]
 
 
-def joined(node: Node, found: Sequence[Lettered]) -> Iterable[Line]:
+def joined(node: Node, found: Sequence[NamedDomain]) -> Iterable[Line]:
     """Of each domain of several clients on several GPUs: who joins these, and what would keep them apart."""
     for each in found:
         if len(each.domain.gpus) > 1 and len(each.domain.clients) > 1:
             clients, gpus = len(each.domain.clients), gpus_text(node, each.domain.gpus)
-            yield said(
+            yield line_of(
                 f"domain {each.letter}: {clients} clients on {gpus} fall together: a fatal fault of one ends all"
             )
             advice = "a daemon for each GPU keeps them apart; a client then has one GPU"
-            yield said(f"  joined by {_bridges(node, each)}; {advice}")
+            yield line_of(f"  joined by {_bridges(node, each)}; {advice}")
 
 
-def _bridges(node: Node, told: Lettered) -> str:
+def _bridges(node: Node, told: NamedDomain) -> str:
     found = places(node, told.daemon, sorted(told.domain.clients))
     bridges = [f"{_who(node, pid)} on {gpus_text(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
     more = [f"{len(bridges) - MOST_NAMED} more"] if len(bridges) > MOST_NAMED else []
@@ -215,7 +215,7 @@ class StatusView:
     findings: tuple[Finding, ...]
     daemons: tuple[DaemonView, ...]
     gpus: tuple[GpuView, ...]
-    domains: tuple[Lettered, ...]
+    domains: tuple[NamedDomain, ...]
     collectors: tuple[CollectorView, ...]
     incidents: Sequence[Incident]
     events: Sequence[Event]
@@ -240,8 +240,8 @@ def view_of(node: Node, policy: Policy | None = None) -> StatusView:
 def status_view(data: StatusInput) -> StatusView:
     """Return everything that is shown of a node."""
     node, found = data.node, findings(data.node, data.at, data.policy)
-    domains, used = tuple(lettered(node)), memory(node)
-    named = letters(domains)
+    domains, used = tuple(named_domains(node)), memory(node)
+    named = domain_names(domains)
     stalled = () if data.stalled_seconds is None else (_stalled(data.at, data.stalled_seconds),)
     return StatusView(
         node=node,
@@ -279,7 +279,7 @@ def _daemon(
     daemon: Daemon,
     policy: Policy | None,
     found: Sequence[Finding],
-    domains: Sequence[Lettered],
+    domains: Sequence[NamedDomain],
     named: Mapping[tuple[DaemonName, int], str],
     used: Memory,
 ) -> DaemonView:

@@ -10,24 +10,24 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.parse.printable import printable
 
 
-def utc(at: float) -> str:
+def utc_time(at: float) -> str:
     """A moment in ISO 8601, to the millisecond: `2026-11-21T13:05:03.147Z`."""
     seconds, milliseconds = divmod(round(at * 1000), 1000)
     return _written(seconds, time.gmtime, f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z")
 
 
-def local(at: float) -> str:
+def local_time(at: float) -> str:
     """A moment as the clock on the wall has it, where this program runs: `2026-11-21 14:05:03`."""
     return _written(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
-def when(at: float, now: float) -> str:
+def short_time(at: float, now: float) -> str:
     """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05`."""
-    told, today = local(at), local(now)
+    told, today = local_time(at), local_time(now)
     return told[len("2026-11-21 ") :] if told.split()[0] == today.split()[0] else told.rpartition(":")[0] or told
 
 
-def lasting(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 0.1:
         return f"{max(0, round(seconds * 1000))} ms"
@@ -50,14 +50,14 @@ def _written(seconds: int, calendar: Callable[[float], time.struct_time], form: 
         return "in no year that a calendar has"
 
 
-class Tone(StrEnum):
+class Style(StrEnum):
     """What a piece of text is to whoever reads it."""
 
     PLAIN = "plain"
-    BAD = "bad"
-    DOUBTFUL = "doubtful"
-    WELL = "well"
-    FAINT = "faint"
+    ERROR = "error"
+    WARNING = "warning"
+    OK = "ok"
+    DIM = "dim"
     COMMAND = "command"
     """For a shell: never broken, so that it can be copied."""
 
@@ -67,7 +67,7 @@ class Piece:
     """Some text, and its tone."""
 
     text: str
-    tone: Tone = Tone.PLAIN
+    style: Style = Style.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Line:
         """The line without its tones."""
         return "".join(piece.text for piece in self.pieces)
 
-    def has(self, *tones: Tone) -> bool:
+    def has(self, *tones: Style) -> bool:
         """Whether any piece of it is of one of these tones."""
-        return any(piece.tone in tones for piece in self.pieces)
+        return any(piece.style in tones for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class StatusText:
     """How the node is. `at` is when that was so, in seconds since the epoch.
 
     `head` is that at a glance, `table` who is there and who falls with whom, `sharing` how well they share their GPUs,
@@ -110,41 +110,41 @@ class Sheet:
     sharing: tuple[Line, ...] = ()
 
 
-def said(*pieces: Piece | str, indent: int = 4) -> Line:
+def line_of(*pieces: Piece | str, indent: int = 4) -> Line:
     """A line of these pieces; those that stand beside each other in one tone become one."""
     joined: list[Piece] = []
     for each in pieces:
         piece = Piece(each) if isinstance(each, str) else each
-        if joined and joined[-1].tone is piece.tone:
-            piece = Piece(joined.pop().text + piece.text, piece.tone)
+        if joined and joined[-1].style is piece.style:
+            piece = Piece(joined.pop().text + piece.text, piece.style)
         if piece.text:
             joined.append(piece)
     return Line(tuple(joined), indent)
 
 
-def bad(text: str) -> Piece:
+def error(text: str) -> Piece:
     """What somebody must act on."""
-    return Piece(text, Tone.BAD)
+    return Piece(text, Style.ERROR)
 
 
-def doubtful(text: str) -> Piece:
+def warning(text: str) -> Piece:
     """What may need somebody, or not."""
-    return Piece(text, Tone.DOUBTFUL)
+    return Piece(text, Style.WARNING)
 
 
 def well(text: str) -> Piece:
     """What is as it should be."""
-    return Piece(text, Tone.WELL)
+    return Piece(text, Style.OK)
 
 
-def faint(text: str) -> Piece:
+def dim(text: str) -> Piece:
     """What is beside the matter."""
-    return Piece(text, Tone.FAINT)
+    return Piece(text, Style.DIM)
 
 
-def shell(text: str) -> Piece:
+def shell_command(text: str) -> Piece:
     """What a shell can be told."""
-    return Piece(text, Tone.COMMAND)
+    return Piece(text, Style.COMMAND)
 
 
 def text_of(lines: Iterable[Line]) -> str:
@@ -152,14 +152,14 @@ def text_of(lines: Iterable[Line]) -> str:
     return "".join(f"{line.text}\n" for line in lines)
 
 
-def breadth(text: str) -> int:
+def text_width(text: str) -> int:
     """The columns that a text takes."""
     return len(text) if text.isascii() else sum(map(_of, text))
 
 
-def shortened(text: str, columns: int, *, keep_end: bool = False) -> str:
+def truncate(text: str, columns: int, *, keep_end: bool = False) -> str:
     """A text that takes no more than so many columns; what is left out, its end or its beginning, is shown."""
-    if breadth(text) <= columns:
+    if text_width(text) <= columns:
         return text
     kept, left = "", columns - 1
     for char in reversed(text) if keep_end else text:
@@ -195,7 +195,7 @@ class Column:
     keep_end: bool = False
 
 
-def aligned(
+def align_table(
     columns: Sequence[Column], rows: Sequence[Row], width: int | None = None, dispensable: Sequence[str] = ()
 ) -> list[Line]:
     """The columns' names, and the rows, as lines no wider than `width`; None: however wide they become.
@@ -203,14 +203,16 @@ def aligned(
     Where narrower columns are not enough, the `dispensable` ones are left out, one after the other, which is said.
     """
     shown, widths, left_out = _fitting(columns, rows, width, dispensable)
-    header = [faint(column.name) for column in columns]
+    header = [dim(column.name) for column in columns]
     lines = [
         _line([row[place] for place in shown], [columns[place] for place in shown], widths) for row in (header, *rows)
     ]
-    return [*lines, said(faint(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
+    return [*lines, line_of(dim(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
 
 
-def without(columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]) -> tuple[list[Column], list[Row]]:
+def drop_columns(
+    columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]
+) -> tuple[list[Column], list[Row]]:
     """The columns, and their cells, that are not among these."""
     kept = [place for place, column in enumerate(columns) if column.name not in names]
     return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
@@ -221,7 +223,9 @@ def _fitting(
 ) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
     """The places and widths of the columns that are shown, and the names of those that are not."""
     natural = [
-        max(breadth(column.name), *(breadth(row[place].text) for row in rows)) if rows else breadth(column.name)
+        max(text_width(column.name), *(text_width(row[place].text) for row in rows))
+        if rows
+        else text_width(column.name)
         for place, column in enumerate(columns)
     ]
     for count in range(len(dispensable) + 1):
@@ -255,19 +259,19 @@ def _line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) -> Line:
     pieces: list[Piece | str] = []
     gap = ""
     for cell, column, width in zip(cells, columns, widths, strict=True):
-        text = shortened(cell.text, width, keep_end=column.keep_end)
-        blank = " " * (width - breadth(text))
+        text = truncate(cell.text, width, keep_end=column.keep_end)
+        blank = " " * (width - text_width(text))
         if text.strip():
-            pieces += [gap + blank if column.right else gap, Piece(text, cell.tone)]
+            pieces += [gap + blank if column.right else gap, Piece(text, cell.style)]
             gap = _GAP if column.right else blank + _GAP
         else:
             gap += blank + text + _GAP
-    return said(*pieces)
+    return line_of(*pieces)
 
 
-def cell(text: str, tone: Tone = Tone.PLAIN) -> Piece:
+def cell(text: str, style: Style = Style.PLAIN) -> Piece:
     """A cell; one that has nothing to tell is faint."""
-    return faint(text) if text == "-" else Piece(text, tone)
+    return dim(text) if text == "-" else Piece(text, style)
 
 
 _LONGEST_NAME = 32
@@ -280,14 +284,14 @@ _SHORT_ID = 12
 _MEBIBYTE = 1 << 20
 
 
-def cut(text: str, longest: int) -> str:
+def truncate_name(text: str, longest: int) -> str:
     """A text; where it is longer than that, what is left out is shown."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def short_name(text: str | None) -> str:
+def display_name(text: str | None) -> str:
     """A name, shown safely and cut short; empty where there is none."""
-    return cut(printable(text or ""), _LONGEST_NAME)
+    return truncate_name(printable(text or ""), _LONGEST_NAME)
 
 
 def short_gpu(gpu: str) -> str:
@@ -295,19 +299,19 @@ def short_gpu(gpu: str) -> str:
     return printable(gpu)[:_SHORT_UUID]
 
 
-def short_owner(workload: Workload | None, pod: str | None) -> str:
+def workload_text(workload: Workload | None, pod: str | None) -> str:
     """An owner, with the pod's name where there is one; empty where it is a user, who is named otherwise."""
     match workload:
         case None | Workload(kind=WorkloadKind.USER):
             return ""
         case Workload(kind=WorkloadKind.SLURM_JOB, name=name):
-            return f"job {short_name(name)}"
+            return f"job {display_name(name)}"
         case Workload(kind=WorkloadKind.POD, name=name):
-            return f"pod {short_name(pod or name)}"
+            return f"pod {display_name(pod or name)}"
         case Workload(kind=WorkloadKind.CONTAINER, name=name):
-            return f"container {short_name(name)[:_SHORT_ID]}"
+            return f"container {display_name(name)[:_SHORT_ID]}"
         case Workload(name=name):
-            return short_name(name)
+            return display_name(name)
 
 
 def pid_text(pid: int) -> str:
@@ -333,6 +337,6 @@ def listed(names: Sequence[str]) -> str:
 
 def process_text(pid: int, command: str | None, user: str | None, owner: str = "") -> str:
     """A process in a few words: `PID 600 (train.py of alice, job 42)`."""
-    named = " of ".join(each for each in (short_name(command), short_name(user)) if each)
+    named = " of ".join(each for each in (display_name(command), display_name(user)) if each)
     told = ", ".join(each for each in (named, owner) if each)
     return f"{pid_text(pid)} ({told})" if told else pid_text(pid)

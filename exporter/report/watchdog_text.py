@@ -23,8 +23,19 @@ from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
 from exporter.report.problems import OF_CONDITION, of_condition, of_watch_state
 from exporter.report.reasons import text_of, texts_of
-from exporter.report.remedy import cause, words_to_resume
-from exporter.report.text import Line, bad, counted, doubtful, faint, lasting, pid_text, process_text, said, short_name
+from exporter.report.remedy import cause, resume_text
+from exporter.report.text import (
+    Line,
+    counted,
+    dim,
+    display_name,
+    duration_text,
+    error,
+    line_of,
+    pid_text,
+    process_text,
+    warning,
+)
 from exporter.view import View
 from exporter.watchdog.context import Policy
 
@@ -82,7 +93,7 @@ def modes(node: Node, policy: Policy) -> str:
 def briefly(node: Node) -> Sequence[str]:
     """What is the matter with the daemons, each in a few words; of too many, how many more they are."""
     found = ((daemon, in_few_words(node, daemon)) for daemon in View(node).daemons())
-    told = [f"{short_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
+    told = [f"{display_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
     more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
     return [*told[:MOST_BRIEF], *more]
 
@@ -116,15 +127,15 @@ def lines(node: Node) -> Iterable[Line]:
 def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
     because = f": {found.indications}" if found.indications else ""
     if found.quarantine is not None:
-        yield said(bad(found.quarantine))
+        yield line_of(error(found.quarantine))
     if found.quarantine is None or found.ill:
-        yield said(bad(found.matter) if found.ill else found.matter, because)
+        yield line_of(error(found.matter) if found.ill else found.matter, because)
     if found.named is not None:
-        yield said(faint("  process: "), found.named)
+        yield line_of(dim("  process: "), found.named)
     if found.says is not None:
-        yield said(faint("  watchdog: "), bad(found.says) if found.given_up else found.says)
+        yield line_of(dim("  watchdog: "), error(found.says) if found.given_up else found.says)
     if found.failed is not None:
-        yield said(faint("  failed: "), doubtful(found.failed))
+        yield line_of(dim("  failed: "), warning(found.failed))
 
 
 def account(node: Node, daemon: Daemon) -> Account | None:
@@ -187,7 +198,7 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
 
 def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
     """What the watchdog is at; None where that is nothing."""
-    resume = words_to_resume(daemon.name)
+    resume = resume_text(daemon.name)
     match watch.phase:
         case WatchdogPhase.IDLE:
             return None
@@ -199,12 +210,14 @@ def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
         case WatchdogPhase.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchdogPhase.CIRCUIT_OPEN:
-            since = "" if watch.circuit_opened_at is None else f" for {lasting(node.at - watch.circuit_opened_at)}"
+            since = (
+                "" if watch.circuit_opened_at is None else f" for {duration_text(node.at - watch.circuit_opened_at)}"
+            )
             return f"restarts suspended{since} (circuit open), until {resume}"
         case WatchdogPhase.QUARANTINED:
             return f"restarts suspended (GPU quarantined), until {resume}"
         case WatchdogPhase.STATE_LOST:
-            since = "" if watch.state_lost_at is None else f" for {lasting(node.at - watch.state_lost_at)}"
+            since = "" if watch.state_lost_at is None else f" for {duration_text(node.at - watch.state_lost_at)}"
             return (
                 f"the state directory has not been readable and writable{since}, so earlier restarts are unknown;"
                 f" restarts suspended until {resume}"
@@ -214,9 +227,9 @@ def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
 def _acting(acting: OngoingAction, now: float) -> str:
     what = f"{_ACTIONS[acting.kind]} ({acting.reason})"
     if acting.done_at is None:
-        return f"{what}: in progress for {lasting(now - acting.began_at)}"
-    return f"{what}: done {lasting(now - acting.done_at)} ago, effect not verified yet"
+        return f"{what}: in progress for {duration_text(now - acting.began_at)}"
+    return f"{what}: done {duration_text(now - acting.done_at)} ago, effect not verified yet"
 
 
 def _next(seconds: float) -> str:
-    return "next restart now" if seconds <= 0 else f"next restart in {lasting(seconds)} or later"
+    return "next restart now" if seconds <= 0 else f"next restart in {duration_text(seconds)} or later"

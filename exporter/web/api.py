@@ -13,10 +13,10 @@ from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
-from exporter.report.incident_filter import Wanted
+from exporter.report.incident_filter import IncidentFilter
 from exporter.report.objects import fitting, incident_object
 from exporter.report.remedy import AddressOf
-from exporter.report.text import utc
+from exporter.report.text import utc_time
 from exporter.web.handler import Answer, Request, Route
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
@@ -108,7 +108,7 @@ class Api:
 
     def _incidents(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "daemon", "open"))
-        wanted = Wanted(
+        wanted = IncidentFilter(
             daemon=query.text("daemon"), open=query.word("open", ("true", "false")) == "true", limit=query.limit()
         )
         return _list(wanted.of(self._history.incidents), self._object)
@@ -116,7 +116,7 @@ class Api:
     def _incident(self, request: Request) -> Answer:
         Query(request.query, ())
         name = unquote(request.page.rpartition("/")[2])
-        for incident in Wanted(id=name, limit=1).of(self._history.incidents):
+        for incident in IncidentFilter(id=name, limit=1).of(self._history.incidents):
             return _answer(HTTPStatus.OK, {"status": "success", "data": self._object(incident)})
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
@@ -152,7 +152,7 @@ def _route(respond: _Respond, title: str = "") -> Route:
 
 def _event_object(event: Event) -> Mapping[str, object]:
     values = {key: _printable(value) for key, value in event.as_json().items()}
-    return {"at": event.at, "time": utc(event.at), **values}
+    return {"at": event.at, "time": utc_time(event.at), **values}
 
 
 def _printable(value: object) -> object:

@@ -16,7 +16,7 @@ REAL = SystemClock()
 PROC = Proc(Path("/proc"), REAL)
 
 
-def place_of(mps: MpsStandIn, name: str = NAME) -> DaemonLocation:
+def location_of(mps: MpsStandIn, name: str = NAME) -> DaemonLocation:
     """Where the stand-in's daemon is."""
     return on_host(name, mps.pipe_directory, mps.log_directory)
 

@@ -17,7 +17,7 @@ from exporter.model.action import SaveEvidence
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
 from exporter.state.reducer import reduce
-from tests.actions.places import NAME, action, node_of, place_of
+from tests.actions.places import NAME, action, location_of, node_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -63,7 +63,7 @@ def test_it_has_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence)
     assert server is not None
     node = seen(mps, servers(server, daemon=NAME), clients(CLIENT, server=server, daemon=NAME))
 
-    saved = evidence.save(SAVING, node, place_of(mps))
+    saved = evidence.save(SAVING, node, location_of(mps))
     files = contents(saved)
 
     assert saved is not None
@@ -80,7 +80,7 @@ def test_it_has_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence)
 def test_it_is_for_its_owner_alone(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.start()
 
-    saved = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+    saved = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
 
     assert [stat.S_IMODE(each.stat().st_mode) for each in (saved.parent, saved)] == [0o700] * 2
     assert {stat.S_IMODE(each.stat().st_mode) for each in saved.iterdir()} == {0o600}
@@ -90,7 +90,7 @@ def test_a_long_log_is_there_with_its_end(mps: MpsStandIn, evidence: Evidence) -
     mps.log_directory.mkdir()
     (mps.log_directory / "control.log").write_text("old\n" + "x" * LONGEST_TAIL + "end\n")
 
-    tail = contents(evidence.save(SAVING, node_of(mps), place_of(mps)))["control.log"]
+    tail = contents(evidence.save(SAVING, node_of(mps), location_of(mps)))["control.log"]
 
     assert (len(tail), tail[-4:], "old" in tail) == (LONGEST_TAIL, "end\n", False)
 
@@ -100,7 +100,7 @@ def test_nothing_is_followed_that_lies_in_a_logs_place(mps: MpsStandIn, evidence
     (mps.log_directory / "control.log").symlink_to("/etc/passwd")
     os.mkfifo(mps.log_directory / "server.log")
 
-    files = contents(evidence.save(SAVING, node_of(mps), place_of(mps)))
+    files = contents(evidence.save(SAVING, node_of(mps), location_of(mps)))
 
     assert files.keys() == {"node.json", "processes.txt", "kernel.txt"}
 
@@ -113,14 +113,14 @@ def test_a_daemons_name_leads_nowhere_else(tmp_path: Path, clock: HandClock, dae
     mps = MpsStandIn(tmp_path)
     saving = action(SaveEvidence(), daemon=daemon)
 
-    saved = saver(tmp_path, clock).save(saving, node_of(mps, daemon), place_of(mps, daemon))
+    saved = saver(tmp_path, clock).save(saving, node_of(mps, daemon), location_of(mps, daemon))
 
     assert Path(saved or "").name.rpartition("-")[0] == name
     assert Path(saved or "").parent == tmp_path / "evidence"
 
 
 def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evidence: Evidence) -> None:
-    files = contents(evidence.save(SAVING, Node(), place_of(mps)))
+    files = contents(evidence.save(SAVING, Node(), location_of(mps)))
 
     assert json.loads(files["node.json"])["daemon"] is None
     assert files["kernel.txt"].startswith("The kernel's log was not read (it is not collected).")
@@ -132,7 +132,7 @@ def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evi
 def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) -> None:
     def saved_one() -> Path:
         """So many in a row have to wait until there is room again."""
-        path = evidence.save(SAVING, node_of(mps), place_of(mps))
+        path = evidence.save(SAVING, node_of(mps), location_of(mps))
         assert path is not None
         return Path(path)
 
@@ -151,9 +151,9 @@ def test_so_do_those_that_are_too_large_together(
     mps: MpsStandIn, evidence: Evidence, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions_evidence, "MOST_BYTES_KEPT", 1)
-    first = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+    first = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
     clock.time += 1
-    second = Path(evidence.save(SAVING, node_of(mps), place_of(mps)) or "")
+    second = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
 
     def thinned_out() -> None:
         assert list(first.parent.iterdir()) == [second]
@@ -172,7 +172,7 @@ def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
     monkeypatch.setattr(actions_evidence, "LONGEST_NODE", 100)
     monkeypatch.setattr(actions_evidence, "MOST_PROCESSES", 1)
 
-    files = dict(actions_evidence.snapshot(SAVING, node, place_of(mps), proc=Path("/proc"), kmsg=None))
+    files = dict(actions_evidence.snapshot(SAVING, node, location_of(mps), proc=Path("/proc"), kmsg=None))
 
     assert len(files["node.json"]) == 100
     assert f"== {server}/stat ==".encode() in files["processes.txt"]
@@ -188,7 +188,7 @@ def test_where_it_cannot_be_written_that_is_logged_and_no_more(
     (tmp_path / "evidence").write_text("")
 
     with capture_logs() as logs:
-        assert saver(tmp_path, clock).save(SAVING, node_of(mps), place_of(mps)) is None
+        assert saver(tmp_path, clock).save(SAVING, node_of(mps), location_of(mps)) is None
 
     (log,) = logs
     assert (log["event"], log["log_level"], log["daemon"]) == ("evidence_not_saved", "warning", NAME)
@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_nothing_half(
 
     monkeypatch.setattr(actions_evidence, "snapshot", fails)
 
-    assert evidence.save(SAVING, node_of(mps), place_of(mps)) is None
+    assert evidence.save(SAVING, node_of(mps), location_of(mps)) is None
     assert list((tmp_path / "evidence").iterdir()) == []
 
 
@@ -225,7 +225,7 @@ def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
 
     def save() -> str | None:
         clock.time += 1
-        return evidence.save(SAVING, node_of(mps), place_of(mps))
+        return evidence.save(SAVING, node_of(mps), location_of(mps))
 
     with capture_logs() as logs:
         assert [save() for _ in range(MOST_AT_ONCE + 1)] == [None] * (MOST_AT_ONCE + 1)

@@ -32,7 +32,7 @@ from exporter.model.action import (
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import NAME, PROC, REAL, action, identity, node_of, place_of
+from tests.actions.places import NAME, PROC, REAL, action, identity, location_of, node_of
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive
@@ -76,10 +76,10 @@ class Worker:
 def client_of(mps: MpsStandIn) -> Callable[[DaemonLocation, float, User], ControlClient]:
     """Asks the stand-in."""
 
-    def make(place: DaemonLocation, deadline: float, user: User) -> ControlClient:
+    def make(location: DaemonLocation, deadline: float, user: User) -> ControlClient:
         return ControlClient(
-            place.name,
-            place.pipe.path,
+            location.name,
+            location.pipe.path,
             executable="nvidia-cuda-mps-control",
             deadline=deadline,
             clock=REAL,
@@ -102,7 +102,7 @@ def worker(mps: MpsStandIn, tmp_path: Path, nothing_left_behind: None) -> Iterat
         systemctl=str(systemctl.path),
     )
     inbox = Inbox()
-    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    hands = ActionRunner(tools, inbox=inbox, location=lambda name, _: location_of(mps, name))
     yield Worker(mps, hands, inbox, systemctl)
     hands.close(PATIENCE_SECONDS)
 
@@ -247,7 +247,7 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
 
     inbox = Inbox()
     tools = Tools(clock=REAL, proc=PROC, client=broken, path=os.defpath)
-    hands = ActionRunner(tools, inbox=inbox, place=lambda name, _: place_of(mps, name))
+    hands = ActionRunner(tools, inbox=inbox, location=lambda name, _: location_of(mps, name))
     for _ in range(2):
         hands.do(action(GiveCommand(command="get_server_list")), node_of(mps))
         (done,) = inbox.get(timeout=PATIENCE_SECONDS)
@@ -257,11 +257,11 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
 
 def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
     def nowhere(name: str, node: Node) -> DaemonLocation:
-        return place_of(mps, node.daemons[name].name)
+        return location_of(mps, node.daemons[name].name)
 
     inbox = Inbox()
     tools = Tools(clock=REAL, proc=PROC, client=client_of(mps), path=os.defpath)
-    ActionRunner(tools, inbox=inbox, place=nowhere).do(action(SaveEvidence()), Node())
+    ActionRunner(tools, inbox=inbox, location=nowhere).do(action(SaveEvidence()), Node())
 
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert isinstance(done, ActionDone)

@@ -25,11 +25,11 @@ from tests.builders import (
     look,
     no_daemon,
     process,
+    reduced,
     server_log,
     servers,
     stamped,
     status,
-    told,
 )
 from tests.core.xid_tellings import event, kernel
 from tests.works import boot_ns, reading, work
@@ -39,7 +39,7 @@ CLIENTS = tuple(range(CLIENT, CLIENT + 5))
 NEWCOMER = 900
 NUMBERS = (13, 31, 43, 79, 94)
 
-START = told(
+START = reduced(
     *at_work(),
     daemon_process(),
     gpu_reading(CLIENTS, **SENSORS),
@@ -145,14 +145,14 @@ gaps = st.sampled_from((0.0, 0.0, 0.12, 0.2, 0.6, 1.1, 2.5, 70.0))
 
 def _timed(taken: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Observation]:
     """Each step so much later than the one before it; its lines have one stamp, and the daemon has its last name."""
-    at, name, told = AT, DAEMON, []
+    at, name, reduced = AT, DAEMON, []
     for number, (gap, seen) in enumerate(taken):
         at += gap
         for each in seen:
             name = each.daemon if isinstance(each, DaemonFound) else name
             named = replace(each, daemon=name) if getattr(each, "daemon", None) == DAEMON else each
-            told.append(_at(named, at, at + number / 1000))
-    return told
+            reduced.append(_at(named, at, at + number / 1000))
+    return reduced
 
 
 def _at(seen: Observation, at: float, stamp: float) -> Observation:

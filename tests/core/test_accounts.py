@@ -9,7 +9,20 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.state import processes
 from exporter.state.processes import FORGOTTEN_SECONDS
-from tests.builders import AT, CLIENT, active, at_work, clients, exited, look, node, process, server_log, tenant, told
+from tests.builders import (
+    AT,
+    CLIENT,
+    active,
+    at_work,
+    clients,
+    exited,
+    look,
+    node,
+    process,
+    reduced,
+    server_log,
+    tenant,
+)
 from tests.core.strategies import timelines
 
 JOB_CGROUP = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
@@ -34,49 +47,49 @@ def comes_and_goes(pid: int, *, at: float = AT, user: str = "alice", stays: floa
 def test_a_client_counts_once_whether_it_connects_or_is_known_first(known_first: bool) -> None:
     reading, connects = process(cgroup=JOB_CGROUP), server_log(active())[0]
     seen = (reading, connects) if known_first else (connects, reading)
-    present = told(*at_work(), *seen, reading, connects, clients(CLIENT, at=AT + 1)).node
+    present = reduced(*at_work(), *seen, reading, connects, clients(CLIENT, at=AT + 1)).node
     assert connected(present) == {"42": 1}
 
 
 def test_a_client_that_nobody_knows_is_on_nobodys_account() -> None:
-    assert connected(told(*at_work(CLIENT)).node) == {}
+    assert connected(reduced(*at_work(CLIENT)).node) == {}
 
 
 def test_a_client_that_left_unknown_is_not_counted_with_the_next_of_its_pid() -> None:
-    present = told(*at_work(CLIENT), clients(at=AT + 5), clients(at=AT + 7), process(at=AT + 8, user="bob")).node
+    present = reduced(*at_work(CLIENT), clients(at=AT + 5), clients(at=AT + 7), process(at=AT + 8, user="bob")).node
     assert connected(present) == {}
     assert not present.unattributed
 
 
 def test_an_account_outlives_the_clients() -> None:
-    present = told(*at_work(), *comes_and_goes(600), *comes_and_goes(601, at=AT + 5), look(at=AT + MINUTE)).node
+    present = reduced(*at_work(), *comes_and_goes(600), *comes_and_goes(601, at=AT + 5), look(at=AT + MINUTE)).node
     assert connected(present) == {"alice": 2}
 
 
 def test_a_pid_that_comes_again_is_on_its_own_owners_account() -> None:
     again = process(ticks=2, at=AT + 5, user="bob")
-    present = told(*at_work(CLIENT), process(ticks=1), again, *server_log(active(), at=AT + 6)).node
+    present = reduced(*at_work(CLIENT), process(ticks=1), again, *server_log(active(), at=AT + 6)).node
     assert connected(present) == {"alice": 1, "bob": 1}
 
 
 def test_whoever_has_had_no_client_for_an_hour_is_forgotten() -> None:
-    left = told(*at_work(), *comes_and_goes(CLIENT, stays=10 * MINUTE)).node
+    left = reduced(*at_work(), *comes_and_goes(CLIENT, stays=10 * MINUTE)).node
     ended = AT + 10 * MINUTE
-    assert connected(told(look(at=ended + FORGOTTEN_SECONDS), start=left).node) == {"alice": 1}
-    assert connected(told(look(at=ended + FORGOTTEN_SECONDS + 1), start=left).node) == {}
+    assert connected(reduced(look(at=ended + FORGOTTEN_SECONDS), start=left).node) == {"alice": 1}
+    assert connected(reduced(look(at=ended + FORGOTTEN_SECONDS + 1), start=left).node) == {}
 
 
 def test_whoever_has_a_client_is_not_forgotten() -> None:
-    present = told(*at_work(CLIENT), process()).node
+    present = reduced(*at_work(CLIENT), process()).node
     for hour in range(1, 5):
-        present = told(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
+        present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert connected(present) == {"alice": 1}
 
 
 def test_of_too_many_owners_those_are_kept_who_were_there_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST_OWNERS", 3)
     lives = (comes_and_goes(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
-    present = told(*at_work(), *(seen for life in lives for seen in life)).node
+    present = reduced(*at_work(), *(seen for life in lives for seen in life)).node
     assert set(connected(present)) == {"user2", "user3", "user4"}
 
 
@@ -87,7 +100,7 @@ def faults(present: Node) -> dict[str, tuple[int, int]]:
 
 def test_a_fault_counts_once_for_each_owner_whom_it_hit_and_once_for_the_suspect() -> None:
     alices, bobs = (tenant(600, "alice"), tenant(601, "alice")), tenant(602, "bob")
-    once = processes.faulted(told(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
+    once = processes.faulted(reduced(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
     assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
     assert faults(processes.faulted(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
     assert connected(once) == {"alice": 1, "bob": 0}
@@ -99,16 +112,16 @@ def test_a_fault_with_nobody_suspected_and_nobody_known_is_on_nobodys_account() 
 
 
 def test_an_account_of_faults_alone_is_kept_for_an_hour() -> None:
-    struck = processes.faulted(told(look()).node, (tenant(),), None)
-    assert faults(told(look(at=AT + FORGOTTEN_SECONDS), start=struck).node) == {"alice": (1, 0)}
-    assert faults(told(look(at=AT + FORGOTTEN_SECONDS + 1), start=struck).node) == {}
+    struck = processes.faulted(reduced(look()).node, (tenant(),), None)
+    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=struck).node) == {"alice": (1, 0)}
+    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=struck).node) == {}
 
 
 def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> None:
-    at_work_without_account = replace(told(*at_work(CLIENT), process()).node, accounts={})
+    at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
     present = processes.faulted(at_work_without_account, (tenant(),), None)
     for hour in range(1, 4):
-        present = told(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
+        present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert faults(present) == {"alice": (1, 0)}
 
 
@@ -121,7 +134,7 @@ def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkey
 @given(timelines)
 @settings(max_examples=50)
 def test_accounts_never_hold_more_clients_than_connected(story: list[Observation]) -> None:
-    present = told(*story).node
+    present = reduced(*story).node
     everybody = sum(daemon.totals.connected for daemon in present.daemons.values())
     assert sum(connected(present).values()) + len(present.unattributed) <= everybody
     assert present.unattributed <= {pid for daemon in present.daemons.values() for pid in daemon.clients}

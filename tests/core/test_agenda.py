@@ -36,13 +36,13 @@ from tests.builders import (
     look,
     no_daemon,
     node,
+    reduced,
     refusal,
     reply,
     server_log,
     servers,
     silence,
     status,
-    told,
 )
 from tests.core.strategies import lives, log_lines, readings, timed
 
@@ -172,7 +172,7 @@ class TestQuietLife:
         """In a recording, say."""
         limits = (reply(DEFAULT_THREADS, "100.0\n"), reply(DEFAULT_PRIORITY, "0\n"), reply(THREADS, "100.0\n"))
         answers = (reply("-v", "version: 13000"), *limits)
-        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
+        start = reduced(servers(SERVER), status("ACTIVE"), clients(CLIENT), *answers).node
         assert poll_schedule.commands(start, DAEMON, RHYTHM) == ()
 
 
@@ -182,7 +182,7 @@ class TestLimits:
     def limited(self, *said: str) -> Node:
         """A daemon all of whose limits were asked for, and then somebody's session in its log."""
         start, _ = watch(2, seen=[gpu_reading([CLIENT])])
-        return told(*control_log("NEW UI", *said, "UI closed", at=AT + 10), start=start).node
+        return reduced(*control_log("NEW UI", *said, "UI closed", at=AT + 10), start=start).node
 
     @pytest.mark.parametrize(
         ("command", "question"),
@@ -339,7 +339,7 @@ class TestDoubt:
         def empty(command: str, at: float) -> ControlReply:
             return clients(at=at) if command == CLIENTS else healthy(command, at)
 
-        start = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
+        start = reduced(servers(SERVER), status("ACTIVE"), clients(CLIENT), reply("-v", "version: 13000")).node
         start = replace(start, at=AT + 301)
         present, asked = watch(30, start=start, answer=empty)
         assert asked[CLIENTS][:2] == [0.0, RHYTHM.stale]
@@ -407,8 +407,8 @@ class TestDoubt:
                 reply(command, f'Unknown command "{command}"\n', at=at) if command == puzzling else healthy(command, at)
             )
 
-        start = told(servers(SERVER), clients(CLIENT), reply("-v", "version: 13000")).node
-        start = start if puzzling == STATUS else told(*control_log("UI closed")).node
+        start = reduced(servers(SERVER), clients(CLIENT), reply("-v", "version: 13000")).node
+        start = start if puzzling == STATUS else reduced(*control_log("UI closed")).node
         _, asked = watch(3600, start=start, answer=answer)
         assert len(asked[puzzling]) < 300
 
@@ -429,7 +429,7 @@ class TestTrouble:
 
     def test_one_that_begins_is_asked_at_once(self) -> None:
         """Clients come the moment it is there."""
-        start = replace(told(no_daemon(), no_daemon(at=AT + 9)).node, at=AT + 9)
+        start = replace(reduced(no_daemon(), no_daemon(at=AT + 9)).node, at=AT + 9)
         began: tuple[Observation, ...] = (
             daemon_process(CONTROL + 1, at=AT + 10),
             *control_log("Starting control daemon using socket /s", at=AT + 10),
@@ -456,7 +456,7 @@ class TestNvml:
 
     def read(self, *seen: Observation) -> Node:
         """A daemon at work, whose client NVML has just read."""
-        return told(servers(SERVER), status("ACTIVE"), clients(CLIENT), gpu_reading([CLIENT]), look(), *seen).node
+        return reduced(servers(SERVER), status("ACTIVE"), clients(CLIENT), gpu_reading([CLIENT]), look(), *seen).node
 
     def test_at_first_at_once(self) -> None:
         """Nothing is known before."""
@@ -479,13 +479,13 @@ class TestNvml:
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         assert self.due(present, RHYTHM.stale)
         looks = (servers(SERVER, at=AT + 1), gpu_reading([CLIENT], beside=[801], at=AT + 2), look(at=AT + 2))
-        assert not self.due(told(*looks, start=present).node, RHYTHM.stale + 2)
+        assert not self.due(reduced(*looks, start=present).node, RHYTHM.stale + 2)
 
     def test_not_for_ever_where_the_stranger_cannot_be_looked_at_again(self) -> None:
         """NVML has failed since."""
         present = self.read(gpu_reading([CLIENT], beside=[801]))
         for second in range(2, 120, 2):
-            present = told(look(at=AT + second, problem=failure("lost")), start=present).node
+            present = reduced(look(at=AT + second, problem=failure("lost")), start=present).node
         assert not self.due(present, 120 + RHYTHM.stale)
 
     def test_a_failing_nvml_is_asked_no_more_often(self) -> None:
@@ -501,7 +501,7 @@ class TestWatched:
     def test_daemon_servers_clients_those_queued_and_strangers(self) -> None:
         """Everybody who has a PID."""
         queued = control_log("NEW CLIENT 601 from user 0: Server is not ready, push client to pending list")
-        present = told(
+        present = reduced(
             servers(SERVER), clients(CLIENT), daemon_process(), *queued, gpu_reading([CLIENT], beside=[801])
         ).node
         assert poll_schedule.watched(present) == {SERVER, CLIENT, CONTROL, 601, 801}
@@ -509,7 +509,7 @@ class TestWatched:
     def test_pids_that_are_none_are_not(self) -> None:
         """A client in another PID namespace is logged as PID 0."""
         zero = control_log("NEW CLIENT 0 from user 0: Server is not ready, push client to pending list")
-        assert poll_schedule.watched(told(*zero).node) == frozenset()
+        assert poll_schedule.watched(reduced(*zero).node) == frozenset()
 
 
 words = st.sampled_from(("", "ACTIVE\n", "FAULT\n", f"{SERVER}\n", f"{CLIENT}\n{CLIENT + 1}\n", "what?\n"))

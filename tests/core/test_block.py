@@ -20,16 +20,16 @@ from tests.builders import (
     RECORDINGS,
     SERVER,
     Recorded,
-    Story,
+    Reduced,
     at_work,
     clients,
     exited,
     look,
+    reduced,
     scenario,
     server_log,
     stamped,
     status,
-    told,
 )
 
 A, B, C = 2045, 2046, 2047
@@ -269,14 +269,14 @@ def test_a_daemon_in_another_pid_namespace_speaks_of_its_own_pids_but_devices_ar
 # -- what a server becomes by it -----------------------------------------------------------------------------------
 
 
-def wrote(*texts: str, at: float = AT + 5, start: Story | None = None) -> Story:
+def wrote(*texts: str, at: float = AT + 5, start: Reduced | None = None) -> Reduced:
     """The server writes this; an Xid confirms the fault, and the victims' processes end with it."""
-    present = told(*at_work(A, B, CLIENT)) if start is None else start
+    present = reduced(*at_work(A, B, CLIENT)) if start is None else start
     xid = GpuEvent(at=at, type=8, xid=31, gpu=GPU)
-    return told(xid, *server_log(*texts, at=at), *(exited(pid, at=at) for pid in (A, B)), start=present.node)
+    return reduced(xid, *server_log(*texts, at=at), *(exited(pid, at=at) for pid in (A, B)), start=present.node)
 
 
-def states(stories: Iterable[Story]) -> list[str | None]:
+def states(stories: Iterable[Reduced]) -> list[str | None]:
     return [event.state for story in stories for event in story.of(EventName.SERVER_STATE)]
 
 
@@ -309,8 +309,8 @@ def test_a_fault_whose_first_line_was_lost_is_one() -> None:
 
 def test_one_whose_devices_were_not_told_is_over_when_the_daemon_says_so() -> None:
     begun = wrote(BEGIN, RESET[0])
-    faulted = told(look("log", at=AT + 7), start=begun.node)
+    faulted = reduced(look("log", at=AT + 7), start=begun.node)
     assert states([begun, faulted]) == ["fault"]
-    answered = told(status("ACTIVE", at=AT + 8), clients(CLIENT, at=AT + 8), start=faulted.node)
+    answered = reduced(status("ACTIVE", at=AT + 8), clients(CLIENT, at=AT + 8), start=faulted.node)
     assert states([answered]) == ["active"]
     assert answered.node.daemons[DAEMON].servers[SERVER].devices_to_reset is None

@@ -22,7 +22,7 @@ from tests.builders import (
     GPU,
     SENSORS,
     SERVER,
-    Story,
+    Reduced,
     active,
     at_work,
     clients,
@@ -34,17 +34,17 @@ from tests.builders import (
     look,
     node,
     process,
+    reduced,
     server_log,
     servers,
     stamped,
     status,
-    told,
 )
 
 A, B, C = 600, 601, 602
 STRANGER = 801
 
-UP = told(
+UP = reduced(
     *at_work(A, B, C),
     daemon_process(),
     process(SERVER, uid=0, user="root"),
@@ -99,14 +99,14 @@ def shown(*pids: int, at: float) -> Observation:
     return gpu_reading(pids, at=at, **SENSORS)
 
 
-def after(*seen: Observation, start: Node = UP) -> Story:
+def after(*seen: Observation, start: Node = UP) -> Reduced:
     """What becomes of these observations, once every claim has had its time."""
     end = max(each.at for each in seen) + OPEN_SECONDS + 1
     rest = (shown(A, B, C, at=end), servers(SERVER, at=end), clients(A, B, C, at=end), status("ACTIVE", at=end))
-    return told(*seen, *rest, look("log", at=end), start=start)
+    return reduced(*seen, *rest, look("log", at=end), start=start)
 
 
-def contradictions(story: Story) -> dict[str, int]:
+def contradictions(story: Reduced) -> dict[str, int]:
     return {claim: count for claim, count in story.daemon.totals.log_contradictions.items() if count}
 
 
@@ -146,7 +146,7 @@ def test_the_death_of_a_daemon_is_a_loss_whatever_its_log_said_before() -> None:
     """SIGKILL leaves the pid file, which a quit removes."""
     forged = control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER)
     dies = (exited(CONTROL, at=LATER + 9), daemon_process(None, left=True, at=LATER + 9.1))
-    story = told(*forged, *dies, look("log", at=LATER + 9.2), look("log", at=LATER + 12), start=UP)
+    story = reduced(*forged, *dies, look("log", at=LATER + 9.2), look("log", at=LATER + 12), start=UP)
     assert [each.reason for each in story.of(EventName.DAEMON_LOST)] == [LossReason.DIED]
     assert story.of(EventName.DAEMON_STOPPED) == []
 
@@ -155,13 +155,13 @@ def test_a_daemon_that_a_signal_ended_was_not_stopped_by_a_quit() -> None:
     forged = control_log("NEW UI", "Cmd:quit", at=LATER)
     dies = replace(exited(CONTROL, at=LATER + 1), wait_status=9)
     traces = daemon_process(None, left=False, at=LATER + 1.1)
-    story = told(*forged, dies, traces, look("log", at=LATER + 4), start=UP)
+    story = reduced(*forged, dies, traces, look("log", at=LATER + 4), start=UP)
     assert len(story.of(EventName.DAEMON_LOST)) == 1
 
 
 def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
     ends = (exited(CONTROL, at=LATER + 1), daemon_process(None, left=False, at=LATER + 1.1))
-    story = told(*control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), *ends, start=UP)
+    story = reduced(*control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), *ends, start=UP)
     assert story.names()[-1] is EventName.DAEMON_STOPPED
     assert story.of(EventName.DAEMON_LOST) == []
 
@@ -171,7 +171,7 @@ def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
 
 def test_one_that_nvml_no_longer_shows_has_left_when_its_log_says() -> None:
     """The process may live on."""
-    story = told(*server_log(f"Client process {A} disconnected", at=LATER), shown(B, C, at=LATER + 1), start=UP)
+    story = reduced(*server_log(f"Client process {A} disconnected", at=LATER), shown(B, C, at=LATER + 1), start=UP)
     (left,) = story.of(EventName.CLIENT_DISCONNECTED)
     assert (left.pid, left.at) == (A, LATER)
 
@@ -179,16 +179,16 @@ def test_one_that_nvml_no_longer_shows_has_left_when_its_log_says() -> None:
 def test_one_that_nvml_still_shows_has_not() -> None:
     """At first NVML's reading may be older than the line."""
     line = server_log(f"Client process {A} disconnected", at=LATER)
-    fresh = told(*line, shown(A, B, C, at=LATER + REFUTED_SECONDS - 0.1), start=UP)
+    fresh = reduced(*line, shown(A, B, C, at=LATER + REFUTED_SECONDS - 0.1), start=UP)
     assert (set(fresh.daemon.clients), contradictions(fresh)) == ({A, B, C}, {})
-    later = told(shown(A, B, C, at=LATER + REFUTED_SECONDS + 0.1), start=fresh.node)
+    later = reduced(shown(A, B, C, at=LATER + REFUTED_SECONDS + 0.1), start=fresh.node)
     assert (set(later.daemon.clients), contradictions(later)) == ({A, B, C}, {"client_disconnect": 1})
 
 
 def test_a_client_that_only_the_log_shows_is_withdrawn_when_the_daemon_does_not_list_it() -> None:
     """A real one is in NVML's list within a second."""
     seen = (clients(A, B, C, at=LATER + 3), look("log", at=LATER + 6))
-    story = told(*server_log(active(STRANGER), at=LATER), *seen, start=UP)
+    story = reduced(*server_log(active(STRANGER), at=LATER), *seen, start=UP)
     assert STRANGER not in story.daemon.clients
     assert contradictions(story) == {"client_connect": 1}
 
@@ -196,13 +196,13 @@ def test_a_client_that_only_the_log_shows_is_withdrawn_when_the_daemon_does_not_
 def test_forged_clients_do_not_displace_real_ones() -> None:
     """Their number is bounded, and the daemon's own list is not."""
     forged = (line for pid in range(5000, 7000) for line in server_log(active(pid), at=LATER))
-    story = told(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
+    story = reduced(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
     assert {A, B, C, 700} <= set(story.daemon.clients)
     assert len(story.daemon.log.claims) <= MOST_OF_A_KIND
 
 
 def test_the_end_of_a_process_needs_no_line() -> None:
-    story = told(exited(A, at=LATER), start=UP)
+    story = reduced(exited(A, at=LATER), start=UP)
     assert [each.pid for each in story.of(EventName.CLIENT_DISCONNECTED)] == [A]
 
 
@@ -212,13 +212,13 @@ def test_the_end_of_a_process_needs_no_line() -> None:
 def test_a_server_that_only_the_log_shows_is_withdrawn() -> None:
     line = control_log("Starting new server 999 for user 0", at=LATER)
     lists = (servers(SERVER, at=LATER + 2), servers(SERVER, at=LATER + 6))
-    story = told(*line, *lists, start=UP)
+    story = reduced(*line, *lists, start=UP)
     assert set(story.daemon.servers) == {SERVER}
     assert contradictions(story) == {"server_start": 1}
 
 
 def test_one_whose_process_ends_needs_no_line() -> None:
-    assert EventName.SERVER_EXITED in told(exited(SERVER, at=LATER), start=UP).names()
+    assert EventName.SERVER_EXITED in reduced(exited(SERVER, at=LATER), start=UP).names()
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ CONFIRMED = {
 
 @pytest.mark.parametrize("confirms", CONFIRMED.values(), ids=CONFIRMED)
 def test_its_block_and_another_source_make_one(confirms: tuple[Observation, ...]) -> None:
-    story = told(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
+    story = reduced(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
     (incident,) = story.node.incidents.values()
     assert set(incident.affected) == {A, B}
     assert contradictions(story) == {}
@@ -261,23 +261,23 @@ NOT_CONFIRMED = {
 @pytest.mark.parametrize("seen", NOT_CONFIRMED.values(), ids=NOT_CONFIRMED)
 def test_nothing_else_makes_one(seen: tuple[Observation, ...]) -> None:
     ordered = sorted((*block(A, B), *seen), key=lambda each: each.at)
-    story = told(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
+    story = reduced(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
     assert story.node.incidents == {}
     assert contradictions(story) == {"fault": 1}
 
 
 def test_an_xid_without_a_process_proves_nothing_beside_a_process_that_bypasses_mps() -> None:
     """It may be that process's own, which a forger can cause at will."""
-    beside = told(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
+    beside = reduced(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
     seen = (*block(A, B), GpuEvent(at=LATER, type=8, xid=31, gpu=GPU), look("log", at=LATER + 12))
-    assert told(*seen, start=beside).node.incidents == {}
+    assert reduced(*seen, start=beside).node.incidents == {}
 
 
 def test_a_forged_recovery_does_not_end_it() -> None:
     """Victims that live on keep the server in FAULT."""
-    held = told(*block(A, B), status("FAULT", at=LATER), start=UP).node
+    held = reduced(*block(A, B), status("FAULT", at=LATER), start=UP).node
     forged = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 1)
-    story = told(*forged, status("FAULT", at=LATER + 3), look("log", at=LATER + 4), start=held)
+    story = reduced(*forged, status("FAULT", at=LATER + 3), look("log", at=LATER + 4), start=held)
     (incident,) = story.node.incidents.values()
     assert (incident.open, contradictions(story)) == (True, {"recovery": 1})
 
@@ -285,14 +285,14 @@ def test_a_forged_recovery_does_not_end_it() -> None:
 def test_its_recovery_is_known_once_all_victims_have_ended() -> None:
     recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 0.1)
     seen = (*block(A, B), xid(pid=A), *recovers, exited(A, at=LATER + 0.2), exited(B, at=LATER + 0.2))
-    story = told(*seen, start=UP)
+    story = reduced(*seen, start=UP)
     (incident,) = story.node.incidents.values()
     assert (incident.ending, incident.ended_at) == (IncidentEnd.RECOVERED, LATER + 0.2)
 
 
 def test_names_in_a_forged_block_do_not_reach_the_next_fault() -> None:
-    forged = told(*block(C, named=C), look("log", at=LATER + 11), start=UP).node
-    story = told(*block(A, B, at=LATER + 12), xid(pid=A, at=LATER + 12), start=forged)
+    forged = reduced(*block(C, named=C), look("log", at=LATER + 11), start=UP).node
+    story = reduced(*block(A, B, at=LATER + 12), xid(pid=A, at=LATER + 12), start=forged)
     (incident,) = story.node.incidents.values()
     assert set(incident.affected) == {A, B}
 
@@ -300,7 +300,7 @@ def test_names_in_a_forged_block_do_not_reach_the_next_fault() -> None:
 # -- suspects ----------------------------------------------------------------------------------------------------------
 
 
-def trapped(*forged: Observation, start: Node = UP) -> Story:
+def trapped(*forged: Observation, start: Node = UP) -> Reduced:
     """A traps: its own worker is in reset when it leaves, and so the log says."""
     seen = (
         xid(43, pid=SERVER),
@@ -312,10 +312,10 @@ def trapped(*forged: Observation, start: Node = UP) -> Story:
         *(exited(pid, at=LATER + 0.1) for pid in (A, B, C)),
         look("log", at=LATER + 4),
     )
-    return told(*sorted(seen, key=lambda each: each.at), start=start)
+    return reduced(*sorted(seen, key=lambda each: each.at), start=start)
 
 
-def confidence(story: Story) -> dict[int, float]:
+def confidence(story: Reduced) -> dict[int, float]:
     (incident,) = story.node.incidents.values()
     return {each.tenant.pid: each.confidence for each in incident.suspects}
 
@@ -332,12 +332,12 @@ def test_a_forged_line_in_reset_makes_nobody_likely(at: float) -> None:
 def test_a_forged_departure_makes_no_client_likely_that_is_still_there() -> None:
     """It is no victim, and by the log its contexts ended when those of a killed client do."""
     seen = (*exits(C, LATER - 0.12), *block(A, B), xid(pid=A), exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
-    story = told(*sorted(seen, key=lambda each: each.at), look("log", at=LATER + 4), start=UP)
+    story = reduced(*sorted(seen, key=lambda each: each.at), look("log", at=LATER + 4), start=UP)
     assert confidence(story).get(C, 0.0) == 0.0
 
 
 def test_after_a_contradiction_no_client_is_likely() -> None:
-    doubted = told(
+    doubted = reduced(
         *server_log(f"Client process {C} disconnected", at=LATER - 4), shown(A, B, C, at=LATER - 1), start=UP
     )
     story = trapped(start=doubted.node)
@@ -348,7 +348,7 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
 
 def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> None:
     """The contradiction itself is forgotten by then."""
-    doubted = told(
+    doubted = reduced(
         *server_log(f"Client process {C} disconnected", at=LATER - 4),
         shown(A, B, C, at=LATER - 1),
         xid(pid=A),
@@ -357,19 +357,21 @@ def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> 
     )
     assert confidence(doubted)
     restarted = replace(node(), incidents=doubted.node.incidents)
-    story = told(*at_work(at=LATER + 1)[:3], status("FAULT", at=LATER + 1), look("log", at=LATER + 9), start=restarted)
+    story = reduced(
+        *at_work(at=LATER + 1)[:3], status("FAULT", at=LATER + 1), look("log", at=LATER + 9), start=restarted
+    )
     assert max(confidence(story).values()) < 0.5
 
 
 def test_a_forged_block_with_strangers_has_no_incident_though_an_xid_is_left() -> None:
     """Its first line names no client. The Xid may be of a fault of which no line was read."""
-    story = told(xid(pid=None), *block(STRANGER), look("log", at=LATER + 12), start=UP)
+    story = reduced(xid(pid=None), *block(STRANGER), look("log", at=LATER + 12), start=UP)
     assert story.node.incidents == {}
 
 
 def test_nor_if_a_client_lives_on_that_the_log_does_not_name() -> None:
     """A fault hits all clients on its GPU (measured, R580): the block is forged, or lacks lines."""
-    story = told(xid(pid=A), *block(A), exited(A, at=LATER + 0.1), look("log", at=LATER + 4), start=UP)
+    story = reduced(xid(pid=A), *block(A), exited(A, at=LATER + 0.1), look("log", at=LATER + 4), start=UP)
     assert 0 < max(confidence(story).values()) < 0.5
 
 
@@ -383,7 +385,7 @@ def test_nor_if_lines_of_those_who_have_left_are_missing() -> None:
         *(exited(pid, at=LATER + 0.1) for pid in (A, B, C)),
         look("log", at=LATER + 4),
     )
-    story = told(*sorted(seen, key=lambda each: each.at), start=UP)
+    story = reduced(*sorted(seen, key=lambda each: each.at), start=UP)
     assert max(confidence(story).values()) < 0.5
 
 
@@ -392,13 +394,13 @@ def test_contradictions_in_a_row_are_one_event_a_minute_and_all_counted() -> Non
         line for second in range(5) for line in server_log(f"Client process {A} disconnected", at=LATER + 3 * second)
     )
     readings = (shown(A, B, C, at=LATER + 3 * second + 2.5) for second in range(5))
-    story = told(*sorted((*lines, *readings), key=lambda each: each.at), start=UP)
+    story = reduced(*sorted((*lines, *readings), key=lambda each: each.at), start=UP)
     assert contradictions(story) == {"client_disconnect": 5}
     assert len(story.of(EventName.LOG_CONTRADICTED)) == 1
 
 
 def test_the_counter_of_every_kind_exists_before_its_first_event() -> None:
-    assert set(told(*at_work()).daemon.totals.log_contradictions) == set(ClaimKind)
+    assert set(reduced(*at_work()).daemon.totals.log_contradictions) == set(ClaimKind)
 
 
 @pytest.mark.parametrize("after", [0.25, 1.5], ids=["at once", "after its recovery"])
@@ -408,7 +410,7 @@ def test_what_explains_a_real_fault_does_not_confirm_a_forged_one_right_after_it
     real = (*block(A, B), xid(pid=A), status("FAULT", at=LATER + 0.05))
     ends = (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1), status("ACTIVE", at=LATER + 0.2))
     forged = (*block(A, B, C, at=at), look("log", at=at + 12))
-    story = told(*real, *ends, *forged, start=UP)
+    story = reduced(*real, *ends, *forged, start=UP)
     (incident,) = story.node.incidents.values()
     assert set(incident.affected) == {A, B}
     assert contradictions(story) == {"fault": 1}
@@ -420,16 +422,16 @@ def test_a_new_client_whose_process_lives_is_kept_until_nvml_was_read() -> None:
         *server_log(active(STRANGER), f"Client process {STRANGER} disconnected", at=LATER),
         look("log", at=LATER + 1),
     )
-    story = told(process(STRANGER, at=LATER - 1), *forged, start=UP)
+    story = reduced(process(STRANGER, at=LATER - 1), *forged, start=UP)
     assert STRANGER in story.daemon.clients
-    shown_later = told(shown(A, B, C, STRANGER, at=LATER + 2.5), start=story.node)
+    shown_later = reduced(shown(A, B, C, STRANGER, at=LATER + 2.5), start=story.node)
     assert (STRANGER in shown_later.daemon.clients, contradictions(shown_later)) == (True, {"client_disconnect": 1})
-    assert STRANGER not in told(shown(A, B, C, at=LATER + 2), start=story.node).daemon.clients
+    assert STRANGER not in reduced(shown(A, B, C, at=LATER + 2), start=story.node).daemon.clients
 
 
 def test_a_client_whose_end_is_read_after_the_list_that_lacks_it_contradicts_nothing() -> None:
     seen = (process(STRANGER, at=LATER), clients(A, B, C, at=LATER + 1), exited(STRANGER, at=LATER + 1.01))
-    story = told(*server_log(active(STRANGER), at=LATER), *seen, look("log", at=LATER + 9), start=UP)
+    story = reduced(*server_log(active(STRANGER), at=LATER), *seen, look("log", at=LATER + 9), start=UP)
     assert contradictions(story) == {}
 
 
@@ -439,7 +441,7 @@ def test_an_xid_of_another_servers_fault_confirms_none() -> None:
     new, other = SERVER + 1, STRANGER
     started = (servers(new, at=LATER + 0.5), clients(other, server=new, at=LATER + 0.5))
     forged = server_log(*FAULT_BLOCK[:-1], str(other), at=LATER + 0.8, server=new)
-    story = told(*fault, *started, *forged, look("log", at=LATER + 12), start=UP)
+    story = reduced(*fault, *started, *forged, look("log", at=LATER + 12), start=UP)
     assert [each.server for each in story.node.incidents.values()] == [SERVER]
     assert contradictions(story)["fault"] == 1
 
@@ -447,10 +449,10 @@ def test_an_xid_of_another_servers_fault_confirms_none() -> None:
 def test_one_xid_confirms_one_of_two_blocks() -> None:
     """The forger's comes first. Which of them is forged is not known, so no client is likely."""
     both = (GpuEvent(at=LATER - 0.05, type=8, xid=31, gpu=GPU), *block(C), *block(A, B, at=LATER + 0.3))
-    story = told(*both, look("log", at=LATER + 3), start=UP)
+    story = reduced(*both, look("log", at=LATER + 3), start=UP)
     (incident,) = story.node.incidents.values()
     assert all(each.confidence < 0.5 for each in incident.suspects)
-    assert contradictions(told(look("log", at=LATER + 12), start=story.node)) == {"fault": 1}
+    assert contradictions(reduced(look("log", at=LATER + 12), start=story.node)) == {"fault": 1}
 
 
 def test_an_xid_from_before_its_server_started_confirms_none() -> None:
@@ -459,7 +461,7 @@ def test_an_xid_from_before_its_server_started_confirms_none() -> None:
     before = (GpuEvent(at=LATER - 1.5, type=8, xid=31, gpu=GPU), started, servers(new, at=LATER - 0.4))
     listed = clients(STRANGER, server=new, at=LATER - 0.3)
     forged = server_log(*FAULT_BLOCK[:-1], str(STRANGER), at=LATER, server=new)
-    story = told(*before, listed, *forged, look("log", at=LATER + 12), start=UP)
+    story = reduced(*before, listed, *forged, look("log", at=LATER + 12), start=UP)
     assert story.node.incidents == {}
 
 
@@ -468,7 +470,7 @@ def test_a_client_that_only_the_log_shows_did_not_leave_before_a_fault() -> None
     ghost = STRANGER
     came = (*server_log(active(ghost), at=LATER - 1), *exits(ghost, LATER - 0.1))
     seen = (*came, *block(A, B), xid(), status("FAULT", at=LATER + 0.1), shown(A, B, C, at=LATER + 0.5))
-    (incident,) = told(*seen, start=UP).node.incidents.values()
+    (incident,) = reduced(*seen, start=UP).node.incidents.values()
     assert [each.tenant.pid for each in incident.suspects if each.tenant.pid == ghost] == []
 
 
@@ -479,6 +481,6 @@ def test_an_xid_at_the_end_of_another_server_confirms_none() -> None:
     before = (ended, servers(new, at=LATER - 0.2), clients(STRANGER, server=new, at=LATER - 0.2))
     event = GpuEvent(at=LATER - 0.15, type=8, xid=31, gpu=GPU)
     forged = server_log(*FAULT_BLOCK[:-1], str(STRANGER), at=LATER, server=new)
-    story = told(*before, event, *forged, look("log", at=LATER + 12), start=UP)
+    story = reduced(*before, event, *forged, look("log", at=LATER + 12), start=UP)
     assert story.node.incidents == {}
     assert contradictions(story)["fault"] == 1

@@ -19,16 +19,16 @@ from tests.builders import (
     failure,
     gpu_reading,
     look,
+    reduced,
     reply,
     server_log,
-    told,
 )
 
 DEVICES = "Device Ordinal,PCI ID,UUID,Name\n"
 
 
 def limit(*seen: Observation) -> int | None:
-    return limit_of(told(*at_work(), *seen).node)
+    return limit_of(reduced(*at_work(), *seen).node)
 
 
 def limit_of(present: Node) -> int | None:
@@ -67,7 +67,7 @@ def test_limit_depends_on_compute_capability_and_version(
 def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(
     cuda: str | None, places: int | None
 ) -> None:
-    present = told(*at_work(), gpu_reading(cuda_version=cuda)).node
+    present = reduced(*at_work(), gpu_reading(cuda_version=cuda)).node
     daemon = replace(present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, version=None))
     assert limit_of(replace(present, daemons={DAEMON: daemon})) == places
 
@@ -84,7 +84,7 @@ def test_limit_is_unknown_if_the_gpus_differ() -> None:
 
 def test_only_the_gpus_of_the_daemon_matter() -> None:
     answer = reply("device_query --csv", f"{DEVICES}0,00000000:00:06.0,{GPU},NVIDIA H200\n")
-    present = told(*at_work(), answer, gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1"))
+    present = reduced(*at_work(), answer, gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1"))
     assert present.daemon.runtime.devices == {0: GPU}
     assert limit_of(present.node) == 48
 
@@ -93,7 +93,7 @@ def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
     line = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
     full = (clients(*range(1000, 1020)), *line)
     assert limit(*full, gpu_reading(compute_capability=None)) == 20
-    present = told(*at_work(), *full, gpu_reading()).node
+    present = reduced(*at_work(), *full, gpu_reading()).node
     daemon = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=12))
     assert limit_of(replace(present, daemons={DAEMON: daemon})) == 12
 

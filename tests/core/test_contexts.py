@@ -13,9 +13,9 @@ from tests.builders import (
     active,
     at_work,
     connecting,
+    reduced,
     scenario,
     server_log,
-    told,
 )
 
 OTHER = CLIENT + 1
@@ -29,7 +29,7 @@ def on(gpu: str = GPU) -> str:
 
 def gpus(*texts: str, pid: int = CLIENT) -> set[str]:
     """Where a client is after the server wrote this."""
-    return set(told(*at_work(), *server_log(*texts)).daemon.clients[pid].gpus)
+    return set(reduced(*at_work(), *server_log(*texts)).daemon.clients[pid].gpus)
 
 
 def test_it_is_told_between_the_connection_of_a_context_and_its_activity() -> None:
@@ -100,7 +100,7 @@ def test_in_a_recording_nobody_is_on_a_gpu_that_they_did_not_ask_for(recorded: R
     """Their order in the log is the daemon's; each asked for some, by ordinal."""
     seen = [each for each in recorded.observations if isinstance(each, LogLine)]
     asked = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
-    for pid, leaving in told(*seen).daemon.connections.disconnects.items():
+    for pid, leaving in reduced(*seen).daemon.connections.disconnects.items():
         assert len(leaving.gpus) <= len(asked[pid])
 
 
@@ -108,7 +108,7 @@ def test_of_four_clients_on_two_gpus_each_is_told_with_its_own() -> None:
     """One on the first, one on the second, two on both (measured)."""
     seen = [each for each in scenario("two_gpus_fault_on_both").observations if isinstance(each, LogLine)]
     until = next(number for number, each in enumerate(seen) if "fatal GPU error" in each.line)
-    clients = told(*seen[:until]).daemon.clients
+    clients = reduced(*seen[:until]).daemon.clients
     first, second = (clients[pid].gpus for pid in (964, 965))
     assert len(first) == len(second) == 1
     assert clients[966].gpus == clients[1067].gpus == first | second

@@ -22,14 +22,14 @@ from tests.builders import (
     exited,
     look,
     no_daemon,
+    reduced,
     server_log,
     servers,
-    told,
 )
 
 FIRST = 92
 NO_DRIVER = "Driver initialization failed with: out of memory"
-UP = told(*at_work()).node
+UP = reduced(*at_work()).node
 
 
 def starts(server: int, *, at: float, uid: int = 1001) -> tuple[Observation, ...]:
@@ -62,7 +62,7 @@ def failures(count: int, *, at: float = AT + 5, every: float = 0.13) -> tuple[Ob
 
 def loops(*seen: Observation, start: Node = UP) -> list[Event]:
     """The events; the count must be theirs."""
-    story = told(*seen, start=start)
+    story = reduced(*seen, start=start)
     found = story.of(EventName.SERVER_CRASH_LOOP)
     assert story.daemon.totals.crash_loops - start.daemons[DAEMON].totals.crash_loops == len(found)
     return found
@@ -82,7 +82,7 @@ def test_that_may_all_be_read_at_one_look() -> None:
 
 
 def test_none_of_its_lines_is_unrecognised() -> None:
-    assert set(told(*failures(MANY), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
+    assert set(reduced(*failures(MANY), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
 
 
 def test_once_however_long_it_goes_on() -> None:
@@ -90,7 +90,7 @@ def test_once_however_long_it_goes_on() -> None:
 
 
 def test_it_is_remembered_in_little_room() -> None:
-    began = told(*failures(200), start=UP).daemon.connections.failed_starts.started_at
+    began = reduced(*failures(200), start=UP).daemon.connections.failed_starts.started_at
     assert len(began) == MANY
 
 
@@ -162,23 +162,23 @@ def test_a_recording_has_one_where_a_server_could_not_start(recorded: Recorded) 
 
 def test_a_loop_that_only_the_log_shows_is_none() -> None:
     """The daemon has waited for no child since: no server has ended."""
-    present = told(daemon_process(), reaped(3), start=UP).node
-    story = told(*failures(MANY), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
+    present = reduced(daemon_process(), reaped(3), start=UP).node
+    story = reduced(*failures(MANY), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
     assert story.of(EventName.SERVER_CRASH_LOOP) == []
     assert story.daemon.totals.log_contradictions["crash_loop"] == 1
 
 
 def test_a_loop_that_began_before_the_daemons_process_was_seen_contradicts_nothing() -> None:
     """An exporter that has just started reads the process a moment later than the log (measured, R580)."""
-    present = told(daemon_process(), look("log", at=AT + 4), start=UP).node
-    story = told(*failures(MANY), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
+    present = reduced(daemon_process(), look("log", at=AT + 4), start=UP).node
+    story = reduced(*failures(MANY), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
     assert story.of(EventName.SERVER_CRASH_LOOP) == []
     assert story.daemon.totals.log_contradictions["crash_loop"] == 0
 
 
 def test_a_loop_is_shown_by_the_page_faults_of_the_daemons_children() -> None:
-    present = told(daemon_process(), reaped(3), start=UP).node
-    story = told(*failures(MANY), reaped(5, at=AT + 6), start=present)
+    present = reduced(daemon_process(), reaped(3), start=UP).node
+    story = reduced(*failures(MANY), reaped(5, at=AT + 6), start=present)
     assert len(story.of(EventName.SERVER_CRASH_LOOP)) == 1
 
 

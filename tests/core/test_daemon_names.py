@@ -4,7 +4,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, LogFile, Observation, SourceReading
-from tests.builders import AT, CLIENT, DAEMON, Story, at_work, look, told
+from tests.builders import AT, CLIENT, DAEMON, Reduced, at_work, look, reduced
 
 UNIT, CONFIGURED, DISCOVERED = NamedBy.UNIT, NamedBy.CONFIGURATION, NamedBy.DISCOVERED
 
@@ -35,8 +35,8 @@ def declared(at: float = AT, *, expected: bool = True) -> DaemonFound:
     return found(by=NamedBy.DEVICE_PLUGIN, expected=expected, at=at)
 
 
-def after(*seen: Observation) -> Story:
-    return told(*seen, start=Node())
+def after(*seen: Observation) -> Reduced:
+    return reduced(*seen, start=Node())
 
 
 def names(*seen: Observation) -> list[str]:
@@ -149,7 +149,7 @@ def test_a_daemon_of_which_a_late_word_is_all_there_is_is_forgotten_too() -> Non
 def test_a_daemon_of_the_device_plugin_is_expected_until_the_plugin_stops_it() -> None:
     story = after(found(), declared(), found())
     assert (story.daemon.declared.expected, story.daemon.declared.by) == (True, NamedBy.DEVICE_PLUGIN)
-    story = told(declared(AT + 10, expected=False), start=story.node)
+    story = reduced(declared(AT + 10, expected=False), start=story.node)
     assert (story.daemon.declared.expected, story.daemon.discovered) == (False, True)
 
 

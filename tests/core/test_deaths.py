@@ -18,9 +18,9 @@ from tests.builders import (
     gpu_reading,
     look,
     process,
+    reduced,
     server_log,
     servers,
-    told,
 )
 
 KILLED, SEGMENTATION_FAULT, EXIT_7 = 9, 11, 7 << 8
@@ -35,7 +35,7 @@ def out_of_memory(pid: int = CLIENT, *, at: float = AT, prefix: int = 3, name: s
 
 def death(*seen: Observation) -> Death | None:
     """What is known of the client's end."""
-    return told(servers(), READING, *seen).node.deaths.get(CLIENT)
+    return reduced(servers(), READING, *seen).node.deaths.get(CLIENT)
 
 
 # -- exits ---------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_who_has_exited_is_remembered_with_who_it_was_and_how_it_ended(status: i
 
 
 def test_of_one_that_was_never_read_there_is_its_identity() -> None:
-    (known,) = told(replace(exited(700), wait_status=KILLED)).node.deaths.values()
+    (known,) = reduced(replace(exited(700), wait_status=KILLED)).node.deaths.values()
 
     assert known == Death(at=AT, pid=700, start_ticks=70_000, wait_status=KILLED)
 
@@ -86,7 +86,7 @@ def test_whom_the_kernel_killed_for_memory_is_known_whichever_comes_first() -> N
 
 
 def test_one_that_nobody_watched_is_known_too() -> None:
-    assert told(out_of_memory(700)).node.deaths == {700: Death(at=AT, pid=700, out_of_memory=True)}
+    assert reduced(out_of_memory(700)).node.deaths == {700: Death(at=AT, pid=700, out_of_memory=True)}
 
 
 def test_another_that_had_its_pid_long_before_was_not_killed() -> None:
@@ -110,7 +110,7 @@ def test_what_a_program_writes_into_the_kernels_log_kills_nobody(prefix: int) ->
 
 @pytest.mark.parametrize("name", ["", ") total-vm", "x): Killed process 1 (", "Out of memory: Killed process 1 ("])
 def test_nor_does_a_name_kill_another(name: str) -> None:
-    assert set(told(out_of_memory(name=name)).node.deaths) == {CLIENT}
+    assert set(reduced(out_of_memory(name=name)).node.deaths) == {CLIENT}
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_the_dead_are_remembered_for_a_minute() -> None:
 
 def test_and_no_more_than_so_many() -> None:
     last = 10_000 + MOST_DEATHS + 9
-    deaths = told(*(out_of_memory(pid) for pid in range(10_000, last + 1))).node.deaths
+    deaths = reduced(*(out_of_memory(pid) for pid in range(10_000, last + 1))).node.deaths
 
     assert len(deaths) == MOST_DEATHS
     assert last in deaths
@@ -136,17 +136,17 @@ def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has(
     """Its exit status tells whether it was killed; the log is quicker."""
     ending = server_log(f"Client {{PID: {CLIENT}, Context ID: 1}} exit", at=AT + 1)
     gone = gpu_reading((), at=AT + 1.2)
-    left = told(*at_work(), *server_log(active()), READING, *ending, gone).node
+    left = reduced(*at_work(), *server_log(active()), READING, *ending, gone).node
 
     assert CLIENT not in left.daemons["/tmp/nvidia-mps"].clients
     assert CLIENT in poll_schedule.watched(left)
-    after = told(look(at=AT + 1.5), replace(exited(at=AT + 1.6), wait_status=KILLED), start=left).node
+    after = reduced(look(at=AT + 1.5), replace(exited(at=AT + 1.6), wait_status=KILLED), start=left).node
     assert after.deaths[CLIENT].process == READING
     assert after.deaths[CLIENT].wait_status == KILLED
 
 
 def test_but_not_for_long() -> None:
-    left = told(*at_work(CLIENT), clients(at=AT + 2), clients(at=AT + 4)).node
+    left = reduced(*at_work(CLIENT), clients(at=AT + 2), clients(at=AT + 4)).node
 
     assert CLIENT in poll_schedule.watched(left)
     assert CLIENT not in poll_schedule.watched(replace(left, at=AT + 4 + poll_schedule.LEAVING_SECONDS + 1))

@@ -19,8 +19,8 @@ from tests.builders import (
     daemon_process,
     exited,
     gpu_reading,
+    reduced,
     reply,
-    told,
 )
 
 STRANGER = 801
@@ -61,36 +61,36 @@ def test_nobody_is_beside_a_daemon_on_a_gpu_that_it_does_not_have(
     gpus: tuple[str, ...], expected: Mapping[str, tuple[int, ...]]
 ) -> None:
     """A container's device nodes confine it, and its environment says nothing of that."""
-    assert bypassing(told(*at_work(CLIENT), has(*gpus), *on_both(5, 7)).node) == expected
+    assert bypassing(reduced(*at_work(CLIENT), has(*gpus), *on_both(5, 7)).node) == expected
 
 
 def test_an_ordinal_in_its_environment_may_be_another_gpu_here() -> None:
-    confined = told(daemon_process(), *at_work(CLIENT)).node
+    confined = reduced(daemon_process(), *at_work(CLIENT)).node
     visible = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", visible_devices="0")
-    story = told(visible, has(OTHER_GPU), *on_both(5, 7), start=confined)
+    story = reduced(visible, has(OTHER_GPU), *on_both(5, 7), start=confined)
     assert bypassing(story.node) == {OTHER_GPU: (STRANGER + 1,)}
 
 
 @pytest.mark.parametrize("answer", [(), (reply(ASKED, f'Unknown command "{ASKED}"\n'),)], ids=("not asked", "in vain"))
 def test_one_that_does_not_tell_is_judged_by_what_it_may_see(answer: tuple[Observation, ...]) -> None:
-    story = told(*at_work(CLIENT), *answer, *on_both(5, 7))
+    story = reduced(*at_work(CLIENT), *answer, *on_both(5, 7))
     assert bypassing(story.node) == {GPU: (STRANGER,), OTHER_GPU: (STRANGER + 1,)}
 
 
 def test_who_was_called_bypassing_before_it_told_is_so_no_more() -> None:
-    story = told(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
+    story = reduced(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
     assert {uuid: gpu.bypassing for uuid, gpu in story.node.gpus.items()} == {GPU: (STRANGER,), OTHER_GPU: ()}
 
 
 def test_after_its_end_those_are_its_gpus_that_it_had() -> None:
     gone = exited(CONTROL, at=AT + 4)
-    story = told(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
+    story = reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
     assert [event.pid for event in story.of(EventName.PROCESS_BYPASSING)] == [STRANGER]
 
 
 def test_the_next_daemon_has_its_own() -> None:
     gone, back = exited(CONTROL, at=AT + 4), daemon_process(CONTROL + 1, at=AT + 5)
-    assert told(daemon_process(), *at_work(CLIENT), has(GPU), gone, back).daemon.runtime.devices == {}
+    assert reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, back).daemon.runtime.devices == {}
 
 
 def test_one_that_was_never_there_has_those_that_its_unit_leaves_it() -> None:
@@ -99,6 +99,6 @@ def test_one_that_was_never_there_has_those_that_its_unit_leaves_it() -> None:
     unit = DaemonFound(
         at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", expected=True, visible_devices=OTHER_GPU
     )
-    down = told(unit, reply("get_server_list", exit_code=1, stderr="Cannot find MPS control daemon process\n")).node
-    assert bypassing(told(*on_both(5, 7), start=down).node) == {OTHER_GPU: (STRANGER + 1,)}
-    assert told(living, unit).daemon.runtime.visible_devices == GPU
+    down = reduced(unit, reply("get_server_list", exit_code=1, stderr="Cannot find MPS control daemon process\n")).node
+    assert bypassing(reduced(*on_both(5, 7), start=down).node) == {OTHER_GPU: (STRANGER + 1,)}
+    assert reduced(living, unit).daemon.runtime.visible_devices == GPU

@@ -27,9 +27,9 @@ from tests.builders import (
     gpu_lost,
     gpu_reading,
     look,
+    reduced,
     reply,
     three_clients,
-    told,
 )
 
 A, B, C, D = range(CLIENT, CLIENT + 4)
@@ -38,7 +38,7 @@ BOTH = frozenset({GPU, OTHER_GPU})
 
 def seen(*clients: int, first: Set[int] = frozenset(), second: Set[int] = frozenset()) -> Node:
     """Clients of one server, and on which of two GPUs NVML sees them."""
-    return told(*at_work(*clients), gpu_reading(first), gpu_reading(second, gpu=OTHER_GPU, index=1)).node
+    return reduced(*at_work(*clients), gpu_reading(first), gpu_reading(second, gpu=OTHER_GPU, index=1)).node
 
 
 def of(present: Node) -> Daemon:
@@ -86,7 +86,7 @@ class TestWhoFallsWithWhom:
 
     def test_clients_of_two_servers_stand_apart_on_the_same_gpu(self) -> None:
         """Each server is in FAULT for itself."""
-        present = told(*at_work(A, B), *at_work(C, D, server=SERVER + 1), gpu_reading([A, B, C, D])).node
+        present = reduced(*at_work(A, B), *at_work(C, D, server=SERVER + 1), gpu_reading([A, B, C, D])).node
         assert together(present, SERVER) == {frozenset({A, B})}
         assert together(present, SERVER + 1) == {frozenset({C, D})}
 
@@ -98,7 +98,7 @@ class TestWhoFallsWithWhom:
 
     def test_a_server_without_clients_has_none(self) -> None:
         """It is there all the same."""
-        present = told(*at_work()).node
+        present = reduced(*at_work()).node
         assert failure_domains(present, of(present)) == {SERVER: ()}
 
 
@@ -115,7 +115,7 @@ class TestWhereAClientIs:
         """Until it has a context, NVML has it in the MPS list of all GPUs, with no memory (measured)."""
         starting = gpu_reading({A: 1000, B: 0}), gpu_reading({B: 14, C: 0}, gpu=OTHER_GPU, index=1)
         bare = [replace(each, compute_processes=()) for each in starting]
-        present = told(*at_work(A, B, C), *bare).node
+        present = reduced(*at_work(A, B, C), *bare).node
         assert gpus_of(present, of(present), B) == {OTHER_GPU}
         assert gpus_of(present, of(present), C) is None
 
@@ -123,24 +123,24 @@ class TestWhereAClientIs:
         """Whoever is there has a context."""
         silent = GpuReading(at=AT, gpu=GPU, index=0, compute_processes=(GpuProcess(pid=A),), mps_processes=())
         other = gpu_reading({B: 100}, gpu=OTHER_GPU, index=1)
-        present = told(*at_work(A, B), silent, other).node
+        present = reduced(*at_work(A, B), silent, other).node
         assert gpus_of(present, of(present), A) == {GPU}
 
     def test_where_the_daemon_has_one_gpu_there_is_no_question(self) -> None:
         """Whether NVML has looked since, or not."""
-        present = told(gpu_reading(), *at_work(A, B)).node
+        present = reduced(gpu_reading(), *at_work(A, B)).node
         assert gpus_of(present, of(present), A) == {GPU}
         assert together(present) == {frozenset({A, B})}
 
     def test_one_of_the_nodes_gpus_is_the_daemons_only_one(self) -> None:
         """As it said itself."""
         has = reply("device_query --csv", f"Default\n0,0000:00.07.00,{OTHER_GPU},NVIDIA H200,N/A\n")
-        present = told(has, start=seen(A)).node
+        present = reduced(has, start=seen(A)).node
         assert gpus_of(present, of(present), A) == {OTHER_GPU}
 
     def test_where_it_has_several_or_none_is_known_nothing_is_said(self) -> None:
         """Not a guess: whoever is nowhere falls with nobody known."""
-        for present in (seen(A, B, first={B}), told(*at_work(A, B)).node):
+        for present in (seen(A, B, first={B}), reduced(*at_work(A, B)).node):
             assert gpus_of(present, of(present), A) is None
             assert domain_of(present, of(present), A) is None
 
@@ -155,13 +155,13 @@ class TestWhereAClientIs:
     def test_on_the_only_gpu_everybody_is_together_though_it_could_not_be_read(self) -> None:
         """There is no other."""
         failed = GpuReading(at=AT + 9, gpu=GPU, problem=failure("GPU is lost"))
-        present = told(gpu_reading([A]), *at_work(A, B), failed).node
+        present = reduced(gpu_reading([A]), *at_work(A, B), failed).node
         assert together(present) == {frozenset({A, B})}
 
     def test_under_mig_nvmls_lists_say_nothing(self) -> None:
         """They are of all instances together."""
         mig = [gpu_reading([A], mig_mode=True), gpu_reading([A], gpu=OTHER_GPU, index=1, mig_mode=True)]
-        present = logged(told(*at_work(A, B), *mig, look()).node, {B: {GPU}})
+        present = logged(reduced(*at_work(A, B), *mig, look()).node, {B: {GPU}})
         assert gpus_of(present, of(present), A) is None
         assert gpus_of(present, of(present), B) == {GPU}
 
@@ -242,7 +242,7 @@ def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
         gpu_reading([pid for pid, (*_, by_nvml) in clients.items() if gpu in by_nvml], gpu=gpu, index=index)
         for index, gpu in enumerate(GPUS)
     )
-    return told(*readings, start=Node(daemons={DAEMON: daemon})).node
+    return reduced(*readings, start=Node(daemons={DAEMON: daemon})).node
 
 
 @given(lives)
@@ -273,7 +273,7 @@ def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pyte
     gpus = [f"GPU-{number}" for number in range(8)]
     pids = range(1000, 1400)
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
-    present = told(*at_work(*pids), *readings).node
+    present = reduced(*at_work(*pids), *readings).node
     looked: list[str] = []
     monkeypatch.setattr("exporter.state.failure_domains._holders", lambda reading: looked.append(reading.gpu) or set())
     failure_domains(present, of(present))

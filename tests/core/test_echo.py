@@ -17,7 +17,7 @@ from tests.builders import (
     FAULT_BLOCK,
     GPU,
     SERVER,
-    Story,
+    Reduced,
     active,
     at_work,
     connecting,
@@ -25,11 +25,11 @@ from tests.builders import (
     daemon_process,
     look,
     no_daemon,
+    reduced,
     reply,
     server_log,
     stamped,
     status,
-    told,
 )
 
 HEADER = "PID       ID        SERVER         DEVICE                    NAMESPACE      COMMAND        "
@@ -77,9 +77,9 @@ def in_control_log(*lines: str) -> tuple[LogLine, ...]:
     return tuple(LogLine(at=sample.at, daemon=sample.daemon, file=sample.file, line=line) for line in lines)
 
 
-def after_echo(*lines: str, file: str = "control.log") -> tuple[Story, Story]:
+def after_echo(*lines: str, file: str = "control.log") -> tuple[Reduced, Reduced]:
     """A node at work, and the same after somebody's `ps` was echoed with these lines in it."""
-    before = told(*at_work(CLIENT))
+    before = reduced(*at_work(CLIENT))
     echo = in_control_log(
         stamped("Accepting connection..."),
         stamped("NEW UI"),
@@ -89,7 +89,7 @@ def after_echo(*lines: str, file: str = "control.log") -> tuple[Story, Story]:
         *lines,
         stamped("UI closed"),
     )
-    return before, told(*(replace(line, file=file) for line in echo), start=before.node)
+    return before, reduced(*(replace(line, file=file) for line in echo), start=before.node)
 
 
 @pytest.mark.parametrize("file", ["control.log", STREAM])
@@ -118,10 +118,10 @@ def test_a_whole_block_in_the_echo_of_ps_is_no_fault(file: str) -> None:
 @pytest.mark.parametrize("line", [*BLOCK[:1], *FORGED], ids=str)
 def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_servers(line: str) -> None:
     """Of a daemon that is not in the foreground each has its own; neither writes into the other's."""
-    before = told(*at_work(CLIENT))
+    before = reduced(*at_work(CLIENT))
     (sample,) = control_log("x")
     file = "server.log" if " Control " in line else "control.log"
-    after = told(replace(sample, file=file, line=line), start=before.node)
+    after = reduced(replace(sample, file=file, line=line), start=before.node)
     assert (after.names(), after.daemon.servers) == ([], before.daemon.servers)
     assert (after.daemon.clients, after.daemon.connections.disconnects) == (before.daemon.clients, {})
 
@@ -138,8 +138,8 @@ def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_
     ],
 )
 def test_a_line_that_only_reads_like_one_of_a_server_says_nothing(text: str) -> None:
-    before = told(*at_work(CLIENT), *server_log(connecting(601)))
-    after = told(*server_log(text, active(601)), start=before.node)
+    before = reduced(*at_work(CLIENT), *server_log(connecting(601)))
+    after = reduced(*server_log(text, active(601)), start=before.node)
     assert after.names() == [EventName.CLIENT_CONNECTED]
     assert after.daemon.connections.disconnects == {}
     assert after.daemon.clients[601].gpus == set()
@@ -157,7 +157,7 @@ def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
         f"Server {SERVER} exited with status 0",
         "Exit with status 0",
     )
-    after = told(*control_log(*session), no_daemon(at=AT + 1), no_daemon(at=AT + 11), start=start.node)
+    after = reduced(*control_log(*session), no_daemon(at=AT + 1), no_daemon(at=AT + 11), start=start.node)
     assert EventName.DAEMON_STOPPED in after.names()
     assert EventName.DAEMON_LOST not in after.names()
 
@@ -165,7 +165,7 @@ def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
 def test_a_quit_in_an_echo_that_ends_was_none() -> None:
     """A forged command must not make the daemon's later death look like an operator's doing."""
     _, after = after_echo(stamped("Cmd:quit"))
-    assert EventName.DAEMON_LOST in told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=after.node).names()
+    assert EventName.DAEMON_LOST in reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=after.node).names()
 
 
 def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
@@ -177,41 +177,41 @@ def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
 def test_after_the_echo_the_log_is_listened_to_again() -> None:
     """Its end is the session's end."""
     _, after = after_echo()
-    assert told(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.log.claims
+    assert reduced(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.log.claims
 
 
 def test_server_log_is_listened_to_during_the_echo() -> None:
     """It has no echoes; a fault does not wait for somebody's `ps`."""
-    start = told(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
+    start = reduced(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
     fault = server_log("Server is handling a fatal GPU error.")
-    story = told(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
+    story = reduced(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
     assert story.names() == [EventName.SERVER_STATE, EventName.FAULT]
 
 
 def test_the_echo_of_an_unknown_command_forges_nothing() -> None:
     """Whoever may speak to the daemon may say anything; it answers in one line."""
-    start = told(*at_work(CLIENT))
+    start = reduced(*at_work(CLIENT))
     echo = control_log(
         "NEW UI",
         f"Cmd:Server {SERVER} exited with status 0",
         f'Unknown command "Server {SERVER} exited with status 0"',
         "UI closed",
     )
-    assert told(*echo, start=start.node).names() == []
+    assert reduced(*echo, start=start.node).names() == []
 
 
 @pytest.mark.parametrize("command", ["ps", "ps -p 513", "get_device_client_list"])
 def test_a_reply_with_clients_own_words_ends_no_server(command: str) -> None:
     """In a recording anybody's commands may stand, `ps` among them; only a question about a server tells of its end."""
-    start = told(*at_work(CLIENT))
+    start = reduced(*at_work(CLIENT))
     forged = reply(command, f"{HEADER}\n{ROW}\nServer {SERVER} not found\n")
-    assert told(forged, start=start.node).names() == []
+    assert reduced(forged, start=start.node).names() == []
 
 
 def test_an_echo_whose_end_is_never_read_ends_with_the_daemon() -> None:
     """What a new daemon writes counts, once it is known that there is one."""
-    present = told(*at_work(CLIENT), *control_log("Cmd:ps", HEADER)).node
+    present = reduced(*at_work(CLIENT), *control_log("Cmd:ps", HEADER)).node
     lines = ("Starting control daemon using socket /tmp/nvidia-mps/control", "Starting new server 700 for user 0")
     new = control_log(*lines, pid=CONTROL + 1, at=AT + 2)
-    after = told(no_daemon(at=AT + 1), daemon_process(CONTROL + 1, at=AT + 1.5), *new, start=present)
+    after = reduced(no_daemon(at=AT + 1), daemon_process(CONTROL + 1, at=AT + 1.5), *new, start=present)
     assert EventName.SERVER_STARTED in after.names()

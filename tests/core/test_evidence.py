@@ -29,25 +29,25 @@ from tests.builders import (
     no_daemon,
     node,
     process,
+    reduced,
     refusal,
     reply,
     server_log,
     servers,
     silence,
     status,
-    told,
 )
 
 XID = GpuEvent(at=AT, type=8, xid=31, gpu=GPU)
 """NVML tells of an Xid."""
 
-UP = told(*at_work(CLIENT)).node
+UP = reduced(*at_work(CLIENT)).node
 """A daemon at work, with one server and one client, since AT."""
 
 
 def names(*seen: Observation, start: Node = UP) -> list[EventName]:
     """What happened, but for the incidents that are made of it."""
-    return told(*seen, start=start).names(EventName.FAULT, EventName.FAULT_CHANGED, EventName.FAULT_RECOVERED)
+    return reduced(*seen, start=start).names(EventName.FAULT, EventName.FAULT_CHANGED, EventName.FAULT_RECOVERED)
 
 
 class TestClients:
@@ -79,12 +79,12 @@ class TestClients:
 
     def test_a_list_older_than_the_log_does_not_bring_back_who_has_left(self) -> None:
         """It was asked for before they left, and answered after."""
-        left = told(*server_log(f"Client process {CLIENT} disconnected", at=AT + 5), start=UP).node
+        left = reduced(*server_log(f"Client process {CLIENT} disconnected", at=AT + 5), start=UP).node
         assert names(replace(clients(CLIENT, at=AT + 5.1), seconds=0.5), start=left) == []
 
     def test_a_client_just_connected_is_not_taken_away_by_an_older_list(self) -> None:
         """The daemon may have made it before the client came."""
-        start = told(*server_log(active(601), at=AT + 5), start=UP).node
+        start = reduced(*server_log(active(601), at=AT + 5), start=UP).node
         assert names(clients(CLIENT, at=AT + 5.1), start=start) == []
 
     @pytest.mark.parametrize(("ticks", "expected"), [(CLIENT * 100, [EventName.CLIENT_DISCONNECTED]), (7, [])])
@@ -99,13 +99,13 @@ class TestClients:
     def test_a_client_that_returns_is_counted_again(self) -> None:
         """The same process may connect, leave and connect."""
         seen = (clients(at=AT + 5), clients(at=AT + 7), *server_log(active(CLIENT), at=AT + 8))
-        after = told(*server_log(f"Client process {CLIENT} disconnected", at=AT + 4.9), *seen, start=UP)
+        after = reduced(*server_log(f"Client process {CLIENT} disconnected", at=AT + 4.9), *seen, start=UP)
         assert after.names() == [EventName.CLIENT_DISCONNECTED, EventName.CLIENT_CONNECTED]
         assert after.daemon.totals.connected == 2
 
     def test_one_that_leaves_and_returns_before_any_look_is_the_same_client(self) -> None:
         """Only the log says that it was away."""
-        after = told(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
+        after = reduced(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
         assert (after.names(), after.daemon.log.claims) == ([], {})
 
 
@@ -115,8 +115,8 @@ class TestRefusals:
     def test_the_limits_line_is_about_the_client_that_reached_the_server_last(self) -> None:
         """It has no PID in it."""
         full = "Failed to accept new client. Maximum number of clients (48) reached."
-        present = told(clients(*range(700, 730), at=AT + 1), start=UP).node
-        after = told(*server_log(connecting(601), active(601), connecting(602), full), start=present)
+        present = reduced(clients(*range(700, 730), at=AT + 1), start=UP).node
+        after = reduced(*server_log(connecting(601), active(601), connecting(602), full), start=present)
         (refused,) = after.of(EventName.CLIENT_REFUSED)
         assert (refused.pid, refused.reason) == (602, "limit")
         assert after.daemon.servers[SERVER].clients_limit == 48
@@ -124,7 +124,7 @@ class TestRefusals:
     def test_a_server_with_few_clients_does_not_refuse_one_because_it_is_full(self) -> None:
         """Any user can write that line."""
         full = "Failed to accept new client. Maximum number of clients (48) reached."
-        after = told(*server_log(connecting(602), full), start=UP)
+        after = reduced(*server_log(connecting(602), full), start=UP)
         assert after.of(EventName.CLIENT_REFUSED) == []
         assert after.daemon.totals.log_contradictions["client_refused"] == 1
 
@@ -134,14 +134,14 @@ class TestRefusals:
             "Server teardown in progress. Refusing to accept new client {PID: 601, Context ID: 0}",
             "Failed to accept client {PID: 601, Context ID: 0} with status 807",
         )
-        (refused,) = told(*server_log(*lines), start=UP).of(EventName.CLIENT_REFUSED)
+        (refused,) = reduced(*server_log(*lines), start=UP).of(EventName.CLIENT_REFUSED)
         assert (refused.pid, refused.reason) == (601, "fault")
 
     @pytest.mark.parametrize(("code", "reason"), [(807, "fault"), (999, "other")])
     def test_a_status_alone_tells_the_reason(self, code: int, reason: str) -> None:
         """Where the log is followed from the middle."""
         line = f"Failed to accept client {{PID: 601, Context ID: 0}} with status {code}"
-        (refused,) = told(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
+        (refused,) = reduced(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
         assert refused.reason == reason
 
 
@@ -159,7 +159,7 @@ class TestWaiting:
 
     def test_it_is_told_once_where_the_other_server_stays(self) -> None:
         """The daemon says so again and again, with doubling back-off."""
-        after = told(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
+        after = reduced(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
         assert after.names() == [EventName.CLIENT_WAITING]
         assert after.daemon.connections.waiting == {601}
 
@@ -176,7 +176,7 @@ class TestWaiting:
     )
     def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
         """By whatever becomes of the client, or of whom it waits for."""
-        after = told(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
+        after = reduced(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
         assert not after.daemon.connections.waiting
         assert not after.daemon.connections.queued
 
@@ -196,18 +196,18 @@ class TestFault:
     )
     def test_a_witness_makes_it_a_fault(self, witness: tuple[Observation, ...]) -> None:
         """None of these comes with a leaving server."""
-        after = told(status("FAULT", at=AT + 5), *witness, start=UP)
+        after = reduced(status("FAULT", at=AT + 5), *witness, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault"]
 
     def test_its_block_and_an_xid_are_enough(self) -> None:
         """A poll may miss the whole of it, fault to recovery, within 0.1 s."""
         seen = (*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), XID, exited(at=AT + 0.1))
-        after = told(*seen, start=UP)
+        after = reduced(*seen, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault", "active"]
 
     def test_the_log_alone_shows_none(self) -> None:
         """Every user can write into it. What no other source confirms is counted, and forgotten."""
-        after = told(*server_log(*FAULT_BLOCK), look("log", at=AT + 11), start=UP)
+        after = reduced(*server_log(*FAULT_BLOCK), look("log", at=AT + 11), start=UP)
         assert after.names() == [EventName.LOG_CONTRADICTED]
         assert after.daemon.totals.log_contradictions["fault"] == 1
         assert (after.node.incidents, after.daemon.servers[SERVER].fault_block) == ({}, None)
@@ -215,14 +215,16 @@ class TestFault:
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
         """The last victim may be on another GPU."""
         block = (*FAULT_BLOCK[:3], "1", *FAULT_BLOCK[3:])
-        start = told(*server_log(*block), XID, *server_log("Destroy server context on device 0"), start=UP)
+        start = reduced(*server_log(*block), XID, *server_log("Destroy server context on device 0"), start=UP)
         assert [event.state for event in start.of(EventName.SERVER_STATE)] == ["fault"]
-        after = told(*server_log("Destroy server context on device 1"), status("ACTIVE", at=AT + 1), start=start.node)
+        after = reduced(
+            *server_log("Destroy server context on device 1"), status("ACTIVE", at=AT + 1), start=start.node
+        )
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_an_answer_older_than_the_block_does_not_end_it(self) -> None:
         """It was asked for before the fault struck."""
-        start = told(*server_log(*FAULT_BLOCK, at=AT + 5), replace(XID, at=AT + 5), start=UP).node
+        start = reduced(*server_log(*FAULT_BLOCK, at=AT + 5), replace(XID, at=AT + 5), start=UP).node
         assert names(replace(status("ACTIVE", at=AT + 5.1), seconds=0.3), start=start) == []
         assert names(status("ACTIVE", at=AT + 9), start=start) == [EventName.SERVER_STATE]
 
@@ -247,7 +249,9 @@ class TestServers:
 
     def test_late_words_of_one_that_has_gone_bring_it_not_back(self) -> None:
         """Its log may be read after the daemon's."""
-        gone = told(*control_log(f"Server {SERVER} exited with status 0", at=AT + 4), servers(at=AT + 5), start=UP).node
+        gone = reduced(
+            *control_log(f"Server {SERVER} exited with status 0", at=AT + 4), servers(at=AT + 5), start=UP
+        ).node
         late = server_log("Server has started", active(601), *FAULT_BLOCK, at=AT + 5.1)
         assert names(*late, start=gone) == []
 
@@ -261,10 +265,10 @@ class TestDaemon:
 
     def test_refusals_that_last_are_somebodys_session(self) -> None:
         """That is no news of the daemon, which lives."""
-        after = told(refusal(at=AT + 5), refusal(at=AT + 8), start=UP)
+        after = reduced(refusal(at=AT + 5), refusal(at=AT + 8), start=UP)
         assert after.names() == []
         assert after.daemon.state is DaemonState.HELD
-        assert told(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
+        assert reduced(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
 
     def test_one_silence_is_not_yet_a_hang(self) -> None:
         """A second one makes it so, and any answer ends it."""
@@ -283,7 +287,7 @@ class TestDaemon:
     )
     def test_a_daemon_that_was_told_to_quit_is_stopped_not_lost(self, words: tuple[Observation, ...]) -> None:
         """Nobody should be woken for that."""
-        after = told(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
+        after = reduced(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
         assert EventName.DAEMON_STOPPED in after.names()
         assert EventName.DAEMON_LOST not in after.names()
 
@@ -304,17 +308,19 @@ class TestDaemon:
 
     def test_a_quit_is_no_excuse_for_the_next_daemon(self) -> None:
         """Its successor is seen by its process alone, since it logs elsewhere; then it dies."""
-        stopped = told(*control_log("Cmd:quit", "Exit with status 0", at=AT + 5), no_daemon(at=AT + 6), start=UP).node
-        back = told(daemon_process(800, at=AT + 10), servers(at=AT + 11), start=stopped).node
-        after = told(daemon_process(None, at=AT + 60), no_daemon(at=AT + 70), start=back)
+        stopped = reduced(
+            *control_log("Cmd:quit", "Exit with status 0", at=AT + 5), no_daemon(at=AT + 6), start=UP
+        ).node
+        back = reduced(daemon_process(800, at=AT + 10), servers(at=AT + 11), start=stopped).node
+        after = reduced(daemon_process(None, at=AT + 60), no_daemon(at=AT + 70), start=back)
         assert EventName.DAEMON_LOST in after.names()
         assert after.daemon.totals.losses["died"] == 1
 
     def test_a_restart_that_is_seen_before_its_log_is_read_is_an_operators(self) -> None:
         """`systemctl restart`: the new process is there before the log has told of the old one's quit."""
         words = ("Cmd:quit", "Exit with status 0", "Starting control daemon using socket /tmp/nvidia-mps/control")
-        present = told(daemon_process(at=AT + 1), start=UP).node
-        after = told(
+        present = reduced(daemon_process(at=AT + 1), start=UP).node
+        after = reduced(
             daemon_process(CONTROL + 1, at=AT + 5),
             *control_log(*words[:2], at=AT + 5.2),
             *control_log(words[2], pid=CONTROL + 1, at=AT + 5.2),
@@ -329,12 +335,12 @@ class TestDaemon:
 
     def test_an_old_daemons_last_words_do_not_end_the_new_one(self) -> None:
         """They were read late."""
-        after = told(
+        after = reduced(
             daemon_process(CONTROL + 1, at=AT + 1),
             servers(at=AT + 2),
             *control_log("Exit with status 0", at=AT + 3),
             servers(at=AT + 4),
-            start=told(no_daemon(at=AT + 0.1), no_daemon(at=AT + 0.9)).node,
+            start=reduced(no_daemon(at=AT + 0.1), no_daemon(at=AT + 0.9)).node,
         )
         assert after.daemon.state is DaemonState.UP
         assert EventName.DAEMON_STOPPED not in after.names()
@@ -347,23 +353,23 @@ class TestDaemon:
 
     def test_without_last_words_it_is_lost_as_of_its_end(self) -> None:
         """Told a moment later, with the time at which it was gone."""
-        after = told(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
+        after = reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
         (lost,) = after.of(EventName.DAEMON_LOST)
         assert (lost.at, lost.reason) == (AT + 5, "died")
         assert after.daemon.lifecycle.last_loss_at == AT + 5
 
     def test_a_death_that_is_mended_at_once_is_still_a_death(self) -> None:
         """Systemd was quicker than any look: another process answers."""
-        start = told(daemon_process(), start=UP).node
-        again = told(daemon_process(442, at=AT + 60), look("log", at=AT + 62), start=start)
+        start = reduced(daemon_process(), start=UP).node
+        again = reduced(daemon_process(442, at=AT + 60), look("log", at=AT + 62), start=start)
         (lost,) = again.of(EventName.DAEMON_LOST)
         assert lost.reason == "replaced"
         assert again.daemon.totals.losses == {"died": 0, "replaced": 1}
 
     def test_its_process_exits_and_with_it_all_it_served(self) -> None:
         """Measured: the server and every client die with their daemon."""
-        start = told(daemon_process(), start=UP).node
-        gone = told(exited(441, at=AT + 5), look("log", at=AT + 6), look("log", at=AT + 7), start=start)
+        start = reduced(daemon_process(), start=UP).node
+        gone = reduced(exited(441, at=AT + 5), look("log", at=AT + 6), look("log", at=AT + 7), start=start)
         assert gone.names() == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED, EventName.DAEMON_LOST]
         assert gone.of(EventName.CLIENT_DISCONNECTED)[0].reason == "daemon_gone"
 
@@ -373,7 +379,7 @@ class TestDaemon:
             *control_log("Starting new server 700 for user 0", "NEW SERVER 700: Ready", at=AT + 5.1),
             *server_log(active(701), at=AT + 5.1, server=700),
         )
-        after = told(no_daemon(at=AT + 5), *late, no_daemon(at=AT + 15), start=UP)
+        after = reduced(no_daemon(at=AT + 5), *late, no_daemon(at=AT + 15), start=UP)
         assert not after.daemon.servers
         assert not after.daemon.clients
 
@@ -393,13 +399,13 @@ class TestBypassing:
             names(gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3))
             == []
         )
-        after = told(*(gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)), start=UP)
+        after = reduced(*(gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)), start=UP)
         assert after.names() == [EventName.PROCESS_BYPASSING]
         assert after.node.gpus[GPU].bypassing == (801,)
 
     def test_without_a_log_it_may_be_a_server_that_nobody_told_of(self) -> None:
         """Only a list that is younger than the process tells."""
-        quietly = told(servers(SERVER), clients(CLIENT)).node
+        quietly = reduced(servers(SERVER), clients(CLIENT)).node
         looks = [gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)]
         assert names(*looks, start=quietly) == []
         assert names(*looks[:2], servers(SERVER, at=AT + 8), looks[2], start=quietly) == [EventName.PROCESS_BYPASSING]
@@ -442,12 +448,12 @@ class TestBypassing:
 
     def test_until_the_servers_are_known_nobody_is(self) -> None:
         """One of them might be taken for a stranger."""
-        start = told(*control_log("UI closed")).node
+        start = reduced(*control_log("UI closed")).node
         assert names(*(gpu_reading(server=700, at=AT + second) for second in (5, 10, 15)), start=start) == []
 
     def test_after_its_daemon_has_died_who_starts_runs_beside_it(self) -> None:
         """And says nothing: this is the only sign."""
-        start = told(gpu_reading([CLIENT]), no_daemon(at=AT + 5), start=UP).node
+        start = reduced(gpu_reading([CLIENT]), no_daemon(at=AT + 5), start=UP).node
         looks = (gpu_reading(beside=[801], server=None, at=AT + second) for second in (10, 20))
         assert EventName.PROCESS_BYPASSING in names(*looks, start=start)
 
@@ -463,7 +469,7 @@ class TestMemory:
         present = UP
         for pid in range(1000, 1000 + self.ROUNDS):
             at = AT + 10 * (pid - 999)
-            present = told(
+            present = reduced(
                 process(pid, at=at),
                 *server_log(active(pid), f"Client process {pid} disconnected", at=at),
                 look(source, at=at + 1, problem=failure("blind") if source == "nvml" else None),
@@ -478,7 +484,7 @@ class TestMemory:
         present = UP
         for pid in range(1000, 1000 + self.ROUNDS):
             at = AT + 60 * (pid - 999)
-            present = told(
+            present = reduced(
                 servers(SERVER, pid, at=at),
                 status("ACTIVE", server=pid, at=at),
                 clients(server=pid, at=at),

@@ -28,7 +28,7 @@ from exporter.parse import log_message
 from exporter.parse.log_line import parse_log_line
 from exporter.state.reducer import reduce_all
 from exporter.state.xids import NVML_EVENTS
-from tests.builders import RECORDINGS, Recorded, Story, failure, node, told
+from tests.builders import RECORDINGS, Recorded, Reduced, failure, node, reduced
 
 ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
 FAULTS = list({re.sub(r"_\d(?=_|$)", "", repr(each)): each for each in ALL_FAULTS}.values())
@@ -54,7 +54,7 @@ def _is_of_a_question(line: LogLine) -> bool:
     return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_question)
 
 
-def incidents(seen: Seen, *, after: Story | None = None) -> list[Incident]:
+def incidents(seen: Seen, *, after: Reduced | None = None) -> list[Incident]:
     """What becomes of these observations, `after` others; and each incident opens and ends once."""
     present, events = (node(), []) if after is None else (after.node, list(after.events))
     for later, news in reduce_all(present, seen):
@@ -108,12 +108,12 @@ def doubled(seen: Seen) -> Seen:
 
 def without_nvml_events(seen: Seen) -> Seen:
     """The driver has none, and the source says so."""
-    told = (each for each in seen if not isinstance(each, GpuEvent))
+    reduced = (each for each in seen if not isinstance(each, GpuEvent))
     return [
         replace(each, problem=failure("Not Supported"))
         if isinstance(each, SourceReading) and each.name == NVML_EVENTS
         else each
-        for each in told
+        for each in reduced
     ]
 
 
@@ -161,7 +161,7 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
     begin = next(
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
     )
-    before, struck = told(*seen[:begin]), seen[begin:]
+    before, struck = reduced(*seen[:begin]), seen[begin:]
     for cut in range(1, 24, 6):
         for lost in (1, 40):
             gone = range(cut, cut + lost)

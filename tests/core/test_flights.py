@@ -8,12 +8,12 @@ from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.serialization import build, plain
-from tests.builders import AT, exited, process, told
+from tests.builders import AT, exited, process, reduced
 from tests.core.test_incidents import UP as THREE
 from tests.core.test_incidents import A, B, C, block, only, time_passes
 from tests.works import SECOND_NS, boot_ns, reading, work
 
-UP = told(exited(C, at=AT), start=THREE).node
+UP = reduced(exited(C, at=AT), start=THREE).node
 """A server with two clients on the one GPU."""
 
 TOLD = AT + 5
@@ -46,7 +46,7 @@ def fault(
         *later,
         SETTLED,
     )
-    return only(told(*seen, start=UP))
+    return only(reduced(*seen, start=UP))
 
 
 def flights(incident: Incident) -> dict[int, bool]:
@@ -122,7 +122,7 @@ class TestIdle:
         """It may be the one whose they were."""
         after = reading(TOLD + 0.5, work(B, launched=AT), watched=(A,), lost=1)
         seen = (*WATCHED, reading(AT + 4.5, watched=(A, B), seconds=1.5), *block(A, B, at=TOLD), after, SETTLED)
-        assert flights(only(told(*seen, start=UP))) == {B: False}
+        assert flights(only(reduced(*seen, start=UP))) == {B: False}
 
     def test_a_dead_one_without_counts_is_not_cleared_unless_all_was_seen(self) -> None:
         """Launches were lost; the probes were not read again; another process has the PID; it came a moment before."""
@@ -140,7 +140,7 @@ class TestIdle:
             lost,
             SETTLED,
         )
-        assert flights(only(told(*seen, start=UP))) == {}
+        assert flights(only(reduced(*seen, start=UP))) == {}
 
 
 class TestInFlight:
@@ -166,7 +166,7 @@ class TestInFlight:
         last = work(A, launched=TOLD - 0.3, since=TOLD - 0.3)
         early = WorkReading(at=TOLD - 0.1, boot_ns=boot_ns(TOLD - 0.1), seconds=2, processes=(last,), watched=(B,))
         gone, later = exited(A, at=TOLD - 0.05), reading(TOLD + 0.9, watched=(B,))
-        assert flights(only(told(*WATCHED, early, gone, *block(A, B, at=TOLD), later, SETTLED, start=UP)))[A] is True
+        assert flights(only(reduced(*WATCHED, early, gone, *block(A, B, at=TOLD), later, SETTLED, start=UP)))[A] is True
 
     def test_before_the_doors_are_read_again_it_is_what_was_seen_last(self) -> None:
         """It is told, and taken back where it turns out otherwise."""
@@ -180,7 +180,7 @@ class TestNotKnown:
 
     def test_where_the_doors_are_not_watched(self) -> None:
         """As it is by default."""
-        assert only(told(*block(A, B, at=TOLD), SETTLED, start=UP)).clues.flights == ()
+        assert only(reduced(*block(A, B, at=TOLD), SETTLED, start=UP)).clues.flights == ()
 
     def test_where_they_were_not_watched_all_the_time(self) -> None:
         """Too many launches, and the guard left them for a while."""
@@ -194,7 +194,7 @@ class TestNotKnown:
         """A copy of its own, in its container; of the other it is known all the same."""
         before = tuple(reading(AT + at, watched=(B,)) for at in (1.0, 2.0, 3.0, 4.0))
         after = reading(TOLD + 0.5, watched=(A, B), seconds=1.5)
-        assert flights(only(told(*before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
+        assert flights(only(reduced(*before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
 
     def test_of_one_that_got_an_error_long_ago(self) -> None:
         """Of another kind: what was in flight then is told of for ever, and nothing since."""
@@ -207,7 +207,7 @@ class TestNotKnown:
     def test_of_one_whose_libcuda_was_left_just_before(self) -> None:
         """Though it lives, and is watched again."""
         before, after = reading(AT + 4.5, watched=(B,), seconds=1.5), reading(TOLD + 0.5, watched=(A, B))
-        assert flights(only(told(*WATCHED, before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
+        assert flights(only(reduced(*WATCHED, before, *block(A, B, at=TOLD), after, SETTLED, start=UP))) == {B: False}
 
     def test_of_a_newcomer_with_the_pid_of_whom_nothing_is_known_yet(self) -> None:
         """Its work is not the dead one's, of whom the last word counts."""
@@ -217,7 +217,7 @@ class TestNotKnown:
     def test_where_the_last_reading_is_old(self) -> None:
         """The eye failed some time ago, and has not looked again."""
         history = (reading(AT - 1), reading(AT, work(A, launched=AT - 1, since=AT - 1)))
-        assert flights(only(told(*history, *block(A, B, at=TOLD), SETTLED, start=UP))) == {}
+        assert flights(only(reduced(*history, *block(A, B, at=TOLD), SETTLED, start=UP))) == {}
 
     def test_of_another_that_has_the_pid_by_now(self) -> None:
         """Neither its idleness nor its work is the affected client's."""
@@ -232,7 +232,7 @@ class TestNotKnown:
                 reading(TOLD + 0.5, *works, watched=(A, B)),
                 SETTLED,
             )
-            assert flights(only(told(*seen, start=UP))) == {B: False}
+            assert flights(only(reduced(*seen, start=UP))) == {B: False}
 
     def test_of_one_that_had_the_pid_before(self) -> None:
         """What it has left behind is not the client's."""

@@ -16,17 +16,17 @@ from tests.builders import (
     control_log,
     daemon_process,
     node,
+    reduced,
     server_log,
     servers,
     status,
-    told,
 )
 
 MANY = range(10_000, 10_000 + 2 * MOST_CLIENTS)
 
 
 def test_of_servers_without_end_few_are_kept_and_counted() -> None:
-    story = told(servers(*MANY))
+    story = reduced(servers(*MANY))
 
     assert len(story.daemon.servers) == MOST_SERVERS
     assert len(story.of(EventName.SERVER_STARTED)) == MOST_SERVERS
@@ -35,25 +35,25 @@ def test_of_servers_without_end_few_are_kept_and_counted() -> None:
 def test_of_servers_that_the_log_tells_of_few_are_kept_too() -> None:
     starts = control_log(*(f"Starting new server {pid} for user 0" for pid in MANY))
 
-    assert len(told(*starts).daemon.servers) == MOST_SERVERS
+    assert len(reduced(*starts).daemon.servers) == MOST_SERVERS
 
 
 def test_of_clients_without_end_those_that_are_kept_are_counted() -> None:
-    story = told(servers(SERVER), status("ACTIVE"), clients(*MANY))
+    story = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY))
 
     assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_CLIENTS
 
 
 def test_of_clients_that_the_log_tells_of_few_are_kept_too() -> None:
-    story = told(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY)))
+    story = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY)))
 
     assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_OF_A_KIND
 
 
 def test_where_one_has_left_there_is_room_for_another() -> None:
-    full = told(servers(SERVER), status("ACTIVE"), clients(*MANY[:MOST_CLIENTS])).node
-    later = told(clients(*MANY[1 : MOST_CLIENTS + 1], at=AT + 10), start=full)
-    again = told(clients(*MANY[1 : MOST_CLIENTS + 1], at=AT + 20), start=later.node)
+    full = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY[:MOST_CLIENTS])).node
+    later = reduced(clients(*MANY[1 : MOST_CLIENTS + 1], at=AT + 10), start=full)
+    again = reduced(clients(*MANY[1 : MOST_CLIENTS + 1], at=AT + 20), start=later.node)
 
     assert set(again.daemon.clients) == set(MANY[1 : MOST_CLIENTS + 1])
 
@@ -64,7 +64,7 @@ def test_those_that_come_and_go_are_not_all_remembered() -> None:
         for pid in range(10_000, 10_000 + 2 * MOST_DEPARTED)
         for line in (f"Starting new server {pid} for user 0", f"Server {pid} exited with status 0")
     )
-    story = told(*control_log(*lines))
+    story = reduced(*control_log(*lines))
 
     assert len(story.of(EventName.SERVER_EXITED)) == 2 * MOST_DEPARTED
     assert len(story.daemon.connections.server_exited_at) == MOST_DEPARTED
@@ -73,18 +73,18 @@ def test_those_that_come_and_go_are_not_all_remembered() -> None:
 
 def test_of_those_who_connect_and_never_do_few_are_remembered() -> None:
     said = server_log(*(connecting(pid) for pid in MANY))
-    story = told(servers(SERVER), status("ACTIVE"), *said)
+    story = reduced(servers(SERVER), status("ACTIVE"), *said)
 
     assert len(story.daemon.servers[SERVER].connecting) == MOST_CLIENTS
 
 
 def test_the_processes_that_are_watched_are_few_and_a_flood_puts_out_its_own() -> None:
     fakes = [f"/tmp/fake{n}" for n in range(6)]
-    present = told(daemon_process(CONTROL), servers(SERVER), clients(600), start=node(DAEMON, *fakes)).node
+    present = reduced(daemon_process(CONTROL), servers(SERVER), clients(600), start=node(DAEMON, *fakes)).node
     for number, fake in enumerate(fakes):
         first = 100_000 * (number + 1)
         seen = (servers(first, daemon=fake), clients(*range(first + 1, first + 1025), server=first, daemon=fake))
-        present = told(*seen, start=present).node
+        present = reduced(*seen, start=present).node
 
     watched = poll_schedule.watched(present)
 

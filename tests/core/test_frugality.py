@@ -9,7 +9,7 @@ from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import DEVICE_QUERY, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
-from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reply, scenario, told
+from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reduced, reply, scenario
 from tests.core.log_cost import log_cost
 
 DAY = 86_400
@@ -45,7 +45,7 @@ def gpu_uuid(number: int) -> str:
 def bytes_a_day(clients: int, gpus: int) -> float:
     """What watching writes, by some hours of it, the first questions left out."""
     pids = range(CLIENT, CLIENT + clients)
-    start = told(
+    start = reduced(
         *control_log("UI closed"),
         *(gpu_reading(pids, gpu=gpu_uuid(number), index=number) for number in range(gpus)),
     ).node

@@ -8,14 +8,14 @@ from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.state.gpus import ENERGY
-from tests.builders import AT, CLIENT, GPU, SENSORS, Story, at_work, failure, gpu_reading, look, told
+from tests.builders import AT, CLIENT, GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
 STRANGER = 801
 ALL = gpu_reading([CLIENT], **SENSORS)
 FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 
 
-def gpu(story: Story) -> Gpu:
+def gpu(story: Reduced) -> Gpu:
     """The GPU as it is remembered."""
     return story.node.gpus[GPU]
 
@@ -23,7 +23,7 @@ def gpu(story: Story) -> Gpu:
 def energies(*millijoules: int | None) -> list[int]:
     """What the counter shows after each reading."""
     seen = [gpu_reading(energy_millijoules=each) for each in millijoules]
-    return [gpu(told(*seen[: place + 1])).meters[ENERGY].total for place in range(len(seen))]
+    return [gpu(reduced(*seen[: place + 1])).meters[ENERGY].total for place in range(len(seen))]
 
 
 class TestMeters:
@@ -43,7 +43,7 @@ class TestMeters:
 
     def test_a_gpu_that_failed_keeps_its_counters(self) -> None:
         """Whether the driver begins anew or not."""
-        story = told(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
+        story = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
         assert gpu(story).meters[ENERGY].total == 1050
 
     def test_ecc_errors_are_counted_so_too(self) -> None:
@@ -52,7 +52,7 @@ class TestMeters:
             gpu_reading(ecc_corrected=corrected, ecc_uncorrected=uncorrected)
             for corrected, uncorrected in ((7, 1), (0, 2))
         ]
-        meters = gpu(told(*seen)).meters
+        meters = gpu(reduced(*seen)).meters
         assert (meters["ecc_corrected"].total, meters["ecc_uncorrected"].total) == (7, 2)
 
 
@@ -61,23 +61,23 @@ class TestSupport:
 
     def test_a_gpu_that_tells_all(self) -> None:
         """Nothing is missing."""
-        supported = gpu(told(ALL)).supported
+        supported = gpu(reduced(ALL)).supported
         assert {name for name, given in supported.items() if not given} == set()
         assert {"process_memory", "process_utilization", "mps_processes", "gpm", "ecc", "energy"} <= supported.keys()
 
     def test_a_gpu_that_tells_nothing(self) -> None:
         """It was read, and so it is known that it does not tell."""
         bare = GpuReading(at=AT, gpu=GPU)
-        assert not any(gpu(told(bare, bare)).supported.values())
+        assert not any(gpu(reduced(bare, bare)).supported.values())
 
     def test_a_gpu_that_was_not_read_is_what_it_was(self) -> None:
         """A failure says nothing about what it could tell."""
-        assert gpu(told(ALL, FAILED)).supported == gpu(told(ALL)).supported
-        assert gpu(told(FAILED)).supported == {}
+        assert gpu(reduced(ALL, FAILED)).supported == gpu(reduced(ALL)).supported
+        assert gpu(reduced(FAILED)).supported == {}
 
     def test_under_mig_nothing_of_single_processes_is_told(self) -> None:
         """Empty lists are not "nobody"."""
-        supported = gpu(told(replace(ALL, mig_mode=True))).supported
+        supported = gpu(reduced(replace(ALL, mig_mode=True))).supported
         of_processes = {name for name in supported if "process" in name}
         assert not any(supported[name] for name in of_processes)
         assert of_processes == {"processes", "mps_processes", "process_memory", "process_utilization"}
@@ -85,19 +85,19 @@ class TestSupport:
     def test_processes_without_their_memory(self) -> None:
         """As NVML lists them where it does not tell it."""
         silent = replace(ALL, compute_processes=(GpuProcess(pid=CLIENT),))
-        assert gpu(told(silent)).supported["process_memory"] is False
+        assert gpu(reduced(silent)).supported["process_memory"] is False
 
     def test_gpm_is_no_matter_of_the_first_reading(self) -> None:
         """It tells of the time between two."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
-        assert "gpm" not in gpu(told(first)).supported
-        assert gpu(told(first, ALL)).supported["gpm"] is True
-        assert gpu(told(first, first)).supported["gpm"] is False
+        assert "gpm" not in gpu(reduced(first)).supported
+        assert gpu(reduced(first, ALL)).supported["gpm"] is True
+        assert gpu(reduced(first, first)).supported["gpm"] is False
 
     def test_gpm_begins_anew_with_the_driver(self) -> None:
         """Which is no reason to call it unsupported."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
-        assert gpu(told(ALL, FAILED, first)).supported["gpm"] is True
+        assert gpu(reduced(ALL, FAILED, first)).supported["gpm"] is True
 
 
 class TestMig:
@@ -107,18 +107,18 @@ class TestMig:
     def test_nobody_bypasses_mps_on_an_instance_that_may_have_none(self, mig: bool) -> None:
         """Though he would without MIG."""
         seen = [gpu_reading([CLIENT], beside=[STRANGER], at=AT + passed, mig_mode=mig) for passed in (0, 2, 4)]
-        story = told(*at_work(CLIENT), *seen)
+        story = reduced(*at_work(CLIENT), *seen)
         assert (len(story.of(EventName.PROCESS_BYPASSING)) == 0) is mig
         assert gpu(story).judged is not mig
 
     def test_who_was_beside_mps_before_is_forgotten(self) -> None:
         """The GPU had to be free to be divided."""
         seen = [gpu_reading([CLIENT], beside=[STRANGER], at=AT + passed) for passed in (0, 2)]
-        story = told(*at_work(CLIENT), *seen, gpu_reading(at=AT + 4, mig_mode=True), look(at=AT + 4))
+        story = reduced(*at_work(CLIENT), *seen, gpu_reading(at=AT + 4, mig_mode=True), look(at=AT + 4))
         assert (gpu(story).bypassing, gpu(story).mps_since) == ((), {})
 
     def test_a_client_missing_from_its_list_has_not_left(self) -> None:
         """An empty list may be what the exporter is allowed to see."""
-        story = told(*at_work(CLIENT), gpu_reading([CLIENT]), gpu_reading(at=AT + 2, server=None, mig_mode=True))
+        story = reduced(*at_work(CLIENT), gpu_reading([CLIENT]), gpu_reading(at=AT + 2, server=None, mig_mode=True))
         assert CLIENT in story.daemon.clients
         assert gpu(story).mps_left == {}

@@ -14,15 +14,15 @@ from tests.builders import (
     GPU,
     OTHER_GPU,
     SERVER,
-    Story,
+    Reduced,
     active,
     at_work,
     connecting,
     exited,
     look,
+    reduced,
     server_log,
     status,
-    told,
 )
 
 OTHER = CLIENT + 1
@@ -56,9 +56,9 @@ def terminated(pid: int = CLIENT, *, at: float = AT + 4.99) -> tuple[Observation
     return server_log(f"MPS server requesting client {{PID: {pid}, Context ID: 1}} to exit", at=at)
 
 
-def story(*seen: Observation) -> Story:
+def story(*seen: Observation) -> Reduced:
     """A server with two clients; the first one has a context on a GPU."""
-    return told(*at_work(OTHER), *begins(), *seen)
+    return reduced(*at_work(OTHER), *begins(), *seen)
 
 
 def leaving(*seen: Observation, pid: int = CLIENT) -> Disconnect | None:
@@ -95,7 +95,7 @@ class TestLeft:
         between = story(*ends())
         assert CLIENT in between.daemon.clients
         assert between.daemon.clients[CLIENT].contexts == set()
-        after = told(*disconnects(), start=between.node)
+        after = reduced(*disconnects(), start=between.node)
         assert CLIENT not in after.daemon.clients
         assert after.daemon.connections.disconnects[CLIENT].stamp == "2026-11-20 15:08:50.147"
 
@@ -120,7 +120,7 @@ class TestLeft:
     def test_its_process_may_be_seen_to_go_before_the_log_is_read(self) -> None:
         """The two are looked at by different eyes."""
         known = story().node
-        gone = told(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
+        gone = reduced(exited(at=AT + 4.9), *ends(), *disconnects(), start=known).daemon
         assert CLIENT not in gone.clients
         assert gone.connections.disconnects[CLIENT].gpus == {GPU}
 

@@ -21,12 +21,12 @@ from tests.builders import (
     exited,
     gpu_reading,
     node,
+    reduced,
     refusal,
     reply,
     server_log,
     servers,
     silence,
-    told,
     with_fields,
 )
 
@@ -41,13 +41,13 @@ DEFAULT_MEMORY, DEFAULT_PRIORITY = "get_default_device_pinned_mem_limit 0", "get
 
 def limits(*seen: Observation) -> tuple[float | None, dict[int, int]]:
     """What the server grants its clients, after all this was seen of a daemon at work."""
-    server = told(*at_work(CLIENT), *seen).daemon.servers[SERVER]
+    server = reduced(*at_work(CLIENT), *seen).daemon.servers[SERVER]
     return server.active_thread_percentage, dict(server.pinned_memory_limits)
 
 
 def defaults(*seen: Observation) -> tuple[float | None, dict[int, int]]:
     """What the daemon will give its next server."""
-    daemon = told(*at_work(CLIENT), *seen).daemon
+    daemon = reduced(*at_work(CLIENT), *seen).daemon
     return daemon.default_limits.active_thread_percentage, dict(daemon.default_limits.pinned_memory)
 
 
@@ -60,7 +60,7 @@ class TestServer:
 
     def test_its_start_tells_before_the_daemon_has_told_of_it(self) -> None:
         """The logs are read one after the other, the server's first."""
-        daemon = told(*at_work(), *server_log(*START_BLOCK, server=700)).daemon
+        daemon = reduced(*at_work(), *server_log(*START_BLOCK, server=700)).daemon
         assert daemon.servers[700].pinned_memory_limits == {9: 3 << 30, 0: 100 << 30}
 
     def test_a_change_tells_of_that_alone(self) -> None:
@@ -74,7 +74,7 @@ class TestServer:
         """That reaches the servers that run (measured, R580)."""
         priority = "Server Priority set to 0"
         for lines, expected in (((), None), ((priority,), 0), ((priority, "Client Priority set to 1"), 1)):
-            assert told(*at_work(CLIENT), *server_log(*lines)).daemon.servers[SERVER].client_priority == expected
+            assert reduced(*at_work(CLIENT), *server_log(*lines)).daemon.servers[SERVER].client_priority == expected
 
     def test_asked_for_they_are_told_too(self) -> None:
         """With the server's PID, and the device's ordinal."""
@@ -127,12 +127,12 @@ class TestServer:
     )
     def test_one_that_the_daemon_does_not_have_has_gone(self, asked: str) -> None:
         """As with any other question about it."""
-        assert not told(*at_work(CLIENT), reply(asked, f"Server {SERVER} not found\n")).daemon.servers
+        assert not reduced(*at_work(CLIENT), reply(asked, f"Server {SERVER} not found\n")).daemon.servers
 
     def test_the_next_server_has_its_own(self) -> None:
         """Nothing is carried over."""
         gone = control_log(f"Server {SERVER} exited with status 0", "Starting new server 700 for user 0", at=AT + 1)
-        after = told(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
+        after = reduced(*at_work(CLIENT), *server_log(*START_BLOCK), *gone).daemon
         assert after.servers[700].active_thread_percentage is None
 
 
@@ -149,7 +149,7 @@ class TestDefaults:
     )
     def test_the_priority_is_one_of_two(self, words: str, priority: int | None) -> None:
         """Anything else is none (R580)."""
-        assert told(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_limits.client_priority == priority
+        assert reduced(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_limits.client_priority == priority
 
     def test_a_command_that_sets_a_percentage_is_answered_with_what_now_holds(self) -> None:
         """The old value, where the new one is none (R580)."""
@@ -157,7 +157,7 @@ class TestDefaults:
 
     def test_a_line_that_one_was_set_makes_the_daemon_be_asked(self) -> None:
         """Any user can write such a line."""
-        daemon = told(*at_work(), *control_log("set_default_device_pinned_mem_limit 0 100G.")).daemon
+        daemon = reduced(*at_work(), *control_log("set_default_device_pinned_mem_limit 0 100G.")).daemon
         assert (daemon.default_limits.pinned_memory, daemon.default_limits.stale) == ({}, {DEFAULT_MEMORY})
 
     def test_not_in_the_echo_of_ps(self) -> None:
@@ -174,7 +174,7 @@ class TestDefaults:
         )
         again = (exited(CONTROL, at=AT + 1), daemon_process(CONTROL + 1, at=AT + 2), servers(at=AT + 3))
         assert defaults(*asked) == (40.0, {0: 3 << 30})
-        daemon = told(*at_work(CLIENT), *asked, *again).daemon
+        daemon = reduced(*at_work(CLIENT), *asked, *again).daemon
         assert (daemon.default_limits.active_thread_percentage, dict(daemon.default_limits.pinned_memory)) == (None, {})
         assert daemon.default_limits.client_priority is None
 
@@ -185,7 +185,7 @@ class TestDoubt:
     def doubted(self, *seen: Observation) -> frozenset[str]:
         """What is to be asked again."""
         set_by_operator = control_log("Cmd:set_default_device_pinned_mem_limit 0 3G")
-        return told(*at_work(CLIENT), *set_by_operator, *seen).daemon.default_limits.stale
+        return reduced(*at_work(CLIENT), *set_by_operator, *seen).daemon.default_limits.stale
 
     def test_an_operators_command_makes_it(self) -> None:
         """Which may have changed the answer."""
@@ -203,10 +203,10 @@ class TestDoubt:
     @pytest.mark.parametrize("unanswered", [refusal(at=AT + 1), silence(at=AT + 1)], ids=["refused", "silent"])
     def test_a_question_without_an_answer_makes_it(self, unanswered: Observation) -> None:
         """It is not known now, though it was asked; other questions have their own rhythm."""
-        assert told(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.default_limits.stale == {  # type: ignore[call-arg]
+        assert reduced(*at_work(), replace(unanswered, command=DEFAULT_PRIORITY)).daemon.default_limits.stale == {  # type: ignore[call-arg]
             DEFAULT_PRIORITY
         }
-        assert not told(*at_work(), unanswered).daemon.default_limits.stale
+        assert not reduced(*at_work(), unanswered).daemon.default_limits.stale
 
     def test_nobody_can_make_many(self) -> None:
         """Only about servers that are there, and so many devices as a machine may have."""
@@ -234,7 +234,7 @@ class TestDevices:
 
     def ordinals(self, *gpus: str, **known: object) -> dict[int, str]:
         """By a daemon of which this is known, on a node with these GPUs."""
-        present = told(*(gpu_reading(gpu=gpu, index=index) for index, gpu in enumerate(gpus))).node
+        present = reduced(*(gpu_reading(gpu=gpu, index=index) for index, gpu in enumerate(gpus))).node
         daemon = with_fields(node().daemons[DAEMON], **known)
         return dict(by_its_ordinals(present, daemon))
 
@@ -272,7 +272,7 @@ class TestDevices:
 
     def devices_told(self, stdout: str) -> Daemon:
         """After such an answer."""
-        return told(*at_work(), reply("device_query --csv", stdout)).daemon
+        return reduced(*at_work(), reply("device_query --csv", stdout)).daemon
 
     def test_it_tells_them_in_rows(self) -> None:
         """An ordinal first, a whole UUID somewhere; more columns do no harm."""

@@ -14,29 +14,29 @@ from tests.builders import (
     DAEMON,
     FAULT_BLOCK,
     SERVER,
-    Story,
+    Reduced,
     at_work,
     control_log,
     daemon_process,
     exited,
     look,
+    reduced,
     server_log,
     status,
-    told,
 )
 
 GAP = LogGap(at=AT + 1, daemon=DAEMON, file="server.log", lines=1)
-UP = told(*at_work(CLIENT), daemon_process()).node
+UP = reduced(*at_work(CLIENT), daemon_process()).node
 
 
-def states(story: Story) -> list[str | None]:
+def states(story: Reduced) -> list[str | None]:
     return [event.state for event in story.of(EventName.SERVER_STATE)]
 
 
 @pytest.mark.parametrize("read", range(1, len(FAULT_BLOCK) + 1))
 def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
-    cut = told(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
-    later = told(
+    cut = reduced(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
+    later = reduced(
         *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"),
         exited(CLIENT),
         start=cut.node,
@@ -49,7 +49,7 @@ def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
 
 @pytest.mark.parametrize("unread", range(1, len(FAULT_BLOCK)))
 def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) -> None:
-    cut = told(GAP, *server_log(*FAULT_BLOCK[unread:]), start=UP)
+    cut = reduced(GAP, *server_log(*FAULT_BLOCK[unread:]), start=UP)
 
     assert states(cut) == []
     assert cut.daemon.servers[SERVER].state is ServerState.ACTIVE
@@ -58,8 +58,8 @@ def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) 
 
 def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
     says_so = (status("FAULT"), GAP, *server_log("Destroy server context on device 0"), status("ACTIVE", at=AT + 0.5))
-    first = told(*server_log(*FAULT_BLOCK[:3]), *says_so, start=UP)
-    second = told(*server_log(*FAULT_BLOCK, at=AT + 60), status("FAULT", at=AT + 60), start=first.node)
+    first = reduced(*server_log(*FAULT_BLOCK[:3]), *says_so, start=UP)
+    second = reduced(*server_log(*FAULT_BLOCK, at=AT + 60), status("FAULT", at=AT + 60), start=first.node)
 
     assert states(first) + states(second) == ["fault", "active", "fault"]
     assert second.daemon.totals.faults == 2
@@ -68,16 +68,16 @@ def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
 def test_what_is_still_unread_of_a_log_may_be_a_daemons_last_words() -> None:
     ended = AT + 10
     unread = replace(look("log", at=ended + 0.2), more=True)
-    story = told(exited(CONTROL, at=ended), unread, start=UP)
+    story = reduced(exited(CONTROL, at=ended), unread, start=UP)
     assert not story.of(EventName.DAEMON_LOST)
 
     traces = daemon_process(None, left=False, at=ended + 0.4)
-    quit_told = told(*control_log("Exit with status 0", at=ended + 0.3), traces, start=story.node)
+    quit_told = reduced(*control_log("Exit with status 0", at=ended + 0.3), traces, start=story.node)
     assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
 
 
 def test_where_all_is_read_there_were_no_last_words() -> None:
     ended = AT + 10
-    story = told(exited(CONTROL, at=ended), look("log", at=ended + 0.2), start=UP)
+    story = reduced(exited(CONTROL, at=ended), look("log", at=ended + 0.2), start=UP)
 
     assert story.of(EventName.DAEMON_LOST)

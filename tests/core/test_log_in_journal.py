@@ -5,7 +5,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import LogFile, LogGap, LogLine
 from exporter.model.values import replace
 from exporter.state.lifecycle import LAST_WORDS_SECONDS
-from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, stamped, told
+from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, reduced, stamped
 
 BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")
 
@@ -17,7 +17,7 @@ def line(text: str, at: float = AT) -> LogLine:
 def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
     """Its files have long been looked at by then, and say nothing: they are not there."""
     ended = AT + 10
-    story = told(
+    story = reduced(
         BY_JOURNAL,
         *at_work(),
         daemon_process(),
@@ -33,35 +33,35 @@ def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
 
 def test_without_last_words_it_is_lost_after_its_moment() -> None:
     ended = AT + 10
-    start = told(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
+    start = reduced(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
     assert not start.of(EventName.DAEMON_LOST)
-    story = told(look("log", at=ended + LAST_WORDS_SECONDS + 0.1), start=start.node)
+    story = reduced(look("log", at=ended + LAST_WORDS_SECONDS + 0.1), start=start.node)
     assert [each.at for each in story.of(EventName.DAEMON_LOST)] == [ended]
 
 
 def test_it_is_followed_though_it_has_no_files() -> None:
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
-    assert not told(absent, BY_JOURNAL).daemon.log_followed
-    assert told(absent, BY_JOURNAL, line("UI closed")).daemon.log_followed
+    assert not reduced(absent, BY_JOURNAL).daemon.log_followed
+    assert reduced(absent, BY_JOURNAL, line("UI closed")).daemon.log_followed
 
 
 def test_a_journal_that_cannot_be_read_is_not_followed() -> None:
     refused = LogFile(at=AT + 1, daemon=DAEMON, file="stdout", problem=failure("no permission"))
-    daemon = told(BY_JOURNAL, line("UI closed"), refused).daemon
+    daemon = reduced(BY_JOURNAL, line("UI closed"), refused).daemon
     assert not daemon.log_followed
     assert not daemon.in_journal
 
 
 def test_lines_let_fall_are_counted_from_0_on() -> None:
-    assert told(BY_JOURNAL).daemon.totals.log_lines_lost == {"stdout": 0}
+    assert reduced(BY_JOURNAL).daemon.totals.log_lines_lost == {"stdout": 0}
     gaps = (LogGap(at=AT, daemon=DAEMON, file="stdout", lines=lines) for lines in (71, 1))
-    assert told(BY_JOURNAL, *gaps).daemon.totals.log_lines_lost == {"stdout": 72}
+    assert reduced(BY_JOURNAL, *gaps).daemon.totals.log_lines_lost == {"stdout": 72}
 
 
 def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there() -> None:
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     process = replace(daemon_process(), foreground=True, stdout_in_file=True)
-    daemon = told(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
+    daemon = reduced(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
 
     assert daemon.log.problems == {"stdout.log": None}
     assert not daemon.in_journal
@@ -72,10 +72,10 @@ def test_files_that_turned_out_to_be_none_of_its_logs_are_no_longer_told_of() ->
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     left = replace(absent, problem=None, followed=False)
 
-    assert told(BY_JOURNAL, absent, left).daemon.log.problems == {"stdout": None}
+    assert reduced(BY_JOURNAL, absent, left).daemon.log.problems == {"stdout": None}
 
 
 def test_a_file_of_a_daemon_that_is_forgotten_does_not_bring_it_back() -> None:
-    story = told(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
+    story = reduced(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
 
     assert "gone" not in story.node.daemons

@@ -25,19 +25,19 @@ from tests.builders import (
     exited,
     look,
     process,
+    reduced,
     refusal,
     reply,
     servers,
     stamped,
     status,
-    told,
 )
 from tests.core.test_agenda import healthy
 
 LIST = "get_server_list"
 FOLLOWED = tuple(LogFile(at=AT, daemon=DAEMON, file=file) for file in ("control.log", "server.log"))
 KNOWN = (*FOLLOWED, daemon_process(), process(SERVER, uid=0), *at_work(CLIENT), *control_log(f"Cmd:{LIST}"))
-START = told(*KNOWN).node
+START = reduced(*KNOWN).node
 """A daemon whose log is followed, and has shown a command of the exporter."""
 
 
@@ -50,18 +50,18 @@ BLOCKED = (*missing(AT + 10), *missing(AT + 20))
 
 
 def is_blocked(*seen: Observation, start: Node = START) -> bool:
-    return told(*seen, start=start).daemon.log.own_commands.blocked_since is not None
+    return reduced(*seen, start=start).daemon.log.own_commands.blocked_since is not None
 
 
 def test_two_commands_in_a_row_that_are_not_logged_show_a_blocked_log() -> None:
-    story = told(*BLOCKED, start=START)
+    story = reduced(*BLOCKED, start=START)
     assert story.names() == [EventName.LOG_BLOCKED]
     assert story.daemon.log.own_commands.blocked_since == AT + 26
 
 
 def test_the_log_of_a_blocked_daemon_is_not_followed() -> None:
     assert START.daemons[DAEMON].log_followed
-    assert not told(*BLOCKED, start=START).daemon.log_followed
+    assert not reduced(*BLOCKED, start=START).daemon.log_followed
 
 
 def test_one_command_shows_nothing() -> None:
@@ -76,7 +76,7 @@ def test_a_command_that_is_logged_late_is_logged() -> None:
 
 
 def test_the_next_command_that_is_logged_ends_it() -> None:
-    story = told(*BLOCKED, *control_log(f"Cmd:{LIST}", at=AT + 40), start=START)
+    story = reduced(*BLOCKED, *control_log(f"Cmd:{LIST}", at=AT + 40), start=START)
     assert story.names() == [EventName.LOG_BLOCKED, EventName.LOG_UNBLOCKED]
     assert story.daemon.log_followed
 
@@ -97,7 +97,7 @@ def test_other_lines_do_not(line: LogLine) -> None:
 
 
 def test_a_log_that_never_showed_a_command_may_be_another_daemons() -> None:
-    never = told(*FOLLOWED, daemon_process(), process(SERVER, uid=0), *at_work(CLIENT)).node
+    never = reduced(*FOLLOWED, daemon_process(), process(SERVER, uid=0), *at_work(CLIENT)).node
     assert not is_blocked(*BLOCKED, start=never)
 
 
@@ -110,9 +110,9 @@ def test_nor_does_it_say_anything_of_the_daemon_that_comes_after() -> None:
 def test_the_next_daemons_first_command_ends_it() -> None:
     """A new daemon makes a new fifo."""
     after = (exited(CONTROL, at=AT + 32), daemon_process(900, at=AT + 34), servers(at=AT + 35))
-    blocked = told(process(CONTROL, uid=0), *BLOCKED, *after, start=START)
+    blocked = reduced(process(CONTROL, uid=0), *BLOCKED, *after, start=START)
     assert not blocked.daemon.log_followed
-    assert told(*control_log(f"Cmd:{LIST}", at=AT + 35.1, pid=900), start=blocked.node).daemon.log_followed
+    assert reduced(*control_log(f"Cmd:{LIST}", at=AT + 35.1, pid=900), start=blocked.node).daemon.log_followed
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_the_daemon_did_not_answer_need_not_be_logged(answer: Observation) 
 
 
 def test_an_idle_daemon_without_servers_answers_with_nothing() -> None:
-    idle = told(*FOLLOWED, daemon_process(), servers(), *control_log(f"Cmd:{LIST}")).node
+    idle = reduced(*FOLLOWED, daemon_process(), servers(), *control_log(f"Cmd:{LIST}")).node
     seen = (servers(at=AT + 10), look("log", at=AT + 16), servers(at=AT + 20), look("log", at=AT + 26))
     assert is_blocked(*seen, start=idle)
 
@@ -172,7 +172,7 @@ def test_a_log_that_cannot_be_read_is_not_called_blocked(problem: Problem | None
 
 def test_the_journal_may_drop_lines() -> None:
     line = replace(control_log(f"Cmd:{LIST}")[0], file="stdout")
-    journal = told(LogFile(at=AT, daemon=DAEMON, file="stdout"), daemon_process(), *at_work(CLIENT)[1:], line).node
+    journal = reduced(LogFile(at=AT, daemon=DAEMON, file="stdout"), daemon_process(), *at_work(CLIENT)[1:], line).node
     assert not is_blocked(*BLOCKED, start=journal)
 
 
@@ -188,7 +188,7 @@ def test_a_forged_command_hides_it_no_longer_than_it_is_repeated() -> None:
 
 def seconds_to_blocked(answer: str) -> float:
     """How long it takes with the exporter's own questions; the log is looked at every half second."""
-    start = told(look("log", at=AT + 1), start=START).node
+    start = reduced(look("log", at=AT + 1), start=START).node
     present, at = start, AT + 1.0
     while present.daemons[DAEMON].log.own_commands.blocked_since is None:
         at += 0.5
@@ -205,12 +205,12 @@ def test_a_blocked_log_is_reported_within_60_seconds() -> None:
 
 
 def test_a_missing_line_is_asked_about_at_once() -> None:
-    after = told(*missing(AT + 10), start=START).node
+    after = reduced(*missing(AT + 10), start=START).node
     assert poll_schedule.commands(after, DAEMON, PollIntervals()) == (LIST,)
-    again = told(servers(SERVER, at=AT + 16.5), start=after).node
+    again = reduced(servers(SERVER, at=AT + 16.5), start=after).node
     assert LIST not in poll_schedule.commands(again, DAEMON, PollIntervals())
 
 
 def test_a_daemon_whose_log_is_blocked_is_asked_as_one_whose_log_is_not_followed() -> None:
-    blocked = told(*BLOCKED, status("ACTIVE", at=AT + 80), clients(CLIENT, at=AT + 80), start=START).node
+    blocked = reduced(*BLOCKED, status("ACTIVE", at=AT + 80), clients(CLIENT, at=AT + 80), start=START).node
     assert LIST in poll_schedule.commands(replace(blocked, at=AT + 81), DAEMON, PollIntervals())

@@ -13,24 +13,24 @@ from tests.builders import (
     GPU,
     OTHER_GPU,
     SERVER,
-    Story,
+    Reduced,
     active,
     at_work,
     clients,
     exited,
     gpu_reading,
     node,
+    reduced,
     server_log,
     servers,
-    told,
 )
 
 NOBODY, ONE, OTHER = 0, 9001, 9002
 
 
-def daemon_in_a_pod(*shown: int) -> Story:
+def daemon_in_a_pod(*shown: int) -> Reduced:
     """It lists its clients as 0, however many they are; then NVML shows them."""
-    return told(*at_work(NOBODY), gpu_reading(shown, at=AT + 5))
+    return reduced(*at_work(NOBODY), gpu_reading(shown, at=AT + 5))
 
 
 def known(present: Node) -> set[int]:
@@ -54,68 +54,68 @@ def test_each_is_met_by_nvmls_word_as_a_client_of_the_one_server_there() -> None
 
 
 def test_the_log_tells_of_them_sooner_than_a_list() -> None:
-    story = told(*at_work(), *server_log(active(NOBODY), at=AT + 1), gpu_reading((ONE,), at=AT + 5))
+    story = reduced(*at_work(), *server_log(active(NOBODY), at=AT + 1), gpu_reading((ONE,), at=AT + 5))
 
     assert known(story.node) == {ONE}
 
 
 def test_a_list_that_does_not_name_them_parts_with_nobody() -> None:
-    story = told(*(clients(NOBODY, at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
+    story = reduced(*(clients(NOBODY, at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
     assert known(story.node) == {ONE, OTHER}
 
 
 def test_who_is_gone_from_every_gpu_has_left() -> None:
     second = gpu_reading((ONE, OTHER), gpu=OTHER_GPU, index=1, at=AT + 5)
-    story = told(second, gpu_reading((), at=AT + 20), start=daemon_in_a_pod(ONE, OTHER).node)
+    story = reduced(second, gpu_reading((), at=AT + 20), start=daemon_in_a_pod(ONE, OTHER).node)
     assert known(story.node) == {ONE, OTHER}
 
-    story = told(gpu_reading((OTHER,), gpu=OTHER_GPU, index=1, at=AT + 30), start=story.node)
+    story = reduced(gpu_reading((OTHER,), gpu=OTHER_GPU, index=1, at=AT + 30), start=story.node)
     assert known(story.node) == {OTHER}
 
 
 def test_who_has_exited_is_not_met_again_by_a_reading_that_was_under_way() -> None:
-    story = told(exited(ONE, at=AT + 6), gpu_reading((ONE,), at=AT + 6.1), start=daemon_in_a_pod(ONE).node)
+    story = reduced(exited(ONE, at=AT + 6), gpu_reading((ONE,), at=AT + 6.1), start=daemon_in_a_pod(ONE).node)
 
     assert known(story.node) == set()
     assert len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
 def test_when_the_list_is_empty_again_all_have_left() -> None:
-    story = told(*(clients(at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
+    story = reduced(*(clients(at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
     assert known(story.node) == set()
 
 
 def test_who_has_a_name_keeps_it_and_leaves_by_it() -> None:
-    story = told(*at_work(CLIENT, NOBODY), gpu_reading((CLIENT, ONE), at=AT + 5), gpu_reading((ONE,), at=AT + 15))
+    story = reduced(*at_work(CLIENT, NOBODY), gpu_reading((CLIENT, ONE), at=AT + 5), gpu_reading((ONE,), at=AT + 15))
 
     assert known(story.node) == {CLIENT, ONE}
 
 
 def test_without_such_clients_nvml_alone_makes_nobody_a_client() -> None:
-    story = told(*at_work(CLIENT), gpu_reading((CLIENT, ONE), at=AT + 5))
+    story = reduced(*at_work(CLIENT), gpu_reading((CLIENT, ONE), at=AT + 5))
 
     assert known(story.node) == {CLIENT}
 
 
 def test_where_two_servers_have_such_clients_nobody_can_tell_whose_they_are() -> None:
     other = "/tmp/other"
-    start = told(*at_work(NOBODY), *at_work(NOBODY, server=SERVER + 1, daemon=other), start=node(DAEMON, other)).node
-    story = told(gpu_reading((ONE,), at=AT + 5), start=start)
+    start = reduced(*at_work(NOBODY), *at_work(NOBODY, server=SERVER + 1, daemon=other), start=node(DAEMON, other)).node
+    story = reduced(gpu_reading((ONE,), at=AT + 5), start=start)
 
     assert known(story.node) == set() == set(story.node.daemons[other].clients)
 
 
 def test_a_number_that_nobody_knows_is_not_told_as_none() -> None:
-    assert counted(told(*at_work(NOBODY)).node) == []
+    assert counted(reduced(*at_work(NOBODY)).node) == []
     assert counted(daemon_in_a_pod(ONE, OTHER).node) == [2]
-    assert counted(told(*at_work()).node) == [0]
+    assert counted(reduced(*at_work()).node) == [0]
 
 
 def test_whom_a_daemon_named_before_it_was_known_to_live_elsewhere_is_forgotten() -> None:
-    before = told(*at_work(CLIENT)).node
-    story = told(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
+    before = reduced(*at_work(CLIENT)).node
+    story = reduced(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
 
     assert set(story.node.daemons[DAEMON].servers) == {SERVER + 1}
     assert known(story.node) == set()

@@ -6,7 +6,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
 from exporter.model.settings import PollIntervals
-from exporter.report.status_text import table
+from exporter.report.status_text import status_table
 from exporter.state.poll_schedule import commands
 from exporter.state.reducer import reduce
 from exporter.view import View
@@ -61,8 +61,8 @@ def test_it_is_not_asked_and_has_no_state() -> None:
 def test_status_says_why() -> None:
     node, _ = after(process())
 
-    assert "unsupported" in table(node)
-    assert "MPS protocol 3 is not supported yet" in table(node)
+    assert "unsupported" in status_table(node)
+    assert "MPS protocol 3 is not supported yet" in status_table(node)
 
 
 def test_its_end_is_a_loss_all_the_same() -> None:

@@ -8,13 +8,13 @@ from exporter.model.gpu import SharingMode
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.state.gpus import sharing_mode
-from tests.builders import AT, CLIENT, GPU, SERVER, Story, at_work, failure, gpu_reading, look, node, servers, told
+from tests.builders import AT, CLIENT, GPU, SERVER, Reduced, at_work, failure, gpu_reading, look, node, reduced, servers
 
 STRANGER, ANOTHER = 801, 802
 NO_DAEMON = Node()
 
 
-def mode(story: Story) -> SharingMode | None:
+def mode(story: Reduced) -> SharingMode | None:
     """How the GPU is shared."""
     return sharing_mode(story.node, story.node.gpus[GPU])
 
@@ -41,7 +41,7 @@ DAEMON_AT_WORK = at_work(CLIENT)
     ids=["nobody", "a server alone", "clients", "clients and others", "a server and another", "one", "several"],
 )
 def test_beside_a_daemon_that_has_told_its_servers(reading: GpuReading, expected: SharingMode) -> None:
-    assert mode(told(*DAEMON_AT_WORK, *twice(reading))) is expected
+    assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_beside_a_daemon_that_has_told_its_servers(reading: GpuReading, expected
     ],
 )
 def test_without_any_daemon(reading: GpuReading, expected: SharingMode) -> None:
-    assert mode(told(*twice(reading), start=NO_DAEMON)) is expected
+    assert mode(reduced(*twice(reading), start=NO_DAEMON)) is expected
 
 
 UNJUDGED: dict[str, tuple[Node, tuple[Observation, ...]]] = {
@@ -73,14 +73,14 @@ UNJUDGED: dict[str, tuple[Node, tuple[Observation, ...]]] = {
 
 @pytest.mark.parametrize(("start", "seen"), UNJUDGED.values(), ids=UNJUDGED)
 def test_in_doubt_there_is_no_mode(start: Node, seen: tuple[Observation, ...]) -> None:
-    assert mode(told(*seen, start=start)) is None
+    assert mode(reduced(*seen, start=start)) is None
 
 
 def test_a_daemon_that_may_have_a_new_server_leaves_it_open_who_is_beside_it() -> None:
     new_server = 900
     readings = twice(gpu_reading([CLIENT], beside=[new_server]))
-    assert mode(told(*DAEMON_AT_WORK, *readings[:1])) is None
-    assert mode(told(*DAEMON_AT_WORK, *readings[:1], servers(SERVER, new_server), *readings[1:])) is SharingMode.MPS
+    assert mode(reduced(*DAEMON_AT_WORK, *readings[:1])) is None
+    assert mode(reduced(*DAEMON_AT_WORK, *readings[:1], servers(SERVER, new_server), *readings[1:])) is SharingMode.MPS
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_daemon_that_may_have_a_new_server_leaves_it_open_who_is_beside_it() -
     ],
 )
 def test_under_mig_the_lists_of_the_whole_gpu_say_nothing(reading: GpuReading) -> None:
-    assert mode(told(*DAEMON_AT_WORK, *twice(reading))) is SharingMode.MIG
+    assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is SharingMode.MIG

@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.state.reducer import reduce_all
 from exporter.state.xids import BURST_SECONDS, CLAIM_SECONDS, MOST_RECENT, MOST_TOLD, RECENT_SECONDS, claimed, same
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Story, look, node, told
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, look, node, reduced
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, kernel
 
 SOON, LATER = look(at=AT + CLAIM_SECONDS), look(at=AT + CLAIM_SECONDS + 0.5)
@@ -24,12 +24,12 @@ SEEN = IncidentXid(at=AT, number=31, gpu=GPU, place=ADDRESS, pid=600, name="trai
 
 def recent(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> tuple[IncidentXid, ...]:
     """The sightings after these observations."""
-    return told(*start, *seen).node.xids.recent
+    return reduced(*start, *seen).node.xids.recent
 
 
 def xids_told(*seen: Observation, start: Node | None = None) -> list[Event]:
     """The events of Xids that belong to no fault."""
-    return told(*seen, start=told(*TWO_GPUS).node if start is None else start).of(EventName.GPU_XID)
+    return reduced(*seen, start=reduced(*TWO_GPUS).node if start is None else start).of(EventName.GPU_XID)
 
 
 def whole(*seen: Observation) -> list[Event]:
@@ -105,14 +105,14 @@ def test_or_when_the_recording_ends() -> None:
 
 def test_one_that_a_fault_has_is_not_told() -> None:
     """Whatever the second witness has added since."""
-    seen = told(*TWO_GPUS, event()).node
+    seen = reduced(*TWO_GPUS, event()).node
     (sighting,) = seen.xids.recent
 
     assert xids_told(kernel(at=AT + 0.02), LATER, start=with_fault(seen, sighting)) == []
 
 
 def test_but_its_neighbour_on_another_gpu_is() -> None:
-    seen = told(*TWO_GPUS, event(), event(gpu=OTHER_GPU)).node
+    seen = reduced(*TWO_GPUS, event(), event(gpu=OTHER_GPU)).node
 
     assert [each.gpu for each in xids_told(LATER, start=with_fault(seen, seen.xids.recent[0]))] == [OTHER_GPU]
 
@@ -165,7 +165,7 @@ def flood(seconds: float, number: int = 31) -> list[Observation]:
 
 def test_of_a_flood_few_are_told_and_all_counted() -> None:
     seconds = 1.2 * BURST_SECONDS
-    story = told(*TWO_GPUS, *flood(seconds), look(at=AT + seconds + 5))
+    story = reduced(*TWO_GPUS, *flood(seconds), look(at=AT + seconds + 5))
 
     assert MOST_TOLD <= len(story.of(EventName.GPU_XID)) <= MOST_TOLD * 2
     assert story.node.xids.counts[GPU, "31"].total == seconds * 1000
@@ -175,11 +175,11 @@ def test_of_a_flood_few_are_told_and_all_counted() -> None:
 def test_in_a_flood_another_number_is_told_and_still_kept_for_its_fault() -> None:
     rare = kernel(79, at=AT + 0.0005, who="")
     seen = sorted([*flood(1.0), rare], key=lambda each: each.at)
-    story = told(*TWO_GPUS, *seen)
+    story = reduced(*TWO_GPUS, *seen)
 
     assert MOST_RECENT / 2 < len(story.node.xids.recent) <= MOST_RECENT
     assert [each.settled for each in story.node.xids.recent if each.number == 79] == [False]
-    assert [each.xid for each in told(LATER, start=story.node).of(EventName.GPU_XID)].count(79) == 1
+    assert [each.xid for each in reduced(LATER, start=story.node).of(EventName.GPU_XID)].count(79) == 1
 
 
 def test_numbers_without_end_are_not_all_told() -> None:
@@ -204,7 +204,7 @@ def test_in_any_order_as_many_are_told_as_are_counted(seen: list[Observation]) -
     for after, news in reduce_all(present, (*TWO_GPUS, *seen)):
         present = after
         events.extend(news)
-    story = Story(present, tuple(events))
+    story = Reduced(present, tuple(events))
     told_of = sorted((event.gpu, str(event.xid)) for event in story.of(EventName.GPU_XID))
 
     assert told_of == sorted(key for key, count in present.xids.counts.items() for _ in range(count.total))

@@ -24,27 +24,27 @@ from tests.builders import (
     no_daemon,
     probe,
     process,
+    reduced,
     refusal,
     servers,
     silence,
     socket,
     standing,
     status,
-    told,
 )
 
 SILENT = (silence(at=AT + 10), socket(True, at=AT + 10.5), silence(at=AT + 20))
 """Two commands that got no answer; each took five seconds. The socket is looked at after the first."""
 
-UNLOGGED = told(servers(SERVER), status("ACTIVE"), clients(CLIENT), daemon_process(), process(SERVER, uid=0)).node
+UNLOGGED = reduced(servers(SERVER), status("ACTIVE"), clients(CLIENT), daemon_process(), process(SERVER, uid=0)).node
 """A daemon at work, since AT, whose process is known and whose log is not read."""
 
-LOGGED = told(*at_work(CLIENT), daemon_process(), process(SERVER, uid=0)).node
+LOGGED = reduced(*at_work(CLIENT), daemon_process(), process(SERVER, uid=0)).node
 """One whose log is followed."""
 
 
 def state(*seen: Observation, start: Node = UNLOGGED) -> DaemonState | None:
-    return told(*seen, start=start).daemon.state
+    return reduced(*seen, start=start).daemon.state
 
 
 def late(number: int) -> tuple[Observation, ...]:
@@ -136,7 +136,7 @@ def test_a_process_that_was_stopped_after_the_last_answer_hangs() -> None:
 
 def test_one_that_answers_connections_again_is_up() -> None:
     hangs = (silence(at=AT + 10), probe(False, at=AT + 12), silence(at=AT + 20), probe(False, at=AT + 22))
-    story = told(*hangs, silence(at=AT + 30), probe(True, at=AT + 30.1), start=UNLOGGED)
+    story = reduced(*hangs, silence(at=AT + 30), probe(True, at=AT + 30.1), start=UNLOGGED)
     assert story.names() == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE]
 
 
@@ -158,7 +158,7 @@ def test_one_silence_is_none_whoever_else_tells() -> None:
 
 
 def test_a_witness_that_comes_last_tells_too() -> None:
-    assert told(*SILENT, socket(False, at=AT + 21), start=UNLOGGED).names() == [EventName.DAEMON_UNRESPONSIVE]
+    assert reduced(*SILENT, socket(False, at=AT + 21), start=UNLOGGED).names() == [EventName.DAEMON_UNRESPONSIVE]
 
 
 def test_an_answer_or_a_refusal_between_begins_anew() -> None:
@@ -168,7 +168,7 @@ def test_an_answer_or_a_refusal_between_begins_anew() -> None:
 
 
 def test_an_answer_takes_all_back() -> None:
-    daemon = told(*SILENT, socket(False, at=AT + 21), servers(SERVER, at=AT + 22), start=UNLOGGED).daemon
+    daemon = reduced(*SILENT, socket(False, at=AT + 21), servers(SERVER, at=AT + 22), start=UNLOGGED).daemon
     assert daemon.state is DaemonState.UP
     assert (daemon.commands.unanswered, daemon.commands.unanswered_since, daemon.commands.listening) == (0, None, None)
 
@@ -198,11 +198,13 @@ def seconds_to_unresponsive(start: Node) -> float:
 
 @pytest.mark.parametrize("start", [UNLOGGED, LOGGED], ids=("without its log", "with its log"))
 def test_a_stopped_daemon_is_unresponsive_within_15_seconds(start: Node) -> None:
-    assert seconds_to_unresponsive(told(servers(SERVER, at=AT + 99), start=start).node) <= 15
+    assert seconds_to_unresponsive(reduced(servers(SERVER, at=AT + 99), start=start).node) <= 15
 
 
 def test_one_that_goes_on_and_answers_is_not_asked_at_once_any_more() -> None:
-    went_on = told(standing("T", at=AT + 5), standing("S", at=AT + 12), servers(SERVER, at=AT + 13), start=LOGGED).node
+    went_on = reduced(
+        standing("T", at=AT + 5), standing("S", at=AT + 12), servers(SERVER, at=AT + 13), start=LOGGED
+    ).node
     assert "get_server_list" not in poll_schedule.commands(replace(went_on, at=AT + 20), DAEMON, PollIntervals())
 
 
@@ -211,18 +213,18 @@ def test_one_that_goes_on_and_answers_is_not_asked_at_once_any_more() -> None:
 
 def test_since_when_is_since_it_was_first_seen_so() -> None:
     """A source that begins anew tells again."""
-    node = told(standing("T", at=AT + 5), standing("T", at=AT + 9), start=UNLOGGED).node
+    node = reduced(standing("T", at=AT + 5), standing("T", at=AT + 9), start=UNLOGGED).node
     assert node.states[CONTROL].at == AT + 5
-    again = told(standing("S", at=AT + 10), standing("T", at=AT + 11), start=node).node
+    again = reduced(standing("S", at=AT + 10), standing("T", at=AT + 11), start=node).node
     assert again.states[CONTROL].at == AT + 11
 
 
 def test_another_process_begins_anew() -> None:
-    node = told(standing("T", at=AT + 5), standing("T", at=AT + 9, ticks=7), start=UNLOGGED).node
+    node = reduced(standing("T", at=AT + 5), standing("T", at=AT + 9, ticks=7), start=UNLOGGED).node
     assert node.states[CONTROL].at == AT + 9
 
 
 def test_it_is_forgotten_with_the_process() -> None:
-    start = told(process(CONTROL, uid=0), standing("S"), standing("S", SERVER), start=UNLOGGED).node
-    assert told(exited(SERVER, at=AT + 5), start=start).node.states.keys() == {CONTROL}
-    assert told(exited(SERVER, at=AT + 5, ticks=7), start=start).node.states.keys() == {CONTROL, SERVER}
+    start = reduced(process(CONTROL, uid=0), standing("S"), standing("S", SERVER), start=UNLOGGED).node
+    assert reduced(exited(SERVER, at=AT + 5), start=start).node.states.keys() == {CONTROL}
+    assert reduced(exited(SERVER, at=AT + 5, ticks=7), start=start).node.states.keys() == {CONTROL, SERVER}

@@ -11,7 +11,7 @@ from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
 from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line
 from exporter.state.transition import outer, translated
-from tests.builders import AT, DAEMON, clients, servers, status, told
+from tests.builders import AT, DAEMON, clients, reduced, servers, status
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
 NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "protocol"}
@@ -127,7 +127,7 @@ def test_a_command_speaks_the_daemons_pids(command: str, spoken: str) -> None:
 
 
 def test_the_node_has_this_namespaces_pids_whatever_the_daemon_speaks() -> None:
-    story = told(
+    story = reduced(
         *inside(
             servers(20),
             status("ACTIVE", server=70_020, at=AT + 1),
@@ -140,7 +140,7 @@ def test_the_node_has_this_namespaces_pids_whatever_the_daemon_speaks() -> None:
 
 
 def test_logs_and_lists_agree_on_who_is_who() -> None:
-    story = told(
+    story = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
@@ -152,26 +152,26 @@ def test_logs_and_lists_agree_on_who_is_who() -> None:
 
 
 def test_a_client_that_is_not_known_here_still_counts() -> None:
-    story = told(
+    story = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 99, Context ID: 1} is ACTIVE"),
     )
     assert set(story.daemon.clients) == {-99}
 
-    story = told(line("Client process 99 disconnected"), start=story.node)
+    story = reduced(line("Client process 99 disconnected"), start=story.node)
     assert story.daemon.clients == {}
     assert story.daemon.totals.disconnected["exit"] == 1
 
 
 def test_a_faults_victims_are_this_namespaces_processes() -> None:
     """A bare number in the list of victims is a PID; in the list of devices it is none."""
-    start = told(
+    start = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
     )
-    story = told(
+    story = reduced(
         line("Client {PID: 31, Context: 1} encountered a fatal GPU error."),
         line("Server is handling a fatal GPU error."),
         line("Client {PID: 31, Context ID: 1} on device 7 to be torn down"),
@@ -189,12 +189,12 @@ def test_a_faults_victims_are_this_namespaces_processes() -> None:
 
 
 def test_so_are_those_who_leave() -> None:
-    start = told(
+    start = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
     )
-    story = told(
+    story = reduced(
         line("MPS server requesting client {PID: 31, Context ID: 1} to exit"),
         line("Client {PID: 31, Context ID: 1} exiting. Number of active client contexts is 1."),
         line("Client {PID: 99, Context ID: 1} exiting. Worker is in reset. Number of active client contexts is 0."),
@@ -207,7 +207,7 @@ def test_so_are_those_who_leave() -> None:
 
 
 def test_a_server_that_the_daemon_does_not_have_is_gone_by_its_pid_here() -> None:
-    story = told(*inside(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
+    story = reduced(*inside(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
 
     assert story.daemon.servers == {}
 

@@ -16,7 +16,7 @@ from exporter.report.problem import Severity
 from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.watchdog.context import Policy
 from exporter.watchdog.evaluation import evaluate
-from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reply, told
+from tests.builders import AT, DAEMON, at_work, daemon_process, looks, reduced, reply
 
 MISSING = "nvidia-cuda-mps-control: No such file or directory"
 PROBLEM = command_failed("nvidia-cuda-mps-control", 127, MISSING)
@@ -32,7 +32,7 @@ def unusable(at: float) -> tuple[ControlReply, SourceReading]:
 
 
 def asked_twice(*before: Observation) -> Node:
-    return told(*before, *unusable(AT + 1), *unusable(AT + 3)).node
+    return reduced(*before, *unusable(AT + 1), *unusable(AT + 3)).node
 
 
 def daemon_of(present: Node) -> Daemon:
@@ -53,7 +53,7 @@ def test_a_pid_file_may_name_a_process_that_is_not_visible_so_nothing_is_known(l
 
 
 def test_one_failed_command_proves_nothing() -> None:
-    assert daemon_of(told(daemon_process(None, left=False), *unusable(AT + 1)).node).state is None
+    assert daemon_of(reduced(daemon_process(None, left=False), *unusable(AT + 1)).node).state is None
 
 
 @pytest.mark.parametrize("before", [(), tuple(at_work())], ids=["starting", "up"])
@@ -66,18 +66,18 @@ def test_of_a_process_that_lives_the_state_becomes_unknown(before: tuple[Observa
 def test_an_absent_daemon_stays_absent() -> None:
     gone = asked_twice(daemon_process(None, left=False))
 
-    later = told(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
+    later = reduced(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
 
     assert daemon_of(later).lifecycle.state_since == daemon_of(gone).lifecycle.state_since
 
 
 def test_it_answers_again_once_the_program_is_there() -> None:
-    assert daemon_of(told(*at_work(at=AT + 10), start=asked_twice(daemon_process())).node).state is DaemonState.UP
+    assert daemon_of(reduced(*at_work(at=AT + 10), start=asked_twice(daemon_process())).node).state is DaemonState.UP
 
 
 @pytest.mark.parametrize(("after", "state"), [(STARTING_SECONDS, DaemonState.STARTING), (STARTING_SECONDS + 1, None)])
 def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
-    present = told(daemon_process(), *looks(at=AT + after)).node
+    present = reduced(daemon_process(), *looks(at=AT + after)).node
 
     assert daemon_of(present).state is state
 
@@ -109,7 +109,7 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
 
 @pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])
 def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: bool) -> None:
-    present = told(*looks(at=AT), *looks(at=AT + after)).node
+    present = reduced(*looks(at=AT), *looks(at=AT + after)).node
 
     first = findings(present, present.at, Policy())[0]
 
@@ -120,7 +120,7 @@ def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: boo
 
 def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_it() -> None:
     present = judged(
-        told(
+        reduced(
             daemon_process(None, left=False),
             reply("get_server_list", exit_code=1, at=AT + 1, stderr="Cannot find MPS control daemon process\n"),
             *looks(at=AT + 2),
@@ -134,5 +134,5 @@ def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_
 
 
 def test_the_exporters_own_start_is_remembered() -> None:
-    assert told(*looks(at=AT), *looks(at=AT + 7)).node.began_at == AT
+    assert reduced(*looks(at=AT), *looks(at=AT + 7)).node.began_at == AT
     assert replace(Node(), at=AT).began_at is None

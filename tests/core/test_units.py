@@ -19,8 +19,8 @@ from tests.builders import (
     failure,
     look,
     process,
+    reduced,
     servers,
-    told,
     unit_state,
 )
 
@@ -34,13 +34,13 @@ STOPPED, LOST = [EventName.DAEMON_STOPPED], [EventName.DAEMON_LOST]
 def running(unit: str | None = UNIT) -> Node:
     """A daemon that answers, whose unit was looked at; `unit` is the one that it runs in."""
     seen = (NAMED, daemon_process(unit=unit), process(CONTROL, uid=0), *control_log("UI closed"), servers())
-    return told(*seen, unit_state()).node
+    return reduced(*seen, unit_state()).node
 
 
 def ended(*seen: Observation, start: Node | None = None, for_: float = 30.0) -> list[EventName]:
     """What is told of its end, by SIGTERM or worse; its log is read whole at once, and tells nothing."""
     end = (exited(CONTROL, at=ENDS), look("log", at=ENDS + 0.2))
-    after = told(*end, *seen, look("process", at=ENDS + for_), start=running() if start is None else start)
+    after = reduced(*end, *seen, look("process", at=ENDS + for_), start=running() if start is None else start)
     return after.names(EventName.DAEMON_UP)
 
 
@@ -101,7 +101,7 @@ def test_systemd_has_a_moment_and_no_more() -> None:
 
 def test_what_was_so_before_the_end_says_nothing_of_it() -> None:
     """A daemon that was started by hand beside its unit, which never ran."""
-    idle = told(unit_state("inactive", at=ENDS - 1), start=running()).node
+    idle = reduced(unit_state("inactive", at=ENDS - 1), start=running()).node
     assert ended(start=idle) == LOST
 
 
@@ -123,13 +123,13 @@ def test_nor_of_one_that_did_not_run_it() -> None:
 
 
 def test_a_daemon_that_was_told_to_quit_is_stopped_whatever_its_unit_says() -> None:
-    start = told(*control_log("Cmd:quit", at=ENDS - 1), start=running()).node
+    start = reduced(*control_log("Cmd:quit", at=ENDS - 1), start=running()).node
     assert ended(unit_state("failed", at=ENDS + 0.5, result="exit-code"), start=start) == STOPPED
 
 
 def test_one_that_was_stopped_stays_so() -> None:
     end = (exited(CONTROL, at=ENDS), unit_state("inactive", at=ENDS + 0.5), look("log", at=ENDS + 1))
-    assert told(*end, look(at=ENDS + 300), start=running()).daemon.state is DaemonState.STOPPED
+    assert reduced(*end, look(at=ENDS + 300), start=running()).daemon.state is DaemonState.STOPPED
 
 
 # -- which are looked at -------------------------------------------------------------------------------------------
@@ -140,34 +140,34 @@ def wanted(node: Node, at: float) -> frozenset[str]:
 
 
 def test_each_unit_is_looked_at_once_at_first() -> None:
-    start = told(NAMED).node
+    start = reduced(NAMED).node
     assert wanted(start, AT) == {UNIT}
-    up = told(daemon_process(unit=UNIT), servers(), start=start).node
+    up = reduced(daemon_process(unit=UNIT), servers(), start=start).node
     assert wanted(up, AT + 600) == {UNIT}
-    assert wanted(told(unit_state(at=AT + 600), start=up).node, AT + 601) == frozenset()
+    assert wanted(reduced(unit_state(at=AT + 600), start=up).node, AT + 601) == frozenset()
 
 
 def test_then_while_its_daemon_does_not_answer_and_a_minute_longer() -> None:
-    gone = told(exited(CONTROL, at=ENDS), look("log", at=ENDS + 10), start=running()).node
+    gone = reduced(exited(CONTROL, at=ENDS), look("log", at=ENDS + 10), start=running()).node
     assert wanted(gone, ENDS + 3600) == {UNIT}
-    back = told(daemon_process(CONTROL + 1, at=ENDS + 20), servers(at=ENDS + 21), start=gone).node
+    back = reduced(daemon_process(CONTROL + 1, at=ENDS + 20), servers(at=ENDS + 21), start=gone).node
     assert wanted(back, ENDS + 21 + 59) == {UNIT}
     assert wanted(back, ENDS + 21 + 61) == frozenset()
 
 
 def test_a_daemon_that_nobody_expects_has_none_that_matters() -> None:
     found = replace(NAMED, expected=False)
-    assert wanted(told(found).node, AT) == frozenset()
+    assert wanted(reduced(found).node, AT) == frozenset()
 
 
 def test_it_presses_until_it_is_told_what_became_of_the_daemon() -> None:
-    gone = told(exited(CONTROL, at=ENDS), start=running()).node
+    gone = reduced(exited(CONTROL, at=ENDS), start=running()).node
     assert poll_schedule.units_pressing(running()) == frozenset()
     assert poll_schedule.units_pressing(gone) == {UNIT}
-    explained = told(unit_state("failed", at=ENDS + 0.5), look("log", at=ENDS + 2), start=gone).node
+    explained = reduced(unit_state("failed", at=ENDS + 0.5), look("log", at=ENDS + 2), start=gone).node
     assert poll_schedule.units_pressing(explained) == frozenset()
 
 
 def test_a_unit_that_names_no_daemon_any_more_is_forgotten() -> None:
     unnamed = replace(NAMED, unit=None, at=AT + 1)
-    assert told(unnamed, look(at=AT + 2), start=running()).node.units == {}
+    assert reduced(unnamed, look(at=AT + 2), start=running()).node.units == {}

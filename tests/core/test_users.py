@@ -15,7 +15,7 @@ from tests.builders import (
     FAULT_BLOCK,
     GPU,
     SERVER,
-    Story,
+    Reduced,
     active,
     at_work,
     control_log,
@@ -23,10 +23,10 @@ from tests.builders import (
     gpu_reading,
     look,
     process,
+    reduced,
     server_log,
     servers,
     status,
-    told,
 )
 
 VICTIM, ATTACKER = 900, 1000
@@ -36,7 +36,7 @@ OWN = (process(SERVER, uid=ATTACKER, user="mallory"), process(CLIENT, uid=ATTACK
 CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 
 
-def everywhere(story: Story) -> set[int]:
+def everywhere(story: Reduced) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
     hit = {pid for server in daemon.servers.values() for pid in fault_log.named(server)}
@@ -56,35 +56,35 @@ def everywhere(story: Story) -> set[int]:
 @pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))
 def test_another_users_process_is_no_client_and_on_nobodys_account(seen: tuple[Observation, ...]) -> None:
     """Whichever is known first: that it is claimed, or whose it is."""
-    story = told(*seen, start=told(gpu_reading(beside=[VICTIM])).node)
+    story = reduced(*seen, start=reduced(gpu_reading(beside=[VICTIM])).node)
     assert everywhere(story) == {SERVER, CLIENT}
     assert {workload.name for workload in story.node.accounts} == {"mallory"}
     assert len(story.of(EventName.CLIENT_CONNECTED)) - len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
 def test_so_it_is_once_it_is_known_whose_the_daemon_is() -> None:
-    assert everywhere(told(*CLAIMS[1:], ROOTS, FAKE)) == {SERVER, CLIENT}
+    assert everywhere(reduced(*CLAIMS[1:], ROOTS, FAKE)) == {SERVER, CLIENT}
 
 
 def test_it_bypasses_mps_all_the_same() -> None:
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (1, 3))
-    assert told(*CLAIMS, ROOTS, *readings).node.gpus[GPU].bypassing == (VICTIM,)
+    assert reduced(*CLAIMS, ROOTS, *readings).node.gpus[GPU].bypassing == (VICTIM,)
 
 
 def test_nor_is_one_that_is_said_to_have_left() -> None:
     """Whose it is, is asked for, since NVML would show it for as long as it likes."""
     left = server_log(f"Client process {VICTIM} disconnected", at=AT + 1)
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
-    before = told(*CLAIMS, *left, next(readings), look(at=AT + 2))
+    before = reduced(*CLAIMS, *left, next(readings), look(at=AT + 2))
     assert VICTIM in poll_schedule.watched(before.node)
-    assert told(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
+    assert reduced(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
 
 
 def test_nor_a_server_nor_one_that_waits() -> None:
     waits = control_log(f"NEW CLIENT {VICTIM} from user 0: Server is not ready, push client to pending list", at=AT + 1)
-    assert VICTIM in everywhere(told(*CLAIMS, *waits))
-    assert everywhere(told(*CLAIMS, *waits, ROOTS)) == {SERVER, CLIENT}
-    assert everywhere(told(*CLAIMS, servers(SERVER, VICTIM, at=AT + 1), ROOTS)) == {SERVER, CLIENT}
+    assert VICTIM in everywhere(reduced(*CLAIMS, *waits))
+    assert everywhere(reduced(*CLAIMS, *waits, ROOTS)) == {SERVER, CLIENT}
+    assert everywhere(reduced(*CLAIMS, servers(SERVER, VICTIM, at=AT + 1), ROOTS)) == {SERVER, CLIENT}
 
 
 EXITS = f"Client {{PID: {VICTIM}, Context ID: 1}} exiting. Number of active client contexts is 2."
@@ -99,24 +99,24 @@ NAMED = f"Client {{PID: {VICTIM}, Context: 1}} encountered a fatal GPU error."
 )
 def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
     """Whoever it names is asked for, and dropped once it is known whose he is."""
-    own = told(FAKE, *at_work(CLIENT), *OWN)
-    before = told(*server_log(*says, at=AT + 1), start=own.node)
+    own = reduced(FAKE, *at_work(CLIENT), *OWN)
+    before = reduced(*server_log(*says, at=AT + 1), start=own.node)
     assert VICTIM in everywhere(before)
     assert VICTIM in poll_schedule.watched(before.node)
-    assert VICTIM not in everywhere(told(ROOTS, start=before.node))
-    assert VICTIM not in everywhere(told(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
-    assert CLIENT in everywhere(told(ROOTS, start=before.node))
+    assert VICTIM not in everywhere(reduced(ROOTS, start=before.node))
+    assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
+    assert CLIENT in everywhere(reduced(ROOTS, start=before.node))
 
 
 @pytest.mark.parametrize("known", [AT + 0.5, AT + 1.5], ids=("known before", "learned after"))
 def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
     """Whether it claims a victim, or someone who left just before and might have done it."""
-    own = told(FAKE, *at_work(CLIENT), *OWN)
+    own = reduced(FAKE, *at_work(CLIENT), *OWN)
     whose = (replace(ROOTS, at=known),)
     says = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
     confirms = status("FAULT", at=AT + 1)
     seen = sorted((*says, confirms, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
-    story = told(*seen, start=own.node)
+    story = reduced(*seen, start=own.node)
     (incident,) = story.node.incidents.values()
     assert (incident.affected, set(incident.tenants)) == ((CLIENT,), {CLIENT})
     assert {suspect.tenant.pid for suspect in incident.suspects} <= {CLIENT}
@@ -126,11 +126,11 @@ def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
 
 
 def test_roots_daemon_serves_everybody() -> None:
-    assert everywhere(told(daemon_process(), *CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
+    assert everywhere(reduced(daemon_process(), *CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
 
 
 def test_whose_daemon_it_is_may_not_be_known() -> None:
-    assert everywhere(told(*CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
+    assert everywhere(reduced(*CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
 
 
 def test_a_containers_users_are_many_here() -> None:
@@ -138,4 +138,4 @@ def test_a_containers_users_are_many_here() -> None:
     container = {SERVER: SERVER, 7: VICTIM}
     connects = (replace(line, pids=container) for line in server_log(active(7)))
     seen = (replace(each, pids=container) if hasattr(each, "pids") else each for each in (FAKE, *at_work()))
-    assert VICTIM in told(*seen, *connects, process(VICTIM, uid=100_999)).node.daemons[DAEMON].clients
+    assert VICTIM in reduced(*seen, *connects, process(VICTIM, uid=100_999)).node.daemons[DAEMON].clients

@@ -14,7 +14,7 @@ from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Obser
 from exporter.parse.kernel_log import parse_xid
 from exporter.state.xids import MOST_GPUS, MOST_NUMBERS, MOST_UNPAIRED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.view import View
-from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, told
+from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, reduced
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
@@ -22,7 +22,7 @@ LATER = look(at=AT + 60)
 
 
 def counts(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> Mapping[tuple[str, str], int]:
-    return {key: count.total for key, count in told(*start, *seen, LATER).node.xids.counts.items()}
+    return {key: count.total for key, count in reduced(*start, *seen, LATER).node.xids.counts.items()}
 
 
 # -- one fault is one count ----------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def test_what_is_told_much_later_is_another() -> None:
 
 
 def test_the_last_one_has_its_time() -> None:
-    after = told(*TWO_GPUS, kernel(at=AT + 1), kernel(at=AT + 9), event(at=AT + 9.02)).node
+    after = reduced(*TWO_GPUS, kernel(at=AT + 1), kernel(at=AT + 9), event(at=AT + 9.02)).node
 
     assert after.xids.counts[GPU, "31"].last_at == AT + 9
 
@@ -172,11 +172,11 @@ def test_gpus_without_end_are_counted_as_others() -> None:
 
 
 def test_what_waits_for_the_other_witness_is_bounded() -> None:
-    after = told(*TWO_GPUS, *(kernel() for _ in range(MOST_UNPAIRED * 2))).node
+    after = reduced(*TWO_GPUS, *(kernel() for _ in range(MOST_UNPAIRED * 2))).node
 
     assert len(after.xids.unpaired) == MOST_UNPAIRED
     assert after.xids.counts[GPU, "31"].total == MOST_UNPAIRED * 2
-    assert told(LATER, start=after).node.xids.unpaired == ()
+    assert reduced(LATER, start=after).node.xids.unpaired == ()
 
 
 def test_but_none_of_what_waits_is_lost() -> None:
@@ -194,10 +194,10 @@ tellings = st.builds(
 @given(st.lists(tellings | st.sampled_from(TWO_GPUS), max_size=30))
 @settings(max_examples=100)
 def test_in_any_order_counts_only_grow_and_no_xid_is_lost(seen: list[Observation]) -> None:
-    present = told(*TWO_GPUS).node
+    present = reduced(*TWO_GPUS).node
     for each in (*seen, LATER):
         before = present.xids.counts
-        present = told(each, start=present).node
+        present = reduced(each, start=present).node
         assert all(present.xids.counts[key].total >= count.total for key, count in before.items())
         assert all(present.xids.counts[key].last_at >= count.last_at for key, count in before.items())
     total = sum(count.total for count in present.xids.counts.values())
@@ -243,7 +243,7 @@ def samples(node: Node, name: str, *, clock_step: float = 0.0) -> dict[tuple[str
 
 
 def errors(*seen: Observation) -> dict[tuple[str, str], float]:
-    return samples(told(*seen).node, "cuda_mps_xid_errors_total")
+    return samples(reduced(*seen).node, "cuda_mps_xid_errors_total")
 
 
 @pytest.mark.parametrize("source", ["kernel", "nvml_events"])
@@ -278,6 +278,6 @@ def test_a_recording_without_its_sources_has_zeros_once_it_has_an_xid() -> None:
 
 
 def test_when_it_was_last_is_told_in_the_walls_time() -> None:
-    node = told(*TWO_GPUS, kernel(31, at=AT + 3)).node
+    node = reduced(*TWO_GPUS, kernel(31, at=AT + 3)).node
 
     assert samples(node, "cuda_mps_xid_last_timestamp_seconds", clock_step=100.0) == {(GPU, "31"): AT + 103}

@@ -21,7 +21,19 @@ from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
 from exporter.model.problem import Problem
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
-from tests.builders import AT, CLIENT, CONTROL, GPU, UNIT, at_work, daemon_process, gpu_reading, look, told, with_fields
+from tests.builders import (
+    AT,
+    CLIENT,
+    CONTROL,
+    GPU,
+    UNIT,
+    at_work,
+    daemon_process,
+    gpu_reading,
+    look,
+    reduced,
+    with_fields,
+)
 from tests.builders import node as unseen_node
 
 DAEMON = "/run/nvidia-mps"
@@ -45,7 +57,7 @@ def node() -> Node:
         compute_capability="9.0",
     )
     runs = replace(daemon_process(daemon=DAEMON, unit=UNIT), protocol=2)
-    return told(*at_work(CLIENT, daemon=DAEMON), runs, reading, look(), start=unseen_node(DAEMON)).node
+    return reduced(*at_work(CLIENT, daemon=DAEMON), runs, reading, look(), start=unseen_node(DAEMON)).node
 
 
 def process(pid: int = CLIENT, **known: Any) -> ProcessFacts:
@@ -120,10 +132,10 @@ def healthy(**known: Any) -> Facts:
     return Facts(**usual | known)
 
 
-def with_gpu(facts: Facts, **told: Any) -> Facts:
+def with_gpu(facts: Facts, **reduced: Any) -> Facts:
     """The GPU reads otherwise."""
     gpu = facts.node.gpus[GPU]
-    return _with(facts, replace(gpu, reading=replace(gpu.reading, **told)))
+    return _with(facts, replace(gpu, reading=replace(gpu.reading, **reduced)))
 
 
 def with_daemon(facts: Facts, **known: Any) -> Facts:
@@ -141,7 +153,7 @@ def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
 
 def with_problem(facts: Facts, problem: Problem) -> Facts:
     """NVML has not answered."""
-    blind = told(look(problem=problem), start=unseen_node(DAEMON)).node
+    blind = reduced(look(problem=problem), start=unseen_node(DAEMON)).node
     return replace(facts, node=replace(facts.node, gpus={}, sources=blind.sources))
 
 

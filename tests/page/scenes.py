@@ -34,10 +34,10 @@ from tests.builders import (
     looks,
     node,
     process,
+    reduced,
     reply,
     struck,
     three_clients,
-    told,
     watched,
 )
 from tests.builders import idle as idle_node
@@ -125,7 +125,7 @@ def nobody() -> StatusInput:
 
 def paused() -> StatusInput:
     """The driver was let go of."""
-    return sight(told(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
+    return sight(reduced(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
 
 
 def given_up() -> StatusInput:
@@ -142,7 +142,7 @@ def full(gpus: int = 8, clients: int = 48) -> StatusInput:
     """A server on each GPU, each with all the clients that fit."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
-    return sight(told(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
+    return sight(reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
 
 
 def overwhelmed() -> StatusInput:
@@ -178,7 +178,7 @@ def hostile() -> StatusInput:
     people: Iterable[Observation] = (
         process(pid, command=name, user=name) for pid, name in zip(pids, names, strict=True)
     )
-    present = told(*at_work(*pids), daemon_process(), *people, gpu_reading(pids), *looks()).node
+    present = reduced(*at_work(*pids), daemon_process(), *people, gpu_reading(pids), *looks()).node
     guilty = ClientDetails(pid=600, client="600-1", command=names[0], user=names[1])
     open_one = incident(
         names[1],

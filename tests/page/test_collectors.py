@@ -3,7 +3,7 @@
 from exporter.page.cards import collectors
 from exporter.report.problem import Severity
 from exporter.report.status_view import status_view
-from tests.builders import AT, failure, idle, look, told
+from tests.builders import AT, failure, idle, look, reduced
 from tests.page.scenes import busy, nothing, sight
 
 NO_DRIVER = "NVML: no driver. Check the driver with nvidia-smi"
@@ -16,7 +16,7 @@ def test_each_eye_has_its_age() -> None:
 
 
 def test_one_that_fails_says_why_and_its_age_grows() -> None:
-    blind = sight(told(look(problem=failure("no driver"), at=AT + 60), start=idle()).node)
+    blind = sight(reduced(look(problem=failure("no driver"), at=AT + 60), start=idle()).node)
     row = next(row for row in collectors(status_view(blind)) if row.name == "nvml")
     assert (row.severity, row.state, row.age) == (
         Severity.WARNING,

@@ -20,9 +20,9 @@ from tests.builders import (
     idle,
     limited,
     quarantined,
+    reduced,
     silence,
     suspended,
-    told,
     watched,
 )
 from tests.page.scenes import busy, dead, fault, sight
@@ -58,7 +58,7 @@ def test_one_that_crashed_says_who_tells_so() -> None:
 
 
 def test_of_one_that_does_not_answer_the_servers_are_not_called_active() -> None:
-    hangs = told(silence(at=AT + 10), silence(at=AT + 20), start=busy().node).node
+    hangs = reduced(silence(at=AT + 10), silence(at=AT + 20), start=busy().node).node
     assert hangs.daemons[DAEMON].state is DaemonState.UNRESPONSIVE
     (card,) = daemons(status_view(sight(hangs)))
     assert card.severity is Severity.CRITICAL

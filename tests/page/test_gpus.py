@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
-from tests.builders import AT, GPU, failure, gpu_reading, idle, told
+from tests.builders import AT, GPU, failure, gpu_reading, idle, reduced
 from tests.page.scenes import busy, full, nobody, sight, split
 
 
@@ -49,13 +49,13 @@ def test_somebody_on_two_gpus_has_one_colour() -> None:
 
 def test_memory_that_no_process_accounts_for_is_told() -> None:
     reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
-    (card,) = gpus(status_view(sight(told(reading, start=idle()).node)))
+    (card,) = gpus(status_view(sight(reduced(reading, start=idle()).node)))
     assert card.segments[-1].name == "the driver's own"
     assert card.segments[-1].amount == "834 MiB"
 
 
 def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
-    lost = told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
+    lost = reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
     (card,) = gpus(status_view(sight(lost)))
     assert (card.known, card.segments, card.sharing, card.problem) == (
         False,
@@ -67,7 +67,7 @@ def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
 
 
 def test_without_processes_it_is_idle_and_empty() -> None:
-    (card,) = gpus(status_view(sight(told(gpu_reading(server=None, at=AT + 1), start=nobody().node).node)))
+    (card,) = gpus(status_view(sight(reduced(gpu_reading(server=None, at=AT + 1), start=nobody().node).node)))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
 
 

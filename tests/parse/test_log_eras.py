@@ -13,7 +13,7 @@ from exporter.model.observation import GpuEvent, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.log_line import parse_log_line
 from exporter.parse.log_message import HandlingFatalError, Message, Noise
-from tests.builders import AT, DAEMON, GPU, Story, exited, servers, told
+from tests.builders import AT, DAEMON, GPU, Reduced, exited, reduced, servers
 
 ERAS = {path.stem: tuple(path.read_text().splitlines()) for path in sorted((Path(__file__).parent / "eras").iterdir())}
 
@@ -112,7 +112,7 @@ def test_every_expected_message_occurs_in_some_era() -> None:
     assert MEANING.keys() <= {text_of(line) for lines in ERAS.values() for line in lines}
 
 
-def lived(era: str, start: Node | None = None, until: str = "") -> Story:
+def lived(era: str, start: Node | None = None, until: str = "") -> Reduced:
     """What a daemon becomes by the lines of an era, in the files that they stand in, up to one that reads so.
 
     The daemon lists the server, and an Xid comes with a fault.
@@ -127,7 +127,7 @@ def lived(era: str, start: Node | None = None, until: str = "") -> Story:
             seen += (servers(entry.pid, at=AT + second), GpuEvent(at=AT + second, type=8, xid=31, gpu=GPU))
         if until and until in line:
             break
-    return told(*seen, start=start)
+    return reduced(*seen, start=start)
 
 
 class TestEquivalentLogs:
@@ -145,10 +145,10 @@ class TestEquivalentLogs:
     def test_a_client_of_2022_disconnects_with_its_last_context(self) -> None:
         """It had one on each of two devices. No line reports the process itself."""
         before = lived("b_2022_fault", until="{11643, 2} is ACTIVE").node
-        once = told(_server_line("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
-        one_left = told(_server_line("Client {11643, 1} exit"), start=once.node)
+        once = reduced(_server_line("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
+        one_left = reduced(_server_line("Client {11643, 1} exit"), start=once.node)
         assert 11643 in one_left.daemon.clients
-        assert 11643 not in told(_server_line("Client {11643, 2} exit"), start=one_left.node).daemon.clients
+        assert 11643 not in reduced(_server_line("Client {11643, 2} exit"), start=one_left.node).daemon.clients
 
     def test_a_fault_of_2022_ends_when_no_device_has_contexts(self) -> None:
         """Its block is in other words, and the lists in it are bare numbers."""
@@ -166,7 +166,7 @@ class TestEquivalentLogs:
         faulted = lived("b_2022_fault", until="Destroy server context on device 0").node
         victims = (11641, 11643)
         gone = (exited(pid, at=faulted.at) for pid in victims)
-        story = told(_server_line("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
+        story = reduced(_server_line("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
         assert [event.state for event in story.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_pids_of_affected_clients_are_no_devices(self) -> None:

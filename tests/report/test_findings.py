@@ -41,10 +41,10 @@ from tests.builders import (
     no_nvml,
     node,
     quarantined,
+    reduced,
     refusal,
     suspended,
     three_clients,
-    told,
     watched,
 )
 
@@ -73,7 +73,7 @@ def waiting() -> Node:
         "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
     )
-    return told(*at_work(600), *lines).node
+    return reduced(*at_work(600), *lines).node
 
 
 def unasked() -> Node:
@@ -198,19 +198,23 @@ def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
-    (found,) = found_in(told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
+    (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
     assert "GPU is lost" in found.text
 
 
 def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
-    present = told(look(problem=PAUSED, at=AT + 1), start=idle()).node
-    (found,) = found_in(replace(present, gpus=told(GpuReading(at=AT + 1, gpu=GPU, problem=failure("lost"))).node.gpus))
+    present = reduced(look(problem=PAUSED, at=AT + 1), start=idle()).node
+    (found,) = found_in(
+        replace(present, gpus=reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("lost"))).node.gpus)
+    )
     assert found.commands == ("cuda-mps-exporter resume",)
 
 
 def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_told_to() -> None:
     """Its unit tells it so in its environment, which a shell has not."""
-    (found,) = found_in(told(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node)
+    (found,) = found_in(
+        reduced(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
+    )
     assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
 
 
@@ -229,14 +233,14 @@ def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> No
     lost = replace(
         idle().daemons[DAEMON], state=None, lifecycle=replace(idle().daemons[DAEMON].lifecycle, not_found_at=AT)
     )
-    (found,) = found_in(replace(told(look(), start=idle()).node, daemons={DAEMON: lost}))
+    (found,) = found_in(replace(reduced(look(), start=idle()).node, daemons={DAEMON: lost}))
 
     assert found.text == f"The PID file of MPS daemon {DAEMON} does not contain the daemon's PID ({CONTROL})"
     assert found.remedy == "Write the PID of the daemon into the PID file."
 
 
 def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
-    held = told(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
+    held = reduced(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
     assert held.daemons[DAEMON].state is DaemonState.HELD
 
     assert found_in(held)[0].remedy == PROBLEMS[FindingCode.DAEMON_HELD].remedy

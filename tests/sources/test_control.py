@@ -74,7 +74,7 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
     mps.start()
     mps.connect_and_wait(CLIENT)
     control = client()
-    control.want((VERSION_FLAG, "get_server_list", f"get_client_list {mps.server_pid}"))
+    control.request((VERSION_FLAG, "get_server_list", f"get_client_list {mps.server_pid}"))
 
     first, second = control.collect(), control.collect()
 
@@ -91,7 +91,7 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
 
 def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client) -> None:
     control = client()
-    control.want(("get_server_list", "get_server_status 1"))
+    control.request(("get_server_list", "get_server_status 1"))
 
     reading = control.collect()
 
@@ -139,7 +139,7 @@ def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn,
     pauses: list[float] = []
     with mps.held_session():
         control = client(sleep=pauses.append)
-        control.want(("get_server_list", "get_server_status 1"))
+        control.request(("get_server_list", "get_server_status 1"))
         reading = control.collect()
 
     assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.REFUSED]
@@ -188,7 +188,7 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn,
     mps.start()
     mps.stop_signal()
     control = client(deadline=SHORT_DEADLINE)
-    control.want(("get_server_list", "get_server_status 1", "get_client_list 1"))
+    control.request(("get_server_list", "get_server_status 1", "get_client_list 1"))
 
     reading = control.collect()
 
@@ -250,7 +250,7 @@ def _peak_begins_anew() -> None:
 def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path) -> None:
     missing = str(tmp_path / "nowhere")
     control = client(executable=missing)
-    control.want(("get_server_list", "get_server_status 1"))
+    control.request(("get_server_list", "get_server_status 1"))
 
     reading = control.collect()
 
@@ -266,7 +266,7 @@ def test_a_program_that_cannot_be_run_is_the_sources_problem(
     program.write_bytes(b"\x7fELF of another machine")
     program.chmod(mode)
     control = client(executable=str(program))
-    control.want(("get_server_list",))
+    control.request(("get_server_list",))
 
     assert control.collect().problem == command_failed(str(program), 127, f"{program}: {error}")
 
@@ -276,7 +276,7 @@ def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
 ) -> None:
     executable = program("echo 'libcuda.so.1: cannot open shared object file' >&2; exit 127")
     control = client(executable=executable)
-    control.want(("get_server_list", "get_server_status 1"))
+    control.request(("get_server_list", "get_server_status 1"))
 
     reading = control.collect()
 
@@ -287,7 +287,7 @@ def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
 def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, program: Callable[[str], str]) -> None:
     executable = program(f"kill -{signal.SIGSEGV:d} $$")
     control = client(executable=executable)
-    control.want(("get_server_list",))
+    control.request(("get_server_list",))
 
     assert control.collect().problem == command_failed(executable, -11, "")
 

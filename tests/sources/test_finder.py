@@ -39,23 +39,23 @@ class Looking:
     def __init__(
         self, directory: Path, given: Sequence[DaemonLocation], patterns: Sequence[str], clock: HandClock
     ) -> None:
-        self.finder = Discovery(given, patterns=patterns, proc=Path("/proc"), clock=clock)
+        self.discovery = Discovery(given, patterns=patterns, proc=Path("/proc"), clock=clock)
         self.clock = clock
         self._directory = str(directory)
 
     def collect(self) -> list[DaemonFound]:
         """What is new."""
         self.clock.time += 10
-        seen = self.finder.collect().observations
+        seen = self.discovery.collect().observations
         return [each for each in seen if isinstance(each, DaemonFound) and self._directory in each.pipe_directory]
 
     @property
-    def places(self) -> dict[str, DaemonLocation]:
+    def locations(self) -> dict[str, DaemonLocation]:
         """Where the daemons are."""
         return {
-            name: place
-            for name, place in self.finder.places.items()
-            if str(place.pipe.path).startswith(self._directory)
+            name: location
+            for name, location in self.discovery.locations.items()
+            if str(location.pipe.path).startswith(self._directory)
         }
 
 
@@ -81,10 +81,10 @@ def test_daemons_that_run_are_found_with_nothing_given(
         (str(mps.pipe_directory), str(mps.log_directory), None) for mps in two
     }
     for mps in two:
-        place = looking.places[str(mps.pipe_directory)]
-        assert place.process is not None
-        assert place.process[0] == mps.pid
-        assert (place.pipe.root, place.log.root, place.namespace) == (None, None, None)
+        location = looking.locations[str(mps.pipe_directory)]
+        assert location.process is not None
+        assert location.process[0] == mps.pid
+        assert (location.pipe.root, location.log.root, location.namespace) == (None, None, None)
 
 
 def test_what_was_told_is_told_again_only_when_it_changes(make: Callable[..., Looking], mps: MpsStandIn) -> None:
@@ -113,16 +113,16 @@ def test_a_daemon_that_was_given_keeps_its_name_and_directories(
     assert (found.daemon, found.pipe_directory, found.log_directory, found.expected) == (
         "night", str(tmp_path / "link"), str(tmp_path / "logs"), None
     )  # fmt: skip
-    assert list(looking.places) == ["night"]
-    assert looking.places["night"].process is not None
+    assert list(looking.locations) == ["night"]
+    assert looking.locations["night"].process is not None
 
 
 def test_a_given_place_is_one_before_any_daemon_is_there(make: Callable[..., Looking], tmp_path: Path) -> None:
     looking = make(on_host("night", tmp_path / "pipe", tmp_path / "log"))
-    assert list(looking.places) == ["night"]
+    assert list(looking.locations) == ["night"]
 
     assert [each.daemon for each in looking.collect()] == ["night"]
-    assert looking.places["night"].process is None
+    assert looking.locations["night"].process is None
 
 
 def test_a_daemon_that_has_gone_is_forgotten_after_a_while(make: Callable[..., Looking], mps: MpsStandIn) -> None:
@@ -132,11 +132,11 @@ def test_a_daemon_that_has_gone_is_forgotten_after_a_while(make: Callable[..., L
     mps.kill()
 
     looking.collect()
-    assert len(looking.places) == 1
+    assert len(looking.locations) == 1
     looking.clock.time += FORGOTTEN_SECONDS
     looking.collect()
 
-    assert looking.places == {}
+    assert looking.locations == {}
 
 
 def test_neither_a_server_nor_a_command_is_a_daemon(make: Callable[..., Looking], mps: MpsStandIn) -> None:
@@ -145,10 +145,10 @@ def test_neither_a_server_nor_a_command_is_a_daemon(make: Callable[..., Looking]
     with mps.held_session():
         looking = make()
         looking.collect()
-        (place,) = looking.places.values()
+        (location,) = looking.locations.values()
 
-        assert place.process is not None
-        assert place.process[0] == mps.pid
+        assert location.process is not None
+        assert location.process[0] == mps.pid
 
 
 def test_who_only_starts_a_daemon_over_anothers_remains_is_not_taken_for_it(
@@ -296,9 +296,9 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     assert [(each.daemon, each.log_directory) for each in looking.collect()] == [
         (str(mps.pipe_directory), str(mps.log_directory))
     ]
-    (place,) = looking.places.values()
-    assert place.process is not None
-    unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(place.process[0])
+    (location,) = looking.locations.values()
+    assert location.process is not None
+    unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(location.process[0])
     assert unseen is not None
     assert (unseen.protocol, unseen.foreground) == (None, False)
     problem = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).collect().problem
@@ -366,11 +366,11 @@ def test_a_users_process_does_not_pass_for_roots_daemon(
     looking = make()
     looking.collect()
 
-    (place,) = looking.places.values()
+    (location,) = looking.locations.values()
 
-    assert place.process is not None
-    assert place.process[0] == mps.pid
-    assert mine.pid not in pids_of(looking.finder.collect().problem)
+    assert location.process is not None
+    assert location.process[0] == mps.pid
+    assert mine.pid not in pids_of(looking.discovery.collect().problem)
 
 
 @pytest.mark.parametrize("path", ["relative", "/new\nline", "/" + "x" * 300, "/nowhere", "", "/\x1b[31m"])
@@ -382,9 +382,9 @@ def test_a_daemon_that_says_anything_of_itself_is_passed_over(
     wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
     looking = make()
 
-    reading = looking.finder.collect()
+    reading = looking.discovery.collect()
 
-    assert [each for each in looking.finder.places.values() if each.process and each.process[0] == pid] == []
+    assert [each for each in looking.discovery.locations.values() if each.process and each.process[0] == pid] == []
     assert pid not in pids_of(reading.problem)
 
 
@@ -396,7 +396,7 @@ def test_however_many_users_have_daemons_roots_are_found(
 
     looking.collect()
 
-    assert len(looking.places) == (2 if os.geteuid() == 0 else 0)
+    assert len(looking.locations) == (2 if os.geteuid() == 0 else 0)
     assert two
 
 
@@ -433,11 +433,11 @@ def test_a_name_that_is_given_to_another_directory_leaves_the_one_where_it_was_f
     looking.collect()
     moved = on_host("night", tmp_path / "elsewhere", tmp_path / "logs")
 
-    looking.finder.give([moved])
+    looking.discovery.set_named([moved])
     looking.collect()
 
-    assert looking.places["night"] == moved
-    assert str(mps.pipe_directory) in looking.places
+    assert looking.locations["night"] == moved
+    assert str(mps.pipe_directory) in looking.locations
 
 
 @pytest.mark.parametrize("most", [0, 64])
@@ -458,7 +458,7 @@ def test_only_the_hosts_own_root_has_room_beyond_the_bound_and_that_is_bounded_t
 
         looking.collect()
 
-        assert set(looking.places) == ({str(mps.pipe_directory) for mps in two} if most else set())
+        assert set(looking.locations) == ({str(mps.pipe_directory) for mps in two} if most else set())
 
 
 # -- in containers -------------------------------------------------------------------------------------------------
@@ -473,8 +473,8 @@ def test_two_daemons_with_one_path_are_two(make: Callable[..., Looking], tmp_pat
 
         assert len({each.daemon for each in found}) == 2
         assert all(each.daemon.startswith(f"{tmp_path}/c/pipe@") for each in found)
-        assert {place.process[0] for place in looking.places.values() if place.process} == pids
-        assert all(place.namespace is not None for place in looking.places.values())
+        assert {location.process[0] for location in looking.locations.values() if location.process} == pids
+        assert all(location.namespace is not None for location in looking.locations.values())
 
 
 def test_a_daemon_started_again_in_its_container_keeps_its_name_and_what_is_known_of_its_pids(
@@ -484,13 +484,13 @@ def test_a_daemon_started_again_in_its_container_keeps_its_name_and_what_is_know
         first = container.start()
         looking = make()
         looking.collect()
-        (before,) = looking.places.values()
+        (before,) = looking.locations.values()
         os.kill(first, 9)
         wait_until(lambda: not is_alive(first))
         second = container.start()
 
         assert {each.daemon for each in looking.collect()} <= {before.name}
-        (after,) = looking.places.values()
+        (after,) = looking.locations.values()
 
     assert after.process is not None
     assert (after.name, after.process[0]) == (before.name, second)
@@ -529,9 +529,9 @@ def test_a_directory_that_the_host_shares_with_a_container_is_one_daemon_by_its_
         looking = make(patterns=[f"{tmp_path}/mps/*"])
 
         assert [each.daemon for each in looking.collect()] == [str(tmp_path / "mps" / "pipe")]
-        (place,) = looking.places.values()
-        assert place.process is not None
-        assert place.process[0] == pid
-        assert place.pipe.root is None
-        assert place.namespace is not None
-        assert place.log.root is not None
+        (location,) = looking.locations.values()
+        assert location.process is not None
+        assert location.process[0] == pid
+        assert location.pipe.root is None
+        assert location.namespace is not None
+        assert location.log.root is not None

@@ -114,16 +114,16 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
         clock.time += 10
         reading = finder.collect()
 
-    mine = [name for name in finder.places if name.startswith(str(tmp_path))]
+    mine = [name for name in finder.locations if name.startswith(str(tmp_path))]
     assert str(tmp_path / "other") in mine
     assert len(mine) == 3
     assert reading.problem is not None
     assert (ProblemCode.TOO_MANY_DAEMONS, "UID 65534") in [(each.code, each.detail) for each in reading.problem.each]
 
-    finder.give([on_host("named", tmp_path / "fake3", tmp_path)])
+    finder.set_named([on_host("named", tmp_path / "fake3", tmp_path)])
     clock.time += 10
     finder.collect()
-    assert finder.places["named"].process is not None, "an expected daemon has room beside them"
+    assert finder.locations["named"].process is not None, "an expected daemon has room beside them"
 
 
 # -- how often such a daemon is asked ------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
 DAEMON = Daemon(name="one", pipe_directory="/one", log_directory="/log", runtime=DaemonRuntime(foreground=True))
 
 
-def locator(finder: Discovery | None = None) -> LocationRegistry:
+def location_registry(discovery: Discovery | None = None) -> LocationRegistry:
     clock = SystemClock()
     return LocationRegistry(
-        finder=finder,
+        discovery=discovery,
         processes=Processes({}, proc=Path("/proc"), clock=clock),
         journal=Journal(clock),
     )
@@ -50,50 +50,50 @@ def locate(unit: str | None, *, foreground: bool = True, stdout_in_file: bool = 
     daemon = replace(
         DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_in_file)
     )
-    return locator().locate({"one": daemon})["one"]
+    return location_registry().locate({"one": daemon})["one"]
 
 
 def test_the_log_of_a_foreground_service_is_in_its_journal(followed: Followed) -> None:
-    place = locate("mps.service")
+    location = locate("mps.service")
 
     assert followed.units == {"one": "mps.service"}
-    assert place.logs == ()
+    assert location.logs == ()
 
 
 @pytest.mark.parametrize("unit", ["user@1000.service", "session-3.scope", None])
 def test_where_its_unit_is_no_service_of_its_own_no_journal_is_followed(followed: Followed, unit: str | None) -> None:
     """A user's manager has all that the user runs: there may be as many as users, and their journals are theirs."""
-    place = locate(unit)
+    location = locate(unit)
 
     assert not followed.units
-    assert place.logs
+    assert location.logs
 
 
 def test_the_log_of_one_in_the_background_is_in_its_files(followed: Followed) -> None:
-    place = locate("mps.service", foreground=False)
+    location = locate("mps.service", foreground=False)
 
     assert not followed.units
-    assert place.logs == ("server.log", "control.log")
+    assert location.logs == ("server.log", "control.log")
 
 
 def test_the_log_of_a_foreground_service_whose_stdout_is_a_file_is_in_that(followed: Followed) -> None:
-    place = locate("mps.service", stdout_in_file=True)
+    location = locate("mps.service", stdout_in_file=True)
 
     assert not followed.units
-    assert place.logs == ("stdout.log",)
+    assert location.logs == ("stdout.log",)
 
 
 def test_what_is_said_of_its_logs_outweighs_what_was_guessed() -> None:
     """Found by its pipe directory first: the log beside that, or in MPS' default place, may be another daemon's."""
     clock = SystemClock()
-    finder = Discovery(patterns=(), proc=Path("/proc"), clock=clock)
+    discovery = Discovery(patterns=(), proc=Path("/proc"), clock=clock)
     found = replace(on_host("one", Path("/one"), Path("/var/log/nvidia-mps")), process=(4711, 1))
-    finder.places = {"one": found}
-    follower = locator(finder)
+    discovery.locations = {"one": found}
+    follower = location_registry(discovery)
 
-    place = follower.locate({"one": DAEMON})["one"]
-    assert place.log.path == Path("/log")
-    assert place.process == (4711, 1)
+    location = follower.locate({"one": DAEMON})["one"]
+    assert location.log.path == Path("/log")
+    assert location.process == (4711, 1)
 
     daemon = replace(DAEMON, declared=replace(DAEMON.declared, by=NamedBy.DISCOVERED), log_directory="/elsewhere")
     assert follower.locate({"one": daemon})["one"].log == found.log
@@ -109,7 +109,7 @@ RUNNING = DaemonProcess(at=1.0, daemon="one", pid=4711, start_ticks=1)
 )
 def test_one_that_is_named_no_more_is_followed_to_its_end(unfinished: Mapping[str, Any]) -> None:
     """Its unit was disabled while it stopped, say: that it was told to quit is still to be read."""
-    follower, nameless = locator(), replace(DAEMON, declared=replace(DAEMON.declared, by=NamedBy.DISCOVERED))
+    follower, nameless = location_registry(), replace(DAEMON, declared=replace(DAEMON.declared, by=NamedBy.DISCOVERED))
     follower.locate({"one": DAEMON})
 
     assert list(follower.locate({"one": with_fields(nameless, **unfinished)})) == ["one"]

@@ -57,15 +57,15 @@ class Followed:
         self.inbox = Inbox()
         self.changes = FileChanges()
         self.made: list[LogCollector] = []
-        self.lookout = CollectorPool((), locate=self.located, collector=self.collector)
-        self.lookout.open()
+        self.pool = CollectorPool((), locate=self.located, collector=self.collector)
+        self.pool.open()
         self.seen: list[Observation] = []
 
-    def collector(self, place: DaemonLocation) -> LogCollector:
+    def collector(self, location: DaemonLocation) -> LogCollector:
         """As the service makes them."""
         made = log_collector(
             LOGS,
-            place,
+            location,
             inbox=self.inbox,
             clock=SystemClock(),
             changes=self.changes,
@@ -76,11 +76,11 @@ class Followed:
 
     def located(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         """Where they are."""
-        places: dict[str, DaemonLocation] = {}
+        locations: dict[str, DaemonLocation] = {}
         for name, daemon in daemons.items():
-            place = on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
-            places[name] = replace(place, log=Hanging(place.log.path)) if name in self.hang else place
-        return places
+            location = on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
+            locations[name] = replace(location, log=Hanging(location.log.path)) if name in self.hang else location
+        return locations
 
     def node(self, *names: str, shared: bool = False) -> Node:
         """These daemons, which may share one log directory."""
@@ -116,7 +116,7 @@ class Followed:
     def close(self) -> None:
         """End all."""
         Hanging.released.set()
-        self.lookout.close(PATIENCE_SECONDS)
+        self.pool.close(PATIENCE_SECONDS)
         self.changes.close()
 
 
@@ -134,7 +134,7 @@ def test_a_log_directory_that_hangs_does_not_stop_the_log_of_another_daemon(
     logs: Followed, tmp_path: Path, shared: bool
 ) -> None:
     logs.hang = {"a"}
-    logs.lookout.attend(logs.node("a", "b", shared=shared))
+    logs.pool.update(logs.node("a", "b", shared=shared))
     assert Hanging.reached.acquire(timeout=PATIENCE_SECONDS)
     logs.until_read("b")
 
@@ -148,11 +148,11 @@ def test_a_log_directory_that_hangs_does_not_stop_the_log_of_another_daemon(
 def test_a_log_directory_that_hangs_is_a_problem_of_its_daemon_alone(logs: Followed) -> None:
     logs.hang = {"a"}
     present = logs.node("a", "b")
-    logs.lookout.attend(present)
+    logs.pool.update(present)
     logs.until_read("b")
 
     def complained() -> SourceReading:
-        timeout_reports = list(logs.lookout.timeout_reports())
+        timeout_reports = list(logs.pool.timeout_reports())
         assert len(timeout_reports) == 1
         return timeout_reports[0]
 
@@ -169,12 +169,12 @@ def test_the_logs_of_all_expected_daemons_share_a_budget_and_those_of_all_others
 ) -> None:
     """Whatever daemons users start, they take nothing from the budget of an expected daemon."""
     alone = logs.node("a")
-    logs.lookout.attend(alone)
+    logs.pool.update(alone)
     assert logs.made[0].logs.part == 1.0
 
     logs.discovered = not expected
     more = logs.node("other1", "other2", "other3")
-    logs.lookout.attend(Node(daemons={**alone.daemons, **more.daemons}))
+    logs.pool.update(Node(daemons={**alone.daemons, **more.daemons}))
 
     assert logs.made[0].logs.part == share
 
@@ -195,12 +195,12 @@ def test_a_share_applies_from_the_next_look_on(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_is_gone_leaves_no_thread_and_no_open_file(logs: Followed) -> None:
-    logs.lookout.attend(logs.node("a", "b"))
+    logs.pool.update(logs.node("a", "b"))
     logs.until_read("a")
     logs.until_read("b")
     assert opened(logs.root / "a") == 1
 
-    logs.lookout.attend(logs.node("b"))
+    logs.pool.update(logs.node("b"))
 
     eventually(lambda: _assert(not logs.made[0].thread.alive))
     assert (opened(logs.root / "a"), opened(logs.root / "b")) == (0, 1)
@@ -221,12 +221,12 @@ def _assert(condition: object) -> None:
 
 def test_a_daemon_with_its_log_in_the_journal_has_no_collector(logs: Followed) -> None:
     present = logs.node("a")
-    logs.lookout.attend(present)
-    logs.lookout._locate = lambda daemons: {  # type: ignore[assignment]
-        name: replace(place, logs=()) for name, place in logs.located(daemons).items()
+    logs.pool.update(present)
+    logs.pool._locate = lambda daemons: {  # type: ignore[assignment]
+        name: replace(location, logs=()) for name, location in logs.located(daemons).items()
     }
 
-    logs.lookout.attend(present)
+    logs.pool.update(present)
 
     eventually(lambda: _assert(not logs.made[0].thread.alive))
     assert len(logs.made) == 1
@@ -237,14 +237,14 @@ def test_daemons_of_ever_new_names_in_directories_that_hang_take_few_threads(log
     with structlog.testing.capture_logs() as logged:
         for number in range(MOST_LINGERING + 20):
             logs.hang, made = {f"fake{number}"}, len(logs.made)
-            logs.lookout.attend(logs.node(f"fake{number}"))
+            logs.pool.update(logs.node(f"fake{number}"))
             assert len(logs.made) == made or Hanging.reached.acquire(timeout=PATIENCE_SECONDS)
 
     assert sum(each.thread.alive for each in logs.made) == MOST_LINGERING
     assert [each["event"] for each in logged] == ["daemon_log_not_followed"] * 20
 
     logs.discovered, logs.hang = False, set()
-    logs.lookout.attend(logs.node("expected"))
+    logs.pool.update(logs.node("expected"))
     logs.until_read("expected")
 
 

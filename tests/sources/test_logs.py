@@ -451,11 +451,11 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
 
 
 def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
-    place = on_host("node", tmp_path, tmp_path)
-    logs = DaemonLogs(place, HandClock())
+    location = on_host("node", tmp_path, tmp_path)
+    logs = DaemonLogs(location, HandClock())
     with contextlib.closing(logs):
         logs.collect()
-        logs.location = replace(place, logs=("stdout.log",))
+        logs.location = replace(location, logs=("stdout.log",))
         told = [each for each in logs.collect().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")

@@ -33,13 +33,13 @@ class Client(ControlClient):
         self.daemon = daemon
         self.wanted: tuple[str, ...] = ()
         self.closed = False
-        self.places: list[DaemonLocation] = []
+        self.locations: list[DaemonLocation] = []
 
-    def move(self, place: DaemonLocation) -> None:
+    def set_location(self, location: DaemonLocation) -> None:
         """Remember it."""
-        self.places.append(place)
+        self.locations.append(location)
 
-    def want(self, commands: tuple[str, ...], **_known: object) -> None:
+    def request(self, commands: tuple[str, ...], **_known: object) -> None:
         """Remember it."""
         self.wanted = commands
 
@@ -48,16 +48,16 @@ class Client(ControlClient):
         self.closed = True
 
 
-class Askers:
+class Pollers:
     """Makes what asks a daemon, and remembers all that it made."""
 
     def __init__(self) -> None:
         self.inbox = Inbox()
         self.made: list[Client] = []
 
-    def __call__(self, place: DaemonLocation) -> ControlPoller:
+    def __call__(self, location: DaemonLocation) -> ControlPoller:
         """One for each place."""
-        client = Client(place.name)
+        client = Client(location.name)
         self.made.append(client)
         thread = CollectorThread(
             "control",
@@ -66,84 +66,84 @@ class Askers:
             deadline=PATIENCE_SECONDS,
             inbox=self.inbox,
             clock=SystemClock(),
-            daemon=place.name,
+            daemon=location.name,
         )
         return ControlPoller(client, thread)
 
 
 @pytest.fixture
-def askers() -> Askers:
-    return Askers()
+def pollers() -> Pollers:
+    return Pollers()
 
 
 @pytest.fixture
-def lookout(askers: Askers) -> Iterator[CollectorPool]:
-    lookout = CollectorPool((), locate=located, asker=askers)
-    lookout.open()
-    yield lookout
-    lookout.close(PATIENCE_SECONDS)
+def pool(pollers: Pollers) -> Iterator[CollectorPool]:
+    pool = CollectorPool((), locate=located, poller=pollers)
+    pool.open()
+    yield pool
+    pool.close(PATIENCE_SECONDS)
 
 
-def test_a_daemon_that_is_new_is_asked_from_then_on(lookout: CollectorPool, askers: Askers) -> None:
-    lookout.attend(node("one"))
-    lookout.attend(node("one", "two"))
+def test_a_daemon_that_is_new_is_asked_from_then_on(pool: CollectorPool, pollers: Pollers) -> None:
+    pool.update(node("one"))
+    pool.update(node("one", "two"))
 
-    assert [name for name, _ in lookout.idle()] == ["one", "two"]
-    for _, asker in lookout.idle():
-        asker.ask(("get_server_list",), node("one").daemons["one"])
+    assert [name for name, _ in pool.idle()] == ["one", "two"]
+    for _, poller in pool.idle():
+        poller.ask(("get_server_list",), node("one").daemons["one"])
 
     def both_looked() -> None:
-        assert askers.inbox.qsize() == 2
+        assert pollers.inbox.qsize() == 2
 
     eventually(both_looked)
-    assert {askers.inbox.get()[0].daemon for _ in range(2)} == {"one", "two"}  # type: ignore[union-attr]
+    assert {pollers.inbox.get()[0].daemon for _ in range(2)} == {"one", "two"}  # type: ignore[union-attr]
 
 
-def test_a_daemon_that_is_no_more_is_asked_no_more(lookout: CollectorPool, askers: Askers) -> None:
-    lookout.attend(node("one", "two"))
-    lookout.attend(node("two"))
+def test_a_daemon_that_is_no_more_is_asked_no_more(pool: CollectorPool, pollers: Pollers) -> None:
+    pool.update(node("one", "two"))
+    pool.update(node("two"))
 
-    assert [name for name, _ in lookout.idle()] == ["two"]
-    assert [client.closed for client in askers.made] == [True, False]
+    assert [name for name, _ in pool.idle()] == ["two"]
+    assert [client.closed for client in pollers.made] == [True, False]
 
 
-def test_a_daemon_that_is_found_again_is_asked_anew(lookout: CollectorPool, askers: Askers) -> None:
+def test_a_daemon_that_is_found_again_is_asked_anew(pool: CollectorPool, pollers: Pollers) -> None:
     for known in (node("one"), node(), node("one")):
-        lookout.attend(known)
+        pool.update(known)
 
-    assert [client.closed for client in askers.made] == [True, False]
-
-
-def test_a_daemon_that_is_nowhere_has_no_eye(lookout: CollectorPool, askers: Askers) -> None:
-    lookout.attend(node("nowhere", "one"))
-
-    assert [name for name, _ in lookout.idle()] == ["one"]
+    assert [client.closed for client in pollers.made] == [True, False]
 
 
-def test_whoever_asks_a_daemon_hears_where_it_is_now(lookout: CollectorPool, askers: Askers) -> None:
-    lookout.attend(node("one"))
-    lookout.attend(node("one"))
+def test_a_daemon_that_is_nowhere_has_no_eye(pool: CollectorPool, pollers: Pollers) -> None:
+    pool.update(node("nowhere", "one"))
 
-    assert [place.name for place in askers.made[0].places] == ["one", "one"]
+    assert [name for name, _ in pool.idle()] == ["one"]
+
+
+def test_whoever_asks_a_daemon_hears_where_it_is_now(pool: CollectorPool, pollers: Pollers) -> None:
+    pool.update(node("one"))
+    pool.update(node("one"))
+
+    assert [location.name for location in pollers.made[0].locations] == ["one", "one"]
 
 
 def test_all_eyes_look_anew_when_told_to() -> None:
     inbox = Inbox()
     thread = CollectorThread("units", Reading, period=None, deadline=PATIENCE_SECONDS, inbox=inbox, clock=SystemClock())
-    lookout = CollectorPool((thread,))
-    lookout.open()
+    pool = CollectorPool((thread,))
+    pool.open()
 
-    lookout.trigger_all()
+    pool.trigger_all()
 
     assert inbox.get(timeout=PATIENCE_SECONDS)
-    lookout.close(PATIENCE_SECONDS)
+    pool.close(PATIENCE_SECONDS)
 
 
 def test_the_sources_hear_what_is_known() -> None:
     heard: list[Node] = []
-    lookout = CollectorPool((), direct=heard.append)
+    pool = CollectorPool((), watch=heard.append)
 
-    lookout.attend(node("one"))
+    pool.update(node("one"))
 
     assert heard == [node("one")]
 
@@ -156,26 +156,26 @@ class Threadless(CollectorThread):
         raise RuntimeError("can't start new thread")
 
 
-def test_a_daemon_for_which_there_is_no_thread_costs_itself_alone_and_is_tried_again(askers: Askers) -> None:
+def test_a_daemon_for_which_there_is_no_thread_costs_itself_alone_and_is_tried_again(pollers: Pollers) -> None:
     full = {"one"}
 
-    def asker(place: DaemonLocation) -> ControlPoller:
-        made = askers(place)
-        if place.name in full:
+    def poller(location: DaemonLocation) -> ControlPoller:
+        made = pollers(location)
+        if location.name in full:
             made.thread.__class__ = Threadless
         return made
 
-    lookout = CollectorPool((), locate=located, asker=asker)
-    lookout.attend(node("one", "two"))
+    pool = CollectorPool((), locate=located, poller=poller)
+    pool.update(node("one", "two"))
     with structlog.testing.capture_logs() as logged:
-        lookout.open()
-        assert [name for name, _ in lookout.idle()] == ["two"]
-        lookout.attend(node("one", "two", "three"))
-        lookout.attend(node("one", "two", "three"))
-        assert [name for name, _ in lookout.idle()] == ["two", "three"]
+        pool.open()
+        assert [name for name, _ in pool.idle()] == ["two"]
+        pool.update(node("one", "two", "three"))
+        pool.update(node("one", "two", "three"))
+        assert [name for name, _ in pool.idle()] == ["two", "three"]
     full.clear()
-    lookout.attend(node("one", "two", "three"))
+    pool.update(node("one", "two", "three"))
 
-    assert {name for name, _ in lookout.idle()} == {"one", "two", "three"}
+    assert {name for name, _ in pool.idle()} == {"one", "two", "three"}
     assert [(each["event"], each["daemon"]) for each in logged] == [("daemon_not_asked", "one")]
-    lookout.close(PATIENCE_SECONDS)
+    pool.close(PATIENCE_SECONDS)

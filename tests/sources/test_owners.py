@@ -22,23 +22,23 @@ def pipe(tmp_path: Path) -> Path:
     return made
 
 
-def place(pipe: Path, owner: int | None = None, *, expected: bool = True) -> DaemonLocation:
+def location(pipe: Path, owner: int | None = None, *, expected: bool = True) -> DaemonLocation:
     return replace(on_host("training", pipe, pipe), expected=expected, owner=owner)
 
 
 def test_root_and_the_exporters_own_user_may_run_any_daemon(pipe: Path) -> None:
-    assert may_run(place(pipe, OTHER), 0)
-    assert may_run(place(pipe), os.geteuid())
+    assert may_run(location(pipe, OTHER), 0)
+    assert may_run(location(pipe), os.geteuid())
 
 
 def test_the_user_that_is_named_may_run_it_and_no_other_may(pipe: Path) -> None:
-    assert may_run(place(pipe, TENANT), TENANT)
-    assert not may_run(place(pipe, OTHER), TENANT)
-    assert not may_run(place(pipe), TENANT)
+    assert may_run(location(pipe, TENANT), TENANT)
+    assert not may_run(location(pipe, OTHER), TENANT)
+    assert not may_run(location(pipe), TENANT)
 
 
 def test_any_user_may_run_a_daemon_that_is_not_expected(pipe: Path) -> None:
-    assert may_run(place(pipe, expected=False), TENANT)
+    assert may_run(location(pipe, expected=False), TENANT)
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def home() -> Iterator[Path]:
 
 
 def test_a_user_to_whom_root_gave_the_place_may_run_a_daemon_there(home: Path) -> None:
-    assert may_run(place(home / "mps"), OTHER)
-    assert not may_run(place(home / "mps"), TENANT)
+    assert may_run(location(home / "mps"), OTHER)
+    assert not may_run(location(home / "mps"), TENANT)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
 def test_but_not_where_other_users_can_write_too(home: Path, mode: int) -> None:
     home.chmod(mode)
-    assert not may_run(place(home / "mps"), OTHER)
+    assert not may_run(location(home / "mps"), OTHER)
 
 
 def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_p
     (tmp_path / "pipe").mkdir()
     (home / "link").symlink_to(tmp_path / "pipe")
     try:
-        assert not may_run(place(home / "link"), OTHER)
+        assert not may_run(location(home / "link"), OTHER)
     finally:
         (home / "link").unlink()
 
@@ -81,18 +81,18 @@ def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_p
 def test_the_owner_of_the_directory_or_of_a_socket_in_it_is_named_if_they_may_not_run_the_daemon(pipe: Path) -> None:
     if os.geteuid() != 0:
         not_here("only root can give a file to another user")
-    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (None, None)
+    assert (foreign_user(location(pipe)), foreign_listener(location(pipe))) == (None, None)
 
     (pipe / "control").touch()
     os.chown(pipe / "control", TENANT, TENANT)
-    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (TENANT, TENANT)
-    assert foreign_listener(place(pipe, expected=False)) is None
-    assert foreign_listener(place(pipe, TENANT)) is None
+    assert (foreign_user(location(pipe)), foreign_listener(location(pipe))) == (TENANT, TENANT)
+    assert foreign_listener(location(pipe, expected=False)) is None
+    assert foreign_listener(location(pipe, TENANT)) is None
 
     (pipe / "control").unlink()
     os.chown(pipe, TENANT, TENANT)
-    assert (foreign_user(place(pipe)), foreign_listener(place(pipe))) == (TENANT, None)
+    assert (foreign_user(location(pipe)), foreign_listener(location(pipe))) == (TENANT, None)
 
 
 def test_a_directory_that_is_missing_belongs_to_no_user(tmp_path: Path) -> None:
-    assert foreign_user(place(tmp_path / "missing")) is None
+    assert foreign_user(location(tmp_path / "missing")) is None

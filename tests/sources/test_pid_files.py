@@ -24,14 +24,14 @@ from tests.tools import not_here
 CLOCK = SystemClock()
 
 
-def place_of(mps: MpsStandIn) -> DaemonLocation:
+def location_of(mps: MpsStandIn) -> DaemonLocation:
     """Return where a stand-in daemon is."""
     return on_host("node", mps.pipe_directory, mps.log_directory)
 
 
 def pid_behind(mps: MpsStandIn) -> int | None:
     """Return the PID of the daemon that is found in its place."""
-    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": place_of(mps)})
+    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": location_of(mps)})
     return found.pid
 
 
@@ -56,13 +56,13 @@ def test_reports_a_daemon_that_runs_on_again_after_a_while(mps: MpsStandIn) -> N
     """The first report may have been lost."""
     mps.start()
     clock = HandClock()
-    files, places = PidFiles(Proc(Path("/proc"), CLOCK), clock), {"node": place_of(mps)}
-    files.changed(places)
-    assert files.changed(places) == []
+    files, locations = PidFiles(Proc(Path("/proc"), CLOCK), clock), {"node": location_of(mps)}
+    files.changed(locations)
+    assert files.changed(locations) == []
     clock.time += REPEAT_SECONDS
-    (again,) = files.changed(places)
+    (again,) = files.changed(locations)
     assert (again.pid, again.at) == (mps.pid, clock.time)
-    assert files.changed(places) == []
+    assert files.changed(locations) == []
 
 
 TENANT = 65534
@@ -76,21 +76,21 @@ def foreign(mps: MpsStandIn) -> DaemonLocation:
     mps.start()
     for path in (mps.pipe_directory, *mps.pipe_directory.iterdir()):
         os.chown(path, TENANT, TENANT)
-    return replace(place_of(mps), expected=True)
+    return replace(location_of(mps), expected=True)
 
 
-def client_of(place: DaemonLocation) -> ControlClient:
+def client_of(location: DaemonLocation) -> ControlClient:
     """Return what asks the daemon there."""
     client = ControlClient(
         "node",
-        place.pipe.path,
+        location.pipe.path,
         executable="nvidia-cuda-mps-control",
         deadline=5.0,
         clock=CLOCK,
-        path=MpsStandIn(place.pipe.path).environment()["PATH"],
+        path=MpsStandIn(location.pipe.path).environment()["PATH"],
     )
-    client.move(place)
-    client.want(("get_server_list",))
+    client.set_location(location)
+    client.request(("get_server_list",))
     return client
 
 
@@ -118,12 +118,12 @@ def test_the_user_that_the_configuration_names_is_asked(foreign: DaemonLocation)
     assert getattr(reply, "exit_code", None) is not None
 
 
-def started(place: DaemonLocation, uid: int | None) -> Reason | None:
+def started(location: DaemonLocation, uid: int | None) -> Reason | None:
     """Return why a command that starts a daemon there as this user was not run, or has failed."""
-    tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(place), path=os.defpath)
+    tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(location), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
     action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
-    return StepRunner(action, Node(), place, tools=tools, patience=Deadline(CLOCK), tell=lambda _: None).do()
+    return StepRunner(action, Node(), location, tools=tools, patience=Deadline(CLOCK), tell=lambda _: None).do()
 
 
 def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(

@@ -37,38 +37,38 @@ def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Conta
         yield made
 
 
-def place_of(container: Container, pid: int) -> DaemonLocation:
+def location_of(container: Container, pid: int) -> DaemonLocation:
     """Where the finder says that the container's daemon is."""
-    finder = Discovery((), patterns=(), proc=Path("/proc"), clock=SystemClock())
+    discovery = Discovery((), patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     def found() -> DaemonLocation:
-        finder.collect()
-        (place,) = [each for each in finder.places.values() if each.process and each.process[0] == pid]
-        return place
+        discovery.collect()
+        (location,) = [each for each in discovery.locations.values() if each.process and each.process[0] == pid]
+        return location
 
     assert container.directory
     return eventually(found)
 
 
-def control(place: DaemonLocation, runtime_directory: Path) -> ControlClient:
+def control(location: DaemonLocation, runtime_directory: Path) -> ControlClient:
     client = ControlClient(
-        place.name,
-        place.pipe.path,
+        location.name,
+        location.pipe.path,
         executable="nvidia-cuda-mps-control",
         deadline=30.0,
         clock=SystemClock(),
         path=MpsStandIn(Path("/nowhere")).environment()["PATH"],
         runtime_directory=runtime_directory,
     )
-    client.move(place)
+    client.set_location(location)
     return client
 
 
-def spoken(place: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
+def spoken(location: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
     """Return the answer. A daemon with PIDs of its own cannot tell a foreign exporter from this test: ask again."""
 
     def answered() -> ControlReply:
-        reply = control(place, runtime_directory).ask(command)
+        reply = control(location, runtime_directory).ask(command)
         assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.ANSWERED
         return reply
 
@@ -84,17 +84,17 @@ def test_a_host_directory_is_itself(tmp_path: Path) -> None:
 
 @every_namespace
 def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: Container, tmp_path: Path) -> None:
-    place = place_of(contained, contained.start())
+    location = location_of(contained, contained.start())
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
-    server = contained.outside(int(spoken(place, tmp_path, "get_server_list").stdout))
+    server = contained.outside(int(spoken(location, tmp_path, "get_server_list").stdout))
 
-    listed = spoken(place, tmp_path, "get_server_list")
-    state = spoken(place, tmp_path, f"get_server_status {server}")
-    clients = spoken(place, tmp_path, f"get_client_list {server}")
+    listed = spoken(location, tmp_path, "get_server_list")
+    state = spoken(location, tmp_path, f"get_server_status {server}")
+    clients = spoken(location, tmp_path, f"get_client_list {server}")
 
     assert (state.exit_code, state.stdout, state.command) == (0, "ACTIVE\n", f"get_server_status {server}")
-    if place.namespace is None:
+    if location.namespace is None:
         assert (listed.pids, clients.pids) == (None, None)
         assert clients.stdout.split() == [str(client)]
     else:
@@ -105,8 +105,8 @@ def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: 
 
 @every_namespace
 def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
-    place = place_of(contained, contained.start())
-    logs = DaemonLogs(place, SystemClock())
+    location = location_of(contained, contained.start())
+    logs = DaemonLogs(location, SystemClock())
     assert [each.problem for each in logs.collect().observations if isinstance(each, LogFile)][-1] is None
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
@@ -121,9 +121,9 @@ def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
     line = eventually(told)
     logs.close()
 
-    assert line.daemon == place.name
+    assert line.daemon == location.name
     assert f"PID: {inner}," in line.line
-    if place.namespace is None:
+    if location.namespace is None:
         assert line.pids is None
     else:
         assert line.pids is not None
@@ -133,12 +133,12 @@ def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
 @pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
 def test_its_last_words_are_read_when_its_files_cannot_be_reached_any_more(contained: Container) -> None:
     pid = contained.start()
-    place = place_of(contained, pid)
-    logs = DaemonLogs(place, SystemClock())
+    location = location_of(contained, pid)
+    logs = DaemonLogs(location, SystemClock())
     logs.collect()
     contained.mps.say("control", "Server 99 exited with status 0")
     os.kill(pid, 9)
-    eventually(lambda: _assert(place.log.identity() is None))
+    eventually(lambda: _assert(location.log.identity() is None))
 
     lines = [each.line for each in logs.collect().observations if isinstance(each, LogLine)]
     logs.close()
@@ -153,9 +153,9 @@ def _assert(condition: object) -> None:
 @every_namespace
 def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
     pid = contained.start()
-    place = place_of(contained, pid)
+    location = location_of(contained, pid)
     processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
-    processes.attend({place.name: place})
+    processes.set_locations({location.name: location})
 
     def told(wanted: int | None) -> Callable[[], DaemonProcess]:
         def collect() -> DaemonProcess:
@@ -168,7 +168,7 @@ def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
 
     seen: list[DaemonProcess] = []
     daemon = eventually(told(pid))
-    assert (daemon.daemon, daemon.protocol, daemon.foreground) == (place.name, 2, False)
+    assert (daemon.daemon, daemon.protocol, daemon.foreground) == (location.name, 2, False)
 
     os.kill(pid, 9)
     eventually(told(None))
@@ -179,21 +179,21 @@ def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
 def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_path: Path) -> None:
     """Found, asked, read and watched: what is known in the end is as of a daemon on the host."""
     daemon_pid = contained.start()
-    place = place_of(contained, daemon_pid)
-    logs = DaemonLogs(place, SystemClock())
+    location = location_of(contained, daemon_pid)
+    logs = DaemonLogs(location, SystemClock())
     processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
-    processes.attend({place.name: place})
-    asking = control(place, tmp_path)
+    processes.set_locations({location.name: location})
+    asking = control(location, tmp_path)
     present = Node()
 
     def collect(*commands: str) -> Daemon:
         nonlocal present
-        asking.want(commands)
+        asking.request(commands)
         for source in (logs.collect, processes.collect, asking.collect):
             for seen in sorted(source().observations, key=lambda each: each.at):
                 present, _ = reduce(present, seen)
         processes.watch(poll_schedule.watched(present))
-        return present.daemons[place.name]
+        return present.daemons[location.name]
 
     def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:
         def check() -> Daemon:
@@ -257,8 +257,8 @@ def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
             raise PermissionError(13, "Permission denied")
 
     root = Root(Closed(tmp_path, SystemClock()), 1, 1)
-    place = DaemonLocation(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
-    logs = DaemonLogs(place, SystemClock())
+    location = DaemonLocation(name="x", pipe=Directory(tmp_path, root), log=Directory(tmp_path, root))
+    logs = DaemonLogs(location, SystemClock())
 
     problem = logs.collect().problem
     assert problem is not None

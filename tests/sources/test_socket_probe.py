@@ -162,7 +162,7 @@ def answers(seen: tuple[Observation, ...]) -> list[bool | None]:
 def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: Client, hangs: str) -> None:
     mps.start()
     control = client(hangs)
-    control.want(("get_server_list",), process=identity(mps.pid))
+    control.request(("get_server_list",), process=identity(mps.pid))
 
     reply, connection = control.collect().observations
 
@@ -175,7 +175,7 @@ def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: C
 def test_a_daemon_that_answers_is_not_connected_to(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     control = client(deadline=PATIENCE_SECONDS)
-    control.want(("get_server_list",), process=identity(mps.pid))
+    control.request(("get_server_list",), process=identity(mps.pid))
     assert answers(control.collect().observations) == []
 
 
@@ -184,9 +184,9 @@ def test_one_that_is_known_to_be_stopped_is_not_either(mps: MpsStandIn, client: 
     control, process = client(), identity(mps.pid)
     mps.stop_signal()
     eventually(lambda: _true(is_stopped(mps.pid)))
-    control.want(("get_server_list",), process=process)
+    control.request(("get_server_list",), process=process)
     assert answers(control.collect().observations) == []
-    control.want(("get_server_list",))
+    control.request(("get_server_list",))
     assert answers(control.collect().observations) == [False]
 
 
@@ -203,11 +203,11 @@ def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client
     mps.stop_signal()
     found: list[bool | None] = []
     for _ in range(PROBES_AT_ONCE + 2):
-        control.want(("get_server_list",))
+        control.request(("get_server_list",))
         found += answers(control.collect().observations)
     assert found == [False] * PROBES_AT_ONCE
     clock.time += LATER_PROBE_SECONDS
-    control.want(("get_server_list",))
+    control.request(("get_server_list",))
     assert answers(control.collect().observations) == [False]
 
 
@@ -224,7 +224,7 @@ def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
     eventually(lambda: _true(is_stopped(server)))
     control = client(deadline=PATIENCE_SECONDS)
     question = f"get_active_thread_percentage {server}"
-    control.want((question, "get_server_list"), process=identity(mps.pid), servers=(server,))
+    control.request((question, "get_server_list"), process=identity(mps.pid), servers=(server,))
 
     reading = control.collect()
 
@@ -243,7 +243,7 @@ def test_one_that_every_server_must_answer_is_not_asked_either(mps: MpsStandIn, 
     os.kill(server, signal.SIGSTOP)
     eventually(lambda: _true(is_stopped(server)))
     control = client(deadline=PATIENCE_SECONDS)
-    control.want(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
+    control.request(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
 
     assert [type(each) for each in control.collect().observations] == [ProcessState, ControlReply]
 

@@ -44,7 +44,7 @@ def seen(units: UnitStates) -> tuple[Observation, ...]:
 def test_a_unit_that_is_wanted_is_told_with_the_time_at_which_it_was_asked_for(
     units: UnitStates, clock: HandClock
 ) -> None:
-    units.want(WANTED)
+    units.watch(WANTED)
     (state,) = seen(units)
     assert isinstance(state, UnitState)
     assert (state.at, state.unit, state.active, state.main_pid) == (clock.now(), UNIT, "active", 7)
@@ -57,7 +57,7 @@ def test_where_nothing_is_wanted_nobody_is_asked(units: UnitStates, systemctl: S
 
 def test_it_is_told_again_though_nothing_has_changed_every_two_seconds(units: UnitStates, clock: HandClock) -> None:
     """That it is still so is news, where a daemon has ended."""
-    units.want(WANTED)
+    units.watch(WANTED)
     seen(units)
     clock.time += LOOK_SECONDS / 2
     assert seen(units) == ()
@@ -66,24 +66,24 @@ def test_it_is_told_again_though_nothing_has_changed_every_two_seconds(units: Un
 
 
 def test_while_somebody_waits_for_it_it_is_looked_at_sooner(units: UnitStates, clock: HandClock) -> None:
-    units.want(WANTED, WANTED)
+    units.watch(WANTED, WANTED)
     seen(units)
     clock.time += SOON_SECONDS
     assert len(seen(units)) == 1
 
 
 def test_what_is_newly_wanted_or_pressing_is_looked_at_now(units: UnitStates) -> None:
-    assert units.want(WANTED)
+    assert units.watch(WANTED)
     seen(units)
-    assert not units.want(WANTED)
+    assert not units.watch(WANTED)
     assert seen(units) == ()
-    assert units.want(WANTED, WANTED)
+    assert units.watch(WANTED, WANTED)
     assert len(seen(units)) == 1
-    assert not units.want(WANTED)
+    assert not units.watch(WANTED)
 
 
 def test_a_unit_name_is_never_an_option_or_a_pattern(units: UnitStates, systemctl: Systemctl) -> None:
-    units.want(frozenset({UNIT, "--host=evil", "*.service"}))
+    units.watch(frozenset({UNIT, "--host=evil", "*.service"}))
     seen(units)
     asked = (systemctl.path.parent / "asked").read_text().split()
     assert asked[asked.index("--") + 1 :] == [UNIT]
@@ -94,7 +94,7 @@ def test_where_systemd_does_not_run_nothing_is_seen_and_hardly_tried_again(
     units: UnitStates, systemctl: Systemctl, clock: HandClock, said: str
 ) -> None:
     systemctl.says(then=f'echo "{said}" >&2; exit 1')
-    units.want(WANTED)
+    units.watch(WANTED)
     assert seen(units) == ()
     systemctl.says(RUNS)
     clock.time += WITHOUT_SYSTEMD_SECONDS - 1
@@ -105,13 +105,13 @@ def test_where_systemd_does_not_run_nothing_is_seen_and_hardly_tried_again(
 
 def test_where_systemctl_is_missing_too(clock: HandClock) -> None:
     units = UnitStates(clock, executable="/nowhere/systemctl")
-    units.want(WANTED)
+    units.watch(WANTED)
     assert units.collect() == Reading()
 
 
 def test_what_else_goes_wrong_is_told_of_the_unit_and_of_the_source(units: UnitStates, systemctl: Systemctl) -> None:
     systemctl.says(then="echo 'Access denied' >&2; exit 1")
-    units.want(WANTED)
+    units.watch(WANTED)
     reading = units.collect()
     (state,) = reading.observations
     assert isinstance(state, UnitState)

@@ -31,10 +31,10 @@ NAME = "node"
 class Looks:
     """The witnesses of the stand-in, looked at as time goes on."""
 
-    def __init__(self, place: DaemonLocation, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, location: DaemonLocation, *, proc: Path = Path("/proc")) -> None:
         self.clock = HandClock()
         self.proc = Proc(proc, SystemClock())
-        self._places = {NAME: place}
+        self._locations = {NAME: location}
         self._pid_files = PidFiles(self.proc, self.clock)
         self._witnesses = DaemonHealth(self.proc, self._pid_files, self.clock)
 
@@ -53,11 +53,11 @@ class Looks:
         """What one look sees, so much later."""
         self.clock.time += seconds
         self.daemons()
-        return self._witnesses.changed(self._places)
+        return self._witnesses.changed(self._locations)
 
     def daemons(self) -> list[DaemonProcess]:
         """The control daemon as a process, where that is news."""
-        return self._pid_files.changed(self._places)
+        return self._pid_files.changed(self._locations)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from exporter.store.archive import FILE, StateFile, read_history
 from exporter.store.database import open_database
 from exporter.store.tables import INCIDENTS
 from exporter.store.writer import WATCHES_SECONDS, Writer
-from tests.builders import AT, DAEMON, no_daemon, node, servers, told
+from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
 from tests.store.values import HOSTILE, event, fault, whole
 
@@ -139,7 +139,7 @@ def test_the_node_knows_what_the_watchdog_knew(archive: StateFile) -> None:
 
 def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: StateFile) -> None:
     began = remembered(archive, node(), STOPPED)
-    story = told(no_daemon(), no_daemon(at=AT + 30), start=began)
+    story = reduced(no_daemon(), no_daemon(at=AT + 30), start=began)
     assert (story.daemon.state, story.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
     assert story.events == ()
 
@@ -147,11 +147,11 @@ def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: St
 def test_it_is_so_where_the_daemon_is_found_only_later(archive: StateFile) -> None:
     began = remembered(archive, Node(), STOPPED)
     found = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/log", expected=True, by="unit")
-    assert told(found, no_daemon(), start=began).daemon.state is DaemonState.STOPPED
+    assert reduced(found, no_daemon(), start=began).daemon.state is DaemonState.STOPPED
 
 
 def test_until_it_lives_again(archive: StateFile) -> None:
-    story = told(no_daemon(), servers(at=AT + 5), start=remembered(archive, node(), STOPPED))
+    story = reduced(no_daemon(), servers(at=AT + 5), start=remembered(archive, node(), STOPPED))
     assert (story.daemon.state, story.names()) == (DaemonState.UP, [EventName.DAEMON_UP])
 
 

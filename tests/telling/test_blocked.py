@@ -34,8 +34,8 @@ def test_names_the_reason_and_the_remedy(block: BlockReason, what: str, then: st
 
 def test_status_fails_while_the_watchdog_is_blocked() -> None:
     blocked = Policy(mode=Mode.ACT, locks={DAEMON: BlockReason.NO_LOCK})
-    assert status_text.told(idle(), blocked)["exit_code"] == 1
-    assert status_text.told(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
+    assert status_text.status_answer(idle(), blocked)["exit_code"] == 1
+    assert status_text.status_answer(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
 
 
 def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> None:
@@ -60,5 +60,5 @@ def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
 def test_resume_lists_it_and_ends_it() -> None:
     present = replace(idle(), watches={DAEMON: LOST})
 
-    assert f"{DAEMON} (watchdog state lost)" in remedy.resumed(present, before=False)["said"]
-    assert remedy.resumed_daemon(DAEMON, LOST) == {"said": f"resumed: {DAEMON} may be restarted again"}
+    assert f"{DAEMON} (watchdog state lost)" in remedy.resume_answer(present, before=False)["message"]
+    assert remedy.resume_daemon_answer(DAEMON, LOST) == {"message": f"resumed: {DAEMON} may be restarted again"}

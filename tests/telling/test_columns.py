@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from exporter.model.node import Node
-from exporter.report.status_text import sheet
-from exporter.report.text import Column, Tone, aligned, breadth, cell, shortened, text_of
-from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, three_clients, told
+from exporter.report.status_text import render_status
+from exporter.report.text import Column, Style, align_table, cell, text_of, text_width, truncate
+from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, reduced, three_clients
 
 COLUMNS = (
     Column(name="PATH", least=6, keep_end=True),
@@ -18,7 +18,7 @@ ROWS = [[cell("/tmp/nvidia-mps"), cell("7"), cell("a-long-name")], [cell("none")
 
 
 def lines(width: int | None, *dispensable: str) -> list[str]:
-    return text_of(aligned(COLUMNS, ROWS, width, dispensable)).splitlines()
+    return text_of(align_table(COLUMNS, ROWS, width, dispensable)).splitlines()
 
 
 def test_where_there_is_room_all_is_shown() -> None:
@@ -40,32 +40,32 @@ def test_then_whole_columns_go_which_is_said() -> None:
 
 
 def test_what_has_nothing_to_tell_is_faint() -> None:
-    assert (cell("-").tone, cell("-", Tone.BAD).tone, cell("7").tone) == (Tone.FAINT, Tone.FAINT, Tone.PLAIN)
+    assert (cell("-").style, cell("-", Style.ERROR).style, cell("7").style) == (Style.DIM, Style.DIM, Style.PLAIN)
 
 
 @pytest.mark.parametrize("width", [44, 60, 80, 100, 130])
 @pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, held_up, idle, owned, circuit_open])
 def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], width: int) -> None:
     """And the state, PID and memory of everybody are always there."""
-    table = sheet(scene(), width=width).table
+    table = render_status(scene(), width=width).table
     narrowed = [
         line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "not sh"))
     ]
-    assert all(breadth(line.text) <= width for line in narrowed)
+    assert all(text_width(line.text) <= width for line in narrowed)
     assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())
 
 
 def test_on_80_columns_it_is_said_whose_work_it_is() -> None:
     """The server is what can be done without."""
-    header, *_ = sheet(owned(), width=80).table
+    header, *_ = render_status(owned(), width=80).table
     assert header.text.split() == ["DAEMON", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN"]
 
 
 def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
     """So that no row is pushed out of line, or breaks."""
-    present = told(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
-    rows = [line.text for line in sheet(present, width=80).table[:6]]
-    ends = {breadth(row[: row.index(" MiB")]) for row in rows if " MiB" in row}
+    present = reduced(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
+    rows = [line.text for line in render_status(present, width=80).table[:6]]
+    ends = {text_width(row[: row.index(" MiB")]) for row in rows if " MiB" in row}
     assert len(ends) == 1
 
 
@@ -82,5 +82,5 @@ def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
     ],
 )
 def test_a_text_is_cut_by_what_it_takes(text: str, columns: int, keep_end: bool, shown: str) -> None:
-    assert shortened(text, columns, keep_end=keep_end) == shown
-    assert breadth(shown) <= columns
+    assert truncate(text, columns, keep_end=keep_end) == shown
+    assert text_width(shown) <= columns

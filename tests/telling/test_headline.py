@@ -8,9 +8,9 @@ from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.printable import LONGEST_TEXT
 from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
-from exporter.report.text import Line, Tone
+from exporter.report.text import Line, Style
 from exporter.watchdog.context import Policy
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, three_clients, told, watched
+from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, reduced, three_clients, watched
 
 
 def words(lines: list[Line]) -> list[str]:
@@ -34,20 +34,20 @@ def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
 
 def test_by_word_and_tone_both() -> None:
     first, grave, doubtful = headline(view_of(daemon_dead()))
-    assert (first.pieces[0].text, first.pieces[0].tone) == ("CRITICAL", Tone.BAD)
-    assert (grave.has(Tone.BAD), doubtful.has(Tone.DOUBTFUL)) == (True, True)
-    assert headline(view_of(idle()))[0].pieces[0].tone is Tone.WELL
+    assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
+    assert (grave.has(Style.ERROR), doubtful.has(Style.WARNING)) == (True, True)
+    assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
 
 
 def test_of_many_some_are_told() -> None:
     names = [f"/run/{number}" for number in range(20)]
-    lines = words(list(headline(view_of(told(look(), start=node(*names)).node))))
+    lines = words(list(headline(view_of(reduced(look(), start=node(*names)).node))))
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
 def test_no_name_breaks_out_of_its_line(name: str) -> None:
-    present = told(*at_work(daemon=name), start=node(name)).node
+    present = reduced(*at_work(daemon=name), start=node(name)).node
     known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
     for line in headline(view_of(replace(present, watches={name: known}))):
         assert line.text.isprintable()

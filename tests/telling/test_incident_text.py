@@ -6,14 +6,14 @@ from exporter.model.gpu import IncidentXid
 from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InFlightWork, RecoveryDelay
 from exporter.report.incident_text import brief, details, table
 from exporter.report.remedy import Address
-from exporter.report.text import Tone, local, text_of, when
+from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
 ADDRESS = Address(pipe_directory=DAEMON)
 
 NOW = AT + 182
-WHEN = local(AT)
+WHEN = local_time(AT)
 
 IN_WORDS = f"""\
 513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, held up by 1 client
@@ -53,9 +53,9 @@ class TestDetails:
     def test_what_stands_out_is_how_it_stands_and_what_to_do(self) -> None:
         """By their tones."""
         told = details(blocked(), NOW, ADDRESS)
-        assert [line.text for line in told if line.has(Tone.COMMAND)] == ["               kill -KILL 601"]
-        assert [line for line in told if line.has(Tone.BAD)] == told[:1]
-        assert not any(line.has(Tone.BAD) for line in details(ended(), NOW, ADDRESS))
+        assert [line.text for line in told if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
+        assert [line for line in told if line.has(Style.ERROR)] == told[:1]
+        assert not any(line.has(Style.ERROR) for line in details(ended(), NOW, ADDRESS))
 
     def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
         """Who held it up is told all the same."""
@@ -172,7 +172,10 @@ class TestTable:
         """One that is open, rather than the newest."""
         header, newest, older, hint = text_of(table([ended(id="b"), blocked()], NOW, 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
-        assert (f"{when(AT, NOW)}  3 min 2 s  " in newest, f"{when(AT, NOW)}  3 min 2 s  " in older) == (True, True)
+        assert (f"{short_time(AT, NOW)}  3 min 2 s  " in newest, f"{short_time(AT, NOW)}  3 min 2 s  " in older) == (
+            True,
+            True,
+        )
         assert hint == "all of one: cuda-mps-exporter incidents 513-1a"
 
     @pytest.mark.parametrize("width", [80, 100, 120])
@@ -185,7 +188,7 @@ class TestTable:
     def test_what_is_open_stands_out(self) -> None:
         """By its tone, too."""
         _, first, second = table([blocked(), ended(id="b")], NOW)
-        assert (first.has(Tone.BAD), second.has(Tone.BAD)) == (True, False)
+        assert (first.has(Style.ERROR), second.has(Style.ERROR)) == (True, False)
 
     def test_none(self) -> None:
         """In words."""

@@ -7,7 +7,7 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
-from tests.builders import AT, DAEMON, control_log, look, probe, servers, silence, three_clients, told
+from tests.builders import AT, DAEMON, control_log, look, probe, reduced, servers, silence, three_clients
 
 UNIT = Policy(daemon_policies={DAEMON: DaemonPolicy(unit="nvidia-cuda-mps.service")})
 COMMAND = Policy(daemon_policies={DAEMON: DaemonPolicy(command=("nvidia-cuda-mps-control", "-d"))})
@@ -20,12 +20,12 @@ def found(node: Node, policy: Policy) -> list[Finding]:
 
 def hung_program() -> Node:
     seen = (silence(at=AT + 10), probe(True, at=AT + 10.1), silence(at=AT + 20), probe(True, at=AT + 20.1))
-    return told(*seen, start=three_clients()).node
+    return reduced(*seen, start=three_clients()).node
 
 
 def blocked() -> Node:
     seen = (servers(513, at=AT + 10), look("log", at=AT + 16), servers(513, at=AT + 20), look("log", at=AT + 26))
-    return told(*seen, start=three_clients()).node
+    return reduced(*seen, start=three_clients()).node
 
 
 HUNG_PROGRAM = "Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon."
@@ -68,4 +68,4 @@ def test_or_by_a_quit_and_a_start() -> None:
 
 def test_it_is_over_with_the_next_command_in_the_log() -> None:
     logged = control_log("Cmd:get_server_list", at=AT + 40)
-    assert found(told(*logged, start=blocked()).node, UNIT) == []
+    assert found(reduced(*logged, start=blocked()).node, UNIT) == []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.report.text import lasting, local, utc, when
+from exporter.report.text import duration_text, local_time, short_time, utc_time
 
 
 @pytest.fixture
@@ -19,25 +19,25 @@ def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_kathmandu")
 def test_for_programs_it_is_utc_and_for_people_their_own_time() -> None:
-    assert utc(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
-    assert local(1_763_733_903.147) == "2025-11-21 19:50:03"
+    assert utc_time(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
+    assert local_time(1_763_733_903.147) == "2025-11-21 19:50:03"
 
 
 @pytest.mark.usefixtures("in_kathmandu")
 def test_of_today_the_hour_is_enough() -> None:
-    assert when(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
-    assert when(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
-    assert when(1e300, 1_763_750_000.0) == "in no year that a calendar has"
+    assert short_time(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
+    assert short_time(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
+    assert short_time(1e300, 1_763_750_000.0) == "in no year that a calendar has"
 
 
 def test_a_moment_just_before_a_second_is_that_second() -> None:
-    assert utc(0.9999) == "1970-01-01T00:00:01.000Z"
+    assert utc_time(0.9999) == "1970-01-01T00:00:01.000Z"
 
 
 @pytest.mark.parametrize("at", [1e300, -1e300, 2.0**63])
 def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
-    assert "no year" in utc(at)
-    assert "no year" in local(at)
+    assert "no year" in utc_time(at)
+    assert "no year" in local_time(at)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
     ],
 )
 def test_how_long_something_took(seconds: float, text: str) -> None:
-    assert lasting(seconds) == text
+    assert duration_text(seconds) == text

@@ -18,13 +18,13 @@ from exporter.report.incident_text import details
 from exporter.report.remedy import (
     Address,
     address_of,
-    command_to_end,
     command_to_end_server,
+    command_to_kill,
     command_to_resume,
-    command_to_tell,
-    start_of,
+    control_command,
+    start_commands_of,
 )
-from exporter.report.text import Tone
+from exporter.report.text import Style
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -64,16 +64,16 @@ def of_user(present: Node, uid: int | None) -> Node:
 
 
 def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
-    return start_of(present, present.daemons[DAEMON], policy)
+    return start_commands_of(present, present.daemons[DAEMON], policy)
 
 
 def test_a_client_is_ended_by_the_kernel_and_mps_is_not_asked_which_would_hang() -> None:
-    assert command_to_end(601) == "kill -KILL 601"
+    assert command_to_kill(601) == "kill -KILL 601"
 
 
 @pytest.mark.parametrize("pid", [-601, -1, 0, 1])
 def test_who_has_no_pid_here_is_not_killed_nor_is_a_group_of_processes(pid: int) -> None:
-    assert command_to_end(pid) is None
+    assert command_to_kill(pid) is None
 
 
 @pytest.mark.parametrize("directory", HOSTILE)
@@ -90,7 +90,7 @@ def test_where_the_daemon_cannot_be_named_it_is_not_asked(directory: str) -> Non
 
 def test_without_an_address_there_is_no_command() -> None:
     assert command_to_end_server(513, None) is None
-    assert command_to_tell("quit", None) is None
+    assert control_command("quit", None) is None
 
 
 def test_a_server_that_has_no_pid_here_cannot_be_named_to_its_daemon() -> None:
@@ -197,13 +197,13 @@ def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
     address = address_of(present, only(present).name)
 
     assert command_to_end_server(513, address) is None
-    assert "nsenter" in (command_to_tell("get_server_list", address) or "")
+    assert "nsenter" in (control_command("get_server_list", address) or "")
 
 
 def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_from_here() -> None:
     present = in_container(runtime__process=None)
 
-    assert start_of(present, only(present), None) == ()
+    assert start_commands_of(present, only(present), None) == ()
     assert address_of(present, only(present).name) is None
 
 
@@ -215,7 +215,7 @@ def shown(present: Node, policy: Policy) -> Iterator[str]:
     for incident in present.incidents.values():
         address = address_of(present, incident.daemon, policy)
         for line in details(replace(incident, stuck=True), AT + 20, address):
-            yield from (piece.text for piece in line.pieces if piece.tone is Tone.COMMAND)
+            yield from (piece.text for piece in line.pieces if piece.style is Style.COMMAND)
 
 
 def quarantined(present: Node, action: str) -> Node:

@@ -16,15 +16,16 @@ QUARANTINED = WatchdogState(
 
 @pytest.mark.parametrize(("before", "begins"), [(False, "paused: "), (True, "already paused: ")])
 def test_pause_says_whether_it_was_paused_before(before: bool, begins: str) -> None:
-    assert remedy.paused(before=before)["said"].startswith(begins)
+    assert remedy.pause_answer(before=before)["message"].startswith(begins)
 
 
 def test_resume_of_a_driver_that_was_not_paused_says_so_and_succeeds() -> None:
-    assert remedy.resumed(idle(), before=False) == {"said": "the driver was not paused", "exit_code": 0}
+    assert remedy.resume_answer(idle(), before=False) == {"message": "the driver was not paused", "exit_code": 0}
 
 
 def test_resume_of_a_paused_driver_says_so() -> None:
-    assert remedy.resumed(idle(), before=True) == {"said": "resumed: the driver is in use again", "exit_code": 0}
+    answer = remedy.resume_answer(idle(), before=True)
+    assert answer == {"message": "resumed: the driver is in use again", "exit_code": 0}
 
 
 @pytest.mark.parametrize(
@@ -33,10 +34,10 @@ def test_resume_of_a_paused_driver_says_so() -> None:
     ids=["circuit open", "quarantine"],
 )
 def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fails(present: Node, why: str) -> None:
-    told = remedy.resumed(present, before=False)
+    told = remedy.resume_answer(present, before=False)
 
     assert told["exit_code"] == 1
-    assert told["said"].splitlines() == [
+    assert told["message"].splitlines() == [
         "the driver was not paused",
         "restarts are suspended; nothing was changed for:",
         f"  {DAEMON} ({why}): cuda-mps-exporter resume {DAEMON}",
@@ -44,13 +45,13 @@ def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fa
 
 
 def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> None:
-    told = remedy.resumed(circuit_open(), before=True)
+    told = remedy.resume_answer(circuit_open(), before=True)
 
-    assert (told["exit_code"], f"resume {DAEMON}" in told["said"]) == (0, True)
+    assert (told["exit_code"], f"resume {DAEMON}" in told["message"]) == (0, True)
 
 
 def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
-    assert remedy.resumed(replace(circuit_open(), daemons={}), before=False)["exit_code"] == 0
+    assert remedy.resume_answer(replace(circuit_open(), daemons={}), before=False)["exit_code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
     ids=["circuit open", "quarantine", "idle", "restarted"],
 )
 def test_resume_of_a_daemon_says_whether_it_was_suspended(watch: WatchdogState, said: str) -> None:
-    assert remedy.resumed_daemon(DAEMON, watch) == {"said": said}
+    assert remedy.resume_daemon_answer(DAEMON, watch) == {"message": said}
 
 
 def test_a_hostile_name_keeps_to_its_line() -> None:
@@ -75,7 +76,7 @@ def test_a_hostile_name_keeps_to_its_line() -> None:
     present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
     present = replace(present, watches={hostile: watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
 
-    told = remedy.resumed(present, before=False)["said"].splitlines()
+    told = remedy.resume_answer(present, before=False)["message"].splitlines()
 
     assert len(told) == 3
     assert all(line.isprintable() for line in told)

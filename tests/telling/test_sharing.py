@@ -14,7 +14,7 @@ from exporter.report import status_text
 from exporter.report.objects import sharing_object
 from exporter.report.status_text import MOST_ROWS, sharing
 from exporter.report.status_view import view_of
-from exporter.report.text import Tone
+from exporter.report.text import Style
 from exporter.terminal import broken
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
@@ -29,9 +29,9 @@ from tests.builders import (
     limited,
     owned,
     process,
+    reduced,
     split,
     three_clients,
-    told,
 )
 
 TRAIN, VLLM, EVAL, GONE, STRANGER = 600, 601, 602, 700, 801
@@ -76,7 +76,7 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
         gpu_reading({TRAIN: 1540, VLLM: 2564}, gpu=gpu, index=index, at=AT + 4, gpm_supported=False, gpu_percent=90)
         for index, gpu in enumerate((GPU, OTHER_GPU))
     ]
-    present = told(*readings, start=three_clients()).node
+    present = reduced(*readings, start=three_clients()).node
     lines = texts(present)
     assert lines[0] == (
         "sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown: this GPU has no GPM"
@@ -89,12 +89,12 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
 
 
 def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:
-    failing = told(
+    failing = reduced(
         SourceReading(at=2.0, name="doors", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)),
         start=three_clients(),
     )
     assert texts(failing.node)[-1] == "SM time by client is not known: launches cannot be counted: bpf: �[1mno"
-    assert "SM time by client is not known yet" in texts(told(well(), start=failing.node).node)
+    assert "SM time by client is not known yet" in texts(reduced(well(), start=failing.node).node)
 
 
 def well() -> SourceReading:
@@ -145,7 +145,7 @@ def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in sharing(view_of(present)) if "bandwidth" in line.text]
     assert hint.text.endswith("who uses most of it cannot be told")
-    assert hint.has(Tone.DOUBTFUL)
+    assert hint.has(Style.WARNING)
 
 
 def test_a_full_server_takes_no_more() -> None:
@@ -188,7 +188,7 @@ def test_it_fits_a_narrow_terminal(width: int) -> None:
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff"])
 def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     """Nor out of a sentence."""
-    hostile = told(process(TRAIN, user=name, command=name), start=limited()).node
+    hostile = reduced(process(TRAIN, user=name, command=name), start=limited()).node
     shown = texts(split(hostile, BUSY, dram=0.91))
     assert len(shown) == len(texts(split(limited(), BUSY, dram=0.91)))
     assert all(line.isprintable() and len(line) < 300 for line in shown)
@@ -271,7 +271,7 @@ def test_what_is_not_known_is_null() -> None:
 
 
 def test_it_stands_below_the_table_and_above_the_troubles() -> None:
-    lines = status_text.table(three_clients()).splitlines()
+    lines = status_text.status_table(three_clients()).splitlines()
     places = [
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
     ]

@@ -40,10 +40,10 @@ from tests.builders import (
     node,
     owned,
     process,
+    reduced,
     refusal,
     silence,
     three_clients,
-    told,
 )
 
 THREE_CLIENTS = """\
@@ -93,7 +93,7 @@ def waiting() -> Node:
         "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
     )
-    return told(*at_work(CLIENT), *lines).node
+    return reduced(*at_work(CLIENT), *lines).node
 
 
 class TestTable:
@@ -106,11 +106,11 @@ class TestTable:
     )
     def test_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
         """To the character."""
-        assert status_text.table(scene()) == table
+        assert status_text.status_table(scene()) == table
 
     def test_whose_work_a_client_is_has_a_column_where_it_is_not_a_users(self) -> None:
         """In few words, so that a row still fits 100 columns."""
-        lines = status_text.table(owned()).splitlines()[:10]
+        lines = status_text.status_table(owned()).splitlines()[:10]
         column = lines[0].index("WORKLOAD")
         assert [line[column : column + 24].rstrip() for line in lines[1:]] == [
             "pod train-0",
@@ -124,34 +124,34 @@ class TestTable:
             "-",
         ]
         assert max(map(len, lines)) <= 100
-        assert "WORKLOAD" not in status_text.table(three_clients())
+        assert "WORKLOAD" not in status_text.status_table(three_clients())
 
     def test_no_daemon_and_none_expected_is_said_in_words(self) -> None:
         """An empty table would look like a defect."""
-        present = told(no_daemon(), start=node(DAEMON, expected=False)).node
-        assert status_text.table(present) == "No MPS control daemon, and none expected.\n"
+        present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
+        assert status_text.status_table(present) == "No MPS control daemon, and none expected.\n"
 
     def test_all_clients_of_a_full_server_have_a_row(self) -> None:
         """A person may want to see them all."""
-        rows = [line for line in status_text.table(full()).splitlines() if line.startswith(DAEMON)]
+        rows = [line for line in status_text.status_table(full()).splitlines() if line.startswith(DAEMON)]
         assert len(rows) == 48
 
     def test_a_fault_and_an_unwell_daemon_show_as_the_state(self) -> None:
         """The worse of the two, where both have one."""
-        faulted = told(*at_work(CLIENT), *fault()).node
-        assert " fault " in status_text.table(faulted)
-        hung = told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
-        assert " unresponsive " in status_text.table(hung)
+        faulted = reduced(*at_work(CLIENT), *fault()).node
+        assert " fault " in status_text.status_table(faulted)
+        hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+        assert " unresponsive " in status_text.status_table(hung)
 
     def test_what_could_not_be_seen_is_said_and_not_shown(self) -> None:
         """No old number poses as a present one."""
-        table = status_text.table(no_nvml())
+        table = status_text.status_table(no_nvml())
         assert "nvml: NVML: NVML is not there. Check the driver with nvidia-smi\n" in table
         assert "MiB" not in table
 
     def test_a_gpu_that_was_lost_shows_no_memory_and_no_process_beside_mps(self) -> None:
         """What it held then is not what it holds."""
-        table = status_text.table(gpu_lost())
+        table = status_text.status_table(gpu_lost())
         assert "1540 MiB" in table
         assert "4612 MiB" not in table
         assert "bypassing" not in table
@@ -159,7 +159,7 @@ class TestTable:
     @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"])
     def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
         """Nor speaks to the terminal."""
-        table = status_text.table(told(*at_work(CLIENT), process(user=name, command=name)).node)
+        table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
         assert len(table.splitlines()) == 2
         assert all(line.isprintable() for line in table.splitlines())
         assert max(map(len, table.splitlines())) < 300
@@ -178,7 +178,7 @@ class TestJson:
         """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
-        present = told(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
+        present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(node_object(view_of(present)))) == {
             "at": AT,
             "findings": [],
@@ -279,12 +279,12 @@ class TestExitCode:
             (idle(), 0),
             (three_clients(), 0),
             (waiting(), 0),
-            (told(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
+            (reduced(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
             (node(), 1),
             (daemon_dead(), 1),
-            (told(*at_work(CLIENT), *fault()).node, 1),
-            (told(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
-            (told(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
+            (reduced(*at_work(CLIENT), *fault()).node, 1),
+            (reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
+            (reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
         ],
         ids=(
             "idle",
@@ -317,4 +317,4 @@ class TestLine:
     )
     def test_how_it_is_in_one_line(self, present: Node, line: str) -> None:
         """What is up, who is there, and what cannot be seen."""
-        assert status_text.line(present) == line
+        assert status_text.summary_line(present) == line

@@ -31,8 +31,8 @@ from tests.builders import (
     no_nvml,
     node,
     process,
+    reduced,
     three_clients,
-    told,
 )
 
 ADDRESS = Address(pipe_directory=DAEMON)
@@ -44,7 +44,7 @@ HOSTILE = ("a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tb
 
 def domain_column(present: Node) -> dict[str, str] | None:
     """The letter of each PID in the table; None where there is no such column."""
-    header, *rows = (line.split() for line in status_text.table(present).splitlines())
+    header, *rows = (line.split() for line in status_text.status_table(present).splitlines())
     if "DOMAIN" not in header:
         return None
     return {row[3]: row[-1] for row in rows if row[0] in {*present.daemons, "none"}}
@@ -65,50 +65,49 @@ class TestDomains:
             gpu_reading([600, 601, 700]),
             gpu_reading([602], gpu=OTHER_GPU, index=1),
         )
-        present = told(*seen, start=node(DAEMON, "/run/other")).node
+        present = reduced(*seen, start=node(DAEMON, "/run/other")).node
         assert domain_column(present) == {"600": "A", "601": "A", "602": "B", "700": "C"}
 
     def test_where_everybody_falls_alone_there_is_no_column(self) -> None:
         """Nor where nobody is there, or nothing can be told."""
-        alone = told(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
+        alone = reduced(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
         assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
 
     def test_a_client_that_is_nowhere_yet_has_no_letter(self) -> None:
         """The others have theirs."""
         readings = gpu_reading([600, 601]), gpu_reading(gpu=OTHER_GPU, index=1)
-        assert domain_column(told(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
+        assert domain_column(reduced(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
 
     def test_after_z_come_two_letters(self) -> None:
         """However many domains there are, each is another."""
         gpus = [gpu_reading([1000 + index], gpu=f"GPU-{index}", index=index) for index in range(30)]
         beside = gpu_reading([1000, 1030], gpu="GPU-0")
-        letters = domain_column(told(*at_work(*range(1000, 1031)), *gpus, beside).node)
-        assert letters is not None
-        assert [letters[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
+        domain_names = domain_column(reduced(*at_work(*range(1000, 1031)), *gpus, beside).node)
+        assert domain_names is not None
+        assert [domain_names[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
 
     def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
         """A domain on one GPU needs no explaining."""
-        lines = status_text.table(three_clients()).splitlines()
+        lines = status_text.status_table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
         assert any(
             line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU") for line in lines
         )
-        assert "joined" not in status_text.table(full())
+        assert "joined" not in status_text.status_table(full())
 
     def test_of_many_who_join_them_some_are_named(self) -> None:
         """And it is said how many more there are."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
-        (joined,) = (
-            line for line in status_text.table(told(*at_work(*pids), *readings).node).splitlines() if "join" in line
-        )
+        lines = status_text.status_table(reduced(*at_work(*pids), *readings).node).splitlines()
+        (joined,) = (line for line in lines if "join" in line)
         assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
         assert " and 44 more; " in joined
 
     def test_one_client_alone_on_two_gpus_is_not_told_off(self) -> None:
         """It takes nobody along."""
-        present = told(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
-        assert "domain" not in status_text.table(present).lower()
+        present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
+        assert "domain" not in status_text.status_table(present).lower()
 
     def test_as_an_object(self) -> None:
         """Whom each would take along; null where that cannot be told."""
@@ -129,8 +128,8 @@ class TestDomains:
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """Of who joins GPUs."""
         who = process(user=name, command=name)
-        lines = status_text.table(told(who, start=three_clients()).node).splitlines()
-        assert len(lines) == len(status_text.table(three_clients()).splitlines())
+        lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
+        assert len(lines) == len(status_text.status_table(three_clients()).splitlines())
         assert all(line.isprintable() for line in lines)
 
 
@@ -164,7 +163,7 @@ OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocki
 
 def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
     """The node, as these had struck it."""
-    present = told(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
+    present = reduced(*at_work(600, 601), gpu_reading([600, 601])).node if start is None else start
     daemon = present.daemons[DAEMON]
     servers = {SERVER: replace(daemon.servers[SERVER], state=state)}
     return replace(
@@ -180,7 +179,7 @@ class TestOpenFaults:
     def test_each_has_a_paragraph_of_its_own(self) -> None:
         """After an empty line, as the telling of faults has it."""
         others = replace(incident(), id="three", server=SERVER + 1)
-        text = status_text.table(with_faults(incident(), others))
+        text = status_text.status_table(with_faults(incident(), others))
         for each in (incident(), others):
             assert "\n\n" + text_of(details(each, AT, ADDRESS)) in text
 
@@ -192,7 +191,7 @@ class TestOpenFaults:
 
     def test_the_command_that_ends_who_holds_it_up(self) -> None:
         """For a client that has let go, there is none; and MPS is not asked, which would hang (measured, R580)."""
-        text = status_text.table(with_faults(incident()))
+        text = status_text.status_table(with_faults(incident()))
         assert KILL in text
         assert "terminate_client" not in text
         assert "kill -KILL 601" not in text
@@ -209,7 +208,7 @@ class TestOpenFaults:
         elsewhere = replace(
             present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True)
         )
-        text = status_text.table(replace(present, daemons={DAEMON: elsewhere}))
+        text = status_text.status_table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
         assert KILL in text
 
@@ -219,11 +218,11 @@ class TestOpenFaults:
         known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
         suspects = (Suspect(tenant=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
         hostile = incident(daemon=name, tenants=known, suspects=suspects)
-        lines = status_text.table(
+        lines = status_text.status_table(
             with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
         ).splitlines()
         harmless = with_faults(incident(daemon="gone"), OVER)
-        assert len(lines) == len(status_text.table(harmless).splitlines())
+        assert len(lines) == len(status_text.status_table(harmless).splitlines())
         assert all(line.isprintable() for line in lines)
 
 
@@ -233,13 +232,13 @@ class TestFaultsThatAreOver:
     def test_the_latest_comes_first(self) -> None:
         """After the others, under a title."""
         older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
-        lines = status_text.table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
+        lines = status_text.status_table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
         assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
 
     def test_where_there_are_none_nothing_is_said(self) -> None:
         """Nor beside an open one."""
-        assert "last hour" not in status_text.table(three_clients())
-        assert "last hour" not in status_text.table(with_faults(incident()))
+        assert "last hour" not in status_text.status_table(three_clients())
+        assert "last hour" not in status_text.status_table(with_faults(incident()))
 
 
 class TestElsewhere:
@@ -268,7 +267,7 @@ class TestElsewhere:
     )
     def test_the_line_for_the_service_manager(self, present: Node, line: str) -> None:
         """It says who holds up recovery."""
-        assert status_text.line(present) == line
+        assert status_text.summary_line(present) == line
 
     def test_the_exit_code(self) -> None:
         """A fault that is over is none any more."""
@@ -285,5 +284,5 @@ def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monke
         return failure_domains(present, daemon)
 
     monkeypatch.setattr("exporter.report.status_view.failure_domains", counted)
-    status_text.told(present)
+    status_text.status_answer(present)
     assert 0 < len(asked) <= 3

@@ -4,32 +4,31 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.report import status_text
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, three_clients, told
+from tests.builders import DAEMON, at_work, daemon_dead, held_up, reduced, three_clients
 
 
 def two_daemons() -> Node:
-    return told(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
+    return reduced(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
 
 
 def test_one_daemon_can_be_asked_for() -> None:
     present = replace(two_daemons(), incidents=held_up().incidents)
-    alone = status_text.told(present, as_json=True, daemon="/run/other")
+    alone = status_text.status_answer(present, as_json=True, daemon="/run/other")
     assert [each["name"] for each in alone["node"]["daemons"]] == ["/run/other"]
     assert (alone["node"]["incidents"], [gpu["bypassing"] for gpu in alone["node"]["gpus"]]) == ([], [[], []])
-    assert (
-        len(status_text.told(present, as_json=True, daemon=DAEMON)["node"]["incidents"]) == len(present.incidents) > 0
-    )
+    answer = status_text.status_answer(present, as_json=True, daemon=DAEMON)
+    assert len(answer["node"]["incidents"]) == len(present.incidents) > 0
 
 
 def test_its_exit_code_is_its_own() -> None:
-    present = told(
+    present = reduced(
         start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
     ).node
-    assert status_text.told(present)["exit_code"] == 1
-    assert status_text.told(present, daemon="/run/other")["exit_code"] == 0
+    assert status_text.status_answer(present)["exit_code"] == 1
+    assert status_text.status_answer(present, daemon="/run/other")["exit_code"] == 0
 
 
 def test_of_one_that_is_not_here_it_is_said_which_are() -> None:
-    assert status_text.told(two_daemons(), daemon="\x1b[2J") == {
+    assert status_text.status_answer(two_daemons(), daemon="\x1b[2J") == {
         "problem": f"no daemon \N{REPLACEMENT CHARACTER}[2J is here; there are: {DAEMON}, /run/other"
     }

@@ -40,9 +40,9 @@ from tests.builders import (
     held_up,
     idle,
     node,
+    reduced,
     suspended,
     three_clients,
-    told,
     watched,
 )
 
@@ -70,18 +70,18 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 def test_where_nothing_is_the_matter_nothing_is_said(condition: Condition) -> None:
     """And nothing where nobody watches."""
     assert said(diagnosed(condition)) == said(three_clients()) == []
-    assert status_text.table(diagnosed(condition)) == status_text.table(three_clients())
+    assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 
 
 def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
     assert said(crashed()) == [HEAD]
-    assert HEAD in status_text.table(crashed()).splitlines()
+    assert HEAD in status_text.status_table(crashed()).splitlines()
 
 
 def test_each_condition_has_words_of_its_own() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    told = {said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
-    assert len(told) == len(Condition)
+    reduced = {said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
+    assert len(reduced) == len(Condition)
 
 
 def test_the_process_that_is_to_blame_is_named() -> None:
@@ -122,13 +122,13 @@ def test_it_is_told_though_the_daemon_is_well() -> None:
 
 def test_a_quarantine_is_told_with_its_reason() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    told = said(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
-    assert told[0] == (
+    reduced = said(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
+    assert reduced[0] == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
     )
-    assert told[1].startswith(f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited")
-    assert told[2].endswith(f"restarts suspended (GPU quarantined), until `cuda-mps-exporter resume {DAEMON}`")
+    assert reduced[1].startswith(f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited")
+    assert reduced[2].endswith(f"restarts suspended (GPU quarantined), until `cuda-mps-exporter resume {DAEMON}`")
 
 
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
@@ -155,7 +155,7 @@ def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
 
 def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
     hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
-    present = told(*at_work(daemon=hostile), start=node(hostile)).node
+    present = reduced(*at_work(daemon=hostile), start=node(hostile)).node
     foreign = Reason(ReasonCode.UNKNOWN, text=hostile)
     found = replace(CRASHED, indications=(foreign,))
     known = replace(circuit_open().watches[DAEMON], diagnosis=found, reason=foreign)
@@ -169,7 +169,7 @@ def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
 
 
 def line(present: Node, policy: Policy | None = ACTING) -> str:
-    return status_text.line(present, policy)
+    return status_text.summary_line(present, policy)
 
 
 def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
@@ -183,7 +183,7 @@ def test_it_begins_with_what_the_watchdog_may_do() -> None:
 
 
 def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
-    two = told(start=node(DAEMON, "/run/other")).node
+    two = reduced(start=node(DAEMON, "/run/other")).node
     mixed = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
 

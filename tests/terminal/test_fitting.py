@@ -2,13 +2,13 @@
 
 import pytest
 
-from exporter.report.status_text import sheet
+from exporter.report.status_text import render_status
 from exporter.report.text import Line as Line
-from exporter.report.text import Sheet, Tone, bad, breadth, doubtful, faint, said, shell
+from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command, text_width, warning
 from exporter.terminal import bare, broken, fitted, whole
 from tests.builders import full, held_up
 
-TITLE = (said(faint("2026-11-21 14:05:03, by the service")),)
+TITLE = (line_of(dim("2026-11-21 14:05:03, by the service")),)
 
 
 def texts(lines: "list[Line] | tuple[Line, ...]") -> list[str]:
@@ -20,47 +20,47 @@ class TestBroken:
 
     def test_it_is_broken_between_words_and_goes_on_below_its_text(self) -> None:
         """With the tones that it had."""
-        line = said(faint("  Xids       "), "31: illegal address ", bad("names PID 600"), indent=13)
+        line = line_of(dim("  Xids       "), "31: illegal address ", error("names PID 600"), indent=13)
         rows = list(broken(line, 36))
         assert texts(rows) == ["  Xids       31: illegal address", "             names PID 600"]
-        assert [row.has(Tone.BAD) for row in rows] == [False, True]
+        assert [row.has(Style.ERROR) for row in rows] == [False, True]
 
     def test_one_that_fits_stays(self) -> None:
         """To the column."""
-        line = said("four words of text")
+        line = line_of("four words of text")
         assert list(broken(line, 18)) == [line]
         assert texts(list(broken(line, 17))) == ["four words of", "text"]
 
     def test_a_command_stays_whole(self) -> None:
         """So that it can be copied."""
-        line = said("  ", shell("echo shutdown_server | nvidia-cuda-mps-control"))
+        line = line_of("  ", shell_command("echo shutdown_server | nvidia-cuda-mps-control"))
         assert list(broken(line, 20)) == [line]
 
     def test_a_word_that_is_too_wide_is_left_to_the_terminal(self) -> None:
         """The others are not."""
-        assert texts(list(broken(said(f"see {'x' * 30} there"), 20))) == ["see", "x" * 30, "there"]
+        assert texts(list(broken(line_of(f"see {'x' * 30} there"), 20))) == ["see", "x" * 30, "there"]
 
     @pytest.mark.parametrize("width", [1, 10, 22, 80])
     def test_nothing_is_lost(self, width: int) -> None:
         """However narrow."""
-        for line in whole(sheet(held_up())):
+        for line in whole(render_status(held_up())):
             rows = list(broken(line, width))
             assert " ".join(" ".join(texts(rows)).split()) == " ".join(line.text.split())
 
 
-def made(rows: int = 3, troubles: int = 0, past: int = 0) -> Sheet:
-    return Sheet(
+def made(rows: int = 3, troubles: int = 0, past: int = 0) -> StatusText:
+    return StatusText(
         at=0.0,
-        head=(said("well"),),
-        table=(said("PID"), *(said(f"row {number}") for number in range(rows))),
-        troubles=tuple(said(f"trouble {number}") for number in range(troubles)),
-        past=tuple(said(f"past {number}") for number in range(past)),
+        head=(line_of("well"),),
+        table=(line_of("PID"), *(line_of(f"row {number}") for number in range(rows))),
+        troubles=tuple(line_of(f"trouble {number}") for number in range(troubles)),
+        past=tuple(line_of(f"past {number}") for number in range(past)),
     )
 
 
-def on_screen(told: Sheet, height: int, width: int = 80) -> list[str]:
+def on_screen(told: StatusText, height: int, width: int = 80) -> list[str]:
     shown = fitted(TITLE, told, width, height)
-    assert sum(max(1, -(-breadth(line.text) // width)) for line in shown) <= height
+    assert sum(max(1, -(-text_width(line.text) // width)) for line in shown) <= height
     return texts(list(shown))
 
 
@@ -85,13 +85,13 @@ class TestFitted:
 
     def test_rows_that_are_not_well_stay(self) -> None:
         """Where they were."""
-        rows = [said(f"row {number} ", doubtful("bypassing") if number == 40 else "active") for number in range(48)]
-        told = Sheet(at=0.0, head=(), table=(said("PID"), *rows), troubles=(), past=())
+        rows = [line_of(f"row {number} ", warning("bypassing") if number == 40 else "active") for number in range(48)]
+        told = StatusText(at=0.0, head=(), table=(line_of("PID"), *rows), troubles=(), past=())
         assert on_screen(told, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
 
     def test_troubles_leave_the_table_some_room_and_keep_what_to_do(self) -> None:
         """A command that ends who holds up recovery is seen however small the screen is."""
-        shown = on_screen(sheet(held_up(), width=80), 22)
+        shown = on_screen(render_status(held_up(), width=80), 22)
         assert any("kill -KILL 601" in row for row in shown)
         assert any(row.startswith("DAEMON") for row in shown)
         assert any(" fault " in row for row in shown)
@@ -100,7 +100,8 @@ class TestFitted:
     @pytest.mark.parametrize("width", [20, 79])
     def test_it_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
         """However much there is to tell."""
-        for told in (sheet(held_up(), width=width), sheet(full(), width=width), made(0), made(9, 99, 9)):
+        real = (render_status(held_up(), width=width), render_status(full(), width=width))
+        for told in (*real, made(0), made(9, 99, 9)):
             on_screen(told, height, width)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.report.text import bad, said, shell
+from exporter.report.text import error, line_of, shell_command
 from exporter.terminal import Terminal, heeding_signals
 from tests.terminal.pseudo import Pseudo
 
@@ -17,7 +17,7 @@ XTERM = {"TERM": "xterm"}
 
 def test_a_terminal_has_colours_and_a_width(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
-    terminal.show([said("state ", bad("fault"))])
+    terminal.show([line_of("state ", error("fault"))])
 
     assert (terminal.width, terminal.can_redraw) == (80, True)
     assert pty.seen() == "state \x1b[1;31mfault\x1b[0m\n"
@@ -26,7 +26,7 @@ def test_a_terminal_has_colours_and_a_width(pty: Pseudo) -> None:
 def test_another_size_is_another_width(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
     pty.resize(20, 5)
-    terminal.show([said("a line that is too wide for it"), said(shell("a command that is as wide"))])
+    terminal.show([line_of("a line that is too wide for it"), line_of(shell_command("a command that is as wide"))])
 
     assert terminal.size == os.terminal_size((20, 5))
     assert pty.seen().split("\n")[:2] == ["a line that is too", "wide for it"]
@@ -40,7 +40,7 @@ def test_one_that_does_not_know_its_size_has_the_usual_one(pty: Pseudo) -> None:
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
 def test_a_dumb_one_is_fitted_and_told_nothing_in_sequences(pty: Pseudo, environment: dict[str, str]) -> None:
     terminal = Terminal(pty.program, environment)
-    terminal.show([said(bad("fault"))])
+    terminal.show([line_of(error("fault"))])
 
     assert (terminal.width, terminal.can_redraw, pty.seen()) == (80, False, "fault\n")
 
@@ -48,7 +48,7 @@ def test_a_dumb_one_is_fitted_and_told_nothing_in_sequences(pty: Pseudo, environ
 def test_a_file_has_neither_and_nothing_is_cut(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as file:
         terminal = Terminal(file, XTERM)
-        terminal.show([said(bad("x" * 300), " and more words")])
+        terminal.show([line_of(error("x" * 300), " and more words")])
         file.seek(0)
 
         assert (terminal.width, file.read()) == (None, f"{'x' * 300} and more words\n")
@@ -56,7 +56,7 @@ def test_a_file_has_neither_and_nothing_is_cut(tmp_path: Path) -> None:
 
 def test_a_file_may_be_given_colours(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as file:
-        Terminal(file, {}, "always").show([said(bad("fault"))])
+        Terminal(file, {}, "always").show([line_of(error("fault"))])
         file.seek(0)
 
         assert file.read() == "\x1b[1;31mfault\x1b[0m\n"
@@ -65,14 +65,14 @@ def test_a_file_may_be_given_colours(tmp_path: Path) -> None:
 def test_what_its_encoding_does_not_have_is_a_question_mark() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")
-    Terminal(stream, {}).show([said("/tmp/caf\u00e9\u2026")])
+    Terminal(stream, {}).show([line_of("/tmp/caf\u00e9\u2026")])
     assert raw.getvalue() == "/tmp/caf\u00e9?\n".encode("latin-1")
 
 
 def test_a_screen_of_its_own_is_left_as_it_was_found(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
     with contextlib.suppress(KeyboardInterrupt), terminal.screen_of_its_own():
-        terminal.redraw([said("one"), said("two")])
+        terminal.redraw([line_of("one"), line_of("two")])
         raise KeyboardInterrupt
 
     assert pty.seen() == "\x1b[?1049h\x1b[?25l" + "\x1b[H\x1b[J" + "one\ntwo" + "\x1b[?25h\x1b[?1049l"
@@ -95,6 +95,6 @@ def test_one_that_has_been_closed_is_a_pipe_that_nobody_reads() -> None:
         terminal = Terminal(program, XTERM)
         os.close(person)
         with pytest.raises(BrokenPipeError):
-            terminal.show([said("fault")])
+            terminal.show([line_of("fault")])
         with pytest.raises(KeyboardInterrupt), terminal.screen_of_its_own():
             raise KeyboardInterrupt

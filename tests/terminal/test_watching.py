@@ -11,9 +11,9 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.report.objects import node_object
-from exporter.report.status_text import exit_code, sheet
+from exporter.report.status_text import exit_code, render_status
 from exporter.report.status_view import view_of
-from exporter.report.text import local, when
+from exporter.report.text import local_time, short_time
 from exporter.status_client import StatusReport
 from exporter.terminal import Terminal, Watching, heeding_signals, resized_within
 from tests.builders import AT, DAEMON, daemon_dead, full, idle
@@ -45,7 +45,7 @@ class Watched:
             raise told
         if self._as_json:
             return StatusReport(by="the service", exit_code=exit_code(told), node=node_object(view_of(told)))
-        return StatusReport(by="the service", exit_code=exit_code(told), sheet=sheet(told, width=width))
+        return StatusReport(by="the service", exit_code=exit_code(told), text=render_status(told, width=width))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -84,9 +84,9 @@ def test_each_turn_is_drawn_in_place_and_the_last_one_is_the_exit_code(pty: Pseu
     assert watched.run(Terminal(pty.program, XTERM, "never")) == 1
 
     first, second = screens(pty)
-    assert first[:2] == [f"{local(AT)}, by the service", "well: 1 of 1 daemons up, 0 clients, 1 GPU"]
+    assert first[:2] == [f"{local_time(AT)}, by the service", "well: 1 of 1 daemons up, 0 clients, 1 GPU"]
     assert second[:2] == [
-        f"{local(AT + 2)}, by the service",
+        f"{local_time(AT + 2)}, by the service",
         "CRITICAL: 0 of 1 daemons up, 0 clients, 2 GPUs",
     ]
     assert watched.waited == [2.0, 2.0]
@@ -114,9 +114,10 @@ def test_a_service_that_is_restarted_meanwhile_is_waited_for_and_nothing_old_pos
 
     titles = [each[0] for each in screens(pty)]
     assert titles[1:3] == [
-        f"{local(AT + passed)}  no service answers: what follows is as of {when(AT, AT)}" for passed in (2, 4)
+        f"{local_time(AT + passed)}  no service answers: what follows is as of {short_time(AT, AT)}"
+        for passed in (2, 4)
     ]
-    assert titles[3] == f"{local(AT + 6)}, by the service"
+    assert titles[3] == f"{local_time(AT + 6)}, by the service"
 
 
 def test_what_is_not_known_now_is_not_well(pty: Pseudo) -> None:
@@ -136,8 +137,8 @@ def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
     assert code == 1
     assert said.isprintable() is False
     assert all(line.isprintable() for line in said.split("\n"))
-    first, second = said.split(f"{local(AT + 2)}  no service")
-    assert first.startswith(f"{local(AT)}, by the service\nwarning: 1 of 1 daemons up, 48 clients")
+    first, second = said.split(f"{local_time(AT + 2)}  no service")
+    assert first.startswith(f"{local_time(AT)}, by the service\nwarning: 1 of 1 daemons up, 48 clients")
     assert first.count(" active ") == second.count(" active ") == 48
     assert first.endswith("\n\n")
 

@@ -10,7 +10,7 @@ from exporter.model.observation import Observation
 from exporter.model.usage import Split
 from exporter.model.values import replace
 from exporter.state.reducer import reduce
-from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, told
+from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, reduced
 from tests.works import boot_ns
 
 NEXT, BESIDE = CLIENT + 1, 801
@@ -45,7 +45,7 @@ busy = partial(second, sm=0.5)
 def present(*pids: int, equal: bool = False, **told_of: object) -> Node:
     """A node with these clients, each of a user of its own."""
     known = (process(pid, ticks=TICKS, user=f"user-{pid}") for pid in (*pids, BESIDE))
-    node = told(*at_work(*pids), *known, gpu_reading(pids, **told_of)).node
+    node = reduced(*at_work(*pids), *known, gpu_reading(pids, **told_of)).node
     return replace(node, attribution=replace(node.attribution, equal=equal))
 
 

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.accounting import SharedAccount
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.usage.accounting import account_of
-from tests.builders import AT, CLIENT, POD, SERVER, USER_ALICE, USER_BOB, at_work, exited, owned, process, told
+from tests.builders import AT, CLIENT, POD, SERVER, USER_ALICE, USER_BOB, at_work, exited, owned, process, reduced
 
 IN_POD, IN_JOB, IN_UNIT = 600, 602, 605
 
@@ -30,11 +30,11 @@ def test_a_server_is_nobodys_and_who_is_unknown_nobody() -> None:
 
 
 def test_one_who_has_just_left_still_pays() -> None:
-    assert account_of(told(*at_work(CLIENT), process(), exited(at=AT + 5)).node, CLIENT) == USER_ALICE
+    assert account_of(reduced(*at_work(CLIENT), process(), exited(at=AT + 5)).node, CLIENT) == USER_ALICE
 
 
 def test_of_two_who_had_a_pid_each_pays_for_its_own_time() -> None:
     bobs = replace(process(ticks=7, at=AT + 6, user="bob"), started=AT + 6)
-    node = told(*at_work(CLIENT), process(), exited(at=AT + 5), bobs).node
+    node = reduced(*at_work(CLIENT), process(), exited(at=AT + 5), bobs).node
     assert account_of(node, CLIENT, at=AT + 4) == USER_ALICE
     assert account_of(node, CLIENT) == USER_BOB

@@ -24,9 +24,9 @@ from tests.builders import (
     flight,
     limited,
     process,
+    reduced,
     split,
     three_clients,
-    told,
 )
 
 TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
@@ -164,7 +164,7 @@ def test_the_split_of_a_moment_long_past_is_nobodys_present() -> None:
 
 def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsage:
     """The first client on the second GPU, started with these variables; its server allows 50 % and 2 GiB."""
-    return of(told(process(TRAIN, environment=variables), start=present).node, OTHER_GPU).clients[0]
+    return of(reduced(process(TRAIN, environment=variables), start=present).node, OTHER_GPU).clients[0]
 
 
 @pytest.mark.parametrize(
@@ -221,5 +221,5 @@ def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
 
 
 def test_nothing_is_committed_if_the_limits_of_one_client_are_unknown() -> None:
-    found = of(told(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
+    found = of(reduced(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
     assert (found.threads_committed, found.memory_committed) == (None, None)

@@ -25,10 +25,10 @@ from tests.builders import (
     full,
     gpu_reading,
     process,
+    reduced,
     reply,
     server_log,
     split,
-    told,
 )
 
 A, B, C = range(CLIENT, CLIENT + 3)
@@ -39,7 +39,7 @@ def shared(held: Mapping[int, int], *more: Observation, beside: Sequence[int] = 
     """Clients that hold so many MiB of a GPU; `read` is what else NVML tells of it."""
     readings = (gpu_reading(held, beside=beside, at=at, **read) for at in (AT, AT + 2))
     known = (*server_log("Active Threads Percentage set to 100.0"), *(process(pid) for pid in held))
-    return told(*at_work(*held), *known, *more, *readings).node
+    return reduced(*at_work(*held), *known, *more, *readings).node
 
 
 def headroom(present: Node) -> Headroom:
@@ -98,7 +98,7 @@ def test_what_somebody_used_who_has_gone_since_is_free() -> None:
 
 
 def test_a_client_that_nvml_has_not_listed_yet_has_not_gone() -> None:
-    present = split(told(*at_work(A, B), gpu_reading({A: 100}, at=AT)).node, {A: flight(0.1), B: flight(0.1)})
+    present = split(reduced(*at_work(A, B), gpu_reading({A: 100}, at=AT)).node, {A: flight(0.1), B: flight(0.1)})
     assert gpu_sharing(present)[GPU].departed_sm == 0
 
 
@@ -123,7 +123,7 @@ def test_as_many_as_the_version_has_less_those_that_are_taken() -> None:
 
 
 def test_clients_on_other_gpus_take_places_too() -> None:
-    present = told(*at_work(A, B, C), gpu_reading({A: 100})).node
+    present = reduced(*at_work(A, B, C), gpu_reading({A: 100})).node
     assert headroom(present).by_bound[Bound.SLOTS] == 45
 
 
@@ -158,7 +158,7 @@ def test_none_fits_if_memory_or_slots_are_exhausted(by: dict[Bound, int]) -> Non
 
 def test_room_by_memory_is_unknown_without_the_limits_of_each_client() -> None:
     assert Bound.MEMORY not in headroom(shared({A: 100, B: 100}, process(B, environment=None))).by_bound
-    unasked = told(*at_work(A), process(A), gpu_reading({A: 100}, at=AT)).node
+    unasked = reduced(*at_work(A), process(A), gpu_reading({A: 100}, at=AT)).node
     assert Bound.MEMORY not in headroom(unasked).by_bound
 
 
@@ -177,7 +177,7 @@ def test_a_client_that_holds_more_than_its_limit_counts_with_what_it_holds() -> 
 
 
 def test_a_gpu_without_clients_and_one_that_is_divided_have_no_answer() -> None:
-    assert gpu_sharing(told(*at_work(), gpu_reading()).node) == {}
+    assert gpu_sharing(reduced(*at_work(), gpu_reading()).node) == {}
     assert gpu_sharing(shared({A: 100}, mig_mode=True)) == {}
 
 

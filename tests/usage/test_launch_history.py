@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 from exporter.model.launches import LaunchCounts, ProcessWork
 from exporter.model.node import Node
 from exporter.usage.launch_history import MAX_READINGS, STALE_SECONDS, launch_counts
-from tests.builders import AT, CLIENT, SERVER, at_work, daemon_process, exited, look, process, told
+from tests.builders import AT, CLIENT, SERVER, at_work, daemon_process, exited, look, process, reduced
 from tests.works import BOOTED, SECOND_NS, boot_ns, reading, work
 
-UP = told(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
+UP = reduced(*at_work(CLIENT), daemon_process(), process(CLIENT)).node
 
 
 def after(*works: ProcessWork, start: Node = UP) -> Node:
     """The doors are read once a second; each reading has one process."""
-    return told(*(reading(AT + 1 + number, each) for number, each in enumerate(works)), start=start).node
+    return reduced(*(reading(AT + 1 + number, each) for number, each in enumerate(works)), start=start).node
 
 
 def counted(present: Node) -> LaunchCounts:
@@ -33,22 +33,22 @@ class TestCounts:
 
     def test_a_client_that_is_watched_and_has_launched_nothing_has_zeros(self) -> None:
         """That it did nothing is known."""
-        assert launch_counts(told(reading(AT + 1, watched=(CLIENT,)), start=UP).node, CLIENT) == LaunchCounts()
+        assert launch_counts(reduced(reading(AT + 1, watched=(CLIENT,)), start=UP).node, CLIENT) == LaunchCounts()
 
     def test_of_one_that_is_not_watched_nothing_is_known(self) -> None:
         """Nor of one that no longer is, though it was."""
         assert launch_counts(UP, CLIENT) is None
-        assert launch_counts(told(reading(AT + 1, work(SERVER)), start=UP).node, CLIENT) is None
-        lost = told(reading(AT + 1, work(CLIENT, kernels=3)), reading(AT + 2), start=UP).node
+        assert launch_counts(reduced(reading(AT + 1, work(SERVER)), start=UP).node, CLIENT) is None
+        lost = reduced(reading(AT + 1, work(CLIENT, kernels=3)), reading(AT + 2), start=UP).node
         assert launch_counts(lost, CLIENT) is None
 
     def test_what_was_read_long_ago_is_not_told_as_of_now(self) -> None:
         """The eye has failed since."""
         present = after(work(CLIENT, kernels=3))
-        assert launch_counts(told(look(at=AT + 1 + STALE_SECONDS), start=present).node, CLIENT) == LaunchCounts(
+        assert launch_counts(reduced(look(at=AT + 1 + STALE_SECONDS), start=present).node, CLIENT) == LaunchCounts(
             kernels=3
         )
-        assert launch_counts(told(look(at=AT + 2 + STALE_SECONDS), start=present).node, CLIENT) is None
+        assert launch_counts(reduced(look(at=AT + 2 + STALE_SECONDS), start=present).node, CLIENT) is None
 
     def test_where_the_doors_were_left_and_are_watched_again_they_go_on(self) -> None:
         """The kernel counts anew from 0; the client is the same."""
@@ -81,16 +81,17 @@ class TestWhoseItIs:
         present = after(work(CLIENT, kernels=9))
         later = process(CLIENT, at=AT + 2, ticks=boot_ns(AT + 2) // 10_000_000)
         new = reading(AT + 3, work(CLIENT, first_ns=boot_ns(AT + 2.5), kernels=1))
-        assert launch_counts(told(exited(CLIENT, at=AT + 2), later, new, start=present).node, CLIENT) == LaunchCounts(
-            kernels=1
-        )
-        assert launch_counts(told(later, new, start=present).node, CLIENT) == LaunchCounts(kernels=1)
-        assert launch_counts(told(new, later, start=present).node, CLIENT) is None
+        assert launch_counts(
+            reduced(exited(CLIENT, at=AT + 2), later, new, start=present).node, CLIENT
+        ) == LaunchCounts(kernels=1)
+        assert launch_counts(reduced(later, new, start=present).node, CLIENT) == LaunchCounts(kernels=1)
+        assert launch_counts(reduced(new, later, start=present).node, CLIENT) is None
 
     def test_of_a_process_of_which_nothing_is_known_nothing_is_told(self) -> None:
         """It may be another."""
         assert (
-            launch_counts(told(reading(AT + 1, work(CLIENT)), start=told(*at_work(CLIENT)).node).node, CLIENT) is None
+            launch_counts(reduced(reading(AT + 1, work(CLIENT)), start=reduced(*at_work(CLIENT)).node).node, CLIENT)
+            is None
         )
 
 
@@ -100,7 +101,7 @@ class TestLosses:
     def test_they_go_on_where_the_doors_are_watched_anew(self) -> None:
         """A counter never falls."""
         seen = [reading(AT + 1 + number, lost=lost) for number, lost in enumerate((2, 5, 1, 1))]
-        sums = [told(*seen[: number + 1], start=UP).node.launch_history.lost for number in range(4)]
+        sums = [reduced(*seen[: number + 1], start=UP).node.launch_history.lost for number in range(4)]
         assert sums == [2, 5, 6, 6]
 
 
@@ -111,18 +112,18 @@ class TestReadings:
         """Nor does it bring back who has gone."""
         present = after(work(CLIENT, kernels=1), work(CLIENT, kernels=2))
         for each in (reading(AT + 2, work(CLIENT, kernels=9)), reading(AT + 1.5, work(CLIENT, kernels=9))):
-            again = told(each, start=present).node
+            again = reduced(each, start=present).node
             assert (again.work, again.launch_history) == (present.work, present.launch_history)
 
     def test_a_few_seconds_of_them_are_kept(self) -> None:
         """However often they come."""
         assert 5 <= len(after(*[work(CLIENT)] * 100).launch_history.readings) <= 10
-        often = told(*(reading(AT + number / 100) for number in range(100)), start=UP).node
+        often = reduced(*(reading(AT + number / 100) for number in range(100)), start=UP).node
         assert len(often.launch_history.readings) == MAX_READINGS
 
     def test_nobody_who_has_gone_is_remembered(self) -> None:
         """Their counts go with them."""
-        left = told(reading(AT + 2), start=told(exited(CLIENT, at=AT + 1), start=after(work(CLIENT))).node).node
+        left = reduced(reading(AT + 2), start=reduced(exited(CLIENT, at=AT + 1), start=after(work(CLIENT))).node).node
         assert left.launch_history.counts == {}
 
 
@@ -156,7 +157,7 @@ def test_whatever_is_read_no_count_falls_while_its_client_lives(
     at, present, most, lost = AT, UP, LaunchCounts(), 0
     for gap, works, watched, losses in seen:
         at += gap
-        present = told(reading(at, *works, watched=watched, lost=losses), start=present).node
+        present = reduced(reading(at, *works, watched=watched, lost=losses), start=present).node
         now = launch_counts(present, CLIENT)
         assert present.launch_history.lost >= lost
         lost = present.launch_history.lost

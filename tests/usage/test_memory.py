@@ -23,8 +23,8 @@ from tests.builders import (
     failure,
     gpu_reading,
     process,
+    reduced,
     server_log,
-    told,
 )
 
 STRANGER = 801
@@ -43,7 +43,7 @@ def alices(at: float = 0.0, *, pid: int = CLIENT) -> tuple[Observation, ...]:
 
 def held(*seen: Observation, start: Node | None = None) -> dict[Account, float]:
     """Byte-seconds, of a node where a server is at work."""
-    node = told(*at_work(), *seen, start=start).node
+    node = reduced(*at_work(), *seen, start=start).node
     sums: dict[Account, float] = {}
     for usage in node.usage_totals.gpus.values():
         for account, amount in usage.memory_byte_ms.items():

@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Split
 from exporter.state.reducer import reduce
-from tests.builders import AT, GPU, at_work, gpu_reading, process, told
+from tests.builders import AT, GPU, at_work, gpu_reading, process, reduced
 from tests.works import boot_ns
 
 SMS = 132
@@ -116,7 +116,7 @@ class World:
         self.chance = random.Random(self.seed)
         pids = [worker.pid for worker in self.workers]
         known = (process(pid, ticks=1, user=f"user-{pid}") for pid in pids)
-        self.node = told(*at_work(*pids), *known, gpu_reading(pids)).node
+        self.node = reduced(*at_work(*pids), *known, gpu_reading(pids)).node
 
     def live(self, seconds: int) -> Split:
         """So many seconds later: how the last minute was split."""

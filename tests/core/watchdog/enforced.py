@@ -9,7 +9,7 @@ from exporter.model.observation import Observation
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import WatchdogState
 from exporter.watchdog import limits
-from tests.builders import AT, DAEMON, daemon_process, node, reply, server_log, servers, told
+from tests.builders import AT, DAEMON, daemon_process, node, reduced, reply, server_log, servers
 
 GIB = 1 << 30
 ALL = Limits(active_thread_percentage=40.0, pinned_memory={0: 2 * GIB}, client_priority=1)
@@ -60,7 +60,7 @@ class Enforced:
 
     def see(self, *seen: Observation, at: float | None = None) -> list[str]:
         """See this, all at one time, and judge; the commands to be given now, without the questions after each."""
-        self.node = told(*seen, start=self.node).node
+        self.node = reduced(*seen, start=self.node).node
         return self.judge(self.node.at if at is None else at)
 
     def judge(self, at: float) -> list[str]:

@@ -13,7 +13,7 @@ from exporter.model.watchdog import BlockReason
 from exporter.report.findings import findings
 from exporter.state import poll_schedule
 from exporter.watchdog.context import block_reasons
-from tests.builders import AT, DAEMON, node, told
+from tests.builders import AT, DAEMON, node, reduced
 from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
 
 TENANT = 65534
@@ -25,13 +25,13 @@ def taken(at: float = AT) -> DaemonProcess:
 
 
 def test_it_is_absent_and_no_loss_is_counted() -> None:
-    story = told(taken())
+    story = reduced(taken())
 
     assert (story.daemon.state, story.daemon.runtime.foreign_owner, story.events) == (DaemonState.ABSENT, TENANT, ())
 
 
 def test_it_is_not_asked() -> None:
-    daemon = told(taken()).daemon
+    daemon = reduced(taken()).daemon
 
     assert poll_schedule.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
 
@@ -53,7 +53,7 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
 
 
 def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:
-    (found,) = (each for each in findings(told(taken()).node, AT) if each.daemon == DAEMON)
+    (found,) = (each for each in findings(reduced(taken()).node, AT) if each.daemon == DAEMON)
 
     assert found.text == (
         f"The pipe directory of MPS daemon {DAEMON} belongs to a user who must not run this daemon "
@@ -100,10 +100,10 @@ def found(owner: int | None, by: str, unit: str | None = None) -> DaemonFound:
 
 def test_the_configuration_names_the_user_else_the_unit_does() -> None:
     unit = found(1002, "unit", "mps.service")
-    assert told(unit, start=node("/other")).node.daemons[DAEMON].declared.owner == 1002
-    both = told(found(None, "configuration", "mps.service"), unit, start=node("/other")).node
+    assert reduced(unit, start=node("/other")).node.daemons[DAEMON].declared.owner == 1002
+    both = reduced(found(None, "configuration", "mps.service"), unit, start=node("/other")).node
     assert both.daemons[DAEMON].declared.owner == 1002
-    assert told(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1001
-    assert told(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1002
-    named = told(found(1001, "configuration"), start=node("/other")).node
-    assert told(found(None, "configuration"), start=named).node.daemons[DAEMON].declared.owner is None
+    assert reduced(found(1001, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1001
+    assert reduced(found(None, "configuration", "mps.service"), start=both).node.daemons[DAEMON].declared.owner == 1002
+    named = reduced(found(1001, "configuration"), start=node("/other")).node
+    assert reduced(found(None, "configuration"), start=named).node.daemons[DAEMON].declared.owner is None
