@@ -1,8 +1,9 @@
 """Control daemons, as the reducer remembers them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
+from typing import Concatenate, ParamSpec
 
 from exporter.model.observation import (
     NOTHING_LOGGED,
@@ -15,10 +16,13 @@ from exporter.model.observation import (
 )
 from exporter.model.problem import Problem
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
+from exporter.model.values import replace
+
+Fields = ParamSpec("Fields")
 
 
 class ClaimKind(StrEnum):
-    """What a log line says that a tenant could have forged."""
+    """What a log line states that a workload could have forged."""
 
     DAEMON_EXIT = "daemon_exit"
     SERVER_START = "server_start"
@@ -34,25 +38,26 @@ class ClaimKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One claim, read at `at`. `pid` is the client or the server that it is about; 0: the daemon itself."""
+    """One claim, read at `at`."""
 
     kind: ClaimKind
     pid: int
+    """The client or server; 0 for the daemon itself."""
     at: float
 
     @property
     def key(self) -> str:
-        """What tells it from the daemon's other claims."""
+        """Key of the claim among the claims of its daemon."""
         return key(self.kind, self.pid)
 
 
 def key(kind: ClaimKind, pid: int) -> str:
-    """Return what a claim of this kind, about this process, is known by."""
+    """Return the key of a claim."""
     return f"{kind.value} {pid}"
 
 
 class Verdict(Enum):
-    """What the other sources say of a claim; SETTLED: there is nothing left to decide."""
+    """Verdict of the other sources on a claim. SETTLED: there is nothing left to decide."""
 
     OPEN = auto()
     CONFIRMED = auto()
@@ -61,7 +66,7 @@ class Verdict(Enum):
 
 
 class NamedBy(StrEnum):
-    """Whose word a daemon's name is, the lightest first."""
+    """Source of a daemon's name, in ascending precedence."""
 
     DISCOVERED = "discovered"
     DEVICE_PLUGIN = "device_plugin"
@@ -69,20 +74,20 @@ class NamedBy(StrEnum):
     CONFIGURATION = "configuration"
 
     @property
-    def weight(self) -> int:
-        """The heavier word stands."""
+    def precedence(self) -> int:
+        """Rank; a source replaces the data of a source of lower rank."""
         return tuple(NamedBy).index(self)
 
 
 FORGOTTEN_SECONDS = 300.0
-"""How long after its end a daemon that nobody expects is told of."""
+"""How long a discovered daemon is reported after its end."""
 
 SUPPORTED_PROTOCOL = 2
-"""MPS' own protocol; from R615 on there is a third (`nvidia-cuda-mps-control -p 3`), with other commands and logs."""
+"""Version of the MPS protocol. R615 has a version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
 
 
 class DaemonState(StrEnum):
-    """How a control daemon is."""
+    """State of a control daemon."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -93,40 +98,40 @@ class DaemonState(StrEnum):
 
 
 class LossReason(StrEnum):
-    """How the end of a daemon that nobody had told to quit was noticed."""
+    """How the end of a daemon became known that no operator had stopped."""
 
     DIED = "died"
     REPLACED = "replaced"
 
 
 RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""Upper bounds of the buckets of recovery times: where all exit at once it takes 0.1 s (measured), else any time."""
+"""Upper bounds of the buckets of recovery times. If all clients exit at once, recovery takes 0.1 s (measured)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryTimes:
-    """A histogram of recovery times: how many ended within each of `RECOVERY_SECONDS`, how many in all, their sum."""
+    """Histogram of recovery times."""
 
     within: tuple[int, ...] = (0,) * len(RECOVERY_SECONDS)
+    """Cumulative counts of the buckets."""
     count: int = 0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedStarts:
-    """Servers in a row that exited before they were ready: when the last few of them began, and the last one ended.
-
-    `told` says that these have been called a crash loop.
-    """
+    """Consecutive servers that exited before they were ready."""
 
     started_at: tuple[float, ...] = ()
+    """Start times of the most recent ones."""
     last_exit_at: float | None = None
     reported: bool = False
+    """Whether the crash loop was reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """A daemon's counters. They only grow."""
+    """Counters of a daemon."""
 
     connected: int = 0
     disconnected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DisconnectReason, 0))
@@ -145,42 +150,40 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """How the exporter knows that a daemon should exist."""
+    """How the exporter knows of a daemon, and whether the daemon must run."""
 
     expected: bool = False
     """Whether its absence is an outage: configuration, enabled unit or device plugin declares it."""
     by: NamedBy = NamedBy.CONFIGURATION
-    """The source that named it."""
     unit: str | None = None
-    """The systemd unit that the configuration names, or that names the daemon: the watchdog restarts this one."""
+    """The systemd unit of the configuration, or the unit that declares the daemon. The watchdog restarts this unit."""
     clients_limit: int | None = None
-    """Clients per server, as a recording's header states it."""
+    """Clients per server, from the header of a recording."""
     owner: int | None = None
-    """UID of the user who should run it, as the configuration or its unit states."""
+    """UID of the user who should run the daemon, from the configuration or the unit."""
     observed_at: float = 0.0
     """When a source last reported a discovered daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRuntime:
-    """The process of a daemon, and what is known about it."""
+    """The process of a daemon and its properties."""
 
     process: DaemonProcess | None = None
-    """The process behind the pipe directory; None if there is none, or if it is unknown."""
+    """None if no process exists, or if it is unknown."""
     unit: str | None = None
-    """The systemd unit that it runs in."""
+    """The systemd unit that the process runs in."""
     protocol: int | None = None
     version: str | None = None
     foreground: bool = False
-    """Whether it writes its log to stdout (`-f`)."""
+    """Whether the daemon writes its log to stdout (`-f`)."""
     stdout_in_file: bool = False
     """Whether that stdout is the file stdout.log of the log directory."""
     visible_devices: str | None = None
-    """CUDA_VISIBLE_DEVICES of the daemon."""
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
-    """Its GPUs by ordinal, as it last listed them."""
+    """GPUs by ordinal, as the daemon last listed them."""
     in_foreign_namespace: bool = False
-    """Whether its log and replies contain PIDs of another PID namespace."""
+    """Whether log and replies contain PIDs of another PID namespace."""
     foreign_owner: int | None = None
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
@@ -193,21 +196,20 @@ class Lifecycle:
 
     state_since: float | None = None
     ever_ran: bool = False
-    """Whether it was ever seen to run."""
     quit_at: float | None = None
-    """When an operator stopped it."""
+    """When an operator stopped the daemon."""
     quit_claimed_at: float | None = None
-    """When its log reported a `quit`; any user can write that line."""
+    """When the log reported a `quit`; any user can write that line."""
     killed: bool | None = None
-    """Whether a signal ended its last process; None if that is unknown."""
+    """Whether a signal ended the last process; None if that is unknown."""
     traces_expected: bool = False
-    """Whether its last process was known, so that the pid file shows how it ended."""
+    """Whether the last process was known, so that the pid file shows how it ended."""
     pid_file_left: bool | None = None
     """Whether a pid file exists although no daemon runs; None if that is unknown."""
     quit_traces: bool = False
-    """Whether its pipe directory looks as a `quit` leaves it."""
+    """Whether the pipe directory is in the state that a `quit` produces."""
     unexplained_end_at: float | None = None
-    """When its end was seen, until the reason is decided. Another daemon may run there by then."""
+    """When the daemon ended, until the reason is decided. Another daemon may already run there."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     not_found_at: float | None = None
@@ -219,9 +221,9 @@ class CommandState:
     """How a daemon responds to the exporter's commands and connections."""
 
     asked_at: Mapping[str, float] = field(default_factory=dict)
-    """When each query was last sent."""
+    """When each query was last answered or refused, or timed out."""
     unanswered: int = 0
-    """Commands in a row without an answer."""
+    """Consecutive commands without an answer."""
     unanswered_since: float | None = None
     unanswered_at: float | None = None
     """When the last of these was sent."""
@@ -230,7 +232,7 @@ class CommandState:
     refused_since: float | None = None
     """Since when commands are refused because another session is open."""
     session_holder: SessionHolder | None = None
-    """The process that holds that session open."""
+    """The process that has that session open."""
     listening: bool | None = None
     """Whether a process listens on the control socket; collected while commands are unanswered."""
     probes: SocketProbes | None = None
@@ -251,10 +253,10 @@ class DefaultLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """The logs of a daemon: whether they are read, and what they claim."""
+    """The logs of a daemon: whether they are followed, and what they claim."""
 
     problems: Mapping[str, Problem | None] = field(default_factory=dict)
-    """By file: why it cannot be followed; None if it is followed."""
+    """Why each file cannot be followed; None if it is followed."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     unread: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that were not read yet."""
@@ -263,30 +265,31 @@ class LogState:
     own_commands: LoggedCommands = NOTHING_LOGGED
     """Whether the exporter's own commands appear in the log."""
     claims: Mapping[str, Claim] = field(default_factory=dict)
-    """What the log says and no other source has confirmed."""
+    """What the log states and no other source has confirmed."""
     contradicted_at: float | None = None
     """When another source last refuted a claim."""
     last_command: str | None = None
-    """The command that the log ends with, if it ends with one."""
+    """The command in the last line of the log, if that line has one."""
     echoing: bool = False
     """Whether the daemon is writing a reply into its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """Clients and servers that come and go."""
+    """Clients and servers that start, wait or end. The mappings are by PID."""
 
     listed_at: float | None = None
     """When all servers were last known; None if they are not."""
     queued: Mapping[int, int] = field(default_factory=dict)
+    """UIDs of the clients that wait for a server."""
     waiting: frozenset[int] = frozenset()
-    """PIDs of processes that wait until another user's server ends."""
+    """Queued clients that wait until another user's server ends."""
     disconnected_at: Mapping[int, float] = field(default_factory=dict)
     server_exited_at: Mapping[int, float] = field(default_factory=dict)
     disconnects: Mapping[int, Disconnect] = field(default_factory=dict)
-    """Clients whose contexts ended in the last seconds, by PID."""
+    """Clients whose contexts ended in the last seconds."""
     recently_disconnected: Mapping[int, Client] = field(default_factory=dict)
-    """Clients that disconnected, as they were: the log may still report the end of their contexts."""
+    """Disconnected clients in their last state. The log may still report the end of their contexts."""
     failed_starts: FailedStarts = FailedStarts()
     last_fault_at: float | None = None
 
@@ -313,41 +316,49 @@ class Daemon:
 
     @property
     def discovered(self) -> bool:
-        """Whether nothing but its own presence tells of it."""
+        """Whether no configuration, unit or device plugin declares the daemon."""
         return self.declared.by is NamedBy.DISCOVERED
 
     @property
     def ended(self) -> bool:
-        """Whether it was seen to be no more."""
+        """Whether the daemon was lost or stopped."""
         return self.state in (DaemonState.ABSENT, DaemonState.STOPPED)
 
-    def claimed(self, kind: ClaimKind, pid: int) -> bool:
-        """Whether its log says this of a process, and no other source has decided it yet."""
-        return key(kind, pid) in self.log.claims
-
-    def is_reported(self, at: float) -> bool:
-        """Whether it is still worth telling of: one that nobody expects is forgotten some time after its end."""
-        if self.runtime.same_as is not None:
-            return False
-        return self.declared.expected or (
-            self.lifecycle.ever_ran
-            and not (self.ended and at - (self.lifecycle.state_since or 0.0) > FORGOTTEN_SECONDS)
-        )
+    @property
+    def answers(self) -> bool:
+        """Whether the daemon responds. A refusal because of another open session is a response."""
+        return self.state in (DaemonState.UP, DaemonState.HELD)
 
     @property
     def supported(self) -> bool:
-        """Whether it speaks a protocol that is spoken here. Of another, only its process is watched."""
+        """Whether the exporter can query the daemon. With another protocol, only the process is monitored."""
         return self.runtime.same_as is None and self.runtime.protocol in (None, SUPPORTED_PROTOCOL)
 
+    @property
+    def pid(self) -> int | None:
+        """PID of the daemon, if it is known."""
+        return None if self.runtime.process is None else self.runtime.process.pid
+
+    def claimed(self, kind: ClaimKind, pid: int) -> bool:
+        """Return whether the log has a claim about a process that is not decided yet."""
+        return key(kind, pid) in self.log.claims
+
+    def is_reported(self, at: float) -> bool:
+        """Return whether metrics and reports include the daemon."""
+        if self.runtime.same_as is not None:
+            return False
+        long_ended = self.ended and at - (self.lifecycle.state_since or 0.0) > FORGOTTEN_SECONDS
+        return self.declared.expected or (self.lifecycle.ever_ran and not long_ended)
+
     def removable(self, at: float) -> bool:
-        """Whether nothing more will be heard of it, unless it is discovered anew."""
-        nothing_left = self.runtime.process is None and not self.servers and not self.clients
-        silent = nothing_left and at - self.declared.observed_at > 2 * FORGOTTEN_SECONDS
-        return self.discovered and (silent or (self.lifecycle.ever_ran and not self.is_reported(at)))
+        """Return whether a discovered daemon can be removed from the node."""
+        empty = self.runtime.process is None and not self.servers and not self.clients
+        not_observed = empty and at - self.declared.observed_at > 2 * FORGOTTEN_SECONDS
+        return self.discovered and (not_observed or (self.lifecycle.ever_ran and not self.is_reported(at)))
 
     @property
     def log_followed(self) -> bool:
-        """Whether the daemon's own log is read, so that a server's start is known at once."""
+        """Whether the daemon's own log is followed, so that a server's start is known at once."""
         if self.log.own_commands.blocked_since is not None:
             return False
         files = ("control.log", "stdout.log", "stdout")
@@ -355,19 +366,33 @@ class Daemon:
 
     @property
     def in_journal(self) -> bool:
-        """Whether its log is followed in the systemd journal, which tells of it a little late."""
+        """Whether the log is followed in the systemd journal, whose lines arrive a little later."""
         return self.follows_log("stdout")
 
     def follows_log(self, file: str) -> bool:
-        """Whether this log file of the daemon is followed without a problem."""
+        """Return whether this log file of the daemon is followed without a problem."""
         return file in self.log.problems and self.log.problems[file] is None
 
     @property
     def pid_file_spoilt(self) -> bool:
-        """Whether it runs, and NVIDIA's program finds no daemon all the same: the pid file names another process."""
+        """Whether the daemon runs, but its pid file names another process, so that no command finds the daemon."""
         return self.state is None and self.runtime.process is not None and self.lifecycle.not_found_at is not None
 
-    @property
-    def answers(self) -> bool:
-        """Whether it responds: with answers, or by refusing because somebody else's session is open."""
-        return self.state in (DaemonState.UP, DaemonState.HELD)
+
+def _changer(group: str, _kind: Callable[Fields, object]) -> Callable[Concatenate[Daemon, Fields], Daemon]:
+    """Return a function that replaces fields in a group of a daemon's fields. All fields of the group have defaults."""
+
+    def change(daemon: Daemon, /, *_: Fields.args, **changes: Fields.kwargs) -> Daemon:
+        return replace(daemon, **{group: replace(getattr(daemon, group), **changes)})
+
+    return change
+
+
+with_declaration = _changer("declared", Declaration)
+with_runtime = _changer("runtime", DaemonRuntime)
+with_lifecycle = _changer("lifecycle", Lifecycle)
+with_commands = _changer("commands", CommandState)
+with_default_limits = _changer("default_limits", DefaultLimits)
+with_log = _changer("log", LogState)
+with_connections = _changer("connections", Connections)
+with_totals = _changer("totals", Totals)

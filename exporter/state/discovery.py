@@ -29,7 +29,7 @@ def daemon_found(node: Node, seen: DaemonFound) -> Node:
         known = with_stop_remembered(known, node.watches.get(seen.daemon))
     elif there is not None and there.name != seen.daemon and _outweighs(by, there):
         node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
-    daemon = _told(known, seen, by) if by.weight >= known.declared.by.weight else _added(known, seen)
+    daemon = _told(known, seen, by) if by.precedence >= known.declared.by.precedence else _added(known, seen)
     return _with(node, replace(daemon, declared=replace(daemon.declared, observed_at=node.at)))
 
 
@@ -74,7 +74,7 @@ def _teller(seen: DaemonFound) -> NamedBy:
 
 def _outweighs(by: NamedBy, daemon: Daemon) -> bool:
     """A name of the same weight is no better, but for the configuration's, where the later one is in force."""
-    return by is NamedBy.CONFIGURATION or by.weight > daemon.declared.by.weight
+    return by is NamedBy.CONFIGURATION or by.precedence > daemon.declared.by.precedence
 
 
 def _at(node: Node, seen: DaemonFound) -> Daemon | None:
