@@ -1,4 +1,4 @@
-"""Who the clients are to those who pay for them: labels by which to join, families by owner, and their bounds."""
+"""Workload labels of clients, families by workload, and their bounds."""
 
 import pytest
 from prometheus_client import generate_latest
@@ -40,7 +40,7 @@ SERVICE_CGROUP = "0::/system.slice/train.service\n"
 
 
 def series(view: View, name: str, *labels: str) -> Series:
-    """The values of one family, by some of its labels."""
+    """Return the values of a family by some of its labels."""
     for metric in parse_text(generate_latest(NodeCollector(view)).decode()):
         if metric.name == name:
             return {tuple(each.labels[label] for label in labels): each.value for each in metric.samples}
@@ -48,11 +48,11 @@ def series(view: View, name: str, *labels: str) -> Series:
 
 
 def infos(present: Node, *labels: str) -> dict[str, tuple[str, ...]]:
-    """What each client's info says, by PID."""
+    """Return labels of each client's info by PID."""
     return {key[0]: key[1:] for key in series(View(present), "cuda_mps_client_info", "pid", *labels)}
 
 
-def test_each_client_has_the_owners_that_are_known() -> None:
+def test_client_info_has_unit_container_pod_and_job() -> None:
     labels = ("unit", "client_container", "client_pod_uid", "slurm_job_id", "slurm_job_sluid")
     assert infos(owned(), *labels) == {
         "600": ("", CONTAINER, POD, "", ""),
@@ -66,18 +66,18 @@ def test_each_client_has_the_owners_that_are_known() -> None:
     }
 
 
-def test_a_pod_has_its_name_where_that_was_found() -> None:
+def test_client_info_has_the_pod_name_if_known() -> None:
     named = infos(owned(), "client_pod", "client_namespace")
     assert named["600"] == named["601"] == ("train-0", "team-a")
     assert set(named.values()) == {("train-0", "team-a"), ("", "")}
 
 
-def test_a_client_whose_process_is_not_known_belongs_to_nobody() -> None:
+def test_a_client_without_a_known_process_has_empty_labels() -> None:
     (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
     assert set(rest) == {""}
 
 
-def test_another_process_of_the_same_pid_has_owners_of_its_own() -> None:
+def test_a_later_process_with_the_same_pid_has_its_own_labels() -> None:
     first = reduced(*at_work(CLIENT), process(ticks=1, cgroup=JOB_CGROUP)).node
     again = reduced(process(ticks=2, cgroup=SERVICE_CGROUP, at=AT + 5), *at_work(CLIENT, at=AT + 6), start=first).node
     assert infos(first, "unit", "slurm_job_id") == {str(CLIENT): ("slurmstepd.scope", "42")}
@@ -102,20 +102,20 @@ def test_another_process_of_the_same_pid_has_owners_of_its_own() -> None:
         (None, (WorkloadKind.USER, "alice")),
     ],
 )
-def test_the_most_telling_owner_is_named(cgroup: str | None, workload: tuple[WorkloadKind, str]) -> None:
+def test_the_workload_is_the_most_specific_identity(cgroup: str | None, workload: tuple[WorkloadKind, str]) -> None:
     kind, name = workload
     assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
 
 
-def test_a_user_without_a_name_has_a_number() -> None:
+def test_a_user_without_a_name_is_shown_by_number() -> None:
     assert workload_of(process(user="", uid=4711)) == Workload(kind=WorkloadKind.USER, name="4711")
 
 
-def test_nobody_known_has_no_workload() -> None:
+def test_an_unknown_process_has_no_workload() -> None:
     assert workload_of(None) is None
 
 
-def test_clients_are_counted_by_owner() -> None:
+def test_counts_clients_by_workload() -> None:
     clients = series(View(owned()), "cuda_mps_workload_clients", "daemon", "workload_kind", "workload")
     assert clients == {
         (DAEMON, "pod", POD): 2,
@@ -127,81 +127,81 @@ def test_clients_are_counted_by_owner() -> None:
     }
 
 
-def test_memory_is_the_sum_of_the_clients_on_each_gpu() -> None:
+def test_memory_is_the_sum_over_clients_on_each_gpu() -> None:
     memory = series(View(owned()), "cuda_mps_workload_memory_used_bytes", "workload", "gpu")
     assert memory[POD, GPU] == memory["alice", GPU] == 2000 * MIB
     assert memory[POD, OTHER_GPU] == 500 * MIB
     assert sum(memory.values()) == 8500 * MIB
 
 
-def test_those_beside_mps_and_the_server_are_no_clients() -> None:
+def test_bypassing_processes_and_servers_are_not_clients() -> None:
     assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
 
 
-def test_a_gpu_that_was_not_read_has_no_memory_of_anybody() -> None:
+def test_without_nvml_the_memory_of_workloads_is_absent() -> None:
     blind = reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
 
 
-def test_young_clients_count_at_once() -> None:
+def test_young_clients_count_for_their_workload() -> None:
     view = View(owned(), client_min_age=3600)
     assert not series(view, "cuda_mps_client_info", "pid")
     assert sum(series(view, "cuda_mps_workload_clients", "workload").values()) == 8
 
 
-def test_who_has_left_is_gone() -> None:
+def test_disconnected_clients_do_not_count() -> None:
     left = reduced(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
     clients = series(View(left), "cuda_mps_workload_clients", "workload")
     assert (clients[POD,], clients["alice",]) == (1, 1)
     assert ("42",) not in clients
 
 
-def test_names_that_look_the_same_once_cut_are_one_owner() -> None:
+def test_truncated_names_that_are_equal_are_one_workload() -> None:
     users = {600: "x" * 200, 601: "x" * 300}
     present = reduced(*at_work(*users), *(process(pid, user=user) for pid, user in users.items())).node
     assert series(View(present), "cuda_mps_workload_clients", "workload") == {("x" * 128,): 2}
 
 
-def test_the_longest_connected_have_series_and_the_rest_are_counted() -> None:
+def test_the_oldest_connections_have_series_and_the_others_are_counted() -> None:
     present = reduced(*at_work(701, 700), *at_work(701, 700, 600, 601, at=AT + 10)).node
     view = View(present, max_clients=3)
     assert series(view, "cuda_mps_client_info", "pid") == {("700",): 1, ("701",): 1, ("600",): 1}
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 1}
 
 
-def test_all_families_about_clients_show_the_same_ones() -> None:
+def test_all_client_families_have_the_same_clients() -> None:
     view = View(full(), max_clients=5)
     shown = set(series(view, "cuda_mps_client_info", "client"))
     assert set(series(view, "cuda_mps_client_memory_used_bytes", "client")) == shown
     assert len(shown) == 5
 
 
-def test_whoever_comes_puts_out_nobody() -> None:
+def test_a_new_client_does_not_replace_the_series_of_another() -> None:
     before = reduced(*at_work(700, 701)).node
     after = reduced(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
     shown = series(View(before, max_clients=2), "cuda_mps_client_info", "pid")
     assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
 
 
-def test_it_matters_who_came_first_and_not_to_which_daemon() -> None:
+def test_the_order_of_connections_counts_across_daemons() -> None:
     present = reduced(
         *at_work(600, at=AT + 10), *at_work(700, at=AT, daemon="/run/other"), start=node(DAEMON, "/run/other")
     ).node
     assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
 
 
-def test_nobody_is_omitted_where_all_fit() -> None:
+def test_no_client_is_omitted_below_the_limit() -> None:
     assert series(View(full(), max_clients=48), "cuda_mps_exporter_clients_omitted") == {(): 0}
     assert series(View(node()), "cuda_mps_exporter_clients_omitted") == {(): 0}
 
 
-def test_a_client_that_is_too_young_is_not_omitted() -> None:
+def test_a_young_client_does_not_count_as_omitted() -> None:
     view = View(full(), client_min_age=3600, max_clients=5)
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
 
 
-def test_workloads_have_series_if_no_client_is_old_enough_for_its_own() -> None:
+def test_workloads_have_series_even_if_all_clients_are_young() -> None:
     view = View(owned(), client_min_age=1e9, max_clients=3)
     assert not series(view, "cuda_mps_client_info", "pid")
     assert not series(view, "cuda_mps_client_memory_used_bytes", "client")
@@ -210,26 +210,26 @@ def test_workloads_have_series_if_no_client_is_old_enough_for_its_own() -> None:
     assert sum(series(view, "cuda_mps_workload_memory_used_bytes", "workload", "gpu").values()) == 8500 * MIB
 
 
-def test_a_pod_without_a_name_is_asked_for_until_it_has_one() -> None:
+def test_a_pod_is_looked_up_until_its_name_is_known() -> None:
     present = reduced(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
     assert nameless_pods(present) == {POD}
     named = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
     assert nameless_pods(named) == frozenset()
 
 
-def test_a_name_is_forgotten_with_the_last_process_of_its_pod() -> None:
+def test_the_name_of_a_pod_is_removed_with_its_last_process() -> None:
     one_left = reduced(exited(600), look(), start=owned()).node
     assert set(one_left.pods) == {POD}
     none_left = reduced(exited(601), look(), start=one_left).node
     assert not none_left.pods
 
 
-def test_a_name_that_nobody_asked_for_is_forgotten() -> None:
+def test_an_unrequested_pod_name_is_dropped() -> None:
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
 
 
-def test_clients_that_connected_are_counted_by_owner_even_when_they_have_left() -> None:
+def test_the_counter_of_connections_includes_disconnected_clients() -> None:
     left = reduced(*(exited(pid) for pid in (600, 601)), start=owned()).node
     counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
     assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)

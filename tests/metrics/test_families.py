@@ -1,4 +1,4 @@
-"""The exposition: what each family says of a node, that it says it validly, and that nobody's name can spoil it."""
+"""Families in the exposition: values, valid format, hostile names."""
 
 import subprocess
 from collections.abc import Callable
@@ -86,7 +86,7 @@ HOSTILE = (
 
 
 def view_of(present: Node, min_age: float = 0.0) -> View:
-    """As the service has it."""
+    """Return the view that the service would have."""
     accepted = {"web": 0, "service_socket": 0}
     return View(
         present,
@@ -100,13 +100,13 @@ def view_of(present: Node, min_age: float = 0.0) -> View:
 
 
 def openmetrics_of(present: Node) -> list[Metric]:
-    """Read by the strict parser of that format."""
+    """Parse with the strict parser of the format."""
     text = generate_openmetrics(NodeCollector(view_of(present)))  # type: ignore[no-untyped-call]
     return list(parse_openmetrics(text.decode()))  # type: ignore[no-untyped-call]
 
 
-def complaints(text: str) -> tuple[int, str, str]:
-    """What promtool has to say."""
+def promtool_check(text: str) -> tuple[int, str, str]:
+    """Return promtool's exit code and output."""
     command = [needed("promtool"), "check", "metrics"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -117,7 +117,7 @@ def text_of(present: Node, min_age: float = 0.0) -> str:
 
 
 def families(present: Node, min_age: float = 0.0) -> dict[str, Metric]:
-    """By their names in the exposition."""
+    """Return the families by name."""
     parsed = parse_text(text_of(present, min_age))
     return {metric.name + ("_total" if metric.type == "counter" else ""): metric for metric in parsed}
 
@@ -128,32 +128,32 @@ def samples(present: Node, name: str, **labels: str) -> list[Sample]:
 
 
 def value(present: Node, name: str, **labels: str) -> float:
-    """The value of the one sample with these labels."""
+    """Return the value of the only sample with these labels."""
     (sample,) = samples(present, name, **labels)
     return sample.value
 
 
 def by(present: Node, name: str, label: str, **labels: str) -> dict[str, float]:
-    """Values by one label."""
+    """Return values by one label."""
     return {each.labels[label]: each.value for each in samples(present, name, **labels)}
 
 
 class TestCatalogue:
-    """Names are a contract."""
+    """The catalogue of families."""
 
-    def test_names_are_unique_and_ours(self) -> None:
-        """Two families of one name would spoil a scrape."""
+    def test_names_are_unique_and_have_the_prefix(self) -> None:
+        """Two families with one name make a scrape invalid."""
         names = [family.name for family in CATALOGUE]
         assert len(names) == len(set(names))
         assert all(name.startswith("cuda_mps_") for name in names)
 
-    def test_counters_and_only_they_end_in_total(self) -> None:
-        """As Prometheus has it."""
+    def test_only_counters_end_in_total(self) -> None:
+        """Prometheus' convention."""
         for family in CATALOGUE:
             assert family.name.endswith("_total") == (family.metric(()).type == "counter")
 
-    def test_a_family_that_has_not_changed_is_not_made_again(self) -> None:
-        """Its metric is the one of the snapshot before."""
+    def test_reuses_the_metric_of_an_unchanged_family(self) -> None:
+        """The metric is that of the previous snapshot."""
         made: Made = {}
         present = three_clients()
         before = {each.name: each for each in NodeCollector(View(present), made=made).collect()}
@@ -165,30 +165,30 @@ class TestCatalogue:
         fresh = NodeCollector(View(older)).collect()
         assert list(after.values()) == list(fresh)
 
-    def test_each_says_what_it_means(self) -> None:
-        """In a sentence, with each label once."""
+    def test_each_family_has_a_help_text(self) -> None:
+        """It is a sentence, and labels are unique."""
         for family in CATALOGUE:
             assert family.help.endswith(".")
             assert len(set(family.labels)) == len(family.labels)
 
-    def test_each_has_samples_in_some_scene(self) -> None:
-        """A family that never shows has no test."""
+    def test_each_family_has_samples_in_some_scene(self) -> None:
+        """A family without samples would have no test."""
         shown = {name for scene in SCENES.values() for name in families(scene())}
         assert {family.name for family in CATALOGUE} == shown
 
 
 @every_scene
 class TestEveryScene:
-    """Whatever the node is like."""
+    """Properties of the exposition of every scene."""
 
-    def test_families_are_those_of_the_catalogue_with_their_labels(self, scene: Callable[[], Node]) -> None:
-        """And no others."""
+    def test_families_and_labels_are_those_of_the_catalogue(self, scene: Callable[[], Node]) -> None:
+        """There are no others."""
         labels = {family.name: set(family.labels) for family in CATALOGUE}
         for name, family in families(scene()).items():
             assert all(sample.labels.keys() - {"le"} == labels[name] for sample in family.samples)
 
-    def test_no_series_is_there_twice(self, scene: Callable[[], Node]) -> None:
-        """Prometheus would refuse the whole scrape."""
+    def test_series_are_unique(self, scene: Callable[[], Node]) -> None:
+        """Prometheus would reject the scrape."""
         series = [
             (sample.name, frozenset(sample.labels.items()))
             for family in families(scene()).values()
@@ -198,24 +198,24 @@ class TestEveryScene:
 
     @pytest.mark.parametrize("name", STATE_SETS)
     def test_exactly_one_state_is_1(self, scene: Callable[[], Node], name: str) -> None:
-        """The others are there at 0."""
-        whose: dict[tuple[str | None, str | None], list[float]] = {}
+        """All others are 0."""
+        values_of: dict[tuple[str | None, str | None], list[float]] = {}
         for sample in samples(scene(), name):
             key = (sample.labels.get("daemon"), sample.labels.get("server"))
-            whose.setdefault(key, []).append(sample.value)
-        for values in whose.values():
+            values_of.setdefault(key, []).append(sample.value)
+        for values in values_of.values():
             assert sorted(values) == [0.0] * (STATE_SETS[name] - 1) + [1.0]
 
-    def test_promtool_has_nothing_to_say(self, scene: Callable[[], Node]) -> None:
-        """Neither an error nor an opinion."""
-        assert complaints(text_of(scene())) == (0, "", "")
+    def test_promtool_reports_nothing(self, scene: Callable[[], Node]) -> None:
+        """No error and no advice."""
+        assert promtool_check(text_of(scene())) == (0, "", "")
 
-    def test_openmetrics_says_the_same(self, scene: Callable[[], Node]) -> None:
-        """Read by its own, strict, parser."""
+    def test_openmetrics_has_the_same_values(self, scene: Callable[[], Node]) -> None:
+        """Parsed by the strict parser of the format."""
         present = scene()
         strict = openmetrics_of(present)
-        reduced = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
-        assert reduced == {
+        parsed = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
+        assert parsed == {
             (each.name, str(sorted(each.labels.items()))): each.value
             for one in families(present).values()
             for each in one.samples
@@ -223,10 +223,10 @@ class TestEveryScene:
 
 
 class TestIdle:
-    """A known daemon without clients says 0, not nothing."""
+    """A known daemon without clients has explicit zeros."""
 
     def test_the_daemon_is_up(self) -> None:
-        """And says who it is."""
+        """Its info has its identity."""
         assert value(idle(), "cuda_mps_daemon_up", daemon=DAEMON) == 1
         assert value(idle(), "cuda_mps_daemon_state", state="up") == 1
         (info,) = samples(idle(), "cuda_mps_daemon_info")
@@ -243,8 +243,8 @@ class TestIdle:
     @pytest.mark.parametrize(
         "present", [idle(), reduced(*at_work()[:1], servers()).node], ids=("a server", "no server")
     )
-    def test_what_is_counted_is_there_at_0(self, present: Node) -> None:
-        """Before anything happened, so that the first thing that happens is an increase."""
+    def test_counters_start_at_0(self, present: Node) -> None:
+        """So the first event is an increase."""
         assert value(present, "cuda_mps_clients_connected_total", daemon=DAEMON) == 0
         assert value(present, "cuda_mps_clients_waiting", daemon=DAEMON) == 0
         disconnected = by(present, "cuda_mps_clients_disconnected_total", "reason")
@@ -252,29 +252,29 @@ class TestIdle:
         assert by(present, "cuda_mps_clients_refused_total", "reason") == {"limit": 0, "fault": 0, "other": 0}
         assert by(present, "cuda_mps_daemon_losses_total", "reason") == {"died": 0, "replaced": 0}
 
-    def test_the_server_has_0_clients_of_48(self) -> None:
-        """An explicit 0 is not an absence."""
+    def test_a_server_without_clients_has_0_clients_and_a_limit(self) -> None:
+        """The 0 is explicit."""
         assert value(idle(), "cuda_mps_server_clients", server=str(SERVER)) == 0
         assert value(idle(), "cuda_mps_server_clients_limit", server=str(SERVER)) == 48
         assert value(idle(), "cuda_mps_bypassing_processes", gpu=GPU) == 0
 
-    def test_an_expected_daemon_that_nobody_has_seen_is_known_but_has_no_state_yet(self) -> None:
-        """Not asked is not down."""
+    def test_an_expected_daemon_has_no_state_before_the_first_collection(self) -> None:
+        """A daemon that was not queried is not down."""
         assert not samples(node(), "cuda_mps_daemon_up")
         assert value(node(), "cuda_mps_clients_connected_total", daemon=DAEMON) == 0
 
-    def test_a_default_directory_without_a_daemon_makes_no_series(self) -> None:
-        """A node without MPS is not a node whose MPS is down."""
+    def test_a_default_directory_without_a_daemon_has_no_series(self) -> None:
+        """On a node without MPS, no daemon is down."""
         present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
         assert not samples(present, "cuda_mps_daemon_up")
         assert not samples(present, "cuda_mps_clients_connected_total")
 
 
 class TestThreeClients:
-    """Who is on it, and who uses what."""
+    """Clients and their memory."""
 
-    def test_who_they_are_stands_on_their_info(self) -> None:
-        """And nowhere else."""
+    def test_client_info_has_the_identity(self) -> None:
+        """No other family has it."""
         infos = samples(three_clients(), "cuda_mps_client_info")
         assert sorted((each.labels["pid"], each.labels["user"], each.labels["command"]) for each in infos) == [
             ("600", "alice", "train.py"),
@@ -283,8 +283,8 @@ class TestThreeClients:
         ]
         assert {(each.labels["server"], each.value) for each in infos} == {(str(SERVER), 1)}
 
-    def test_a_clients_id_joins_its_memory_to_its_info(self) -> None:
-        """On each GPU it uses."""
+    def test_the_client_id_joins_memory_with_info(self) -> None:
+        """On each GPU that the client uses."""
         present = three_clients()
         pids = {each.labels["client"]: each.labels["pid"] for each in samples(present, "cuda_mps_client_info")}
         memory = {
@@ -293,15 +293,15 @@ class TestThreeClients:
         }
         assert memory == {("600", GPU): 1540, ("601", GPU): 2564, ("600", OTHER_GPU): 700, ("602", OTHER_GPU): 4612}
 
-    def test_whom_each_would_take_along(self) -> None:
-        """The one on both GPUs joins the others; one that has no series of its own counts all the same."""
+    def test_shows_the_other_clients_of_the_failure_domain(self) -> None:
+        """A client on both GPUs joins the others. A client without its own series counts, too."""
         late = reduced(*server_log(active(700), at=AT + 100), gpu_reading([600, 601, 700]), start=three_clients()).node
         for present, others in ((three_clients(), 2), (late, 3)):
             falling = families(present, min_age=15)["cuda_mps_client_failure_domain_clients"].samples
             assert [each.value for each in falling] == [others] * 3
 
-    def test_nobody_is_taken_along_on_a_gpu_of_ones_own(self) -> None:
-        """The process beside MPS is not counted: it has no part in their faults."""
+    def test_a_client_alone_on_its_gpu_has_a_domain_of_its_own(self) -> None:
+        """A bypassing process does not count: faults of MPS clients do not affect it."""
         apart = gpu_reading({602: 4612}, beside={801: 1024}, gpu=OTHER_GPU, index=1)
         others = samples(reduced(apart, start=three_clients()).node, "cuda_mps_client_failure_domain_clients")
         assert {each.labels["client"].partition("-")[0]: each.value for each in others} == {
@@ -311,22 +311,22 @@ class TestThreeClients:
         }
 
     def test_the_gpus(self) -> None:
-        """What they hold, and who is beside MPS on them."""
+        """Memory and bypassing processes of each GPU."""
         present = three_clients()
         assert by(present, "cuda_mps_gpu_up", "gpu") == {GPU: 1, OTHER_GPU: 1}
         assert value(present, "cuda_mps_gpu_memory_total_bytes", gpu=GPU) == GPU_BYTES
         assert value(present, "cuda_mps_gpu_memory_used_bytes", gpu=GPU) == (1540 + 2564 + 66) * MIB
         assert by(present, "cuda_mps_bypassing_processes", "gpu") == {GPU: 0, OTHER_GPU: 1}
 
-    def test_a_client_has_series_of_its_own_from_an_age_on_and_is_counted_at_once(self) -> None:
-        """Short-lived ones would make series without end."""
+    def test_a_young_client_counts_but_has_no_series(self) -> None:
+        """Short-lived clients would create too many series."""
         present = reduced(process(), *server_log(active(700), at=AT + 100), start=three_clients()).node
         infos = families(present, min_age=15)["cuda_mps_client_info"].samples
         assert {each.labels["pid"] for each in infos} == {"600", "601", "602"}
         assert value(present, "cuda_mps_server_clients", server=str(SERVER)) == 4
 
-    def test_a_client_that_was_seen_to_start_elsewhen_has_another_id(self) -> None:
-        """The PID may come again."""
+    def test_a_client_with_another_start_time_has_another_id(self) -> None:
+        """PIDs are reused."""
         ids = {
             each.labels["client"]
             for ticks in (1, 2)
@@ -336,48 +336,48 @@ class TestThreeClients:
 
 
 class TestFull:
-    """As many as fit."""
+    """A server with all client slots used."""
 
-    def test_clients_and_limit_meet(self) -> None:
-        """Each has series of its own."""
+    def test_the_number_of_clients_is_the_limit(self) -> None:
+        """Each client has its series."""
         assert value(full(), "cuda_mps_server_clients", server=str(SERVER)) == 48
         assert value(full(), "cuda_mps_server_clients_limit", server=str(SERVER)) == 48
         assert len(samples(full(), "cuda_mps_client_info")) == 48
         assert len(samples(full(), "cuda_mps_client_memory_used_bytes")) == 48
         assert {each.value for each in samples(full(), "cuda_mps_client_failure_domain_clients")} == {47}
 
-    def test_those_turned_away_are_counted(self) -> None:
-        """None of them counts as connected."""
+    def test_counts_refused_clients(self) -> None:
+        """A refused client was never connected."""
         assert value(full(), "cuda_mps_clients_refused_total", reason="limit") == 16
         assert value(full(), "cuda_mps_clients_connected_total") == 48
 
-    def test_the_limit_is_the_documented_one(self) -> None:
+    def test_the_limit_is_the_documented_one_by_default(self) -> None:
         """For an H200 and CUDA 13.0."""
         assert value(reduced(*at_work(), gpu_reading()).node, "cuda_mps_server_clients_limit") == 48
 
-    def test_the_limit_in_the_server_log_outweighs_the_documented_one(self) -> None:
-        """The server knows best."""
-        said = "Failed to accept new client. Maximum number of clients (16) reached."
-        present = reduced(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(said)).node
+    def test_the_limit_in_the_server_log_takes_precedence(self) -> None:
+        """Over the documented one."""
+        message = "Failed to accept new client. Maximum number of clients (16) reached."
+        present = reduced(*at_work(*range(1000, 1016)), gpu_reading(), *server_log(message)).node
         assert value(present, "cuda_mps_server_clients_limit") == 16
 
     def test_an_unknown_limit_has_no_series(self) -> None:
-        """A guess would be worse than nothing."""
+        """It is not guessed."""
         assert not samples(reduced(*at_work()).node, "cuda_mps_server_clients_limit")
 
 
 class TestDaemonDead:
-    """A death leaves a level, a count and a time."""
+    """A dead daemon has a state, a counter and a time."""
 
-    def test_it_is_down_and_counted(self) -> None:
-        """By the reason, and with its time."""
+    def test_is_down_and_counted(self) -> None:
+        """With reason and time."""
         assert value(daemon_dead(), "cuda_mps_daemon_up") == 0
         assert value(daemon_dead(), "cuda_mps_daemon_state", state="absent") == 1
         assert by(daemon_dead(), "cuda_mps_daemon_losses_total", "reason") == {"died": 1, "replaced": 0}
         assert value(daemon_dead(), "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
 
-    def test_its_servers_and_clients_are_gone_and_their_end_is_counted(self) -> None:
-        """With the daemon as the reason."""
+    def test_counts_its_disconnected_clients(self) -> None:
+        """The reason is the daemon's end."""
         present = daemon_dead()
         gone = (
             "cuda_mps_server_state",
@@ -389,15 +389,15 @@ class TestDaemonDead:
         assert not samples(present, "cuda_mps_daemon_start_time_seconds")
         assert value(present, "cuda_mps_clients_disconnected_total", reason="daemon_gone") == 3
 
-    def test_back_again_the_death_still_shows(self) -> None:
-        """Mended before the next scrape, it is still a death."""
+    def test_the_loss_remains_visible_after_a_restart(self) -> None:
+        """Even if the daemon is back before the next scrape."""
         back = reduced(*at_work(at=AT + 20), start=daemon_dead()).node
         assert value(back, "cuda_mps_daemon_up") == 1
         assert value(back, "cuda_mps_daemon_losses_total", reason="died") == 1
         assert value(back, "cuda_mps_daemon_last_loss_timestamp_seconds") == AT + 5
 
-    def test_one_that_nobody_expected_is_told_of_for_five_minutes(self) -> None:
-        """A job's own daemon ends with its job."""
+    def test_a_discovered_daemon_has_series_for_five_minutes(self) -> None:
+        """The daemon of a job ends with the job."""
         start = reduced(*at_work(CLIENT), start=node(DAEMON, expected=False)).node
         dead = reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=start).node
         assert value(dead, "cuda_mps_daemon_losses_total", reason="died") == 1
@@ -405,11 +405,11 @@ class TestDaemonDead:
 
 
 class TestBlind:
-    """What cannot be seen has no value, rather than an old one."""
+    """After a failed collection, gauges are absent."""
 
     @pytest.mark.parametrize(("scene", "up"), [(no_nvml, {GPU: 0, OTHER_GPU: 0}), (gpu_lost, {GPU: 1, OTHER_GPU: 0})])
-    def test_a_gpu_that_was_not_read_has_no_values(self, scene: Callable[[], Node], up: dict[str, float]) -> None:
-        """Only that it is not up."""
+    def test_a_gpu_that_was_not_read_has_only_up(self, scene: Callable[[], Node], up: dict[str, float]) -> None:
+        """Which is 0."""
         present = scene()
         assert by(present, "cuda_mps_gpu_up", "gpu") == up
         read = {gpu for gpu, seen in up.items() if seen}
@@ -422,47 +422,45 @@ class TestBlind:
             assert {each.labels["gpu"] for each in samples(present, name)} == read
 
     @pytest.mark.parametrize("scene", [no_nvml, gpu_lost])
-    def test_whom_a_client_would_take_along_is_not_said_where_it_may_be_on_that_gpu_too(
-        self, scene: Callable[[], Node]
-    ) -> None:
-        """A smaller number would look like safety."""
+    def test_the_failure_domain_is_absent_if_the_gpus_of_a_client_are_unknown(self, scene: Callable[[], Node]) -> None:
+        """A number that is too small would suggest isolation."""
         assert not samples(scene(), "cuda_mps_client_failure_domain_clients")
 
-    def test_its_clients_are_still_there(self) -> None:
-        """Others tell of them."""
+    def test_its_clients_keep_their_info(self) -> None:
+        """Other sources report them."""
         assert len(samples(no_nvml(), "cuda_mps_client_info")) == 3
 
-    def test_the_eye_says_that_it_is_blind_and_since_when(self) -> None:
-        """The time of its last success stands still."""
+    def test_the_collector_is_0_and_its_last_success_does_not_advance(self) -> None:
+        """The gauges of the collector."""
         present = no_nvml()
         assert value(present, "cuda_mps_exporter_source_up", source="nvml") == 0
         assert value(present, "cuda_mps_exporter_source_up", source="log") == 1
         assert value(present, "cuda_mps_exporter_source_last_success_timestamp_seconds", source="nvml") == AT + 2
         assert value(present, "cuda_mps_exporter_source_failures_total", source="nvml") == 1
 
-    def test_one_that_never_saw_has_no_last_success(self) -> None:
+    def test_a_collector_without_success_has_no_last_success(self) -> None:
         """Zero would be 1970."""
         present = reduced(look(problem=failure("NVML is not there"))).node
         assert not samples(present, "cuda_mps_exporter_source_last_success_timestamp_seconds")
 
-    def test_read_again_the_values_are_back(self) -> None:
-        """Nothing needs restarting."""
+    def test_the_values_return_with_the_next_reading(self) -> None:
+        """Without a restart."""
         back = reduced(gpu_reading({600: 1540}, at=AT + 20), look(at=AT + 20), start=no_nvml()).node
         assert value(back, "cuda_mps_gpu_up", gpu=GPU) == 1
         assert value(back, "cuda_mps_client_memory_used_bytes", gpu=GPU) == 1540 * MIB
 
 
 class TestLimits:
-    """What clients may have of a GPU: of a running server, and of the next."""
+    """Limits of a server and the daemon's defaults."""
 
-    def test_a_servers_limits_are_its_own(self) -> None:
-        """A ratio, and bytes by GPU; by the ordinals that the daemon told, which here are not NVML's."""
+    def test_shows_the_limits_of_a_server(self) -> None:
+        """A ratio, and bytes by GPU. The daemon's ordinals differ from NVML's here."""
         ratio, memory = "cuda_mps_server_active_thread_ratio", "cuda_mps_server_pinned_memory_limit_bytes"
         assert by(limited(), ratio, "server", daemon=DAEMON) == {str(SERVER): 0.5}
         assert by(limited(), memory, "gpu", daemon=DAEMON, server=str(SERVER)) == {OTHER_GPU: 2 << 30}
 
-    def test_the_daemons_defaults_stand_apart(self) -> None:
-        """They say nothing about a server that is there."""
+    def test_shows_the_defaults_of_the_daemon(self) -> None:
+        """They do not apply to a running server."""
         ratio, memory = (
             "cuda_mps_daemon_default_active_thread_ratio",
             "cuda_mps_daemon_default_pinned_memory_limit_bytes",
@@ -470,45 +468,45 @@ class TestLimits:
         assert by(limited(), ratio, "daemon") == {DAEMON: 0.25}
         assert by(limited(), memory, "gpu", daemon=DAEMON) == {GPU: 3 << 30}
 
-    def test_what_nobody_told_has_no_sample(self) -> None:
-        """Not 0, and not 1."""
+    def test_an_unknown_limit_has_no_sample(self) -> None:
+        """Neither 0 nor 1."""
         assert not any("thread_ratio" in name or "pinned" in name for name in families(three_clients()))
 
-    def test_with_several_gpus_an_ordinal_alone_names_none(self) -> None:
-        """The daemon may see them in another order than NVML."""
-        said = server_log(
+    def test_an_ordinal_identifies_no_gpu_among_several(self) -> None:
+        """The daemon's order can differ from NVML's."""
+        message = server_log(
             "Active Threads Percentage set to 50.0",
             "Device pinned memory limit for device 0 set to 0x80000000 bytes",
         )
-        several, single = reduced(*said, start=three_clients()).node, reduced(*said, start=idle()).node
+        several, single = reduced(*message, start=three_clients()).node, reduced(*message, start=idle()).node
         assert not by(several, "cuda_mps_server_pinned_memory_limit_bytes", "gpu")
         assert by(single, "cuda_mps_server_pinned_memory_limit_bytes", "gpu") == {GPU: 2 << 30}
 
-    def test_they_end_with_their_daemon(self) -> None:
-        """A daemon that is started again has its defaults anew."""
+    def test_limits_end_with_their_daemon(self) -> None:
+        """A restarted daemon has default limits."""
         after = reduced(no_daemon(at=AT + 20), exited(CONTROL, at=AT + 5), start=limited()).node
         assert not any("thread_ratio" in name or "pinned" in name for name in families(after))
 
 
-def test_the_configuration_outweighs_what_a_server_says_of_its_places() -> None:
+def test_the_configured_limit_of_clients_takes_precedence() -> None:
     present = full()
     daemon = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=16))
     present = replace(present, daemons={DAEMON: daemon})
     assert value(present, "cuda_mps_server_clients_limit") == 16
 
 
-def test_a_server_in_fault_says_so() -> None:
+def test_shows_a_server_in_fault() -> None:
     present = reduced(*at_work(CLIENT), *fault()).node
     states = by(present, "cuda_mps_server_state", "state")
     assert states == {"initializing": 0, "active": 0, "fault": 1}
 
 
-def test_a_log_that_cannot_be_followed_says_so() -> None:
+def test_shows_that_a_log_is_not_followed() -> None:
     followed = by(three_clients(), "cuda_mps_exporter_log_followed", "file")
     assert followed == {"control.log": 1, "server.log": 0}
 
 
-def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
+def test_shows_the_size_of_a_log_if_known() -> None:
     sizes = "cuda_mps_daemon_log_size_bytes"
     assert by(three_clients(), sizes, "file", daemon=DAEMON) == {"control.log": 3 * MIB}
     grown = reduced(LogFile(at=AT, daemon=DAEMON, file="control.log", size=7 * MIB), start=three_clients()).node
@@ -519,7 +517,7 @@ def test_a_log_has_its_size_as_far_as_somebody_looked() -> None:
     assert not samples(gone, sizes)
 
 
-def test_a_log_has_its_unread_bytes_unless_it_hangs() -> None:
+def test_shows_unread_bytes_of_a_log_unless_it_hangs() -> None:
     unread = "cuda_mps_daemon_log_unread_bytes"
     flooded = reduced(LogFile(at=AT, daemon=DAEMON, file="control.log", unread=7 * MIB), start=three_clients()).node
     assert by(flooded, unread, "file", daemon=DAEMON) == {"control.log": 7 * MIB}
@@ -530,7 +528,7 @@ def test_a_log_has_its_unread_bytes_unless_it_hangs() -> None:
     assert by(stuck, "cuda_mps_exporter_log_followed", "file") == {"control.log": 0, "server.log": 0}
 
 
-def test_lines_that_were_only_counted_are_unrecognized_lines() -> None:
+def test_skipped_lines_count_as_unrecognized() -> None:
     start = reduced(*control_log("what is this?"), start=three_clients()).node
     seen = LogUnrecognized(at=AT, daemon=DAEMON, file="control.log", lines=1000)
     before = value(start, "cuda_mps_exporter_log_lines_total", file="control.log")
@@ -539,19 +537,19 @@ def test_lines_that_were_only_counted_are_unrecognized_lines() -> None:
     assert value(counted, "cuda_mps_exporter_log_lines_total", file="control.log") == before + 1000
 
 
-def test_a_snapshot_says_as_of_when_it_is() -> None:
+def test_shows_the_time_of_the_snapshot() -> None:
     name = "cuda_mps_exporter_snapshot_timestamp_seconds"
     assert value(reduced(look(at=AT + 7), start=three_clients()).node, name) == AT + 7
     assert not samples(Node(), name)
 
 
-def test_lines_that_nobody_knows_are_counted_beside_all() -> None:
+def test_counts_unrecognized_lines_and_all_lines() -> None:
     present = reduced(*control_log("UI closed", "what is this?")).node
     assert value(present, "cuda_mps_exporter_log_lines_total", file="control.log") == 2
     assert value(present, "cuda_mps_exporter_log_lines_unrecognized_total", file="control.log") == 1
 
 
-def test_lines_that_were_lost_are_counted_from_0_on() -> None:
+def test_counts_lost_lines_from_0() -> None:
     start = three_clients()
     assert value(start, "cuda_mps_exporter_log_lines_lost_total", file="control.log") == 0
     present = reduced(LogGap(at=AT, daemon=DAEMON, file="control.log", lines=71), start=start).node
@@ -560,10 +558,10 @@ def test_lines_that_were_lost_are_counted_from_0_on() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
 class TestHostileNames:
-    """Whatever a workload calls itself, it stays one short label value."""
+    """A hostile name is one short label value."""
 
     def scene(self, name: str) -> Node:
-        """A node on which everything that can be named has this name."""
+        """Return a node on which every name is `name`."""
         return reduced(
             *at_work(CLIENT),
             process(user=name, command=name),
@@ -571,8 +569,8 @@ class TestHostileNames:
             *server_log(name),
         ).node
 
-    def test_it_spoils_no_other_sample(self, name: str) -> None:
-        """Nor adds any: the exposition has the same series as with a plain name."""
+    def test_a_hostile_name_changes_no_other_sample(self, name: str) -> None:
+        """And adds none: the series are those of a plain name."""
         plain, hostile = (
             {
                 (sample.name, sample.value, *sorted(set(sample.labels.items()) - spoiled(sample)))
@@ -584,7 +582,7 @@ class TestHostileNames:
         )
         assert hostile == plain
 
-    def test_it_is_short_and_keeps_to_its_line(self, name: str) -> None:
+    def test_a_hostile_name_is_short_and_on_one_line(self, name: str) -> None:
         """At most 128 characters, all of them printable."""
         (info,) = samples(self.scene(name), "cuda_mps_client_info")
         assert len(info.labels["command"]) <= LONGEST_TEXT == 128
@@ -592,15 +590,15 @@ class TestHostileNames:
         text = text_of(self.scene(name))
         assert len(text.splitlines()) == len(text_of(self.scene("plain")).splitlines())
 
-    def test_both_formats_can_be_read_and_promtool_is_silent(self, name: str) -> None:
-        """The strict ones too."""
+    def test_both_formats_are_valid_with_a_hostile_name(self, name: str) -> None:
+        """For the strict parser and promtool, too."""
         present = self.scene(name)
         assert openmetrics_of(present)
-        assert complaints(text_of(present)) == (0, "", "")
+        assert promtool_check(text_of(present)) == (0, "", "")
 
 
 def spoiled(sample: Sample) -> set[tuple[str, str]]:
-    """The labels of a sample that a name stands in."""
+    """Return the labels of a sample that contain a name."""
     return {
         (label, sample.labels[label]) for label in ("user", "command", "name", "workload") if label in sample.labels
     }

@@ -1,11 +1,11 @@
-"""What the families say of GPUs."""
+"""Families of GPUs."""
 
 from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, failure, gpu_reading, look, node, reduced
-from tests.test_metrics import by, families, samples, value
+from tests.metrics.test_families import by, families, samples, value
 
 ALL = gpu_reading([CLIENT], **SENSORS)
 FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
@@ -24,11 +24,11 @@ SENSOR_FAMILIES = {
 
 
 def seen(*readings: GpuReading) -> Node:
-    """A node with a daemon and a client, on which NVML has read this."""
+    """Return a node with a daemon, a client and these readings of NVML."""
     return reduced(*at_work(CLIENT), *readings, start=node()).node
 
 
-def test_sensors_are_told_in_base_units() -> None:
+def test_sensors_have_base_units() -> None:
     present = seen(ALL)
     assert value(present, "cuda_mps_gpu_temperature_celsius", gpu=GPU) == 45
     assert value(present, "cuda_mps_gpu_power_watts", gpu=GPU) == 312.5
@@ -40,14 +40,14 @@ def test_sensors_are_told_in_base_units() -> None:
     assert by(present, "cuda_mps_gpu_ecc_errors_total", "type", gpu=GPU) == {"corrected": 7, "uncorrected": 0}
 
 
-def test_a_mode_is_one_of_all() -> None:
+def test_exactly_one_mode_is_1() -> None:
     modes = by(seen(replace(ALL, compute_mode="exclusive_process")), "cuda_mps_gpu_compute_mode", "mode", gpu=GPU)
     assert modes == {"default": 0, "exclusive_thread": 0, "prohibited": 0, "exclusive_process": 1}
     shared = by(seen(ALL), "cuda_mps_gpu_sharing_mode", "mode", gpu=GPU)
     assert shared == {"idle": 0, "exclusive": 0, "time_slicing": 0, "mps": 1, "mig": 0, "mixed": 0}
 
 
-def test_several_reasons_may_hold_the_clocks_down() -> None:
+def test_several_clock_reasons_can_be_1() -> None:
     reasons = by(seen(replace(ALL, clocks_event_reasons=0b1_0000_0101)), "cuda_mps_gpu_clocks_event_reason", "reason")
     assert {reason for reason, holds in reasons.items() if holds} == {
         "gpu_idle",
@@ -57,50 +57,50 @@ def test_several_reasons_may_hold_the_clocks_down() -> None:
     assert len(reasons) == 9
 
 
-def test_a_reason_that_has_no_name_yet_is_left_out() -> None:
+def test_an_unknown_clock_reason_is_omitted() -> None:
     reasons = by(seen(replace(ALL, clocks_event_reasons=1 << 40)), "cuda_mps_gpu_clocks_event_reason", "reason")
     assert (len(reasons), sum(reasons.values())) == (9, 0)
 
 
-def test_what_a_gpu_does_not_tell_has_no_series() -> None:
+def test_a_value_that_the_gpu_does_not_report_has_no_series() -> None:
     bare = GpuReading(at=AT, gpu=GPU)
     assert SENSOR_FAMILIES & families(seen(bare, bare)).keys() == set()
     assert set(by(seen(bare, bare), "cuda_mps_gpu_reading_supported", "reading").values()) == {0}
 
 
-def test_a_gpu_that_failed_has_no_readings_old_or_new() -> None:
+def test_a_failed_gpu_has_no_readings() -> None:
     assert SENSOR_FAMILIES & families(seen(ALL, FAILED)).keys() == set()
     assert families(seen(ALL)).keys() >= SENSOR_FAMILIES
 
 
-def test_a_reading_that_stops_has_no_series_and_its_counter_goes_on_after() -> None:
+def test_a_counter_continues_after_a_reading_without_it() -> None:
     silent = replace(ALL, energy_millijoules=None)
     assert samples(seen(ALL, silent), "cuda_mps_gpu_energy_joules_total") == []
     assert value(seen(ALL, silent, replace(ALL, energy_millijoules=500)), "cuda_mps_gpu_energy_joules_total") == 1235
 
 
-def test_a_gpu_that_is_gone_has_no_readings() -> None:
+def test_a_removed_gpu_has_no_readings() -> None:
     missing = reduced(look(at=AT + 60), start=seen(ALL)).node
     assert SENSOR_FAMILIES & families(missing).keys() == set()
 
 
-def test_the_driver_is_told_once() -> None:
+def test_the_driver_has_one_series() -> None:
     other = replace(ALL, gpu=OTHER_GPU, index=1)
     (sample,) = samples(seen(ALL, other), "cuda_mps_driver_info")
     assert sample.labels == {"driver": "580.159.04", "cuda": "13.0"}
 
 
-def test_after_an_upgrade_the_driver_is_the_new_one() -> None:
+def test_after_an_upgrade_only_the_new_driver_has_a_series() -> None:
     newer = replace(ALL, at=AT + 1, gpu=OTHER_GPU, index=1, driver_version="590.44.01")
     assert set(by(seen(ALL, newer), "cuda_mps_driver_info", "driver")) == {"590.44.01"}
 
 
-def test_a_gpu_is_found_by_its_bus_id() -> None:
+def test_gpu_info_has_the_bus_id() -> None:
     (sample,) = samples(seen(ALL), "cuda_mps_gpu_info")
     assert sample.labels == {"gpu": GPU, "index": "0", "name": "NVIDIA H200", "pci_bus_id": "00000000:00:06.0"}
 
 
-def test_a_gpu_that_failed_is_still_the_same_gpu() -> None:
+def test_a_failed_gpu_has_its_info() -> None:
     present = seen(ALL, FAILED)
     assert samples(present, "cuda_mps_gpu_info") == samples(seen(ALL), "cuda_mps_gpu_info")
     assert value(present, "cuda_mps_gpu_up") == 0

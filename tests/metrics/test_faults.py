@@ -1,4 +1,4 @@
-"""The families of faults: counted from 0 on, told of while it matters, and honest about who did it."""
+"""Families of faults."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from tests.builders import (
     tenant,
     three_clients,
 )
-from tests.test_metrics import HOSTILE, by, complaints, families, openmetrics_of, samples, text_of, value
+from tests.metrics.test_families import HOSTILE, by, families, openmetrics_of, promtool_check, samples, text_of, value
 
 INFO, BLOCKING = "cuda_mps_fault_info", "cuda_mps_fault_blocking_clients"
 RECOVERY = "cuda_mps_fault_recovery_seconds"
@@ -41,20 +41,20 @@ RECOVERED = {"ended_at": AT + 4, "ending": IncidentEnd.RECOVERED}
 
 
 def info(present: Node) -> dict[str, str]:
-    """What is told of the last fault."""
+    """Return the labels of the last fault."""
     (sample,) = samples(present, INFO)
     assert sample.value == 1
     return sample.labels
 
 
 def recoveries(present: Node) -> dict[tuple[str, str | None], float]:
-    """The histogram, by the ends of its samples' names and by bound."""
+    """Return the histogram by the suffix of the sample's name and by bound."""
     return {
         (each.name.removeprefix(RECOVERY), each.labels.get("le")): each.value for each in samples(present, RECOVERY)
     }
 
 
-def test_before_any_fault_all_that_is_counted_is_there_at_0() -> None:
+def test_counters_are_0_before_the_first_fault() -> None:
     for name in (
         "cuda_mps_faults_total",
         "cuda_mps_fault_affected_clients_total",
@@ -68,7 +68,7 @@ def test_before_any_fault_all_that_is_counted_is_there_at_0() -> None:
     assert not samples(idle(), "cuda_mps_fault_last_timestamp_seconds")
 
 
-def test_what_was_counted_is_told() -> None:
+def test_shows_the_counters_of_the_daemon() -> None:
     present = struck(faults=2, fault_affected=5, faults_contained=3, crash_loops=1)
     assert value(present, "cuda_mps_faults_total") == 2
     assert value(present, "cuda_mps_fault_affected_clients_total") == 5
@@ -76,7 +76,7 @@ def test_what_was_counted_is_told() -> None:
     assert value(present, "cuda_mps_server_crash_loops_total") == 1
 
 
-def test_a_fault_shows_as_soon_as_its_log_tells_of_it() -> None:
+def test_shows_a_fault_when_the_log_reports_it() -> None:
     present = reduced(*fault(AT + 30), start=three_clients()).node
     assert value(present, "cuda_mps_faults_total") == 1
     assert value(present, "cuda_mps_fault_last_timestamp_seconds") == AT + 30
@@ -85,7 +85,7 @@ def test_a_fault_shows_as_soon_as_its_log_tells_of_it() -> None:
     assert value(present, BLOCKING) == 0
 
 
-def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
+def test_an_ended_fault_has_its_duration_and_workloads() -> None:
     recovers = server_log("Destroy server context on device 0 (NVIDIA H200)", at=AT + 30)
     over = (*fault(AT + 30), *recovers, exited(600, at=AT + 30.05))
     present = reduced(*over, look(at=AT + 33), start=three_clients()).node
@@ -93,7 +93,7 @@ def test_a_fault_that_is_over_and_settled_has_its_time_and_its_owners() -> None:
     assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 0}
 
 
-def test_how_many_the_last_fault_hit_is_told_as_long_as_what_it_was() -> None:
+def test_shows_how_many_clients_the_last_fault_affected() -> None:
     name = "cuda_mps_fault_last_affected_clients"
     assert not samples(idle(), name)
     assert value(reduced(*fault(AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
@@ -101,8 +101,8 @@ def test_how_many_the_last_fault_hit_is_told_as_long_as_what_it_was() -> None:
     assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
 
 
-def test_whose_clients_the_last_fault_hit_is_told_from_the_first_one_on() -> None:
-    """A counter's increase() would miss those whom it first sees with it."""
+def test_shows_the_workloads_that_the_last_fault_affected() -> None:
+    """A counter's increase() would miss a workload that appears with the fault."""
     name = "cuda_mps_fault_last_affected_workload_clients"
     assert not samples(idle(), name)
     present = reduced(*fault(AT + 30), start=three_clients()).node
@@ -110,7 +110,7 @@ def test_whose_clients_the_last_fault_hit_is_told_from_the_first_one_on() -> Non
     assert not samples(replace(struck(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
 
 
-def test_owners_hit_whose_names_look_the_same_are_one_and_the_nameless_are_none() -> None:
+def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_name_are_omitted() -> None:
     hit = {
         600: tenant(600, "a\nb"),
         601: tenant(601, "a\tb"),
@@ -123,10 +123,10 @@ def test_owners_hit_whose_names_look_the_same_are_one_and_the_nameless_are_none(
 
 
 class TestInfo:
-    """What a page to a person needs of the last fault."""
+    """Labels of the last fault."""
 
-    def test_it_says_what_broke_who_is_suspected_and_how_sure_that_is(self) -> None:
-        """Of the last one, and of the likeliest suspect."""
+    def test_has_the_kind_the_suspect_and_the_confidence(self) -> None:
+        """Of the last fault and its main suspect."""
         assert info(held_up()) == {
             "daemon": DAEMON,
             "incident": "f2",
@@ -135,8 +135,8 @@ class TestInfo:
             "confidence": "0.62",
         }
 
-    def test_nobody_suspected_is_nobody_named(self) -> None:
-        """Unknown is a good answer."""
+    def test_without_a_suspect_the_labels_are_empty(self) -> None:
+        """The suspect is unknown."""
         labels = info(struck(incident(kind=FaultKind.HARDWARE)))
         assert (labels["kind"], labels["suspect_workload"], labels["confidence"]) == ("hardware", "", "")
 
@@ -150,49 +150,49 @@ class TestInfo:
             (tenant(600, None), "pid/600"),
         ],
     )
-    def test_a_suspect_is_named_by_its_owners_kind_and_name(self, accused: object, named: str) -> None:
-        """One whose owner is not known is named by its PID."""
+    def test_names_the_suspect_by_kind_and_name_of_its_workload(self, accused: object, named: str) -> None:
+        """A suspect without a known workload is named by its PID."""
         present = struck(incident("f1", replace(suspect(), tenant=accused)))
         assert info(present)["suspect_workload"] == named
 
-    def test_it_is_there_as_long_as_the_fault_lasts(self) -> None:
-        """However long that is."""
+    def test_is_present_while_the_fault_lasts(self) -> None:
+        """For any duration."""
         assert samples(reduced(look(at=AT + 10 * SHOWN_SECONDS), start=struck(incident())).node, INFO)
 
-    def test_and_for_an_hour_after(self) -> None:
-        """So that whoever comes late finds it."""
+    def test_is_present_for_an_hour_after_the_fault(self) -> None:
+        """The fault remains visible after its end."""
         over = struck(incident(**RECOVERED))
         assert samples(replace(over, at=AT + 4 + SHOWN_SECONDS), INFO)
         assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), INFO)
 
-    def test_a_daemon_that_is_no_longer_told_of_has_none(self) -> None:
-        """Its other families have ended, too."""
+    def test_a_daemon_without_series_has_none(self) -> None:
+        """Its other series have ended, too."""
         assert not samples(struck(incident(daemon="/gone")), INFO)
 
 
 class TestBlocking:
-    """Who holds up recovery."""
+    """Clients that delay recovery."""
 
-    def test_those_who_live_on_are_counted_at_their_server(self) -> None:
-        """Those who have left are not."""
+    def test_counts_blocking_clients_by_server(self) -> None:
+        """Disconnected clients do not count."""
         assert by(held_up(), BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 1}
 
-    def test_after_the_fault_nobody_blocks(self) -> None:
-        """The server is there, at 0."""
+    def test_is_0_after_the_fault(self) -> None:
+        """The server still has its series."""
         over = struck(incident(blocking={601: RecoveryDelay(since=AT)}, **RECOVERED))
         assert by(over, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
-    def test_another_daemons_server_of_that_pid_is_another_server(self) -> None:
-        """PIDs of containers come twice."""
+    def test_a_server_of_another_daemon_with_the_same_pid_is_another_server(self) -> None:
+        """PIDs in containers are not unique."""
         elsewhere = struck(incident(daemon="/other", blocking={601: RecoveryDelay(since=AT)}))
         assert by(elsewhere, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
 
 class TestRecovery:
-    """How long faults lasted, as a histogram."""
+    """Histogram of the duration of faults."""
 
-    def test_its_buckets_are_cumulative_and_end_with_all(self) -> None:
-        """Each bound with how many were no longer."""
+    def test_buckets_are_cumulative(self) -> None:
+        """The last bucket has all faults."""
         within = (2, 2, *(3,) * (len(RECOVERY_SECONDS) - 2))
         present = struck(fault_recoveries=RecoveryTimes(within=within, count=4, seconds=2000.5))
         found = recoveries(present)
@@ -202,8 +202,8 @@ class TestRecovery:
         assert found["_sum", None] == 2000.5
         assert len(found) == len(RECOVERY_SECONDS) + 3
 
-    def test_it_is_a_histogram_in_both_formats(self) -> None:
-        """By the strict parser, too."""
+    def test_is_a_histogram_in_both_formats(self) -> None:
+        """Also for the strict parser."""
         assert families(held_up())[RECOVERY].type == "histogram"
         assert {each.name: each.type for each in openmetrics_of(held_up())}[RECOVERY] == "histogram"
 
@@ -221,24 +221,24 @@ def test_times_follow_the_wall_clock() -> None:
     assert [each.value for each in metric.samples] == [AT + 103]
 
 
-class TestByOwner:
-    """Whose clients were hit, and whose may have done it."""
+class TestByWorkload:
+    """Affected and suspected workloads."""
 
-    def test_each_owner_has_both_from_its_first_client_on(self) -> None:
-        """At 0, so that the first one is an increase."""
+    def test_each_workload_has_both_counters_from_its_first_client(self) -> None:
+        """They start at 0, so the first fault is an increase."""
         present = held_up()
         assert by(present, AFFECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
         assert by(present, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
 
-    def test_a_fault_counts_once_for_each_owner(self) -> None:
-        """However many clients each had."""
+    def test_a_fault_counts_once_for_each_workload(self) -> None:
+        """For any number of clients."""
         hit = (tenant(600), tenant(601, "bob"), tenant(602))
         present = processes.faulted(held_up(), hit, hit[1])
         assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 1}
         assert by(present, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
 
-    def test_names_that_look_the_same_are_one_owner(self) -> None:
-        """No two series may be the same."""
+    def test_names_with_the_same_shown_text_are_one_workload(self) -> None:
+        """No two series may have the same labels."""
         hit = [tenant(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
         present = processes.faulted(idle(), hit, hit[2])
         assert by(present, AFFECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 3}
@@ -246,7 +246,7 @@ class TestByOwner:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
-def test_whatever_a_suspect_calls_itself_it_is_one_short_label(name: str) -> None:
+def test_a_hostile_name_of_a_suspect_is_one_short_label(name: str) -> None:
     present = processes.faulted(
         struck(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
     )
@@ -256,4 +256,4 @@ def test_whatever_a_suspect_calls_itself_it_is_one_short_label(name: str) -> Non
     assert named.startswith("user/")
     assert len(text_of(present).splitlines()) == len(text_of(present).split("\n")) - 1
     assert openmetrics_of(present)
-    assert complaints(text_of(present)) == (0, "", "")
+    assert promtool_check(text_of(present)) == (0, "", "")

@@ -1,10 +1,10 @@
-"""The families of clients' work: of whom it can be seen what they launch, and of nobody else."""
+"""Families of kernel launches."""
 
 import pytest
 
 from exporter.model.node import Node
 from tests.builders import AT, at_its_doors, at_work, exited, look, process, reduced, three_clients
-from tests.test_metrics import by, samples, value
+from tests.metrics.test_families import by, samples, value
 from tests.works import boot_ns, reading, work
 
 LAUNCHES = "cuda_mps_client_kernel_launches_total"
@@ -20,32 +20,32 @@ def present() -> Node:
     return at_its_doors()
 
 
-def test_kernels_and_graphs_are_counted_apart(present: Node) -> None:
+def test_counts_kernels_and_graphs_separately(present: Node) -> None:
     assert by(present, LAUNCHES, "client", kind="kernel") == {BUSY: 12_000, IDLE: 0}
     assert by(present, LAUNCHES, "client", kind="graph") == {BUSY: 40, IDLE: 0}
 
 
-def test_what_is_in_flight_still_counts(present: Node) -> None:
+def test_counts_work_that_is_still_in_flight(present: Node) -> None:
     assert by(present, IN_FLIGHT, "client") == {BUSY: 91.5, IDLE: 0}
 
 
-def test_without_the_doors_there_is_nothing_rather_than_0() -> None:
+def test_without_probes_the_families_are_absent() -> None:
     assert [samples(three_clients(), name) for name in (LAUNCHES, IN_FLIGHT, LOST)] == [[], [], []]
 
 
-def test_of_a_client_that_is_not_watched_there_is_nothing(present: Node) -> None:
+def test_a_client_without_probes_has_no_series(present: Node) -> None:
     later = reduced(reading(AT + 3, work(600, kernels=12_001)), start=present).node
 
     assert set(by(later, LAUNCHES, "client")) == {BUSY}
 
 
-def test_what_another_had_launched_who_had_the_pid_is_not_shown() -> None:
+def test_omits_launches_of_a_previous_process_with_the_pid() -> None:
     early = reading(AT + 2, work(600, first_ns=1, kernels=9))
 
     assert samples(reduced(early, start=three_clients()).node, LAUNCHES) == []
 
 
-def test_a_pid_that_is_used_again_has_another_series_from_0(present: Node) -> None:
+def test_a_reused_pid_has_a_new_series(present: Node) -> None:
     ticks = boot_ns(AT + 3) // 10_000_000
     new = (exited(600, at=AT + 3), process(600, at=AT + 3, ticks=ticks), *at_work(600, 601, 602, at=AT + 3.5))
     seen = reading(AT + 4, work(600, first_ns=boot_ns(AT + 3.2), kernels=1), watched=(601,))
@@ -55,24 +55,24 @@ def test_a_pid_that_is_used_again_has_another_series_from_0(present: Node) -> No
     assert sorted(counted.values()) == [0, 1]
 
 
-def test_of_an_eye_that_has_failed_nothing_is_told_as_of_now(present: Node) -> None:
+def test_after_a_failed_collection_the_families_are_absent(present: Node) -> None:
     assert samples(reduced(look(at=AT + 60), start=present).node, LAUNCHES) == []
 
 
-def test_lost_launches_are_counted_for_all(present: Node) -> None:
+def test_counts_lost_launches(present: Node) -> None:
     assert value(present, LOST) == 0
     assert value(reduced(reading(AT + 3, lost=7), start=present).node, LOST) == 7
 
 
-def test_how_much_of_the_last_minute_is_watched() -> None:
-    """All of it; half of it, since a client launches too much; and what was before the last minute counts no more."""
+def test_shows_the_part_of_the_last_minute_with_probes() -> None:
+    """All of it, then half of it because of the rate limit; older readings do not count."""
     resting = [reading(AT + second, seconds=float(second % 2)) for second in range(200, 301)]
     whole = [reading(AT + second) for second in range(100, 200)]
     assert value(reduced(*whole, start=three_clients()).node, WATCHED) == 1
     assert value(reduced(*whole, *resting, start=three_clients()).node, WATCHED) == pytest.approx(0.5, abs=0.02)
 
 
-def test_of_one_reading_nothing_is_told_nor_of_an_old_one() -> None:
+def test_one_reading_or_an_old_one_has_no_ratio() -> None:
     one = reduced(reading(AT + 1), start=three_clients()).node
     two = reduced(reading(AT + 2), start=one).node
     assert samples(one, WATCHED) == []

@@ -20,10 +20,10 @@ from exporter.model.usage import Method
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.usage.capacity import Bound
 from tests.builders import SCENES
+from tests.metrics.test_families import families
 from tests.promql import problems, selectors, unrated
-from tests.test_metrics import families
 
-PAGE = (Path(__file__).parents[1] / "docs" / "METRICS.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()
 BY_NAME = {family.name: family for family in CATALOGUE}
 
 FREE = {

@@ -1,4 +1,4 @@
-"""The families of the watchdog: what it may do, what it found, did and has left; of expected daemons only."""
+"""Families of the watchdog. Only expected daemons have them."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ ACTING = Policy(mode=Mode.ACT)
 
 
 def shown(present: Node, policy: Policy | None = ACTING, clock_step: float = 0.0) -> dict[tuple[str, ...], float]:
-    """The watchdog's samples: name, and labels but for the daemon."""
+    """Return the watchdog's samples by name and labels, without the label daemon."""
     view = View(present, policy=policy, clock_step=clock_step)
     return {
         (each.name, *(value for label, value in each.labels.items() if label != "daemon")): each.value
@@ -47,46 +47,46 @@ def shown(present: Node, policy: Policy | None = ACTING, clock_step: float = 0.0
 
 
 def ones(present: Node, name: str, policy: Policy | None = ACTING) -> list[str]:
-    """Which of a state set is 1."""
+    """Return the states of a state set that are 1."""
     return [key[1] for key, value in shown(present, policy).items() if key[0] == name and value == 1]
 
 
-def test_where_there_is_no_watchdog_nothing_is_told_of_one() -> None:
+def test_without_a_watchdog_the_families_are_absent() -> None:
     assert shown(backing_off(), policy=None) == {}
 
 
-def test_a_daemon_that_nobody_expects_is_not_watched() -> None:
+def test_a_discovered_daemon_has_no_watchdog_series() -> None:
     assert shown(reduced(*at_work(), start=node(expected=False)).node) == {}
 
 
-def test_the_mode_is_the_daemons_own_where_it_has_one() -> None:
+def test_the_mode_of_the_daemon_takes_precedence() -> None:
     observing = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert ones(idle(), "cuda_mps_watchdog_mode") == ["act"]
     assert ones(idle(), "cuda_mps_watchdog_mode", observing) == ["observe"]
 
 
-def test_before_anything_was_judged_the_diagnosis_is_unknown_and_the_state_idle() -> None:
+def test_before_the_first_evaluation_the_diagnosis_is_unknown_and_the_state_idle() -> None:
     assert ones(idle(), "cuda_mps_watchdog_state") == ["idle"]
     assert ones(idle(), "cuda_mps_watchdog_diagnosis") == ["unknown"]
 
 
-def test_what_it_found_and_is_at_is_told() -> None:
+def test_shows_diagnosis_and_state() -> None:
     assert ones(circuit_open(), "cuda_mps_watchdog_state") == ["circuit_open"]
     assert ones(circuit_open(), "cuda_mps_watchdog_diagnosis") == ["crashed"]
 
 
-def test_the_process_that_is_to_blame_is_named() -> None:
+def test_shows_the_process_of_the_diagnosis() -> None:
     assert shown(suspended())["cuda_mps_watchdog_culprit_info", "server_suspended", str(SERVER)] == 1
     assert not [key for key in shown(circuit_open()) if key[0] == "cuda_mps_watchdog_culprit_info"]
 
 
 @pytest.mark.parametrize("reason", ["crashed", "hung"])
 @pytest.mark.parametrize("result", ActionResult)
-def test_restarts_are_there_at_0_before_the_first(reason: str, result: str) -> None:
+def test_restart_counters_start_at_0(reason: str, result: str) -> None:
     assert shown(idle())[RESTARTS, reason, result] == 0
 
 
-def test_what_was_done_is_counted_each_in_its_family() -> None:
+def test_counts_restarts_and_other_actions() -> None:
     action_counts = (
         ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.BY_SYSTEMD, count=3),
         ActionCount(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, result=ActionResult.OBSERVED, count=2),
@@ -100,32 +100,32 @@ def test_what_was_done_is_counted_each_in_its_family() -> None:
     }
 
 
-def test_the_budget_is_what_the_window_has_left() -> None:
+def test_shows_the_remaining_restarts_of_the_window() -> None:
     two = Policy(thresholds=Thresholds(restarts=2, window=100.0))
     assert shown(idle(), two)[LEFT,] == 2
     spent = watched(idle(), restarts=(AT - 101, AT - 100, AT - 1))
     assert shown(spent, two)[LEFT,] == 1
-    assert shown(watched(idle(), restarts=(AT,) * 3), two)[LEFT,] == 0, "also where it was cut since"
+    assert shown(watched(idle(), restarts=(AT,) * 3), two)[LEFT,] == 0, "also if the budget was reduced since"
 
 
-def test_with_the_circuit_open_there_is_none_left() -> None:
+def test_no_restarts_remain_while_the_circuit_is_open() -> None:
     assert shown(circuit_open(), Policy(thresholds=Thresholds(restarts=9)))[LEFT,] == 0
     assert shown(circuit_open())[OPENED,] == AT + 6
     assert (OPENED,) not in shown(backing_off())
 
 
-def test_the_next_restart_is_told_only_while_it_is_waited_for() -> None:
-    assert shown(backing_off(), clock_step=60.0)[NEXT,] == AT + 80, "by the clock that is right"
+def test_shows_the_next_restart_during_backoff_only() -> None:
+    assert shown(backing_off(), clock_step=60.0)[NEXT,] == AT + 80, "corrected by the clock step"
     idle_again = replace(backing_off().watches[DAEMON], phase=WatchdogPhase.IDLE)
     assert (NEXT,) not in shown(replace(backing_off(), watches={DAEMON: idle_again}))
 
 
-def test_the_last_restart_stands() -> None:
+def test_shows_the_last_restart() -> None:
     assert shown(backing_off())["cuda_mps_watchdog_last_restart_timestamp_seconds",] == AT + 5
     assert ("cuda_mps_watchdog_last_restart_timestamp_seconds",) not in shown(idle())
 
 
-def test_a_quarantine_tells_since_when_and_for_which_gpu_and_xid() -> None:
+def test_shows_since_when_and_why_a_daemon_is_quarantined() -> None:
     key = ("cuda_mps_watchdog_quarantined_timestamp_seconds", GPU, "79", "RESTART_BM")
     found = {name: value for name, value in shown(quarantined(), clock_step=60.0).items() if name[0] == key[0]}
 

@@ -1,4 +1,4 @@
-"""A writer gives what the library gives for the whole, though it writes only what has changed."""
+"""The writer's output equals that of prometheus_client. It renders only changed families."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,14 +13,14 @@ every_format = pytest.mark.parametrize("accept", [TEXT, TEXT_1, OPENMETRICS])
 
 
 class Families(Collector):
-    """Families that are made anew each time that they are asked for, as the catalogue's are."""
+    """A collector that creates new metrics at each call, as the catalogue does."""
 
     def __init__(self, *values: float, names: Sequence[str] = ("first", "second")) -> None:
         self.values = values
         self.names = names
 
     def collect(self) -> Iterable[Metric]:
-        """Two gauges or so, a counter and a histogram."""
+        """Yield gauges, a counter and a histogram."""
         for name in self.names:
             gauge = GaugeMetricFamily(name, 'what "it" is \\ in\none line', labels=["who"])
             for number, value in enumerate(self.values):
@@ -31,7 +31,7 @@ class Families(Collector):
 
 
 @every_format
-def test_the_whole_is_what_the_library_writes(accept: str) -> None:
+def test_the_output_equals_that_of_the_library(accept: str) -> None:
     write, content_type = choose_encoder(accept)
     writer = Writer(accept)
     snapshots = [Families(1), Families(1), Families(2), Families(2, 3), Families(3, names=["second"]), Families(3)]
@@ -41,7 +41,7 @@ def test_the_whole_is_what_the_library_writes(accept: str) -> None:
 
 
 @every_format
-def test_what_has_not_changed_is_not_written_again(accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_families_are_not_rendered_again(accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(accept)
     writer.write(Families(1).collect())
     written: list[Metric] = []
