@@ -20,7 +20,7 @@ from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.loop import TICK_SECONDS, Loop
+from exporter.loop import CYCLE_SECONDS, Loop
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
@@ -99,7 +99,7 @@ class QuietNode:
     def _turn(self, cycle: Loop, follower: CollectorThread, seconds: float) -> None:
         end = self.clock.at + seconds
         while self.clock.at < end:
-            self.clock.at += TICK_SECONDS
+            self.clock.at += CYCLE_SECONDS
             follower.trigger()
             cycle.once(timeout=0)
 
@@ -128,7 +128,7 @@ class QuietNode:
             ),
             inbox=inbox,
             clock=self.clock,
-            rhythm=PollIntervals(),
+            intervals=PollIntervals(),
             publish=lambda _node: None,
         )
 

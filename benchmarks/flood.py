@@ -15,7 +15,7 @@ from benchmarks.programs import Program, exporter
 from benchmarks.report import Figure, report
 from benchmarks.standin_node import StandInNode
 from exporter.collectors.pipe_dir import FILES
-from exporter.loop import QUIET_SECONDS
+from exporter.loop import IDLE_INTERVAL_SECONDS
 
 MOST_SECONDS = 1.0
 """From a fault's being written to its being in the metrics; and from the flood's end to its last line."""
@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="flood for so long (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=10_000, help="lines a second (default: %(default)s)")
     parser.add_argument(
-        "--settle", type=float, default=QUIET_SECONDS, help="begin when nothing was written for so long"
+        "--settle", type=float, default=IDLE_INTERVAL_SECONDS, help="begin when nothing was written for so long"
     )
     told = parser.parse_args(words)
     if told.real:

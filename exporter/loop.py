@@ -3,8 +3,7 @@
 import contextlib
 import queue
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -22,183 +21,166 @@ from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
+from exporter.model.values import replace
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
-from exporter.watchdog.evaluation import evaluate
 
-SOON_SECONDS = 0.1
-"""How soon after one publication the next may follow, since each is written out."""
-
-QUIET_SECONDS = 10.0
-"""How often to publish where nothing is new but that the sources still see; and the longest that news wait."""
-
-SHARE = 0.01
-"""What publishing may take of all time, in the long run."""
-
-GRAVE_SHARE = 0.1
-"""What publishing may take of the time in which one grave thing follows the other."""
-
-SAVED_SECONDS = 0.25
-"""What may be saved up of it, so that the first of many changes are shown as soon as they are seen."""
+MIN_INTERVAL_SECONDS = 0.1
+"""Least time between two publications."""
+IDLE_INTERVAL_SECONDS = 10.0
+"""Interval of publications if nothing changes, and the longest time that a change waits."""
+MAX_SHARE = 0.01
+"""Largest part of all time that publishing takes, in the long run."""
+MAX_URGENT_SHARE = 0.1
+"""Largest part of the time that publishing takes while one urgent event follows another."""
+BURST_SECONDS = 0.25
+"""Largest unused time for publishing, so that the first of many changes are published at once."""
 
 
 class PublishThrottle:
-    """When the next publication is due, by what those before it took."""
+    """Decides when the next publication is due, from the time that the previous ones took."""
 
-    def __init__(self, at: float) -> None:
-        self._at = at
-        self._saved = SAVED_SECONDS
-        self._next_at = self._grave_at = at
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._unused = BURST_SECONDS
+        self._next_at = self._next_urgent_at = now
 
     def published(self, began: float, ended: float) -> None:
-        """A publication was made."""
-        earned = SHARE * (began - self._at)
-        self._at = began
-        self._saved = max(min(self._saved + earned, SAVED_SECONDS) - (ended - began), -SHARE * QUIET_SECONDS)
-        self._next_at = ended + max(SOON_SECONDS, -self._saved / SHARE)
-        self._grave_at = ended + max(SOON_SECONDS, (ended - began) / GRAVE_SHARE)
+        """Take a publication into account."""
+        unused = min(self._unused + MAX_SHARE * (began - self._began), BURST_SECONDS) - (ended - began)
+        self._began = began
+        self._unused = max(unused, -MAX_SHARE * IDLE_INTERVAL_SECONDS)
+        self._next_at = ended + max(MIN_INTERVAL_SECONDS, -self._unused / MAX_SHARE)
+        self._next_urgent_at = ended + max(MIN_INTERVAL_SECONDS, (ended - began) / MAX_URGENT_SHARE)
 
-    def wait(self, now: float, *, news: bool, grave: bool = False) -> float:
-        """How many seconds to wait before the next one; 0 where it is due."""
-        due = self._next_at if news or grave else self._at + QUIET_SECONDS
-        due = min(due, self._grave_at) if grave else due
-        return max(0.0, due - now)
+    def wait(self, now: float, *, changed: bool, urgent: bool = False) -> float:
+        """Return the seconds until the next publication is due, 0 if it is due now."""
+        due = self._next_at if changed or urgent else self._began + IDLE_INTERVAL_SECONDS
+        return max(0.0, (min(due, self._next_urgent_at) if urgent else due) - now)
 
 
-class Authority:
-    """Makes the orders anew when a lock is taken or refused, or when the state can be read. For one thread."""
+class Runner(Protocol):
+    """Runs the actions that the watchdog decides."""
 
-    def __init__(self, config: Config, clock: Clock, *, locks: ActLocks | None, keeper: Keeper | None) -> None:
-        """Without `locks` none are needed, and without a `keeper` there is no state, as in a demo."""
+    def do(self, action: Action, node: Node, /) -> None:
+        """Start an action, and return at once."""
+
+    def break_off(self) -> None:
+        """Interrupt the actions in progress, and start none."""
+
+
+EVALUATION_SECONDS = 0.25
+"""Interval of evaluations if no event occurs. With many daemons and clients, each takes a millisecond."""
+
+
+class Watchdog:
+    """The watchdog with its policy, its locks and its runner. For one thread."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        *,
+        runner: Runner | None = None,
+        locks: ActLocks | None = None,
+        keeper: Keeper | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Without `runner`, nothing is done. Without `locks`, none is needed. Without `keeper`, no state can be lost.
+
+        `chance` returns numbers from 0 to 1, so that the nodes do not restart their daemons at the same time.
+        """
         self._config = config
         self._clock = clock
+        self._runner = runner
         self._locks = locks
         self._keeper = keeper
-        self._found: Locks = {}
-        self._state_lost = keeper is not None and not keeper.knows_watches
+        self._chance = chance
         self._log = structlog.get_logger()
-        self.policy = self._ordered()
-        """The orders as they are now: replaced as a whole."""
+        self._blocks: Locks = {}
+        self._state_lost = keeper is not None and not keeper.knows_watches
+        self._planned: tuple[Action, ...] = ()
+        self._evaluated_at = float("-inf")
+        self.policy = Policy()
+        """The policy in effect; replaced as a whole."""
+        self.configure(config)
 
-    def begin(self, node: Node) -> Policy:
-        """Try to take the locks of the daemons that are known, and wait a moment for that."""
-        if self._locks is not None:
-            self._locks.open(self._wanted(node))
-            self._take_in(self._locks.found)
-        return self.policy
-
-    def configure(self, config: Config) -> Policy:
-        """Go by this configuration from now on."""
+    def configure(self, config: Config) -> None:
+        """Apply a configuration."""
         self._config = config
-        self.policy = self._ordered()
-        return self.policy
+        locks = None if self._locks is None else self._blocks
+        self.policy = replace(policy_of(config), state_lost=self._state_lost, locks=locks)
 
-    def renewed(self, node: Node) -> Node:
-        """Take in what the locks and the state have come to. Return the node with what the state remembers."""
+    def take_locks(self, node: Node) -> None:
+        """Try to take the locks of the known daemons, and wait a moment for the result."""
         if self._locks is not None:
-            self._locks.want(self._wanted(node))
-            self._take_in(self._locks.found)
-        found = None if self._keeper is None else self._keeper.regained()
-        if found is None:
-            return node
-        self._state_lost = not found.whole
-        self.policy = self._ordered()
-        self._log.info("watchdog_state_regained", whole=found.whole)
-        return evaluation.regained(node, found.watches, self._clock.now(), whole=found.whole)
+            self._locks.open(self._lockable(node))
+            self._update_locks(self._locks)
 
-    def _ordered(self) -> Policy:
-        locks = None if self._locks is None else self._found
-        return replace(policy_of(self._config), state_lost=self._state_lost, locks=locks)
+    def evaluate(self, node: Node, *, changed: bool) -> tuple[Node, tuple[Event, ...]]:
+        """Return the node after an evaluation, and its events, which must be reported before `act`.
 
-    def _wanted(self, node: Node) -> Mapping[str, str]:
+        If nothing has `changed`, most calls return the node without an evaluation.
+        """
+        if self._locks is not None:
+            self._locks.want(self._lockable(node))
+            self._update_locks(self._locks)
+        recovered = None if self._keeper is None else self._keeper.regained()
+        if recovered is not None:
+            self._state_lost = not recovered.whole
+            self.configure(self._config)
+            self._log.info("watchdog_state_regained", whole=recovered.whole)
+            node = evaluation.regained(node, recovered.watches, self._clock.now(), whole=recovered.whole)
+        now = self._clock.monotonic()
+        if not changed and now - self._evaluated_at < EVALUATION_SECONDS:
+            return node, ()
+        self._evaluated_at = now
+        at = max(node.at, self._clock.now())
+        node, events, self._planned = evaluation.evaluate(node, self.policy, at=at, chance=self._chance())
+        return node, events
+
+    def act(self, node: Node) -> None:
+        """Start the actions that the last evaluation planned."""
+        planned, self._planned = self._planned, ()
+        for action in planned:
+            if self._runner is not None:
+                self._runner.do(action, node)
+
+    def stop(self) -> None:
+        """Interrupt the actions in progress, and start none."""
+        if self._runner is not None:
+            self._runner.break_off()
+
+    def _lockable(self, node: Node) -> Mapping[str, str]:
         """Return the pipe directories of the daemons for which this exporter is to act."""
         daemons = node.daemons.values()
         return {each.name: each.pipe_directory for each in daemons if self.policy.configured_mode_of(each) is Mode.ACT}
 
-    def _take_in(self, found: Locks) -> None:
-        before, self._found = self._found, found
-        if found is before:
+    def _update_locks(self, locks: ActLocks) -> None:
+        before, self._blocks = self._blocks, locks.found
+        if self._blocks is before:
             return
-        for daemon, block in found.items():
+        for daemon, block in self._blocks.items():
             if block is None and before.get(daemon) is not None:
                 self._log.info("watchdog_may_act", daemon=daemon)
             elif block is not None and block is not before.get(daemon):
                 self._log.warning("watchdog_may_not_act", daemon=daemon, reason=block.value)
-        self.policy = self._ordered()
+        self.configure(self._config)
 
 
-Do = Callable[[Action, Node], None]
+CYCLE_SECONDS = 0.5
+IDLE_CYCLE_SECONDS = 1.0
+IDLE_AFTER_SECONDS = 5.0
+"""The longest wait of a cycle; a longer one if nothing has been new for some time."""
 
-
-class Doer(Protocol):
-    """Carries out what the watchdog decides."""
-
-    def do(self, action: Action, node: Node, /) -> None:
-        """Begin an action, and return at once."""
-
-    def break_off(self) -> None:
-        """Begin nothing more, and break off what is under way."""
-
-
-RESTS_SECONDS = 0.25
-"""How often the node is judged while nothing happens: many daemons with many clients take a millisecond each time."""
-
-
-class Watchdog:
-    """Knows its orders, and who carries out its decisions. To be used by one thread."""
-
-    def __init__(
-        self, policy: Policy, clock: Clock, *, do: Do | None = None, chance: Callable[[], float] = random.random
-    ) -> None:
-        """`do` begins an action, with the node for which it was decided, and returns at once; None: nothing is done.
-
-        `chance` gives numbers from 0 to 1, so that not all nodes restart their daemons at the same moment.
-        """
-        self._orders = policy
-        self._clock = clock
-        self._do = do
-        self._chance = chance
-        self._decided: tuple[Action, ...] = ()
-        self._judged_at = float("-inf")
-
-    def follow(self, policy: Policy) -> None:
-        """These are the orders from now on."""
-        self._orders = policy
-
-    def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
-        """The node as it is judged now, and what there is to tell of that: to be told before anything is done.
-
-        Where there is no `news`, nothing having happened since, it is judged now and then.
-        """
-        now = self._clock.monotonic()
-        if not news and now - self._judged_at < RESTS_SECONDS:
-            return node, ()
-        self._judged_at = now
-        at = max(node.at, self._clock.now())
-        node, events, self._decided = evaluate(node, self._orders, at=at, chance=self._chance())
-        return node, events
-
-    def act(self, node: Node) -> None:
-        """Begin what was decided by the last judgement."""
-        decided, self._decided = self._decided, ()
-        for action in decided:
-            if self._do is not None:
-                self._do(action, node)
-
-
-TICK_SECONDS = 0.5
-REST_SECONDS = 1.0
-RESTS_AFTER_SECONDS = 5.0
-"""How often the cycle turns without news, and how often once nothing has been new for so long."""
-
-MOST_A_TURN = 1000
-"""How many observations are taken in before the watchdog acts and the metrics are published again."""
+MAX_OBSERVATIONS = 1000
+"""Observations of one cycle. The watchdog acts and metrics are published before the rest is reduced."""
 
 
 class Loop:
-    """Turns what the sources see into what the node is, and publishes it."""
+    """Reduces what the collectors return into `node`, and publishes it."""
 
     def __init__(
         self,
@@ -207,143 +189,119 @@ class Loop:
         *,
         inbox: Inbox,
         clock: Clock,
-        rhythm: PollIntervals,
+        intervals: PollIntervals,
         publish: Callable[[Node], None],
         record: Callable[[Observation], None] | None = None,
-        told: Callable[[Node, Sequence[Event]], None] | None = None,
-        turned: Callable[[], None] | None = None,
+        on_events: Callable[[Node, Sequence[Event]], None] | None = None,
+        on_cycle: Callable[[], None] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """`publish` gets every new node, `record` every observation; `turned` is told of each completed cycle.
-
-        `told` gets the node of every cycle, published or not, and what has happened in it; only then the watchdog acts.
-        """
+        """`record` gets each observation. `on_events` gets the events of each cycle before the watchdog acts."""
         self.node = node
+        self.intervals = intervals
         self._pool = pool
         self._inbox = inbox
         self._clock = clock
-        self._rhythm = rhythm
         self._publish = publish
         self._record = record
-        self._told = told
-        self._turned = turned
+        self._on_events = on_events
+        self._on_cycle = on_cycle
         self._watchdog = watchdog
         self._log = EventLog(clock)
-        self._pace = PublishThrottle(clock.monotonic())
-        self._unpublished = self._grave = self._behind = False
-        self._news_at = clock.monotonic()
-        self._attended: Node | None = None
+        self._throttle = PublishThrottle(clock.monotonic())
+        self._changed = self._urgent = self._inbox_left = False
+        self._changed_at = clock.monotonic()
+        self._requested_for: Node | None = None
 
-    def tell(self, seen: Sequence[Observation], rhythm: PollIntervals) -> None:
-        """Take in what was not seen but said: a new configuration, and with it a new rhythm."""
-        self._rhythm = rhythm
-        self._inbox.put(tuple(seen))
+    def put(self, *observations: Observation) -> None:
+        """Add observations, and end the wait of the cycle. Any thread and any signal handler can call this."""
+        self._inbox.put(observations)
 
-    def hear(self, said: Observation) -> None:
-        """Take in what an operator has said. To be used by any thread."""
-        self._inbox.put((said,))
-
-    def wake(self) -> None:
-        """End the wait for news, if there is one. A signal handler may call this."""
-        self._inbox.put(())
-
-    def run(self, keep_on: Callable[[], bool]) -> None:
-        """Cycle until told to stop."""
+    def run(self, proceed: Callable[[], bool]) -> None:
+        """Run cycles as long as `proceed` returns true."""
         self._pool.update(self.node)
         self._pool.open()
         try:
-            while keep_on():
-                self.once(self._patience())
+            while proceed():
+                self.once(self.timeout())
         finally:
             self._log.summarize(force=True)
             self._pool.close(timeout=1.0)
 
+    def timeout(self) -> float:
+        """Return how many seconds the next cycle can wait for observations."""
+        now = self._clock.monotonic()
+        longest = IDLE_CYCLE_SECONDS if now - self._changed_at >= IDLE_AFTER_SECONDS else CYCLE_SECONDS
+        return min(longest, self._throttle.wait(now, changed=self._changed, urgent=self._urgent))
+
     def once(self, timeout: float) -> tuple[Event, ...]:
-        """One cycle, which waits up to `timeout` seconds for something to be seen."""
-        # Asked before the inbox is emptied: whoever is idle by then has put all that it saw into it.
+        """Run one cycle, which waits up to `timeout` seconds for observations."""
+        # Read before the inbox: all observations of a poller that is idle now are in the inbox already.
         idle = self._pool.idle()
-        seen = [*self._seen(timeout), *self._pool.uneventful(), *self._pool.timeout_reports()]
-        accounted = self._account(sorted(seen, key=lambda each: each.at))
-        events = (*accounted, *self._judge(news=bool(accounted)))
+        observations = [*self._receive(timeout), *self._pool.uneventful(), *self._pool.timeout_reports()]
+        events = self._reduce(sorted(observations, key=lambda each: each.at))
+        if self._watchdog is not None:
+            self.node, evaluated = self._watchdog.evaluate(self.node, changed=bool(events))
+            events = (*events, *evaluated)
         for event in events:
             self._log.event(event)
         self._log.summarize()
-        if self._told is not None:
-            self._told(self.node, events)
+        if self._on_events is not None:
+            self._on_events(self.node, events)
         if self._watchdog is not None:
             self._watchdog.act(self.node)
-        # An answer may be among what is left.
-        self._direct(() if self._behind else idle)
-        if events or any(map(_is_news, seen)):
-            self._unpublished, self._news_at = True, self._clock.monotonic()
-        self._grave = self._grave or any(event.urgent for event in events)
+        # A reply can be among the observations that are still in the inbox.
+        self._request(() if self._inbox_left else idle)
+        if events or any(not isinstance(each, SourceReading) or each.problem is not None for each in observations):
+            self._changed, self._changed_at = True, self._clock.monotonic()
+        self._urgent = self._urgent or any(event.urgent for event in events)
         self._publish_if_due()
-        if self._turned is not None:
-            self._turned()
+        if self._on_cycle is not None:
+            self._on_cycle()
         return events
 
-    def _seen(self, timeout: float) -> Iterable[Observation]:
-        seen: list[Observation] = []
+    def _receive(self, timeout: float) -> Sequence[Observation]:
+        received: list[Observation] = []
         left = 0
         with contextlib.suppress(queue.Empty):
-            seen.extend(self._inbox.get(timeout=timeout))
-            # As much as is there now: whoever goes on filling it must not hold up the cycle. What is then left waits
-            # for the next turn, which comes at once.
+            received.extend(self._inbox.get(timeout=timeout))
+            # No more than what is there now, so that a collector that fills the inbox does not delay the cycle.
             left = self._inbox.qsize()
-            while left and len(seen) < MOST_A_TURN:
-                seen.extend(self._inbox.get_nowait())
+            while left and len(received) < MAX_OBSERVATIONS:
+                received.extend(self._inbox.get_nowait())
                 left -= 1
-        self._behind = left > 0
-        return seen
+        self._inbox_left = left > 0
+        return received
 
-    def _account(self, seen: list[Observation]) -> tuple[Event, ...]:
+    def _reduce(self, observations: Sequence[Observation]) -> tuple[Event, ...]:
         events: list[Event] = []
-        for each in seen:
+        for each in observations:
             if self._record is not None:
                 self._record(each)
             before = self.node
-            self.node, told = reduce(before, each)
-            events.extend(told)
+            self.node, new = reduce(before, each)
+            events.extend(new)
             if isinstance(each, SourceReading):
                 self._log.source(each, before, self.node)
         return tuple(events)
 
-    def _judge(self, *, news: bool) -> tuple[Event, ...]:
-        if self._watchdog is None:
-            return ()
-        self.node, events = self._watchdog.judge(self.node, news=news)
-        return events
-
-    def _patience(self) -> float:
-        """How long the next cycle may wait: what is news already is not to wait for more."""
-        now = self._clock.monotonic()
-        rests = now - self._news_at >= RESTS_AFTER_SECONDS
-        return min(REST_SECONDS if rests else TICK_SECONDS, self._to_wait(now))
-
-    def _to_wait(self, now: float) -> float:
-        return self._pace.wait(now, news=self._unpublished, grave=self._grave)
-
     def _publish_if_due(self) -> None:
         began = self._clock.monotonic()
-        if self._to_wait(began) == 0:
+        if self._throttle.wait(began, changed=self._changed, urgent=self._urgent) == 0:
             self._publish(self.node)
-            self._pace.published(began, self._clock.monotonic())
-            self._unpublished = self._grave = False
+            self._throttle.published(began, self._clock.monotonic())
+            self._changed = self._urgent = False
 
-    def _direct(self, idle: Sequence[tuple[str, ControlPoller]]) -> None:
-        """Tell the sources where to look next; ask those daemons whose last answers are all known."""
-        if self.node is not self._attended:
-            self._attended = self.node
+    def _request(self, idle: Sequence[tuple[str, ControlPoller]]) -> None:
+        """Tell the collectors what to read next, and query idle daemons if a query is due."""
+        if self.node is not self._requested_for:
+            self._requested_for = self.node
             self._pool.update(self.node)
         now = replace(self.node, at=max(self.node.at, self._clock.now()))
         for name, poller in idle:
-            commands = poll_schedule.commands(now, name, self._rhythm) if name in now.daemons else ()
+            commands = poll_schedule.commands(now, name, self.intervals) if name in now.daemons else ()
             if commands:
                 poller.ask(commands, now.daemons[name])
         nvml = self._pool.nvml
-        if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self._rhythm):
+        if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self.intervals):
             nvml.trigger()
-
-
-def _is_news(seen: Observation) -> bool:
-    return not isinstance(seen, SourceReading) or seen.problem is not None

@@ -1,17 +1,15 @@
-"""One collection of everything, for `status` without a service."""
+"""One collection of everything, for `status` without a service and for `doctor`."""
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from exporter.app import Assembly
+from exporter.app import DISCOVERY, PROCESS, UNITS, Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.control import ControlClient
-from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
-from exporter.collectors.processes import Pods, Processes
+from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_all_within, collect_within
-from exporter.collectors.units import Units
 from exporter.config.settings import Config
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
@@ -26,114 +24,102 @@ from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.processes import nameless_pods
 from exporter.state.reducer import LOGS, reduce
 
-MOST_ROUNDS = 4
-"""Rounds of questions, each of which may lead to the next: which servers, in what state, with which clients."""
+MAX_ROUNDS = 4
+"""Rounds of queries to a daemon. Each reply can lead to another query: servers, their states, their clients."""
 
-
-LOOKS_TO_FIND = 2
-"""A daemon that no pid file names is found by the second look (`Finder`)."""
+DISCOVERY_ROUNDS = 2
+"""`Discovery` reports a daemon without a pid file only if it finds the daemon twice."""
 
 
 class OneShot:
-    """Looks with each source in turn, and takes in what it sees."""
+    """Runs collectors one after the other, and reduces what they return into `node`."""
 
     def __init__(self, node: Node, clock: Clock, *, deadline: float, wait: Callable[[float], object]) -> None:
-        """A look that takes longer than `deadline` seconds is given up; `wait` sleeps."""
+        """Abandon a collection after `deadline` seconds; `wait` sleeps."""
         self.node = node
         self._clock = clock
         self._deadline = deadline
         self._wait = wait
 
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
-        """Look with one source; `daemon` is the one that it is for, where each has its own."""
+        """Run one collector. `daemon` is the daemon that it is for, if each daemon has one."""
         began = self._clock.monotonic()
-        self._take(name, collect_within(self._deadline, collect), began, daemon)
+        self._reduce(name, collect_within(self._deadline, collect), began, daemon)
 
-    def collect_each(self, name: str, collects: Mapping[str, Callable[[], Reading]]) -> None:
-        """Look at all these daemons at the same time, with a source that each has for itself."""
+    def collect_each(self, name: str, collectors: Mapping[str, Callable[[], Reading]]) -> None:
+        """Run the collectors of these daemons at the same time."""
         began = self._clock.monotonic()
-        for daemon, reading in collect_all_within(self._deadline, collects, self._clock.monotonic).items():
-            self._take(name, reading, began, daemon)
+        for daemon, reading in collect_all_within(self._deadline, collectors, self._clock.monotonic).items():
+            self._reduce(name, reading, began, daemon)
 
-    def _take(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:
-        told = SourceReading(
+    def collect_processes(self, processes: Processes) -> None:
+        """Read the identities of the processes that the node refers to."""
+        processes.watch(poll_schedule.watched(self.node))
+        self.collect(PROCESS, processes.collect)
+
+    def query_all(self, clients: Iterable[ControlClient], processes: Processes) -> None:
+        """Query the daemons until no reply leads to another query."""
+        for client in clients:
+            for _ in range(MAX_ROUNDS):
+                self._collect_health(processes)
+                commands = poll_schedule.commands(self.node, client.daemon, PollIntervals())
+                if commands:
+                    self.query(client, commands)
+            # One query without a reply, or one refusal, proves nothing. A second one does.
+            daemon = self.node.daemons[client.daemon]
+            if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
+                self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
+                self.query(client, (LIST_SERVERS,))
+                self._collect_health(processes)
+
+    def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
+        """Query one daemon."""
+        daemon = self.node.daemons[client.daemon]
+        client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        self.collect(CONTROL, client.collect, client.daemon)
+
+    def _collect_health(self, processes: Processes) -> None:
+        processes.witnesses.want(poll_schedule.witnesses_wanted(self.node))
+        self.collect(PROCESS, processes.collect)
+
+    def _reduce(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:
+        collected = SourceReading(
             at=self._clock.now(),
             name=name,
             seconds=self._clock.monotonic() - began,
             problem=reading.problem,
             daemon=daemon,
         )
-        for seen in (*reading.observations, told):
-            self.node, _ = reduce(self.node, seen)
-
-    def find(self, discovery: Discovery | None, units: Units) -> None:
-        """Find the daemons: those that run, and those that should."""
-        if discovery is not None:
-            for _ in range(LOOKS_TO_FIND):
-                self.collect("finder", discovery.collect)
-            self.collect("units", units.collect)
-
-    def ask(self, clients: Iterable[ControlClient], processes: Processes) -> None:
-        """Ask the control daemons, as long as an answer raises a question; of servers that were stopped, none."""
-        for client in clients:
-            for _ in range(MOST_ROUNDS):
-                self._hear_witnesses(processes)
-                commands = poll_schedule.commands(self.node, client.daemon, PollIntervals())
-                if commands:
-                    self._ask(client, commands)
-            self._make_sure(client, processes)
-
-    def _make_sure(self, client: ControlClient, processes: Processes) -> None:
-        """One silence, or refusal, is no verdict; a second one, a little later, is."""
-        daemon = self.node.daemons[client.daemon]
-        if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
-            self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
-            self._ask(client, (LIST_SERVERS,))
-            self._hear_witnesses(processes)
-
-    def _hear_witnesses(self, processes: Processes) -> None:
-        processes.witnesses.want(poll_schedule.witnesses_wanted(self.node))
-        self.collect("process", processes.collect)
-
-    def _ask(self, client: ControlClient, commands: tuple[str, ...]) -> None:
-        daemon = self.node.daemons[client.daemon]
-        client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
-        self.collect(CONTROL, client.collect, client.daemon)
-
-    def watch(self, processes: Processes, pods: Pods | None) -> None:
-        """Read who everybody is, and what their pods are called."""
-        processes.watch(poll_schedule.watched(self.node))
-        self.collect("process", processes.collect)
-        if pods is None:
-            return
-        pods.watch(nameless_pods(self.node))
-        for seen in pods.collect().observations:
-            self.node, _ = reduce(self.node, seen)
-
-    def look_at_strangers(self, collect: Callable[[], Reading], clients: Iterable[ControlClient]) -> None:
-        """Where a process may bypass MPS, a second look tells, and a list that is younger than the first."""
-        if any(gpu.strangers for gpu in self.node.gpus.values()):
-            for client in clients:
-                self._ask(client, (LIST_SERVERS,))
-            self._wait(BYPASSING_AFTER_SECONDS)
-            self.collect(NVML, collect)
+        for observation in (*reading.observations, collected):
+            self.node, _ = reduce(self.node, observation)
 
 
 def collect_once(config: Config) -> Node:
-    """Look once with the sources that the configuration asks for."""
-    clock = SystemClock()
+    """Collect once with the collectors that the configuration requires."""
+    clock, wait = SystemClock(), threading.Event().wait
     with contextlib.closing(Assembly(config, clock, Inbox(), process_wait=0.0)) as assembly:
-        glance = OneShot(header_of(config).node(), clock, deadline=assembly.ask_deadline, wait=threading.Event().wait)
-        glance.find(assembly.discovery, assembly.units)
-        locations = assembly.location_registry.locate(glance.node.daemons)
-        control = [assembly.control_client(location) for location in locations.values()]
+        one_shot = OneShot(header_of(config).node(), clock, deadline=assembly.control_deadline, wait=wait)
+        if assembly.discovery is not None:
+            for _ in range(DISCOVERY_ROUNDS):
+                one_shot.collect(DISCOVERY, assembly.discovery.collect)
+            one_shot.collect(UNITS, assembly.units.collect)
+        locations = assembly.locations.locate(one_shot.node.daemons)
+        clients = [assembly.control_client(location) for location in locations.values()]
         logs = {name: DaemonLogs(location, clock) for name, location in locations.items() if location.logs}
-        glance.collect_each(LOGS, {name: each.collect for name, each in logs.items()})
-        glance.watch(assembly.processes, assembly.pods)
-        glance.ask(control, assembly.processes)
-        glance.collect(NVML, assembly.collect_gpus)
-        # Of whose limits to ask is known only when the GPUs are.
-        glance.ask(control, assembly.processes)
-        glance.watch(assembly.processes, assembly.pods)
-        glance.look_at_strangers(assembly.collect_gpus, control)
-        return glance.node
+        one_shot.collect_each(LOGS, {name: each.collect for name, each in logs.items()})
+        one_shot.collect_processes(assembly.processes)
+        one_shot.query_all(clients, assembly.processes)
+        one_shot.collect(NVML, assembly.collect_gpus)
+        # The limits that daemons are asked for depend on the GPUs.
+        one_shot.query_all(clients, assembly.processes)
+        one_shot.collect_processes(assembly.processes)
+        assembly.pods.watch(nameless_pods(one_shot.node))
+        for observation in assembly.pods.collect().observations:
+            one_shot.node, _ = reduce(one_shot.node, observation)
+        # A process bypasses MPS if a later list of clients does not contain it either.
+        if any(gpu.strangers for gpu in one_shot.node.gpus.values()):
+            for client in clients:
+                one_shot.query(client, (LIST_SERVERS,))
+            wait(BYPASSING_AFTER_SECONDS)
+            one_shot.collect(NVML, assembly.collect_gpus)
+        return one_shot.node

@@ -1,4 +1,4 @@
-"""The service: the loop, the web server, the service socket and systemd notification."""
+"""The service: the loop, the web server, the service socket, systemd notification and signals."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from exporter.collectors.thread import Inbox
 from exporter.config.reload import Reloader
 from exporter.config.settings import Config
 from exporter.history import History, Keeper
-from exporter.loop import Authority, Doer, Loop, Watchdog
+from exporter.loop import Loop, Runner, Watchdog
 from exporter.metrics.catalogue import Made, NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.daemon import NamedBy
@@ -44,83 +44,80 @@ from exporter.web.pages import Runbooks, Site
 from exporter.web.server import WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
+HEALTHY_SECONDS = 30.0
+"""The main loop runs at least once a second. If it has not run for this long, it has stopped."""
+
+PAUSE_SECONDS = 15.0
+"""How long `pause` waits until a call into the driver returns."""
+
 
 class Notifier:
-    """Speaks to the service manager; says nothing where there is none."""
+    """Sends the state of the service to systemd (sd_notify(3)), if systemd started it."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
-        """Takes the socket out of the environment: no child is to speak for the service."""
+        """Remove the socket from the environment, so that no child process can send for the service."""
         path = environment.pop("NOTIFY_SOCKET", "")
         self._address = "\0" + path[1:] if path.startswith("@") else path
 
     def ready(self) -> None:
-        """The first cycle is complete, or a reload."""
+        """Report that the first cycle, or a reload, is complete."""
         self._send("READY=1")
 
     def reloading(self, monotonic: float) -> None:
-        """The configuration is read anew, from this time of CLOCK_MONOTONIC on; `ready` when that is done."""
+        """Report that a reload began at this time of CLOCK_MONOTONIC. Call `ready` at its end."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic * 1e6:.0f}")
 
     def alive(self, status: Callable[[], str]) -> None:
-        """Another cycle is complete; `status` makes a line for a person, if the service manager listens."""
+        """Report a complete cycle. `status` returns a line of text, and is called only if systemd gets it."""
         if self._address:
             self._send("WATCHDOG=1", f"STATUS={status()}")
 
     def stopping(self) -> None:
-        """The service ends."""
+        """Report that the service stops."""
         self._send("STOPPING=1")
 
     def _send(self, *fields: str) -> None:
         if not self._address:
             return
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel,
-        ):
-            # A manager that does not listen must hold nobody up.
-            channel.setblocking(False)
-            channel.sendto("\n".join(fields).encode(), self._address)
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
+            # If systemd does not read, the message is lost, and the loop does not wait.
+            connection.setblocking(False)
+            connection.sendto("\n".join(fields).encode(), self._address)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """To end (SIGTERM, SIGINT), and to read the configuration anew (SIGHUP)."""
+class Signals:
+    """Signals that were received: to stop (SIGTERM, SIGINT), and to reload the configuration (SIGHUP)."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     reload: threading.Event = field(default_factory=threading.Event)
 
 
 @contextlib.contextmanager
-def wishes(*, reloads: bool = False, heard: Callable[[], object] = lambda: None) -> Iterator[Wishes]:
-    """Hear signals, until they mean again what they meant before. Who does not reload ends with its terminal.
+def handle_signals(wake: Callable[[], object], *, reloads: bool = False) -> Iterator[Signals]:
+    """Receive signals until the end of the block. Without `reloads`, SIGHUP means to stop.
 
-    `heard` is called after each signal, in the main thread, so that what waits there need not wait on.
+    `wake` is called in the main thread after each signal. It ends a wait there.
     """
-    told = Wishes()
-    meant = {signal.SIGTERM: told.stop, signal.SIGINT: told.stop}
-    meant[signal.SIGHUP] = told.reload if reloads else told.stop
+    signals = Signals()
+    events = {signal.SIGTERM: signals.stop, signal.SIGINT: signals.stop}
+    events[signal.SIGHUP] = signals.reload if reloads else signals.stop
 
-    def hear(number: int, _frame: object) -> None:
-        meant[signal.Signals(number)].set()
-        heard()
+    def receive(number: int, _frame: object) -> None:
+        events[signal.Signals(number)].set()
+        wake()
 
-    before = {each: signal.signal(each, hear) for each in meant}
+    before = {each: signal.signal(each, receive) for each in events}
     try:
-        yield told
+        yield signals
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
-HEALTHY_SECONDS = 30.0
-"""The cycle turns at least once a second; after this long without a turn it has stopped."""
-
-PAUSE_SECONDS = 15.0
-"""How long `pause` waits for a call into the driver that is under way."""
-
-
 class Service:
-    """Serves what a lookout sees, until it is told to stop."""
+    """Runs the loop and serves its results, until a signal stops it."""
 
     def __init__(
         self,
@@ -133,116 +130,93 @@ class Service:
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
         history: History | None = None,
-        writer: Keeper | None = None,
-        hands: Doer | None = None,
+        keeper: Keeper | None = None,
+        runner: Runner | None = None,
         locks: ActLocks | None = None,
         stderr: log.BackgroundStream | None = None,
     ) -> None:
-        """`reloader` reads the configuration anew, `driver` is what can be paused, and `writer` keeps what happens.
+        """Without `driver`, as in the demo, there is no service socket. `stderr` is the stream of the log.
 
-        `hands` do as the watchdog decides, for daemons whose lock is held. A demo has no driver and needs no `locks`.
-        `history` is what is known from before. `stderr` takes the exporter's own log.
+        `history` has the incidents and events of previous runs. `runner` acts for daemons whose lock is held, and for
+        all daemons if there are no `locks`.
         """
         self._config = config
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
-        self._hands = hands
         self._stderr = stderr
-        self._writer = writer
+        self._keeper = keeper
         self._pool = pool
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
-        self._itself = ProcessCollector(registry=None)
+        self._process_metrics = ProcessCollector(registry=None)
         self._made: Made = {}
         self._notifier = Notifier(os.environ)
         self._log = structlog.get_logger()
         self._paused = False
         self._ready = False
-        self._host = os.uname().nodename
         self._accept_failures = {name: AcceptFailures(name) for name in ("web", "service_socket")}
-        self._turned_at = clock.monotonic()
-        self._authority = Authority(config, clock, locks=locks, keeper=writer)
-        self._watchdog = Watchdog(self._authority.policy, clock, do=None if hands is None else hands.do)
-        self._cycle = Loop(
+        self._cycle_ended_at = clock.monotonic()
+        self._watchdog = Watchdog(config, clock, runner=runner, locks=locks, keeper=keeper)
+        self.loop = Loop(
             node,
             pool,
             inbox=inbox,
             clock=clock,
-            rhythm=config.constants.intervals,
+            intervals=config.constants.intervals,
             publish=self._publish,
-            told=self._keep,
-            turned=self._turned,
+            on_events=self._store,
+            on_cycle=self._end_cycle,
             watchdog=self._watchdog,
         )
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. ConfigError and ListenError come at once."""
+        """Serve until SIGTERM or SIGINT. ConfigError and ListenError are raised before the first cycle."""
         keep_capabilities_from_children()
-        web = self._web()
-        self._watchdog.follow(self._authority.begin(self._cycle.node))
-        with wishes(reloads=self._reloader is not None, heard=self._cycle.wake) as told, self._answering():
+        web = self._web_server()
+        self._watchdog.take_locks(self.loop.node)
+        with handle_signals(self.loop.put, reloads=self._reloader is not None) as signals, self.service_socket():
             web.open()
             for origin in web.origins:
                 self._log.info("serving", metrics=f"{origin}{self._config.telemetry_path}")
-            self._cycle.run(lambda: self._goes_on(told))
+            self.loop.run(lambda: self.proceed(signals))
             self._notifier.stopping()
             web.close()
 
-    def _web(self) -> WebServer:
-        config = self._config
-        api = Api(self._history, now=self._clock.now, address_of=self._address_of)
-        site = Site(
-            self._exposition,
-            healthy=lambda: self._still_for() < HEALTHY_SECONDS,
-            status=lambda: status_text.status_table(self._cycle.node, self._authority.policy),
-            page_data=self._sight,
-            monotonic=self._clock.monotonic,
-            telemetry_path=config.telemetry_path,
-            extra_routes={**api.routes, **Runbooks.installed().routes},
-        )
-        security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
-        listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
-        failures = self._accept_failures["web"]
-        return WebServer(
-            site, () if listeners else config.listen, security, config.max_requests, listeners, failures=failures
-        )
-
-    def _sight(self) -> StatusInput:
-        still_for = self._still_for()
-        return StatusInput(
-            node=self._cycle.node,
-            at=self._clock.now(),
-            host=self._host,
-            incidents=self._history.incidents,
-            events=self._history.events,
-            policy=self._authority.policy,
-            stalled_seconds=None if still_for < HEALTHY_SECONDS else still_for,
-        )
-
-    def _answering(self) -> contextlib.AbstractContextManager[object]:
-        """The service socket, open; none where there is nothing to be told."""
+    def service_socket(self) -> contextlib.AbstractContextManager[object]:
+        """Open the service socket, and return it as a context manager."""
         if self._driver is None:
             return contextlib.nullcontext()
         commands: Commands = {
-            "status": self._status,
+            "status": self.status,
             "incidents": self._incidents,
             "pause": self._pause,
             "resume": self._resume,
         }
-        socket = ServiceSocket(self._config.runtime_directory, commands, self._accept_failures["service_socket"])
-        socket.open()
-        return contextlib.closing(socket)
+        opened = ServiceSocket(self._config.runtime_directory, commands, self._accept_failures["service_socket"])
+        opened.open()
+        return contextlib.closing(opened)
 
-    def _still_for(self) -> float:
-        """How many seconds ago the cycle turned last."""
-        return self._clock.monotonic() - self._turned_at
+    def proceed(self, signals: Signals) -> bool:
+        """Do what signals request, and return whether the loop continues."""
+        if signals.reload.is_set():
+            signals.reload.clear()
+            self._notifier.reloading(self._clock.monotonic())
+            self._reload()
+            if self._ready:
+                self._notifier.ready()
+        stops = signals.stop.is_set()
+        if stops:
+            # Before the service waits for any thread: each wait has its own timeout.
+            self._watchdog.stop()
+        return not stops
 
-    def _status(self, **asked: Any) -> Mapping[str, Any]:
-        return self._stood_still() or status_text.status_answer(self._cycle.node, self._authority.policy, **asked)
+    def status(self, **options: Any) -> Mapping[str, Any]:
+        """Answer the command `status`."""
+        return self._stalled_problem() or status_text.status_answer(self.loop.node, self._watchdog.policy, **options)
 
     def _incidents(self, *, as_json: bool, width: int | None = None, **wanted: Any) -> Mapping[str, Any]:
-        return self._stood_still() or objects.incidents_answer(
+        return self._stalled_problem() or objects.incidents_answer(
             self._history.incidents,
             IncidentFilter(**wanted),
             as_json=as_json,
@@ -251,26 +225,16 @@ class Service:
             width=width,
         )
 
-    def _stood_still(self) -> Mapping[str, Any] | None:
-        """What is told instead of old news."""
-        still_for = self._still_for()
-        if still_for < HEALTHY_SECONDS:
-            return None
-        return {"problem": f"the cycle has stood still for {still_for:.0f} s: nothing that it knows is current"}
-
-    def _address_of(self, daemon: str) -> Address | None:
-        return address_of(self._cycle.node, daemon, self._authority.policy)
-
     def _pause(self) -> Mapping[str, Any]:
-        """Let go of the driver, so that its modules can be unloaded and GPUs reset."""
+        """Close the driver, so that its modules can be unloaded and GPUs can be reset."""
         before, self._paused = self._paused, True
         self._log.info("paused")
         if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
-            return {"problem": "a call into the driver hangs; its handles are let go of as soon as it returns"}
+            return {"problem": "a call into the driver hangs; the exporter closes the driver when it returns"}
         return remedy.pause_answer(before=before)
 
-    def _resume(self, daemon: object = None) -> Mapping[str, Any]:
-        """Take up the driver again; or let a `daemon` be restarted again that was not to be any more."""
+    def _resume(self, daemon: str | None = None) -> Mapping[str, Any]:
+        """Open the driver again, or permit restarts of one daemon again."""
         if daemon is not None:
             return self._resume_daemon(daemon)
         before, self._paused = self._paused, False
@@ -278,97 +242,120 @@ class Service:
             self._log.info("resumed")
         if self._driver is not None:
             self._driver.resume()
-        return remedy.resume_answer(self._cycle.node, before=before)
+        return remedy.resume_answer(self.loop.node, before=before)
 
-    def _resume_daemon(self, wanted: object) -> Mapping[str, Any]:
-        watched = sorted(daemon.name for daemon in self._cycle.node.daemons.values() if daemon.declared.expected)
-        daemon = next((name for name in watched if name == wanted), None)
-        if daemon is None:
-            there = ", ".join(map(printable, watched)) or "none"
-            return {"problem": f"no daemon {printable(str(wanted))} is watched here; there are: {there}"}
-        watch = self._cycle.node.watches.get(daemon, WatchdogState())
-        self._cycle.hear(Resumed(at=self._clock.now(), daemon=daemon))
+    def _resume_daemon(self, daemon: str) -> Mapping[str, Any]:
+        expected = sorted(each.name for each in self.loop.node.daemons.values() if each.declared.expected)
+        if daemon not in expected:
+            names = ", ".join(map(printable, expected)) or "none"
+            return {"problem": f"{printable(str(daemon))} is not an expected daemon; the expected daemons are: {names}"}
+        watch = self.loop.node.watches.get(daemon, WatchdogState())
+        self.loop.put(Resumed(at=self._clock.now(), daemon=daemon))
         self._log.info("resumed", daemon=daemon)
         return remedy.resume_daemon_answer(daemon, watch)
 
-    def _goes_on(self, told: Wishes) -> bool:
-        if told.reload.is_set():
-            told.reload.clear()
-            self._notifier.reloading(self._clock.monotonic())
-            self._reload()
-            if self._ready:
-                self._notifier.ready()
-        stops = told.stop.is_set()
-        if stops and self._hands is not None:
-            # Before anybody is waited for: each is given up after a time of its own.
-            self._hands.break_off()
-        return not stops
+    def _stalled_problem(self) -> Mapping[str, Any] | None:
+        """Return the answer to each query if the main loop has stopped."""
+        seconds = self._stalled_seconds()
+        if seconds is None:
+            return None
+        return {"problem": f"the main loop has not run for {seconds:.0f} s, so its data is out of date"}
+
+    def _stalled_seconds(self) -> float | None:
+        """Return how long ago the last cycle ended, None if the main loop is healthy."""
+        seconds = self._clock.monotonic() - self._cycle_ended_at
+        return None if seconds < HEALTHY_SECONDS else seconds
+
+    def _address_of(self, daemon: str) -> Address | None:
+        return address_of(self.loop.node, daemon, self._watchdog.policy)
+
+    def _web_server(self) -> WebServer:
+        config, host = self._config, os.uname().nodename
+        api = Api(self._history, now=self._clock.now, address_of=self._address_of)
+        site = Site(
+            self._exposition,
+            healthy=lambda: self._stalled_seconds() is None,
+            status=lambda: status_text.status_table(self.loop.node, self._watchdog.policy),
+            page_data=lambda: StatusInput(
+                node=self.loop.node,
+                at=self._clock.now(),
+                host=host,
+                incidents=self._history.incidents,
+                events=self._history.events,
+                policy=self._watchdog.policy,
+                stalled_seconds=self._stalled_seconds(),
+            ),
+            monotonic=self._clock.monotonic,
+            telemetry_path=config.telemetry_path,
+            extra_routes={**api.routes, **Runbooks.installed().routes},
+        )
+        security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
+        listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
+        listen, failures = () if listeners else config.listen, self._accept_failures["web"]
+        return WebServer(site, listen, security, config.max_requests, listeners, failures=failures)
 
     def _reload(self) -> None:
         if self._reloader is None:
             return
         before, reloaded = self._config, self._reloader.reload()
         if reloaded.problem is not None:
-            self._log.error("reload_failed", problem=reloaded.problem, now="what was in force stays so")
+            self._log.error("reload_failed", problem=reloaded.problem, now="the previous configuration stays in effect")
         else:
             self._log.info("reloaded", needs_restart=list(reloaded.unchanged))
         self._config = after = reloaded.config
         log.configure(after.log_level, after.log_format, sys.stderr)
-        self._watchdog.follow(self._authority.configure(after))
-        self._cycle.tell(_named(before, after, self._clock.now()), after.constants.intervals)
+        self._watchdog.configure(after)
+        self.loop.intervals = after.constants.intervals
+        self.loop.put(*configured_daemons(before, after, self._clock.now()))
         self._pool.trigger_all()
 
-    def _keep(self, node: Node, events: Sequence[Event]) -> None:
+    def _store(self, node: Node, events: Sequence[Event]) -> None:
         self._history.take(node, events)
-        if self._writer is not None:
-            self._writer.take(node, events)
+        if self._keeper is not None:
+            self._keeper.take(node, events)
 
     def _publish(self, node: Node) -> None:
-        config = self._config
         view = View(
             node,
-            config.client_min_age,
+            self._config.client_min_age,
             self._clock.step(),
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
-            history=None if self._writer is None else self._writer.status,
+            history=None if self._keeper is None else self._keeper.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,
-            policy=self._authority.policy,
-            ledger=None if self._writer is None else self._writer.ledger,
+            policy=self._watchdog.policy,
+            ledger=None if self._keeper is None else self._keeper.ledger,
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
-        self._exposition.publish(NodeCollector(view, beside=self._itself, made=self._made))
+        self._exposition.publish(NodeCollector(view, beside=self._process_metrics, made=self._made))
 
-    def _turned(self) -> None:
-        self._turned_at = self._clock.monotonic()
-        self._cycle.node = self._authority.renewed(self._cycle.node)
-        self._watchdog.follow(self._authority.policy)
-        if self._cycle.node.sources and not self._ready:
+    def _end_cycle(self) -> None:
+        self._cycle_ended_at = self._clock.monotonic()
+        if self.loop.node.sources and not self._ready:
             self._ready = True
             self._notifier.ready()
-        self._notifier.alive(lambda: status_text.summary_line(self._cycle.node, self._authority.policy))
+        self._notifier.alive(lambda: status_text.summary_line(self.loop.node, self._watchdog.policy))
 
 
-def _named(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
-    """The daemons that the configuration names, and those that it names no more, under whatever name."""
-    named = [(daemon, True, NamedBy.CONFIGURATION) for daemon in after.daemons]
+def configured_daemons(before: Config, after: Config, at: float) -> Sequence[DaemonFound]:
+    """Return observations of the configured daemons, and of those that a reload removes from the configuration.
+
+    A daemon that has only another name is not removed.
+    """
     names = {daemon.name for daemon in after.daemons}
     directories = {daemon.pipe_directory for daemon in after.daemons}
-    dropped = [
-        (daemon, False, NamedBy.DISCOVERED)
-        for daemon in before.daemons
-        if daemon.name not in names and daemon.pipe_directory not in directories
-    ]
+    removed = [each for each in before.daemons if each.name not in names and each.pipe_directory not in directories]
     return [
         DaemonFound(
             at=at,
             daemon=daemon.name,
             pipe_directory=str(daemon.pipe_directory),
             log_directory=str(daemon.log_directory),
-            expected=is_expected,
+            expected=by is NamedBy.CONFIGURATION,
             unit=daemon.unit,
             owner=daemon.owner,
             by=by,
         )
-        for daemon, is_expected, by in (*dropped, *named)
+        for daemons, by in ((removed, NamedBy.DISCOVERED), (after.daemons, NamedBy.CONFIGURATION))
+        for daemon in daemons
     ]

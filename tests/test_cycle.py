@@ -14,7 +14,8 @@ from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.loop import MOST_A_TURN, REST_SECONDS, RESTS_AFTER_SECONDS, TICK_SECONDS, Loop, Watchdog
+from exporter.config.settings import Config
+from exporter.loop import CYCLE_SECONDS, IDLE_AFTER_SECONDS, IDLE_CYCLE_SECONDS, MAX_OBSERVATIONS, Loop, Watchdog
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.action import ActionResult
@@ -26,7 +27,6 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.watchdog import Condition
 from exporter.view import View
-from exporter.watchdog.context import Policy
 
 from .builders import FAULT_BLOCK, SERVER, active, server_log, status
 from .clocks import FrozenClock, HandClock
@@ -67,7 +67,7 @@ class Turning:
     def cycle(
         self,
         record: Callable[[Observation], None] | None = None,
-        told: Callable[[Node, Sequence[Event]], None] | None = None,
+        on_events: Callable[[Node, Sequence[Event]], None] | None = None,
         watchdog: Watchdog | None = None,
     ) -> Loop:
         """The cycle, begun."""
@@ -88,11 +88,11 @@ class Turning:
             pool,
             inbox=self.inbox,
             clock=self.clock,
-            rhythm=PollIntervals(),
+            intervals=PollIntervals(),
             publish=self._publish,
             record=record or self.recorded.append,
-            told=told,
-            turned=self._turned,
+            on_events=on_events,
+            on_cycle=self._turned,
             watchdog=watchdog,
         )
         pool.update(node)
@@ -159,7 +159,7 @@ def test_a_turn_takes_in_a_bounded_number_of_observations_and_leaves_the_others_
         turning.inbox.put(tuple(part))
 
     cycle.once(timeout=0)
-    assert len(turning.recorded) == 1200 >= MOST_A_TURN
+    assert len(turning.recorded) == 1200 >= MAX_OBSERVATIONS
     cycle.once(timeout=0)
 
     assert turning.recorded == [each for part in parts for each in part]
@@ -167,7 +167,7 @@ def test_a_turn_takes_in_a_bounded_number_of_observations_and_leaves_the_others_
 
 def test_what_each_turn_comes_to_is_told_be_it_nothing(turning: Turning) -> None:
     told: list[tuple[Node, Sequence[Event]]] = []
-    cycle = turning.cycle(told=lambda node, events: told.append((node, events)))
+    cycle = turning.cycle(on_events=lambda node, events: told.append((node, events)))
     cycle.once(0)
     turning.inbox.put((line(1.0, "Starting new server 7 for user 0"),))
     events = cycle.once(0)
@@ -388,7 +388,7 @@ def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
         CollectorPool(turning.threads),
         inbox=turning.inbox,
         clock=SystemClock(),
-        rhythm=PollIntervals(),
+        intervals=PollIntervals(),
         publish=turning.published.append,
     )
 
@@ -402,10 +402,10 @@ class Saying(Watchdog):
     """A watchdog that has this to say."""
 
     def __init__(self, *said: Event) -> None:
-        super().__init__(Policy(), SystemClock())
+        super().__init__(Config(), SystemClock())
         self.said = said
 
-    def judge(self, node: Node, *, news: bool) -> tuple[Node, tuple[Event, ...]]:
+    def evaluate(self, node: Node, *, changed: bool) -> tuple[Node, tuple[Event, ...]]:
         """Whatever the node is."""
         return node, self.said
 
@@ -442,7 +442,7 @@ def test_the_watchdog_is_as_loud_as_what_it_says_matters(
 
 def test_what_an_operator_says_is_taken_in_like_what_is_seen(turning: Turning) -> None:
     cycle = turning.cycle()
-    cycle.hear(Resumed(at=1.0, daemon=NAME))
+    cycle.put(Resumed(at=1.0, daemon=NAME))
     cycle.once(0)
     assert turning.recorded == [Resumed(at=1.0, daemon=NAME)]
 
@@ -453,7 +453,7 @@ def test_a_cycle_that_waits_for_news_can_be_woken() -> None:
     woken = threading.Thread(target=cycle.once, args=(PATIENCE_SECONDS * 100,), daemon=True)
     woken.start()
 
-    cycle.wake()
+    cycle.put()
 
     woken.join(PATIENCE_SECONDS)
     assert not woken.is_alive()
@@ -467,15 +467,15 @@ def test_without_news_the_cycle_turns_less_often() -> None:
         CollectorPool(()),
         inbox=turning.inbox,
         clock=clock,
-        rhythm=PollIntervals(),
+        intervals=PollIntervals(),
         publish=turning.published.append,
     )
     cycle.once(0)
-    assert cycle._patience() == TICK_SECONDS
-    clock.time += RESTS_AFTER_SECONDS
-    assert cycle._patience() == REST_SECONDS
+    assert cycle.timeout() == CYCLE_SECONDS
+    clock.time += IDLE_AFTER_SECONDS
+    assert cycle.timeout() == IDLE_CYCLE_SECONDS
 
     turning.inbox.put((line(clock.now(), "Start"),))
     cycle.once(0)
 
-    assert cycle._patience() <= TICK_SECONDS
+    assert cycle.timeout() <= CYCLE_SECONDS

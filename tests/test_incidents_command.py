@@ -50,7 +50,7 @@ class Running:
 def running(tmp_path: Path) -> Iterator[Running]:
     """A service that nothing has happened to."""
     running = Running(tmp_path)
-    with running.service._answering():
+    with running.service.service_socket():
         yield running
 
 
@@ -170,7 +170,7 @@ def test_a_service_that_stands_still_does_not_tell_old_news(running: Running, as
 
     code, _, problem = ask()
 
-    assert (code, "stood still" in problem) == (1, True)
+    assert (code, "has not run" in problem) == (1, True)
 
 
 def test_where_no_service_runs_and_none_has_kept_anything_it_is_said(ask: Ask) -> None:

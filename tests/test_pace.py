@@ -6,7 +6,15 @@ import pytest
 
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
-from exporter.loop import GRAVE_SHARE, QUIET_SECONDS, SAVED_SECONDS, SHARE, SOON_SECONDS, Loop, PublishThrottle
+from exporter.loop import (
+    BURST_SECONDS,
+    IDLE_INTERVAL_SECONDS,
+    MAX_SHARE,
+    MAX_URGENT_SHARE,
+    MIN_INTERVAL_SECONDS,
+    Loop,
+    PublishThrottle,
+)
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.model.settings import PollIntervals
@@ -18,7 +26,7 @@ LONG = 10_000.0
 def publish_all(cost: float, seconds: float) -> list[float]:
     """When publications are made, each of which takes so long, where there is always something new."""
     pace, now, made = PublishThrottle(0.0), 0.0, list[float]()
-    while (now := now + pace.wait(now, news=True)) < seconds:
+    while (now := now + pace.wait(now, changed=True)) < seconds:
         made.append(now)
         pace.published(now, now + cost)
         now += cost
@@ -26,48 +34,48 @@ def publish_all(cost: float, seconds: float) -> list[float]:
 
 
 def test_the_first_news_are_published_at_once() -> None:
-    assert PublishThrottle(5.0).wait(5.0, news=True) == 0
+    assert PublishThrottle(5.0).wait(5.0, changed=True) == 0
 
 
 def test_without_news_it_publishes_now_and_then() -> None:
-    assert PublishThrottle(5.0).wait(6.0, news=False) == QUIET_SECONDS - 1
+    assert PublishThrottle(5.0).wait(6.0, changed=False) == IDLE_INTERVAL_SECONDS - 1
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
 def test_publishing_takes_no_more_than_its_share(cost: float) -> None:
     taken = cost * len(publish_all(cost, LONG))
 
-    assert taken <= SHARE * LONG + SAVED_SECONDS + cost
+    assert taken <= MAX_SHARE * LONG + BURST_SECONDS + cost
 
 
 @pytest.mark.parametrize("cost", [0.005, 0.04])
 def test_nor_much_less_where_there_are_always_news(cost: float) -> None:
-    assert cost * len(publish_all(cost, LONG)) > 0.9 * SHARE * LONG
+    assert cost * len(publish_all(cost, LONG)) > 0.9 * MAX_SHARE * LONG
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
 def test_a_burst_of_news_is_shown_as_it_comes(cost: float) -> None:
     first = publish_all(cost, LONG)[:5]
 
-    assert first == pytest.approx([number * (cost + SOON_SECONDS) for number in range(5)])
+    assert first == pytest.approx([number * (cost + MIN_INTERVAL_SECONDS) for number in range(5)])
 
 
 def test_what_was_spent_is_saved_again() -> None:
     pace = PublishThrottle(0.0)
     for _ in range(100):
         pace.published(0.0, 0.04)
-    assert pace.wait(0.04, news=True) > SOON_SECONDS
+    assert pace.wait(0.04, changed=True) > MIN_INTERVAL_SECONDS
 
     pace.published(1000.0, 1000.04)
 
-    assert pace.wait(1000.04, news=True) == pytest.approx(SOON_SECONDS)
+    assert pace.wait(1000.04, changed=True) == pytest.approx(MIN_INTERVAL_SECONDS)
 
 
 def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_for_long() -> None:
     pace = PublishThrottle(0.0)
     pace.published(0.0, 3600.0)
 
-    assert pace.wait(3600.0, news=True) <= QUIET_SECONDS
+    assert pace.wait(3600.0, changed=True) <= IDLE_INTERVAL_SECONDS
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
@@ -76,17 +84,17 @@ def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> 
     for _ in range(100):
         pace.published(0.0, cost)
 
-    assert pace.wait(cost, news=True, grave=True) <= max(SOON_SECONDS, cost / GRAVE_SHARE)
-    assert pace.wait(1.0, news=True, grave=True) == 0
+    assert pace.wait(cost, changed=True, urgent=True) <= max(MIN_INTERVAL_SECONDS, cost / MAX_URGENT_SHARE)
+    assert pace.wait(1.0, changed=True, urgent=True) == 0
 
 
 def test_grave_news_without_end_take_no_more_than_their_share() -> None:
     pace, now, cost, taken = PublishThrottle(0.0), 0.0, 0.04, 0.0
-    while (now := now + pace.wait(now, news=True, grave=True)) < LONG:
+    while (now := now + pace.wait(now, changed=True, urgent=True)) < LONG:
         pace.published(now, now + cost)
         now, taken = now + cost, taken + cost
 
-    assert taken <= GRAVE_SHARE * LONG + SAVED_SECONDS
+    assert taken <= MAX_URGENT_SHARE * LONG + BURST_SECONDS
 
 
 def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
@@ -96,7 +104,7 @@ def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
         published.append(node)
         clock.at += 0.04
 
-    cycle = Loop(node(), CollectorPool(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
+    cycle = Loop(node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
     while clock.at < 60:
         inbox.put(tuple(server_log("news", at=clock.at)))
         cycle.once(0)
@@ -139,11 +147,11 @@ def test_the_cycle_publishes_a_large_node_less_often_than_a_small_one() -> None:
             published.append(node)
             clock.at += cost
 
-        cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, rhythm=PollIntervals(), publish=publish)
+        cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
         while clock.at < 60:
             inbox.put((LogLine(at=clock.at, daemon="node", file="control.log", line="news"),))
             cycle.once(0)
-            clock.at += SOON_SECONDS
+            clock.at += MIN_INTERVAL_SECONDS
         return len(published)
 
     assert publications(0.0001) > 500

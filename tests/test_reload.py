@@ -17,7 +17,7 @@ from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.service import HEALTHY_SECONDS, Service, Wishes, _named
+from exporter.service import HEALTHY_SECONDS, Service, Signals, configured_daemons
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 
@@ -31,7 +31,7 @@ def config(*daemons: tuple[str, str]) -> Config:
 
 
 def told(before: Config, after: Config) -> list[tuple[str, bool | None, str | None]]:
-    return [(each.daemon, each.expected, each.by) for each in _named(before, after, 1.0)]
+    return [(each.daemon, each.expected, each.by) for each in configured_daemons(before, after, 1.0)]
 
 
 def test_a_daemon_that_is_dropped_is_one_that_is_only_there() -> None:
@@ -48,23 +48,23 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert "text" in service._status()
+    assert "sheet" in service.status()
 
     clock.time += HEALTHY_SECONDS
 
-    assert "stood still for 30 s" in service._status()["problem"]
+    assert "has not run for 30 s" in service.status()["problem"]
 
 
 def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_anybody() -> None:
-    clock, inbox, wishes = HandClock(), Inbox(), Wishes()
+    clock, inbox, wishes = HandClock(), Inbox(), Signals()
     tools = Tools(clock=clock, proc=Proc(Path("/proc"), clock), client=lambda *_: pytest.fail("asked"), path="")
     hands = ActionRunner(tools, inbox=inbox, location=lambda name, _: on_host(name, Path("/a"), Path("/b")))
-    service = Service(config(), Node(), CollectorPool(()), inbox, clock, hands=hands)
-    assert service._goes_on(wishes)
+    service = Service(config(), Node(), CollectorPool(()), inbox, clock, runner=hands)
+    assert service.proceed(wishes)
 
     wishes.stop.set()
 
-    assert not service._goes_on(wishes)
+    assert not service.proceed(wishes)
     hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)

@@ -97,7 +97,7 @@ def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
     assert told["daemon"] == name
     assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
         1,
-        f"no daemon another is watched here; there are: {name}\n",
+        f"another is not an expected daemon; the expected daemons are: {name}\n",
     )
 
 

@@ -3,20 +3,20 @@
 import os
 import signal
 
-from exporter.service import wishes
+from exporter.service import handle_signals
 
 
 def test_a_signal_is_heard_after_its_wish_is_known() -> None:
     stopped: list[bool] = []
 
-    with wishes(heard=lambda: stopped.append(told.stop.is_set())) as told:
+    with handle_signals(lambda: stopped.append(told.stop.is_set())) as told:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert stopped == [True]
 
 
 def test_a_hangup_means_a_reload_where_that_is_wanted() -> None:
-    with wishes(reloads=True) as told:
+    with handle_signals(lambda: None, reloads=True) as told:
         os.kill(os.getpid(), signal.SIGHUP)
 
     assert told.reload.is_set()

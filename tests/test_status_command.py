@@ -43,7 +43,7 @@ class Running:
 
     def knows(self, present: Node) -> None:
         """The node is so."""
-        self.service._cycle.node = present
+        self.service.loop.node = present
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     """A service that knows of an idle node."""
     running = Running(tmp_path)
     running.knows(idle())
-    with running.service._answering():
+    with running.service.service_socket():
         yield running
 
 

@@ -1,13 +1,15 @@
 """The watchdog in the service: it judges when something has happened, and else now and then; it acts once."""
 
-from exporter.loop import RESTS_SECONDS, Watchdog
+from pathlib import Path
+
+from exporter.config.settings import Config, DaemonConfig
+from exporter.loop import EVALUATION_SECONDS, Watchdog
 from exporter.model.action import Action
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
 from exporter.state.reducer import reduce
-from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import DAEMON, look
 from tests.builders import node as fresh
 from tests.clocks import HandClock
@@ -20,14 +22,24 @@ class Stand:
     def __init__(self, mode: Mode = Mode.ACT) -> None:
         self.clock = HandClock(DEATH)
         self.done: list[Action] = []
-        policy = Policy(mode=mode, daemon_policies={DAEMON: DaemonPolicy(command=("start",))})
-        self.watchdog = Watchdog(policy, self.clock, do=lambda action, _: self.done.append(action), chance=lambda: 0.0)
+        daemon = DaemonConfig(
+            label=DAEMON, pipe_directory=Path(DAEMON), log_directory=Path(DAEMON), restart_command=("start",)
+        )
+        config = Config(watchdog=mode, daemons=(daemon,))
+        self.watchdog = Watchdog(config, self.clock, runner=self, chance=lambda: 0.0)
         self.node = after(fresh(), *alive())
         self.judge(news=True)
 
+    def do(self, action: Action, _node: Node) -> None:
+        """Remember the action."""
+        self.done.append(action)
+
+    def break_off(self) -> None:
+        """Do nothing: no action takes time."""
+
     def judge(self, *, news: bool = False) -> list[EventName]:
         """What is told."""
-        self.node, events = self.watchdog.judge(self.node, news=news)
+        self.node, events = self.watchdog.evaluate(self.node, changed=news)
         return [event.event for event in events]
 
 
@@ -53,9 +65,9 @@ def test_without_news_it_rests_a_little() -> None:
     stand = Stand()
     stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
 
-    stand.clock.time += RESTS_SECONDS / 2
+    stand.clock.time += EVALUATION_SECONDS / 2
     assert stand.judge() == []
-    stand.clock.time += RESTS_SECONDS
+    stand.clock.time += EVALUATION_SECONDS
     assert EventName.WATCHDOG_ACTS in stand.judge()
 
 

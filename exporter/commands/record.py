@@ -1,4 +1,4 @@
-"""`record`: what is seen is written down."""
+"""`record`: what is observation is written down."""
 
 import contextlib
 import sys
@@ -13,11 +13,11 @@ from exporter.config.values import DURATION
 from exporter.loop import Loop
 from exporter.recording import opened, write_header, write_observation
 from exporter.recording_header import header_with_gpus
-from exporter.service import wishes
+from exporter.service import handle_signals
 
 
 def record(arguments: Namespace, config: Config) -> int:
-    """Write down what is seen, until interrupted."""
+    """Write down what is observation, until interrupted."""
     log.configure(config.log_level, config.log_format, sys.stderr)
     clock = SystemClock()
     inbox: Inbox = Inbox()
@@ -26,18 +26,18 @@ def record(arguments: Namespace, config: Config) -> int:
     header = header_with_gpus(config, clock)
     with (
         opened(arguments.file, "w") as file,
-        wishes(heard=lambda: inbox.put(())) as told,
+        handle_signals(lambda: inbox.put(())) as signals,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
         write_header(file, header)
-        cycle = Loop(
+        loop = Loop(
             header.node(),
             assembly.pool(),
             inbox=inbox,
             clock=clock,
-            rhythm=config.constants.intervals,
+            intervals=config.constants.intervals,
             publish=lambda _node: file.flush(),
-            record=lambda seen: write_observation(file, seen),
+            record=lambda observation: write_observation(file, observation),
         )
-        cycle.run(lambda: not told.stop.is_set() and (ends is None or clock.monotonic() < ends))
+        loop.run(lambda: not signals.stop.is_set() and (ends is None or clock.monotonic() < ends))
     return 0

@@ -56,10 +56,10 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     assembly = Assembly(config, clock, inbox)
     reloader = Reloader(arguments, os.environ, config, clock)
     writer = Writer(StateFile(config.state_directory, config.constants.retention, clock), clock)
-    hands = assembly.hands()
+    runner = assembly.action_runner()
     locks = ActLocks((config.constants.lock_directory, config.runtime_directory))
     # The locks are released last: what is under way for a daemon ends before.
-    held = (locks, assembly, writer, hands)
+    held = (locks, assembly, writer, runner)
     with contextlib.ExitStack() as closing:
         for each in held:
             closing.callback(each.close)
@@ -78,8 +78,8 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             reloader=reloader,
             driver=assembly.nvml,
             history=History(incidents=remembered.incidents, events=remembered.events),
-            writer=writer,
-            hands=hands,
+            keeper=writer,
+            runner=runner,
             locks=locks,
             stderr=stderr,
         ).run()

@@ -54,6 +54,6 @@ def serve_simulated(
         clock,
         reloader=reloader,
         history=History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:]),
-        writer=SimulatedStore(),
-        hands=simulation,
+        keeper=SimulatedStore(),
+        runner=simulation,
     ).run()
