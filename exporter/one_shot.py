@@ -117,7 +117,7 @@ def collect_once(config: Config) -> Node:
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
         # A process bypasses MPS if a later list of clients does not contain it either.
-        if any(gpu.strangers for gpu in one_shot.node.gpus.values()):
+        if any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values()):
             for client in clients:
                 one_shot.query(client, (LIST_SERVERS,))
             wait(BYPASSING_AFTER_SECONDS)

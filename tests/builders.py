@@ -208,7 +208,7 @@ def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind 
 
 def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
     """One who may have done it."""
-    return Suspect(tenant=tenant(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
+    return Suspect(client=tenant(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
 
 
 def incident(

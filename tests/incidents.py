@@ -35,7 +35,7 @@ def tenant(pid: int = 600, **known: Any) -> ClientDetails:
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
     """A client that may have caused the fault."""
     named = (Reason(ReasonCode.NAMED_BY_LOG),)
-    return Suspect(tenant=tenant(pid), confidence=confidence, indications=indications or named)
+    return Suspect(client=tenant(pid), confidence=confidence, indications=indications or named)
 
 
 def incident(**known: Any) -> Incident:
@@ -49,8 +49,8 @@ def incident(**known: Any) -> Incident:
         "kind": FaultKind.MEMORY,
         "gpus": (GPU,),
         "affected": (600, 601),
-        "affected_told": True,
-        "tenants": {pid: tenant(pid) for pid in (600, 601)},
+        "affected_confirmed": True,
+        "client_details": {pid: tenant(pid) for pid in (600, 601)},
     }
     return Incident(**{**usual, **known})
 
@@ -63,7 +63,7 @@ def ended(ending: IncidentEnd = IncidentEnd.RECOVERED, **known: Any) -> Incident
 def blocked(**known: Any) -> Incident:
     """One of the clients lives on, and two newcomers were turned away; another client was waited for, for a while."""
     usual: Mapping[str, Any] = {
-        "tenants": {
+        "client_details": {
             600: tenant(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
             601: tenant(601, user="bob", uid=1002, command="vllm"),
         },
@@ -79,13 +79,13 @@ def blocked(**known: Any) -> Incident:
 def crowded(clients: int = 400, name: str = "train.py") -> Incident:
     """A fault that has hit everybody, all of whom live on and are as likely as the others to have done it."""
     pids = range(1000, 1000 + clients)
-    tenants = {pid: tenant(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
+    client_details = {pid: tenant(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
     return incident(
         affected=tuple(pids),
-        tenants=tenants,
+        client_details=client_details,
         suspects=tuple(
-            Suspect(tenant=each, confidence=0.01, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
-            for each in tenants.values()
+            Suspect(client=each, confidence=0.01, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
+            for each in client_details.values()
         ),
         blocking={pid: RecoveryDelay(since=AT) for pid in pids},
         refused=tuple(Refusal(at=AT, pid=pid) for pid in range(5000, 5256)),
@@ -102,6 +102,6 @@ def hostile(name: str) -> Incident:
         daemon=name,
         gpus=(name,),
         xids=(IncidentXid(at=AT, number=31, gpu=name, pid=600, name=name),),
-        tenants={600: bad, 601: bad},
-        suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNKNOWN, text=name)), tenant=bad),),
+        client_details={600: bad, 601: bad},
+        suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNKNOWN, text=name)), client=bad),),
     )

@@ -104,7 +104,7 @@ class TestAnHour:
         held = [incident for incident in ended_incidents(seed) if incident.blocking]
         for incident in ended_incidents(seed):
             assert [xid.number for xid in incident.xids] == [31]
-            assert incident.affected_told
+            assert incident.affected_confirmed
             assert len(incident.affected) >= 3
             assert len(incident.gpus) == 2
             assert incident.ending is IncidentEnd.RECOVERED

@@ -33,7 +33,7 @@ def test_what_a_later_version_adds_is_passed_over_at_any_depth() -> None:
     written = plain(rich())
     written["mood"] = "good"
     written["suspects"][0]["alibi"] = ["none"]
-    written["tenants"][600]["shoe_size"] = {"eu": 43}
+    written["client_details"][600]["shoe_size"] = {"eu": 43}
     assert build(Incident, written) == rich()
 
 
@@ -53,10 +53,10 @@ def test_what_an_earlier_version_did_not_know_has_its_default() -> None:
         ("kind", 7, "'kind' is 7"),
         ("affected", {"600": 1}, "'affected' is {'600': 1}"),
         ("affected", ["x"], "'affected' is 'x'"),
-        ("tenants", [], "'tenants' is []"),
-        ("tenants", {"600": {"pid": 600}}, "'client' is missing"),
-        ("tenants", {"six": {"pid": 600, "client": "c"}}, "six"),
-        ("suspects", [{"confidence": 1.0, "evidence": []}], "'tenant' is missing"),
+        ("client_details", [], "'client_details' is []"),
+        ("client_details", {"600": {"pid": 600}}, "'client' is missing"),
+        ("client_details", {"six": {"pid": 600, "client": "c"}}, "six"),
+        ("suspects", [{"confidence": 1.0, "evidence": []}], "'client' is missing"),
     ],
 )
 def test_nonsense_is_refused_by_the_name_of_its_key(key: str, value: Any, problem: str) -> None:

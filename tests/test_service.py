@@ -187,7 +187,7 @@ def _told(exporter: Exporter, name: str) -> list[dict[str, Any]]:
 
 
 def _kept(state: Path) -> None:
-    assert any(each.announced for each in read_history(state)[0])
+    assert any(each.opening_reported for each in read_history(state)[0])
 
 
 @pytest.fixture

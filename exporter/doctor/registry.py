@@ -25,7 +25,7 @@ _HUNG = "it did not answer in time: a process is stuck in the driver, or a file 
 def cuda_processes(node: Node) -> Iterator[int]:
     """Who uses a GPU, or MPS, but for MPS' own processes."""
     readings = [gpu.reading for gpu in node.gpus.values()]
-    beside = chain(*(gpu.strangers for gpu in node.gpus.values()))
+    beside = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
     clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
     listed = (each.pid for reading in readings for each in (reading.compute_processes or ()))
     servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
@@ -68,7 +68,7 @@ def unseen_of_processes(
     unjudged = [
         gpu
         for gpu in node.gpus.values()
-        if not gpu.judged and not gpu.reading.mig_mode and serving_daemon(node, gpu.reading) is not None
+        if not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(node, gpu.reading) is not None
     ]
     if unjudged:
         why = "who bypasses MPS cannot be told while a daemon does not say which servers it has"

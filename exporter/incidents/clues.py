@@ -54,7 +54,7 @@ class _Seen(NamedTuple):
 def in_flight_work(node: Node, incident: Incident) -> tuple[InFlightWork, ...]:
     """Of each affected client what can be told by now; what could be told before stays."""
     readings, affected = node.launch_history.readings, set(incident.affected)
-    before = {each.pid: each for each in incident.clues.flights if each.pid in affected}
+    before = {each.pid: each for each in incident.clues.in_flight_work if each.pid in affected}
     if not readings:
         return tuple(before.values())
     told_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
@@ -129,7 +129,7 @@ def _seen_after(well: ProcessWork | None, after: ProcessWork, told_ns: int) -> I
         return None
     if not after.open_ns and after.launched_ns > told_ns:
         return None
-    return InFlightWork(pid=after.pid, in_flight=False, launched_before=_launched_before(after, told_ns))
+    return InFlightWork(pid=after.pid, in_flight=False, seconds_since_launch=_launched_before(after, told_ns))
 
 
 def _slept(well: ProcessWork, after: ProcessWork) -> bool:
@@ -139,7 +139,7 @@ def _slept(well: ProcessWork, after: ProcessWork) -> bool:
 
 
 def _in_flight(work: ProcessWork, told_ns: int) -> InFlightWork:
-    return InFlightWork(pid=work.pid, in_flight=True, launched_before=_launched_before(work, told_ns))
+    return InFlightWork(pid=work.pid, in_flight=True, seconds_since_launch=_launched_before(work, told_ns))
 
 
 def _launched_before(work: ProcessWork, told_ns: int) -> float | None:
@@ -172,16 +172,17 @@ def gathered_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultL
     )
     if incident.settled:
         return clues
-    vanished = {each.pid: each for each in clues.vanished}
+    early_disconnects = {each.pid: each for each in clues.early_disconnects}
     for leaving in left:
         before = _lead(leaving, incident)
         if leaving.pid not in incident.affected and 0 <= before <= VANISHED_SECONDS:
-            vanished[leaving.pid] = _vanished(node, leaving, before)
+            early_disconnects[leaving.pid] = _vanished(node, leaving, before)
     return replace(
         clues,
-        vanished=tuple(each for pid, each in vanished.items() if pid not in daemon.clients),
-        flights=in_flight_work(node, incident),
-        log_in_doubt=_log_in_doubt(node, daemon, incident) or (clues.log_in_doubt and _is_restored(node, incident)),
+        early_disconnects=tuple(each for pid, each in early_disconnects.items() if pid not in daemon.clients),
+        in_flight_work=in_flight_work(node, incident),
+        log_unreliable=_log_unreliable(node, daemon, incident)
+        or (clues.log_unreliable and _is_restored(node, incident)),
     )
 
 
@@ -202,7 +203,7 @@ def _was_there(node: Node, daemon: Daemon, pid: int) -> bool:
     )
 
 
-def _log_in_doubt(node: Node, daemon: Daemon, incident: Incident) -> bool:
+def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
     """Return whether the log may be forged: other sources contradict it, or lines of those who have left are missing.
 
     Any user can write lines into it, and take lines away from it (measured, R580).
@@ -235,7 +236,7 @@ def _are_spared(node: Node, daemon: Daemon, incident: Incident) -> bool:
 def pids(clues: Clues) -> frozenset[int]:
     """All of whom they tell."""
     named = () if clues.named is None else (clues.named,)
-    return frozenset((*named, *clues.in_reset, *(each.pid for each in clues.vanished)))
+    return frozenset((*named, *clues.in_reset, *(each.pid for each in clues.early_disconnects)))
 
 
 def without(clues: Clues, others: Collection[int]) -> Clues:
@@ -243,17 +244,17 @@ def without(clues: Clues, others: Collection[int]) -> Clues:
     return Clues(
         named=None if clues.named in others else clues.named,
         in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
-        vanished=tuple(each for each in clues.vanished if each.pid not in others),
-        flights=tuple(each for each in clues.flights if each.pid not in others),
-        log_in_doubt=clues.log_in_doubt,
+        early_disconnects=tuple(each for each in clues.early_disconnects if each.pid not in others),
+        in_flight_work=tuple(each for each in clues.in_flight_work if each.pid not in others),
+        log_unreliable=clues.log_unreliable,
     )
 
 
 def _lead(leaving: Disconnect, incident: Incident) -> float:
     """How many seconds before the fault a client left: by the log's own time, else by ours."""
-    if incident.block_stamp is None or not leaving.stamp:
+    if incident.block_timestamp is None or not leaving.stamp:
         return incident.detected_at - leaving.at
-    return seconds_between(leaving.stamp, incident.block_stamp)
+    return seconds_between(leaving.stamp, incident.block_timestamp)
 
 
 def _vanished(node: Node, leaving: Disconnect, before: float) -> EarlyDisconnect:

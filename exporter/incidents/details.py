@@ -23,11 +23,11 @@ def client_details(before: Node, node: Node, daemon: Daemon, incident: Incident)
     """Who they all are, by PID: once that is known of one, it stays so. Who has gone since, `before` may still know."""
     named = (incident.clues.named, *(xid.pid for xid in incident.xids))
     clients = (pid for pid in named if pid is not None and pid in daemon.clients)
-    vanished = (each.pid for each in incident.clues.vanished)
+    early_disconnects = (each.pid for each in incident.clues.early_disconnects)
     found: dict[int, ClientDetails] = {}
     used: Mapping[GpuUuid, Mapping[int, int]] | None = None
-    for pid in (*incident.affected, *vanished, *clients):
-        already, process = incident.tenants.get(pid), _process(before, node, pid)
+    for pid in (*incident.affected, *early_disconnects, *clients):
+        already, process = incident.client_details.get(pid), _process(before, node, pid)
         if already is not None and (already.uid is not None or process is None):
             continue
         used = used or {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
@@ -36,7 +36,7 @@ def client_details(before: Node, node: Node, daemon: Daemon, incident: Incident)
             _tenant(node, client, process),
             memory_bytes={uuid: amounts[pid] for uuid, amounts in used.items() if pid in amounts},
         )
-    return {**incident.tenants, **found} if found else incident.tenants
+    return {**incident.client_details, **found} if found else incident.client_details
 
 
 def _process(before: Node, node: Node, pid: int) -> ProcessReading | None:
@@ -77,7 +77,7 @@ def opened(node: Node, daemon: Daemon, server: Server) -> Incident:
         daemon=daemon.name,
         server=server.pid,
         server_start_ticks=None if process is None else process.start_ticks,
-        block_stamp=None if server.fault_block is None else server.fault_block.stamp,
+        block_timestamp=None if server.fault_block is None else server.fault_block.stamp,
         started_at=at,
         detected_at=at,
     )
@@ -104,23 +104,23 @@ def gathered(before: Node, node: Node, incident: Incident) -> Incident:
         incident = replace(incident, gpus=_sorted(node, {xid.gpu for xid in incident.xids if xid.gpu is not None}))
     incident = replace(incident, clues=clues.gathered_clues(node, daemon, incident, block))
     incident = _of_its_user(node, daemon, incident)
-    return replace(incident, tenants=client_details(before, node, daemon, incident))
+    return replace(incident, client_details=client_details(before, node, daemon, incident))
 
 
 def _block_of(daemon: Daemon, incident: Incident) -> FaultLogBlock | None:
     """What the log told of this very fault; of its server it may have told of a later one since."""
     server = daemon.servers.get(incident.server)
     block = None if server is None else server.fault_block
-    return block if block is not None and block.stamp == incident.block_stamp else None
+    return block if block is not None and block.stamp == incident.block_timestamp else None
 
 
 def _hit(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Incident:
     """Those with the sticky error: as the log told, else whoever shares the GPUs of which an Xid told."""
     told = () if block is None else (*block.sticky_error, *sorted(block.torn_down - set(block.sticky_error)))
     if told:
-        known = tuple(pid for pid in incident.affected if pid not in told) if incident.affected_told else ()
-        return _limited(replace(incident, affected=(*known, *told)[:MOST_CLIENTS], affected_told=True))
-    if incident.affected_told or incident.settled:
+        known = tuple(pid for pid in incident.affected if pid not in told) if incident.affected_confirmed else ()
+        return _limited(replace(incident, affected=(*known, *told)[:MOST_CLIENTS], affected_confirmed=True))
+    if incident.affected_confirmed or incident.settled:
         return incident
     if block is not None and node.at - incident.detected_at < UNTOLD_SECONDS:
         return incident
@@ -133,7 +133,7 @@ def _limited(incident: Incident) -> Incident:
     return replace(
         incident,
         blocking={pid: stay for pid, stay in incident.blocking.items() if pid in incident.affected},
-        gone=tuple(pid for pid in incident.gone if pid in incident.affected),
+        disconnected=tuple(pid for pid in incident.disconnected if pid in incident.affected),
     )
 
 
@@ -193,7 +193,7 @@ def _is_somebody_elses(node: Node, daemon: Daemon, pid: int) -> bool:
     ):
         return False
     others = (each for name, each in node.daemons.items() if name != daemon.name)
-    return any(pid in gpu.strangers for gpu in node.gpus.values()) or any(
+    return any(pid in gpu.bypassing_processes for gpu in node.gpus.values()) or any(
         pid in each.servers or pid in each.clients or pid in each.connections.disconnected_at for each in others
     )
 
@@ -232,6 +232,6 @@ def _of_its_user(node: Node, daemon: Daemon, incident: Incident) -> Incident:
             incident,
             clues=clues.without(incident.clues, others),
             affected=tuple(pid for pid in incident.affected if pid not in others),
-            tenants={pid: tenant for pid, tenant in incident.tenants.items() if pid not in others},
+            client_details={pid: client for pid, client in incident.client_details.items() if pid not in others},
         )
     )

@@ -214,7 +214,7 @@ def _is_plausible(at: float, daemon: Daemon, server: Server, block: FaultLogBloc
 def _others(node: Node, daemon: Daemon, server: Server, block: FaultLogBlock) -> list[Incident]:
     """The daemon's other faults: what they explain confirms no further one, which a tenant may have forged."""
     of_daemon = (each for each in node.incidents.values() if each.daemon == daemon.name)
-    return [each for each in of_daemon if (each.server, each.block_stamp) != (server.pid, block.stamp)]
+    return [each for each in of_daemon if (each.server, each.block_timestamp) != (server.pid, block.stamp)]
 
 
 def _said_by_daemon(server: Server, block: FaultLogBlock, others: Sequence[Incident]) -> bool:
@@ -224,7 +224,7 @@ def _said_by_daemon(server: Server, block: FaultLogBlock, others: Sequence[Incid
         return False
     return not any(
         each.server == server.pid
-        and each.block_stamp is not None
+        and each.block_timestamp is not None
         and each.detected_at <= told_at + FRESH_SECONDS
         and (each.ended_at is None or told_at <= each.ended_at + FRESH_SECONDS)
         for each in others
@@ -277,7 +277,7 @@ def _may_be_its(node: Node, daemon: Daemon, server: Server, xid: IncidentXid) ->
     if any(abs(xid.at - end) <= SERVER_END_SECONDS for end in ends):
         return False
     beside = node.gpus.values() if gpu is None else (gpu,)
-    return not any(each.strangers for each in beside)
+    return not any(each.bypassing_processes for each in beside)
 
 
 def _ended(node: Node, block: FaultLogBlock, others: Iterable[Incident]) -> bool:

@@ -34,7 +34,9 @@ def held_up(node: Node, incident: Incident) -> Incident:
     daemon = node.daemons.get(incident.daemon)
     if daemon is None or not incident.open or not _clients_known(daemon, incident):
         return incident
-    gone = tuple(pid for pid in incident.affected if pid in incident.gone or not _is_here(daemon, incident, pid))
+    gone = tuple(
+        pid for pid in incident.affected if pid in incident.disconnected or not _is_here(daemon, incident, pid)
+    )
     blocking = {
         pid: replace(stay, until=node.at) if stay.until is None and pid in gone else stay
         for pid, stay in incident.blocking.items()
@@ -42,13 +44,13 @@ def held_up(node: Node, incident: Incident) -> Incident:
     if node.at - incident.detected_at >= BLOCKING_SECONDS:
         staying = (pid for pid in incident.affected if pid not in gone and pid not in blocking)
         blocking.update((pid, RecoveryDelay(since=incident.detected_at)) for pid in staying)
-    incident = replace(incident, gone=gone, blocking=blocking)
+    incident = replace(incident, disconnected=gone, blocking=blocking)
     return replace(incident, stuck=is_let_go(incident) and node.at - _let_go_at(incident) >= STUCK_SECONDS)
 
 
 def is_let_go(incident: Incident) -> bool:
     """Whether all of the affected have let go, and the server ought to recover at once."""
-    return incident.open and bool(incident.affected) and len(incident.gone) == len(incident.affected)
+    return incident.open and bool(incident.affected) and len(incident.disconnected) == len(incident.affected)
 
 
 def _let_go_at(incident: Incident) -> float:
@@ -84,9 +86,9 @@ def ended(node: Node, incident: Incident, ending: IncidentEnd) -> Incident:
 def _by_the_log(node: Node, incident: Incident) -> float | None:
     """How long it took by the log's own clock, where that tells it and agrees with ours."""
     server = node.daemons[incident.daemon].servers.get(incident.server)
-    if server is None or server.reset_stamp is None or incident.block_stamp is None:
+    if server is None or server.reset_stamp is None or incident.block_timestamp is None:
         return None
-    seconds = seconds_between(incident.block_stamp, server.reset_stamp)
+    seconds = seconds_between(incident.block_timestamp, server.reset_stamp)
     agrees = abs(seconds - (node.at - incident.detected_at)) <= AGREEING_SECONDS
     return seconds if agrees and seconds >= 0 else None
 
@@ -105,22 +107,22 @@ ANNOUNCED_SECONDS = 0.5
 def told(at: float, was: Incident, incident: Incident, *, force: bool) -> tuple[Incident, tuple[Event, ...]]:
     """The opening once its GPUs are known, each change that matters, the end once late evidence has had its time."""
     events: list[Event] = []
-    if not incident.announced and _announceable(at, incident, force=force):
-        incident = replace(incident, announced=True)
+    if not incident.opening_reported and _announceable(at, incident, force=force):
+        incident = replace(incident, opening_reported=True)
         events.append(_event(incident.detected_at, EventName.FAULT, incident))
     over = not incident.open and incident.settled
-    if incident.announced and not over and not force:
+    if incident.opening_reported and not over and not force:
         events.extend(
             _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
         )
     if over:
-        incident = replace(incident, told=True)
+        incident = replace(incident, end_reported=True)
         events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, reason=incident.ending))
     return incident, tuple(events)
 
 
 def _announceable(at: float, incident: Incident, *, force: bool) -> bool:
-    told = incident.affected_told and bool(incident.gpus)
+    told = incident.affected_confirmed and bool(incident.gpus)
     return told or force or not incident.open or at - incident.detected_at >= ANNOUNCED_SECONDS
 
 
@@ -137,7 +139,7 @@ def _changes(was: Incident, incident: Incident) -> Iterable[str]:
 
 
 def _likeliest(incident: Incident) -> int | None:
-    return None if incident.suspect is None else incident.suspect.tenant.pid
+    return None if incident.suspect is None else incident.suspect.client.pid
 
 
 def still_open(node: Node) -> tuple[Event, ...]:
@@ -172,7 +174,7 @@ def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = Fa
     news = tuple(events)
     node = _found(before, _adopted(before, node))
     told: list[Event] = []
-    for incident in [each for each in node.incidents.values() if not each.told]:
+    for incident in [each for each in node.incidents.values() if not each.end_reported]:
         stirred = force or _stirred(before, node, incident)
         if stirred or news:
             node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
@@ -185,7 +187,9 @@ def _adopted(before: Node, node: Node) -> Node:
     """After a restart a daemon may have another name: a fault is of the daemon that has its server."""
     if node.daemons is before.daemons:
         return node
-    for orphan in [each for each in node.incidents.values() if not each.told and each.daemon not in node.daemons]:
+    for orphan in [
+        each for each in node.incidents.values() if not each.end_reported and each.daemon not in node.daemons
+    ]:
         home = next((name for name, daemon in node.daemons.items() if orphan.server in daemon.servers), None)
         if home is not None and not _is_another_server(node, orphan):
             node = _with(node, replace(orphan, daemon=home))
@@ -221,11 +225,11 @@ def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
     of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
     here = [each for each in of_server if each.open]
     if block is not None and not any(
-        is_same(block, each.detected_at, each.block_stamp) for each in of_server if each.block_stamp is not None
+        is_same(block, each.detected_at, each.block_timestamp) for each in of_server if each.block_timestamp is not None
     ):
-        untold = next((each for each in of_server if each.block_stamp is None and not each.told), None)
+        untold = next((each for each in of_server if each.block_timestamp is None and not each.end_reported), None)
         if untold is not None:
-            return _with(node, replace(untold, block_stamp=block.stamp, ending=None, ended_at=None))
+            return _with(node, replace(untold, block_timestamp=block.stamp, ending=None, ended_at=None))
         if not here or _of_others(block.sticky_error, here):
             return _opened(node, daemon, server)
     elif not here:
@@ -316,8 +320,8 @@ def _ended(node: Node, incident: Incident) -> Incident:
     daemon = node.daemons.get(incident.daemon)
     ending = None
     if daemon is None:
-        lost = incident.unseen_since is not None and node.at - incident.unseen_since > LOST_SECONDS
-        incident = replace(incident, unseen_since=incident.unseen_since or node.at)
+        lost = incident.daemon_missing_since is not None and node.at - incident.daemon_missing_since > LOST_SECONDS
+        incident = replace(incident, daemon_missing_since=incident.daemon_missing_since or node.at)
         ending = IncidentEnd.DAEMON_GONE if lost else None
     elif daemon.ended:
         ending = IncidentEnd.DAEMON_GONE
@@ -342,22 +346,22 @@ def _counted(node: Node, was: Incident, incident: Incident) -> Node:
     """Counters grow with what was added, so that none of it is counted twice."""
     affected = incident.affected_counted - was.affected_counted
     daemon = node.daemons.get(incident.daemon)
-    if daemon is not None and (affected or incident.told):
+    if daemon is not None and (affected or incident.end_reported):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
-        if incident.told and incident.ending is IncidentEnd.RECOVERED and incident.seconds is not None:
+        if incident.end_reported and incident.ending is IncidentEnd.RECOVERED and incident.seconds is not None:
             totals = replace(totals, fault_recoveries=counted(totals.fault_recoveries, incident.seconds))
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     if incident.settled and not was.settled:
-        hit = [incident.tenants[pid] for pid in incident.affected if pid in incident.tenants]
+        hit = [incident.client_details[pid] for pid in incident.affected if pid in incident.client_details]
         node = processes.faulted(node, hit, None)
-    if incident.told and incident.suspect is not None and incident.suspect.confidence >= SUSPECTED_FROM:
-        node = processes.faulted(node, (), incident.suspect.tenant)
+    if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= SUSPECTED_FROM:
+        node = processes.faulted(node, (), incident.suspect.client)
     return node
 
 
 def _sure_affected(incident: Incident) -> int:
     """How many it hit; what was inferred may yet give way to what the log tells."""
-    return len(incident.affected) if incident.affected_told or incident.settled else 0
+    return len(incident.affected) if incident.affected_confirmed or incident.settled else 0
 
 
 def _with(node: Node, incident: Incident) -> Node:
@@ -366,7 +370,7 @@ def _with(node: Node, incident: Incident) -> Node:
 
 def _forgotten(node: Node) -> Node:
     """Of too many, the eldest of the daemons that have the most: none puts out another's."""
-    over = [each for each in node.incidents.values() if each.told]
+    over = [each for each in node.incidents.values() if each.end_reported]
     kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
     if len(kept) > MOST_REMEMBERED:
         later: Counter[str] = Counter()

@@ -62,7 +62,7 @@ SOLE_IN_FLIGHT = 0.75
 """The most of the only client that may have had work in flight. Inferred, and not yet measured: it is no surer than
 of the only client that was hit, for the same reason."""
 
-CONFIDENCE_LOG_IN_DOUBT = 0.45
+CONFIDENCE_LOG_UNRELIABLE = 0.45
 """The most of any client while the log may be forged: the program names a client as the likely cause from 0.5 on."""
 
 
@@ -73,7 +73,7 @@ cannot fetch its own instructions; a wild pointer fails elsewhere, and a wild ju
 
 ILLEGAL_ADDRESS = 31
 
-LOG_IN_DOUBT = Reason(ReasonCode.LOG_IN_DOUBT)
+LOG_UNRELIABLE = Reason(ReasonCode.LOG_UNRELIABLE)
 
 LEAST = 0.04
 MOST_SUSPECTS = 16
@@ -99,12 +99,12 @@ def ranked(incident: Incident) -> Incident:
     ranked = sorted(blame, key=lambda pid: (-blame[pid].confidence, -len(blame[pid].indications), pid))
     suspects = (
         Suspect(
-            tenant=incident.tenants[pid],
+            client=incident.client_details[pid],
             confidence=round(blame[pid].confidence, 2),
             indications=blame[pid].indications,
         )
         for pid in ranked
-        if pid in incident.tenants and blame[pid].confidence >= LEAST
+        if pid in incident.client_details and blame[pid].confidence >= LEAST
     )
     incident = replace(incident, suspects=tuple(suspects)[:MOST_SUSPECTS])
     return replace(incident, kind=_kind(incident, gone))
@@ -112,22 +112,22 @@ def ranked(incident: Incident) -> Incident:
 
 def _as_far_as_the_log_is_sound(incident: Incident, blame: Ranked) -> Ranked:
     """What the log says of a client does not make it likely while a tenant may have forged it."""
-    if not incident.clues.log_in_doubt:
+    if not incident.clues.log_unreliable:
         return blame
     return {
-        pid: Ranking(CONFIDENCE_LOG_IN_DOUBT, (*each.indications, LOG_IN_DOUBT))
-        if each.confidence > CONFIDENCE_LOG_IN_DOUBT
+        pid: Ranking(CONFIDENCE_LOG_UNRELIABLE, (*each.indications, LOG_UNRELIABLE))
+        if each.confidence > CONFIDENCE_LOG_UNRELIABLE
         else each
         for pid, each in blame.items()
     }
 
 
 def _kind(incident: Incident, gone: Mapping[int, EarlyDisconnect]) -> FaultKind:
-    if gone and (_lost_its_instructions(incident) or (incident.suspect and incident.suspect.tenant.pid in gone)):
+    if gone and (_lost_its_instructions(incident) or (incident.suspect and incident.suspect.client.pid in gone)):
         return FaultKind.CLIENT_KILLED
     if incident.clues.named is not None or _numbers(incident) & {ILLEGAL_ADDRESS}:
         return FaultKind.MEMORY
-    return FaultKind.EXECUTION if incident.affected_told or _numbers(incident) else FaultKind.UNKNOWN
+    return FaultKind.EXECUTION if incident.affected_confirmed or _numbers(incident) else FaultKind.UNKNOWN
 
 
 def _numbers(incident: Incident) -> set[int]:
@@ -147,7 +147,7 @@ def _cut_off(incident: Incident) -> Mapping[int, EarlyDisconnect]:
     earliest, latest = CUT_OFF_SECONDS
     return {
         each.pid: each
-        for each in incident.clues.vanished
+        for each in incident.clues.early_disconnects
         if earliest <= each.seconds_before <= latest and not each.terminated
     }
 
@@ -188,28 +188,28 @@ def _by_chance(gone: Mapping[int, EarlyDisconnect]) -> Mapping[int, float]:
     return {pid: _alone_by_chance(each) / len(gone) for pid, each in gone.items()}
 
 
-def _is_killed(vanished: EarlyDisconnect) -> bool:
-    return vanished.out_of_memory or vanished.signal is not None
+def _is_killed(early_disconnects: EarlyDisconnect) -> bool:
+    return early_disconnects.out_of_memory or early_disconnects.signal is not None
 
 
-def _alone_by_chance(vanished: EarlyDisconnect) -> float:
-    if _is_killed(vanished):
+def _alone_by_chance(early_disconnects: EarlyDisconnect) -> float:
+    if _is_killed(early_disconnects):
         return KILLED_THEN
-    return GONE_THEN if vanished.wait_status is None else EXITED_THEN
+    return GONE_THEN if early_disconnects.wait_status is None else EXITED_THEN
 
 
-def _why_gone(vanished: EarlyDisconnect, *, lost: bool, among: int) -> Iterable[Reason]:
-    yield Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=round(vanished.seconds_before, 3))
+def _why_gone(early_disconnects: EarlyDisconnect, *, lost: bool, among: int) -> Iterable[Reason]:
+    yield Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=round(early_disconnects.seconds_before, 3))
     if lost:
         yield _measured(ReasonCode.INSTRUCTION_FETCH_FAILED, CUT_OFF)
     if among > 1:
         yield Reason(ReasonCode.ONE_OF_DISCONNECTED, count=among)
-    if vanished.out_of_memory:
+    if early_disconnects.out_of_memory:
         yield Reason(ReasonCode.OUT_OF_MEMORY_KILLED)
-    elif vanished.signal is not None:
-        yield Reason(ReasonCode.KILLED_BY_SIGNAL, signal=vanished.signal)
-    elif vanished.exit_code is not None:
-        yield Reason(ReasonCode.EXITED_WITH_CODE, exit_code=vanished.exit_code)
+    elif early_disconnects.signal is not None:
+        yield Reason(ReasonCode.KILLED_BY_SIGNAL, signal=early_disconnects.signal)
+    elif early_disconnects.exit_code is not None:
+        yield Reason(ReasonCode.EXITED_WITH_CODE, exit_code=early_disconnects.exit_code)
 
 
 def _rest(incident: Incident, left: float, others: Collection[int]) -> Ranked:
@@ -224,12 +224,12 @@ def _rest(incident: Incident, left: float, others: Collection[int]) -> Ranked:
     part, busy = left / len(anybody), len(anybody) - len(idle)
     share = (left - len(idle) * part * IDLE_KEEPS) / busy
     most = SOLE_IN_FLIGHT if idle else ALONE
-    flights = {each.pid: (_flown(each),) for each in incident.clues.flights}
+    in_flight_work = {each.pid: (_flown(each),) for each in incident.clues.in_flight_work}
     sole = (Reason(ReasonCode.ONLY_WORK_IN_FLIGHT),) if idle and busy == 1 else ()
     return {
-        pid: Ranking(part * IDLE_KEEPS, (*_why_anybody(incident, pid), *flights[pid]))
+        pid: Ranking(part * IDLE_KEEPS, (*_why_anybody(incident, pid), *in_flight_work[pid]))
         if pid in idle
-        else Ranking(min(share, most), (*_why_anybody(incident, pid), *flights.get(pid, ()), *sole))
+        else Ranking(min(share, most), (*_why_anybody(incident, pid), *in_flight_work.get(pid, ()), *sole))
         for pid in incident.affected
         if pid in anybody
     }
@@ -237,7 +237,7 @@ def _rest(incident: Incident, left: float, others: Collection[int]) -> Ranked:
 
 def _idle(incident: Incident, anybody: Collection[int]) -> frozenset[int]:
     """Those of them who had nothing in flight; nobody where that is all of them, since it tells nobody apart."""
-    idle = frozenset(each.pid for each in incident.clues.flights if not each.in_flight).intersection(anybody)
+    idle = frozenset(each.pid for each in incident.clues.in_flight_work if not each.in_flight).intersection(anybody)
     return idle if len(idle) < len(anybody) else frozenset()
 
 
@@ -255,7 +255,7 @@ def _why_anybody(incident: Incident, pid: int) -> Iterable[Reason]:
 def _flown(flight: InFlightWork) -> Reason:
     """Return whether a client had work in flight, and how many seconds before the fault it launched last."""
     code = ReasonCode.WORK_IN_FLIGHT if flight.in_flight else ReasonCode.NO_WORK_IN_FLIGHT
-    return Reason(code, seconds=None if flight.launched_before is None else round(flight.launched_before, 1))
+    return Reason(code, seconds=None if flight.seconds_since_launch is None else round(flight.seconds_since_launch, 1))
 
 
 def _measured(code: ReasonCode, measured: Calibration) -> Reason:

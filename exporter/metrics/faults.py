@@ -32,18 +32,18 @@ _LAST: Scope[Incident] = Scope(DAEMON.labels, _last)
 def _infos(view: View) -> Rows:
     for labels, incident in _last(view):
         suspect = incident.suspect
-        suspected = (None, None) if suspect is None else (_workload(suspect.tenant), f"{suspect.confidence:.2f}")
+        suspected = (None, None) if suspect is None else (_workload(suspect.client), f"{suspect.confidence:.2f}")
         yield (*labels, incident.id, incident.kind, *suspected)
 
 
-def _workload(tenant: ClientDetails) -> str:
+def _workload(client: ClientDetails) -> str:
     """Return the workload with its kind first, so that no name looks like another kind's."""
-    return f"pid/{tenant.pid}" if tenant.workload is None else f"{tenant.workload.kind}/{tenant.workload.name}"
+    return f"pid/{client.pid}" if client.workload is None else f"{client.workload.kind}/{client.workload.name}"
 
 
 def _affected_workloads(view: View) -> Samples:
     for labels, incident in _last(view):
-        known = (incident.tenants[pid].workload for pid in incident.affected if pid in incident.tenants)
+        known = (incident.client_details[pid].workload for pid in incident.affected if pid in incident.client_details)
         affected = Counter((each.kind, printable(each.name)) for each in known if each is not None)
         yield from (((*labels, *workload), count) for workload, count in affected.items())
 

@@ -66,11 +66,11 @@ def _ecc_errors(gpu: Gpu) -> Mapping[str, int]:
         ("corrected", reading.ecc_corrected, ECC_CORRECTED),
         ("uncorrected", reading.ecc_uncorrected, ECC_UNCORRECTED),
     )
-    return {kind: gpu.meters[meter].total for kind, errors, meter in read if errors is not None}
+    return {kind: gpu.counters[meter].total for kind, errors, meter in read if errors is not None}
 
 
 def _energy(gpu: Gpu) -> float | None:
-    return None if gpu.reading.energy_millijoules is None else gpu.meters[ENERGY].total / 1000
+    return None if gpu.reading.energy_millijoules is None else gpu.counters[ENERGY].total / 1000
 
 
 def _power(reading: GpuReading) -> float | None:
@@ -119,7 +119,7 @@ GPUS = group(
     "Whether this reason lowers the GPU's clocks.",
     _GPU.values("cuda_mps_gpu_ecc_errors_total", Choice("type", ("corrected", "uncorrected")), _ecc_errors),
     "ECC memory errors over the lifetime of the board.",
-    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.judged else None),
+    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None),
     "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve.",
 )
 

@@ -169,7 +169,7 @@ def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]
         "affected": sorted(incident.affected),
         "suspects": [
             {
-                "pid": each.tenant.pid,
+                "pid": each.client.pid,
                 "confidence": each.confidence,
                 "indications": [indication.as_json() for indication in each.indications],
             }

@@ -23,7 +23,7 @@ class BypassingProcess:
     """A process on a GPU that is no client of a known daemon; `told` once it was called a bypassing one."""
 
     first_seen: float
-    told: bool = False
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +50,15 @@ class Gpu:
     reading: GpuReading
     mps_since: Mapping[int, float] = field(default_factory=dict)
     mps_left: Mapping[int, float] = field(default_factory=dict)
-    strangers: Mapping[int, BypassingProcess] = field(default_factory=dict)
-    judged: bool = False
-    meters: Mapping[str, MonotonicCounter] = field(default_factory=dict)
+    bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
+    bypassing_known: bool = False
+    counters: Mapping[str, MonotonicCounter] = field(default_factory=dict)
     supported: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def bypassing(self) -> tuple[int, ...]:
         """PIDs that use this GPU beside MPS; none can be told where it was not read."""
-        told = (pid for pid, stranger in self.strangers.items() if stranger.told)
+        told = (pid for pid, stranger in self.bypassing_processes.items() if stranger.confirmed)
         return tuple(told) if self.reading.problem is None else ()
 
 
@@ -93,10 +93,10 @@ class XidReport:
     """
 
     at: float
-    witness: XidSource
+    source: XidSource
     number: int
     gpu: GpuUuid | None
-    place: str = ""
+    bus_id: str = ""
     pid: int | None = None
     name: str | None = None
     access: FailedAccess | None = None
@@ -113,7 +113,7 @@ class IncidentXid:
     at: float
     number: int
     gpu: GpuUuid | None = None
-    place: str = ""
+    bus_id: str = ""
     pid: int | None = None
     name: str | None = None
     access: FailedAccess | None = None
@@ -125,11 +125,11 @@ class XidBurst:
     """How many of one number on one GPU had an event of their own, since the first one's time."""
 
     since: float
-    told: int
+    reported: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XidDemand:
+class RecoveryAction:
     """What the driver says that a GPU needs, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
 
     at: float
@@ -150,7 +150,7 @@ class Xids:
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
     addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
-    unpaired: tuple[XidReport, ...] = ()
+    unmatched: tuple[XidReport, ...] = ()
     recent: tuple[IncidentXid, ...] = ()
     bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
-    demands: Mapping[GpuUuid, XidDemand] = field(default_factory=dict)
+    recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class InFlightWork:
 
     pid: int
     in_flight: bool
-    launched_before: float | None = None
+    seconds_since_launch: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class Clues:
 
     named: int | None = None
     in_reset: tuple[int, ...] = ()
-    vanished: tuple[EarlyDisconnect, ...] = ()
-    flights: tuple[InFlightWork, ...] = ()
-    log_in_doubt: bool = False
+    early_disconnects: tuple[EarlyDisconnect, ...] = ()
+    in_flight_work: tuple[InFlightWork, ...] = ()
+    log_unreliable: bool = False
 
 
 class FaultKind(StrEnum):
@@ -122,7 +122,7 @@ class ClientDetails:
 class Suspect:
     """A client that may have caused the fault, with the confidence, 0 to 1, and what indicates it."""
 
-    tenant: ClientDetails
+    client: ClientDetails
     confidence: float
     indications: tuple[Reason, ...]
 
@@ -168,7 +168,7 @@ class Incident:
     daemon: DaemonName
     server: int
     server_start_ticks: int | None = None
-    block_stamp: str | None = None
+    block_timestamp: str | None = None
     started_at: float
     detected_at: float
     ended_at: float | None = None
@@ -178,29 +178,29 @@ class Incident:
     gpus: tuple[GpuUuid, ...] = ()
     xids: tuple[IncidentXid, ...] = ()
     affected: tuple[int, ...] = ()
-    affected_told: bool = False
+    affected_confirmed: bool = False
     affected_counted: int = 0
-    tenants: Mapping[int, ClientDetails] = field(default_factory=dict)
+    client_details: Mapping[int, ClientDetails] = field(default_factory=dict)
     clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()
     refused: tuple[Refusal, ...] = ()
     refused_count: int = 0
     blocking: Mapping[int, RecoveryDelay] = field(default_factory=dict)
-    gone: tuple[int, ...] = ()
+    disconnected: tuple[int, ...] = ()
     stuck: bool = False
-    unseen_since: float | None = None
-    announced: bool = False
+    daemon_missing_since: float | None = None
+    opening_reported: bool = False
     settled: bool = False
-    told: bool = False
+    end_reported: bool = False
 
     @property
     def open(self) -> bool:
         """Whether the server is still in FAULT."""
         return self.ending is None
 
-    def tenant(self, pid: int) -> ClientDetails:
+    def details_of(self, pid: int) -> ClientDetails:
         """What is known of a client, be it nothing."""
-        return self.tenants.get(pid, ClientDetails(pid=pid, client=""))
+        return self.client_details.get(pid, ClientDetails(pid=pid, client=""))
 
     @property
     def seconds(self) -> float | None:

@@ -63,7 +63,7 @@ class ReasonCode(StrEnum):
     WORK_IN_FLIGHT = "work_in_flight"
     NO_WORK_IN_FLIGHT = "no_work_in_flight"
     ONLY_WORK_IN_FLIGHT = "only_work_in_flight"
-    LOG_IN_DOUBT = "log_in_doubt"
+    LOG_UNRELIABLE = "log_unreliable"
 
     # Why the watchdog waits: what it knows is not enough, or the problem may pass
     STATE_LOST = "state_lost"

@@ -85,7 +85,9 @@ def _fault(view: StatusView, incident: Incident) -> Fault:
         began=local_time(incident.started_at),
         ago=f"{duration_text(view.at - incident.started_at)} ago",
         affected=_affected(incident),
-        named=tuple(f"{called(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]),
+        named=tuple(
+            f"{called(incident.details_of(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]
+        ),
         verdict=verdict(incident),
         suspects=tuple(_suspicions(incident)),
         blockers=blockers[:MOST_NAMED],
@@ -101,14 +103,14 @@ def _fault(view: StatusView, incident: Incident) -> Fault:
 def _affected(incident: Incident) -> str:
     if not incident.affected:
         return "no client known"
-    inferred = "" if incident.affected_told else ", inferred from the GPUs that clients share"
+    inferred = "" if incident.affected_confirmed else ", inferred from the GPUs that clients share"
     return f"{counted(len(incident.affected), 'client')}{inferred}"
 
 
 def _suspicions(incident: Incident) -> Iterable[SuspectRow]:
     for each in incident.suspects[:MOST_SUSPECTS]:
         yield SuspectRow(
-            who=called(each.tenant),
+            who=called(each.client),
             confidence=f"{each.confidence:.2f}",
             indications=texts_of(each.indications),
         )
@@ -117,7 +119,7 @@ def _suspicions(incident: Incident) -> Iterable[SuspectRow]:
 def _blockers(view: StatusView, incident: Incident) -> Iterable[Blocker]:
     for pid, stay in incident.blockers.items():
         yield Blocker(
-            who=called(incident.tenant(pid)),
+            who=called(incident.details_of(pid)),
             lasts=duration_text(view.at - stay.since),
             command=command_to_kill(pid),
         )

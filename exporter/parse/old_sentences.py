@@ -98,7 +98,7 @@ _PATTERNS: tuple[tuple[ReasonCode, str], ...] = (
         r"of all others that were hit it is known that they had nothing in flight \(inferred, not measured\)",
     ),
     (
-        ReasonCode.LOG_IN_DOUBT,
+        ReasonCode.LOG_UNRELIABLE,
         r"the log contradicts other sources or lacks lines: a tenant may have forged it",
     ),
     # Why the watchdog waits

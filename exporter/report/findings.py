@@ -99,7 +99,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 
 def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
     """GPUs whose last Xid needs a reset or a reboot, except those of a quarantine, or of one that has ended."""
-    for gpu, demand in node.xids.demands.items():
+    for gpu, demand in node.xids.recovery_actions.items():
         if any(_handles(node, daemon, gpu, demand.at) for daemon in node.daemons.values()):
             continue
         yield Finding(

@@ -9,14 +9,14 @@ from exporter.report.text import display_name, process_text, workload_text
 from exporter.state.processes import pod_of, workload_of
 
 
-def called(tenant: ClientDetails) -> str:
+def called(client: ClientDetails) -> str:
     """A client in a few words: `PID 600 (train.py of alice, job 42)`."""
-    return process_text(tenant.pid, tenant.command, tenant.user, workload_text(tenant.workload, tenant.pod))
+    return process_text(client.pid, client.command, client.user, workload_text(client.workload, client.pod))
 
 
 def in_flight(incident: Incident) -> Mapping[int, bool]:
     """Of whom it is known, by PID."""
-    return {each.pid: each.in_flight for each in incident.clues.flights}
+    return {each.pid: each.in_flight for each in incident.clues.in_flight_work}
 
 
 def flying(incident: Incident) -> Mapping[int, str]:

@@ -53,7 +53,7 @@ def verdict(incident: Incident) -> str:
     if not leaders:
         return "unknown: nobody stands out"
     sure = likelihood(sum(each.confidence for each in leaders))
-    named = ", ".join(called(each.tenant) for each in leaders)
+    named = ", ".join(called(each.client) for each in leaders)
     return f"{sure} {named}" if len(leaders) == 1 else f"{sure} one of {named}"
 
 
@@ -141,8 +141,8 @@ def _suspect(incident: Incident) -> str:
         return "nobody" if incident.kind is FaultKind.HARDWARE else _NOBODY_KNOWN
     sure = likelihood(sum(each.confidence for each in leaders))
     if len(leaders) > 1:
-        return f"{sure} one of {', '.join(str(each.tenant.pid) for each in leaders)}"
-    return f"{sure} {truncate_name(called(leaders[0].tenant), _LONGEST_SUSPECT)}"
+        return f"{sure} one of {', '.join(str(each.client.pid) for each in leaders)}"
+    return f"{sure} {truncate_name(called(leaders[0].client), _LONGEST_SUSPECT)}"
 
 
 MOST_LISTED = 16
@@ -231,15 +231,15 @@ def xid_text(xid: IncidentXid) -> str:
 def _affected(incident: Incident) -> Sequence[str]:
     if not incident.affected:
         return ["nobody that is known"]
-    how = "as the log told" if incident.affected_told else "as far as can be told from who shares the GPUs"
+    how = "as the log told" if incident.affected_confirmed else "as far as can be told from who shares the GPUs"
     flies = flying(incident)
-    each = (f"{_with_memory(incident.tenant(pid))}{flies.get(pid, '')}" for pid in incident.affected)
+    each = (f"{_with_memory(incident.details_of(pid))}{flies.get(pid, '')}" for pid in incident.affected)
     return [f"{counted(len(incident.affected), 'client')}, {how}:", *_first(each)]
 
 
-def _with_memory(tenant: ClientDetails) -> str:
-    held = [f"{mebibytes(used)} on {short_gpu(gpu)}" for gpu, used in tenant.memory_bytes.items()]
-    return f"{called(tenant)}, {', '.join(_first(held))}" if held else called(tenant)
+def _with_memory(client: ClientDetails) -> str:
+    held = [f"{mebibytes(used)} on {short_gpu(gpu)}" for gpu, used in client.memory_bytes.items()]
+    return f"{called(client)}, {', '.join(_first(held))}" if held else called(client)
 
 
 def _suspected(incident: Incident) -> Sequence[str]:
@@ -259,7 +259,7 @@ def _each_suspect(suspects: Sequence[Suspect]) -> Iterable[str]:
 
 
 def _incident_text_suspect(suspect: Suspect) -> str:
-    return f"{suspect.confidence:.2f} {called(suspect.tenant)}: {texts_of(suspect.indications)}"
+    return f"{suspect.confidence:.2f} {called(suspect.client)}: {texts_of(suspect.indications)}"
 
 
 def _refused(incident: Incident) -> Sequence[str]:
@@ -273,7 +273,7 @@ def _held_up(incident: Incident, now: float, address: Address | None, *, watched
     """Those who still do come first, each with the command that ends it."""
     standing, past = [], []
     for pid, stay in incident.blocking.items():
-        who = called(incident.tenant(pid))
+        who = called(incident.details_of(pid))
         if stay.until is not None:
             past.append(f"{who}, for {duration_text(stay.until - stay.since)}")
         else:

@@ -142,7 +142,7 @@ def incident_object(
         "seconds": None if incident.seconds is None else round(incident.seconds, 3),
         "affected": _affected(incident),
         "affected_count": len(incident.affected),
-        "affected_confirmed": incident.affected_told,
+        "affected_confirmed": incident.affected_confirmed,
         "verdict": verdict(incident),
         "hardware_fault": incident.kind is FaultKind.HARDWARE,
         "suspects": [_suspect(each) for each in incident.suspects[:MOST_LISTED]],
@@ -180,34 +180,34 @@ def _xid(xid: IncidentXid) -> Mapping[str, Any]:
     }
 
 
-def _tenant_object(tenant: ClientDetails) -> dict[str, Any]:
-    workload = tenant.workload
+def _tenant_object(client: ClientDetails) -> dict[str, Any]:
+    workload = client.workload
     return {
-        "pid": tenant.pid,
-        "client": _text(tenant.client or None),
-        "uid": tenant.uid,
-        "user": _text(tenant.user),
-        "command": _text(tenant.command),
-        "unit": _text(tenant.unit),
-        "container": _text(tenant.container),
-        "pod_uid": _text(tenant.pod_uid),
-        "pod": _text(tenant.pod),
-        "namespace": _text(tenant.namespace),
-        "slurm_job_id": _text(tenant.slurm_job_id),
+        "pid": client.pid,
+        "client": _text(client.client or None),
+        "uid": client.uid,
+        "user": _text(client.user),
+        "command": _text(client.command),
+        "unit": _text(client.unit),
+        "container": _text(client.container),
+        "pod_uid": _text(client.pod_uid),
+        "pod": _text(client.pod),
+        "namespace": _text(client.namespace),
+        "slurm_job_id": _text(client.slurm_job_id),
         "workload": None if workload is None else {"kind": workload.kind, "name": printable(workload.name)},
-        "memory_used_bytes": {printable(gpu): used for gpu, used in tenant.memory_bytes.items()},
+        "memory_used_bytes": {printable(gpu): used for gpu, used in client.memory_bytes.items()},
     }
 
 
 def _affected(incident: Incident) -> list[Mapping[str, Any]]:
     flies = in_flight(incident)
     hit = incident.affected[:MOST_LISTED]
-    return [{**_tenant_object(incident.tenant(pid)), "in_flight": flies.get(pid)} for pid in hit]
+    return [{**_tenant_object(incident.details_of(pid)), "in_flight": flies.get(pid)} for pid in hit]
 
 
 def _suspect(suspect: Suspect) -> Mapping[str, Any]:
     return {
-        **_tenant_object(suspect.tenant),
+        **_tenant_object(suspect.client),
         "confidence": suspect.confidence,
         "likelihood": likelihood(suspect.confidence),
         "indications": [reason_object(each) for each in suspect.indications],
@@ -218,7 +218,7 @@ def _blocking(incident: Incident, pid: int, now: float | None, commands: Sequenc
     stay = incident.blocking[pid]
     end = now if stay.until is None else stay.until
     return {
-        **_tenant_object(incident.tenant(pid)),
+        **_tenant_object(incident.details_of(pid)),
         "since": stay.since,
         "until": stay.until,
         "seconds": None if end is None else round(max(0.0, end - stay.since), 3),

@@ -53,7 +53,7 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.NAMED_BY_LOG: "the log names it, which is no better than chance",
     ReasonCode.NAMED_BY_XID: "the Xid names it, which is no better than chance",
     ReasonCode.ONLY_WORK_IN_FLIGHT: "all other affected clients had no work in flight (inferred, not measured)",
-    ReasonCode.LOG_IN_DOUBT: "the log contradicts other sources or lacks lines: a user may have forged it",
+    ReasonCode.LOG_UNRELIABLE: "the log contradicts other sources or lacks lines: a user may have forged it",
     # Why the watchdog waits: what it knows is not enough, or the problem may pass
     ReasonCode.STATE_LOST: "the watchdog's state could not be read or written: the number of restarts is unknown",
     ReasonCode.PROCESS_CONTINUED: "its process was suspended and continues: the exporter first checks that it answers",

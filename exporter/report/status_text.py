@@ -357,7 +357,7 @@ def _only(node: Node, name: DaemonName) -> Node:
     return replace(
         node,
         daemons={name: node.daemons[name]},
-        gpus={uuid: replace(gpu, strangers={}) for uuid, gpu in node.gpus.items()},
+        gpus={uuid: replace(gpu, bypassing_processes={}) for uuid, gpu in node.gpus.items()},
         incidents={key: each for key, each in node.incidents.items() if each.daemon == name},
     )
 

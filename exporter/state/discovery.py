@@ -59,7 +59,7 @@ def _without(node: Node, daemon: Daemon, name: str) -> Node:
     """The node without a daemon that gets another name; its faults are of that name from now on."""
     others = {known: each for known, each in node.daemons.items() if known != daemon.name}
     incidents = {
-        id_: replace(each, daemon=name) if each.daemon == daemon.name and not each.told else each
+        id_: replace(each, daemon=name) if each.daemon == daemon.name and not each.end_reported else each
         for id_, each in node.incidents.items()
     }
     return replace(node, daemons=others, incidents=incidents)

@@ -108,7 +108,7 @@ ENERGY, ECC_CORRECTED, ECC_UNCORRECTED = "energy_millijoules", "ecc_corrected", 
 
 def metered(known: Gpu | None, reading: GpuReading) -> Mapping[str, MonotonicCounter]:
     """The counters after a reading; one that it does not tell stands still."""
-    meters: Mapping[str, MonotonicCounter] = {} if known is None else known.meters
+    counters: Mapping[str, MonotonicCounter] = {} if known is None else known.counters
     late = known is not None and reading.at < known.reading.at
     read = {
         ENERGY: reading.energy_millijoules,
@@ -116,8 +116,8 @@ def metered(known: Gpu | None, reading: GpuReading) -> Mapping[str, MonotonicCou
         ECC_UNCORRECTED: reading.ecc_uncorrected,
     }
     return {
-        **meters,
-        **{name: _grown(meters.get(name), value, late=late) for name, value in read.items() if value is not None},
+        **counters,
+        **{name: _grown(counters.get(name), value, late=late) for name, value in read.items() if value is not None},
     }
 
 
@@ -156,8 +156,8 @@ def gpu_read(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     gpu = replace(
         known or Gpu(reading=reading),
         reading=reading if known is None or reading.problem is None else _unread(known.reading, reading),
-        judged=False,
-        meters=metered(known, reading),
+        bypassing_known=False,
+        counters=metered(known, reading),
         supported=supported(known, reading),
     )
     gpu, events = _processes_read(node, gpu)
@@ -173,15 +173,15 @@ def _processes_read(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     reading = gpu.reading
     events: tuple[Event, ...] = ()
     if reading.mig_mode:
-        return replace(gpu, mps_since={}, mps_left={}, strangers={}), events
+        return replace(gpu, mps_since={}, mps_left={}, bypassing_processes={}), events
     server = serving_daemon(node, reading)
     if reading.problem is None and reading.mps_processes is not None:
         gpu = _mps_list_read(gpu, reading.at, [process.pid for process in reading.mps_processes])
         if server is None:
-            gpu = replace(gpu, strangers={})
+            gpu = replace(gpu, bypassing_processes={})
         elif _servers_known(node, reading):
-            strangers, events = _strangers(node, server, reading, gpu.strangers)
-            gpu = replace(gpu, strangers=strangers, judged=True)
+            bypassing_processes, events = _strangers(node, server, reading, gpu.bypassing_processes)
+            gpu = replace(gpu, bypassing_processes=bypassing_processes, bypassing_known=True)
     return gpu, events
 
 
@@ -237,17 +237,17 @@ def _strangers(
     reading: GpuReading,
     before: Mapping[int, BypassingProcess],
 ) -> tuple[Mapping[int, BypassingProcess], tuple[Event, ...]]:
-    strangers: dict[int, BypassingProcess] = {}
+    bypassing_processes: dict[int, BypassingProcess] = {}
     events: list[Event] = []
     for pid in beside_mps(node, reading):
         stranger = before.get(pid) or BypassingProcess(first_seen=reading.at)
         settled = reading.at - stranger.first_seen >= BYPASSING_AFTER_SECONDS
-        if not stranger.told and settled and _no_server_since(node, stranger.first_seen):
-            stranger = replace(stranger, told=True)
+        if not stranger.confirmed and settled and _no_server_since(node, stranger.first_seen):
+            stranger = replace(stranger, confirmed=True)
             if not _told_elsewhere(node, reading.gpu, pid):
                 events.append(_bypassing(server, reading, pid))
-        strangers[pid] = stranger
-    return strangers, tuple(events)
+        bypassing_processes[pid] = stranger
+    return bypassing_processes, tuple(events)
 
 
 def _servers_known(node: Node, gpu: GpuReading) -> bool:
@@ -334,7 +334,7 @@ def _others(node: Node, gpu: Gpu) -> list[int] | None:
     beside = beside_mps(node, gpu.reading)
     if not beside:
         return []
-    if gpu.judged:
+    if gpu.bypassing_known:
         return beside if set(beside) <= set(gpu.bypassing) else None
     may_be_server = serving_daemon(node, gpu.reading) is not None or gpu.reading.mps_processes
     return None if may_be_server else beside

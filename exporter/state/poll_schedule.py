@@ -174,7 +174,7 @@ def watched(node: Node) -> frozenset[int]:
             if each.runtime.process is not None and each.runtime.process.pid is not None
         ),
         *(each.servers for each in daemons),
-        *(gpu.strangers for gpu in node.gpus.values()),
+        *(gpu.bypassing_processes for gpu in node.gpus.values()),
         *(each.clients for each in daemons),
         *(each.connections.queued for each in daemons),
         *(_just_left(each, node.at) for each in daemons),

@@ -30,7 +30,9 @@ def servers_doubted_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
         return
     for gpu in node.gpus.values():
         yield from (
-            each.first_seen for each in gpu.strangers.values() if each.first_seen > daemon.connections.listed_at
+            each.first_seen
+            for each in gpu.bypassing_processes.values()
+            if each.first_seen > daemon.connections.listed_at
         )
     yield from (since for since in _unknown_since(node) if since > daemon.connections.listed_at)
 
@@ -88,9 +90,13 @@ def latest(times: Iterable[float | None]) -> float | None:
 def gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
     """Since when a process may bypass MPS, clients have come or gone, or servers are known that were not judged by."""
     read_at = gpu.reading.at
-    yield from (stranger.first_seen for stranger in gpu.strangers.values() if not stranger.told)
+    yield from (stranger.first_seen for stranger in gpu.bypassing_processes.values() if not stranger.confirmed)
     for daemon in node.daemons.values():
-        if not gpu.judged and daemon.connections.listed_at is not None and daemon.connections.listed_at > read_at:
+        if (
+            not gpu.bypassing_known
+            and daemon.connections.listed_at is not None
+            and daemon.connections.listed_at > read_at
+        ):
             yield daemon.connections.listed_at
         yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
         yield from (left_at for left_at in daemon.connections.disconnected_at.values() if left_at > read_at)

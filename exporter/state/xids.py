@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 
 from exporter.model.event import Event, EventName
-from exporter.model.gpu import IncidentXid, XidBurst, XidCount, XidDemand, XidReport, Xids, XidSource
+from exporter.model.gpu import IncidentXid, RecoveryAction, XidBurst, XidCount, XidReport, Xids, XidSource
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
@@ -56,7 +56,7 @@ def event_read(node: Node, seen: GpuEvent) -> Node:
     if seen.type != XID_EVENT_TYPE:
         return node
     gpu = seen.gpu or _only_gpu(node)
-    telling = XidReport(at=seen.at, witness=XidSource.NVML, number=seen.xid, gpu=gpu)
+    telling = XidReport(at=seen.at, source=XidSource.NVML, number=seen.xid, gpu=gpu)
     return replace(node, xids=_told(node.xids, telling))
 
 
@@ -74,10 +74,10 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
     gpu = node.xids.addresses.get(error.bus_id)
     telling = XidReport(
         at=seen.at,
-        witness=XidSource.KERNEL,
+        source=XidSource.KERNEL,
         number=error.number,
         gpu=gpu,
-        place=error.bus_id,
+        bus_id=error.bus_id,
         pid=error.pid,
         name=error.name,
         access=parse_failed_access(error.text),
@@ -91,16 +91,16 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
 def _demanded(xids: Xids, telling: XidReport, action: str | None) -> Xids:
     """The driver tells what a GPU needs from now on."""
     gpu = telling.gpu
-    if gpu is None or (gpu not in xids.demands and len(xids.demands) >= MOST_GPUS):
+    if gpu is None or (gpu not in xids.recovery_actions and len(xids.recovery_actions) >= MOST_GPUS):
         return xids
-    others = {other: demand for other, demand in xids.demands.items() if other != gpu}
-    demands = others if action is None else {**others, gpu: XidDemand(at=telling.at, action=action)}
-    return replace(xids, demands=demands)
+    others = {other: demand for other, demand in xids.recovery_actions.items() if other != gpu}
+    demands = others if action is None else {**others, gpu: RecoveryAction(at=telling.at, action=action)}
+    return replace(xids, recovery_actions=demands)
 
 
 def pair_pending(node: Node, *, force: bool = False) -> Node:
     """Wait no longer for those who would have spoken by now; with `force`, for nobody."""
-    over = [each for each in node.xids.unpaired if force or node.at - each.at > PAIR_SECONDS]
+    over = [each for each in node.xids.unmatched if force or node.at - each.at > PAIR_SECONDS]
     return replace(node, xids=_over(node.xids, over)) if over else node
 
 
@@ -119,19 +119,19 @@ def _told(xids: Xids, telling: XidReport) -> Xids:
     """Count it, unless it is what the other witness has told of already, or may yet say whose it was."""
     twin = _twin(xids, telling)
     if twin is None:
-        xids = xid_seen(replace(xids, unpaired=(*xids.unpaired, telling)), telling)
+        xids = xid_seen(replace(xids, unmatched=(*xids.unmatched, telling)), telling)
         counted = xids if telling.gpu is None else _counted(xids, telling)
-        return _over(counted, xids.unpaired[:-MOST_UNPAIRED])
+        return _over(counted, xids.unmatched[:-MOST_UNPAIRED])
     xids = completed(xids, twin, telling)
-    xids = replace(xids, unpaired=tuple(each for each in xids.unpaired if each is not twin))
+    xids = replace(xids, unmatched=tuple(each for each in xids.unmatched if each is not twin))
     if twin.gpu is not None:
         return xids
-    return _counted(xids, replace(twin, gpu=telling.gpu, place=twin.place or telling.place))
+    return _counted(xids, replace(twin, gpu=telling.gpu, bus_id=twin.bus_id or telling.bus_id))
 
 
 def _twin(xids: Xids, telling: XidReport) -> XidReport | None:
     """The other witness's word of the same Xid: on this GPU, or else on one that may be this."""
-    others = (each for each in xids.unpaired if each.witness is not telling.witness and each.number == telling.number)
+    others = (each for each in xids.unmatched if each.source is not telling.source and each.number == telling.number)
     timely = (each for each in others if abs(each.at - telling.at) <= PAIR_SECONDS)
     fitting = (each for each in timely if each.gpu == telling.gpu or _may_be_one(xids, each, telling))
     return min(fitting, key=lambda each: each.gpu != telling.gpu, default=None)
@@ -141,7 +141,7 @@ def _may_be_one(xids: Xids, *tellings: XidReport) -> bool:
     """Whether two may be of one GPU, which but one of them names: not where the two are known to be elsewhere."""
     named = [each.gpu for each in tellings if each.gpu is not None]
     nameless = [each for each in tellings if each.gpu is None]
-    return len(named) == 1 and not (nameless[0].place and named[0] in xids.addresses.values())
+    return len(named) == 1 and not (nameless[0].bus_id and named[0] in xids.addresses.values())
 
 
 def _over(xids: Xids, over: Collection[XidReport]) -> Xids:
@@ -149,7 +149,7 @@ def _over(xids: Xids, over: Collection[XidReport]) -> Xids:
     for each in over:
         xids = xids if each.gpu is not None else _counted(xids, each)
     gone = {id(each) for each in over}
-    return replace(xids, unpaired=tuple(each for each in xids.unpaired if id(each) not in gone))
+    return replace(xids, unmatched=tuple(each for each in xids.unmatched if id(each) not in gone))
 
 
 def _counted(xids: Xids, telling: XidReport) -> Xids:
@@ -188,7 +188,7 @@ def xid_seen(xids: Xids, telling: XidReport) -> Xids:
         at=telling.at,
         number=telling.number,
         gpu=telling.gpu,
-        place=telling.place,
+        bus_id=telling.bus_id,
         pid=telling.pid,
         name=telling.name,
         access=telling.access,
@@ -198,13 +198,13 @@ def xid_seen(xids: Xids, telling: XidReport) -> Xids:
 
 def completed(xids: Xids, first: XidReport, second: XidReport) -> Xids:
     """The other witness tells of it too, and may know more."""
-    known = (first.at, first.number, first.gpu, first.place)
+    known = (first.at, first.number, first.gpu, first.bus_id)
     for number, each in enumerate(xids.recent):
-        if (each.at, each.number, each.gpu, each.place) == known:
+        if (each.at, each.number, each.gpu, each.bus_id) == known:
             more = replace(
                 each,
                 gpu=each.gpu or second.gpu,
-                place=each.place or second.place,
+                bus_id=each.bus_id or second.bus_id,
                 pid=second.pid if each.pid is None else each.pid,
                 name=second.name if each.name is None else each.name,
                 access=each.access or second.access,
@@ -246,12 +246,12 @@ def same(one: IncidentXid, other: IncidentXid) -> bool:
         return False
     if one.gpu is not None and other.gpu is not None:
         return one.gpu == other.gpu
-    return not (one.place and other.place) or one.place == other.place
+    return not (one.bus_id and other.bus_id) or one.bus_id == other.bus_id
 
 
 def whose(xids: Xids, seen: IncidentXid | XidReport) -> str | None:
     """The GPU's UUID, else where it is; None where neither is known."""
-    return seen.gpu or xids.addresses.get(seen.place) or (f"PCI:{seen.place}" if seen.place else None)
+    return seen.gpu or xids.addresses.get(seen.bus_id) or (f"PCI:{seen.bus_id}" if seen.bus_id else None)
 
 
 def _crowd(recent: tuple[IncidentXid, ...]) -> set[int]:
@@ -267,10 +267,10 @@ def _sightings_told(xids: Xids, at: float, unclaimed: Iterable[IncidentXid]) -> 
     events: list[Event] = []
     for each in unclaimed:
         gpu = whose(xids, each)
-        burst = bursts.get((gpu, each.number), XidBurst(since=at, told=0))
-        if burst.told >= MOST_TOLD or (not burst.told and len(bursts) >= MOST_BURSTS):
+        burst = bursts.get((gpu, each.number), XidBurst(since=at, reported=0))
+        if burst.reported >= MOST_TOLD or (not burst.reported and len(bursts) >= MOST_BURSTS):
             continue
-        bursts[gpu, each.number] = replace(burst, told=burst.told + 1)
+        bursts[gpu, each.number] = replace(burst, reported=burst.reported + 1)
         events.append(
             Event(at=each.at, event=EventName.GPU_XID, gpu=gpu, xid=each.number, pid=each.pid, name=each.name)
         )

@@ -117,7 +117,7 @@ def load_events(
 
 def _briefly(event: Event) -> Event:
     """Without all that is known of those whom a fault hit: that stands with the incident, once."""
-    return event if event.incident is None else replace(event, incident=replace(event.incident, tenants={}))
+    return event if event.incident is None else replace(event, incident=replace(event.incident, client_details={}))
 
 
 WATCHES = """

@@ -24,12 +24,46 @@ LONGEST_ROW = 16 << 20
 _ACTIONS = {kind.value.replace("_", " "): kind for kind in ActionKind}
 
 
+_INCIDENT_KEYS = {
+    "affected_told": "affected_confirmed",
+    "announced": "opening_reported",
+    "block_stamp": "block_timestamp",
+    "gone": "disconnected",
+    "tenants": "client_details",
+    "told": "end_reported",
+    "unseen_since": "daemon_missing_since",
+}
+_CLUES_KEYS = {"flights": "in_flight_work", "log_in_doubt": "log_unreliable", "vanished": "early_disconnects"}
+"""Keys that have another name in version 5."""
+
+
 def incident(values: Values) -> Values:
-    """Return an incident of today, with codes for what indicates each suspect."""
-    suspects = values.get("suspects") if isinstance(values, dict) else None
+    """Return an incident as version 5 has it, with codes for the indications of each suspect."""
+    values = _with_keys(values, _INCIDENT_KEYS)
+    values = _renamed(values, "xids", "xids", lambda xids: _all_with_keys(xids, {"place": "bus_id"}))
+    values = _renamed(values, "clues", "clues", _clues)
+    return _renamed(values, "suspects", "suspects", _suspects)
+
+
+def _clues(values: Any) -> Any:
+    in_flight = {"launched_before": "seconds_since_launch"}
+    values = _with_keys(values, _CLUES_KEYS)
+    return _renamed(values, "in_flight_work", "in_flight_work", lambda work: _all_with_keys(work, in_flight))
+
+
+def _suspects(values: Any) -> Any:
+    suspects = _all_with_keys(values, {"tenant": "client"})
     if not isinstance(suspects, list):
-        return values
-    return {**values, "suspects": [_renamed(each, "evidence", "indications", _reasons) for each in suspects]}
+        return suspects
+    return [_renamed(each, "evidence", "indications", _reasons) for each in suspects]
+
+
+def _with_keys(values: Any, keys: Mapping[str, str]) -> Any:
+    return {keys.get(key, key): value for key, value in values.items()} if isinstance(values, dict) else values
+
+
+def _all_with_keys(values: Any, keys: Mapping[str, str]) -> Any:
+    return [_with_keys(each, keys) for each in values] if isinstance(values, list) else values
 
 
 def event(values: Values) -> Values:

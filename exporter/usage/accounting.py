@@ -230,10 +230,10 @@ def _with_energy(before: Node, node: Node, reading: GpuReading) -> Node:
     """Post a GPU's energy since its last reading; energy before the first reading of this run is unknown."""
     gpu, totals = reading.gpu, node.usage_totals
     known, usage = before.gpus.get(gpu), totals.gpus.get(gpu, GpuUsage())
-    last = None if known is None else known.meters.get(ENERGY)
+    last = None if known is None else known.counters.get(ENERGY)
     if last is None:
         return replace(node, usage_totals=_with_gpu(totals, gpu, replace(usage, sm_us_without_energy={})))
-    used = node.gpus[gpu].meters[ENERGY].total - last.total
+    used = node.gpus[gpu].counters[ENERGY].total - last.total
     if used <= 0:
         return node
     in_time = usage.read_at is not None and abs(reading.at - usage.read_at) <= LONGEST_GAP_SECONDS

@@ -44,7 +44,7 @@ def reason(quarantine: Quarantine) -> Reason:
 def _demands(context: Context) -> Iterator[Quarantine]:
     """What the driver says outright, and what NVIDIA's catalogue does of Xids that no program can cause."""
     xids = context.node.xids
-    for gpu, demand in xids.demands.items():
+    for gpu, demand in xids.recovery_actions.items():
         if _serves(context, gpu):
             yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
     for (gpu, number), count in xids.counts.items():

@@ -126,10 +126,10 @@ def _blockers(incident: Incident) -> list[int]:
 def _victim(context: Context, incident: Incident, pid: int) -> ProcessIdentity | None:
     """Return the process that the fault hit, if it still has its PID, and the daemon and NVML name it too."""
     process, client = context.node.processes.get(pid), context.daemon.clients.get(pid)
-    tenant = incident.tenants.get(pid)
-    if process is None or client is None or tenant is None or client.server != incident.server:
+    details = incident.client_details.get(pid)
+    if process is None or client is None or details is None or client.server != incident.server:
         return None
-    same = process.uid is not None and tenant.client == client_id(client, process)
+    same = process.uid is not None and details.client == client_id(client, process)
     named = client.listed_at is not None and client.listed_at >= incident.detected_at
     of_mps = mps_program(process.executable, process.command) is not None
     return identity_of(process) if same and named and not of_mps and _is_on_gpu(context, incident, pid) else None

@@ -77,7 +77,7 @@ def test_an_open_incident_stays_open(remembered: StoredState) -> None:
     (incident,) = remembered.incidents
     assert incident.open
     assert (incident.server, incident.affected) == (40225, (40209,))
-    assert [each.tenant.pid for each in incident.suspects] == [40300, 40209]
+    assert [each.client.pid for each in incident.suspects] == [40300, 40209]
     assert [each.confidence for each in incident.suspects] == [0.96, 0.04]
     assert incident.suspects[0].indications[:2] == (
         Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12),

@@ -28,7 +28,7 @@ def assert_consistent(node: Node) -> None:
         assert totals.connected - sum(totals.disconnected.values()) == len(daemon.clients)
         assert all(totals.log_lines_unrecognized[file] <= lines for file, lines in totals.log_lines.items())
     for gpu in node.gpus.values():
-        assert all(stranger.first_seen <= node.at for stranger in gpu.strangers.values())
+        assert all(stranger.first_seen <= node.at for stranger in gpu.bypassing_processes.values())
     assert_balanced(node.usage_totals)
 
 
@@ -93,7 +93,7 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
     for uuid, gpu in node.gpus.items():
-        yield from (((uuid, "meter", name), meter.total) for name, meter in gpu.meters.items())
+        yield from (((uuid, "meter", name), meter.total) for name, meter in gpu.counters.items())
     for uuid, book in node.usage_totals.gpus.items():
         yield (uuid, "ledger", "sm"), book.total.sm_us
         yield (uuid, "ledger", "energy"), book.total.energy_mj

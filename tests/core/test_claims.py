@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.incidents.fault_log import UNCONFIRMED_SECONDS
-from exporter.incidents.root_cause import LOG_IN_DOUBT
+from exporter.incidents.root_cause import LOG_UNRELIABLE
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.event import EventName
 from exporter.model.incident import IncidentEnd
@@ -317,7 +317,7 @@ def trapped(*forged: Observation, start: Node = UP) -> Reduced:
 
 def confidence(story: Reduced) -> dict[int, float]:
     (incident,) = story.node.incidents.values()
-    return {each.tenant.pid: each.confidence for each in incident.suspects}
+    return {each.client.pid: each.confidence for each in incident.suspects}
 
 
 def test_without_a_forger_the_one_that_trapped_is_likely() -> None:
@@ -343,7 +343,7 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
     story = trapped(start=doubted.node)
     assert max(confidence(story).values()) < 0.5
     (incident,) = story.node.incidents.values()
-    assert any(LOG_IN_DOUBT in each.indications for each in incident.suspects)
+    assert any(LOG_UNRELIABLE in each.indications for each in incident.suspects)
 
 
 def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> None:
@@ -471,7 +471,7 @@ def test_a_client_that_only_the_log_shows_did_not_leave_before_a_fault() -> None
     came = (*server_log(active(ghost), at=LATER - 1), *exits(ghost, LATER - 0.1))
     seen = (*came, *block(A, B), xid(), status("FAULT", at=LATER + 0.1), shown(A, B, C, at=LATER + 0.5))
     (incident,) = reduced(*seen, start=UP).node.incidents.values()
-    assert [each.tenant.pid for each in incident.suspects if each.tenant.pid == ghost] == []
+    assert [each.client.pid for each in incident.suspects if each.client.pid == ghost] == []
 
 
 def test_an_xid_at_the_end_of_another_server_confirms_none() -> None:

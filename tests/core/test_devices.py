@@ -46,7 +46,7 @@ def has(*gpus: str, at: float = AT) -> Observation:
 
 
 def bypassing(present: Node) -> Mapping[str, tuple[int, ...]]:
-    return {uuid: gpu.bypassing for uuid, gpu in present.gpus.items() if gpu.judged}
+    return {uuid: gpu.bypassing for uuid, gpu in present.gpus.items() if gpu.bypassing_known}
 
 
 @pytest.mark.parametrize(

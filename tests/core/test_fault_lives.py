@@ -43,7 +43,7 @@ def _live(seen: Iterable[Observation]) -> None:
             assert name == incident.id
             _assert_sound(incident)
             _assert_grown(known.get(name), incident)
-            if incident.affected_told or incident.settled:
+            if incident.affected_confirmed or incident.settled:
                 most[name] = max(most[name], len(incident.affected))
         known.update(present.incidents)
     _assert_told(known, events)
@@ -55,21 +55,21 @@ def _assert_sound(incident: Incident) -> None:
     affected = set(incident.affected)
     assert len(affected) == len(incident.affected)
     assert affected >= incident.blocking.keys()
-    assert affected.issuperset(incident.gone)
-    assert affected <= incident.tenants.keys()
+    assert affected.issuperset(incident.disconnected)
+    assert affected <= incident.client_details.keys()
     assert sum(each.confidence for each in incident.suspects) <= 1 + ROUNDED * len(incident.suspects)
     for suspect in incident.suspects:
         codes = {each.code for each in suspect.indications}
         strong = {ReasonCode.WORKER_IN_RESET, ReasonCode.INSTRUCTION_FETCH_FAILED}
         assert suspect.confidence < SURE or codes & strong
-    assert not incident.told or (incident.settled and not incident.open)
+    assert not incident.end_reported or (incident.settled and not incident.open)
 
 
 def _assert_grown(before: Incident | None, incident: Incident) -> None:
     """Whom the log told of stays affected; what has been told to its end never changes."""
-    if before is not None and before.told:
+    if before is not None and before.end_reported:
         assert incident is before
-    if before is not None and before.affected_told:
+    if before is not None and before.affected_confirmed:
         assert set(before.affected) <= set(incident.affected)
 
 
@@ -87,5 +87,5 @@ def _assert_counted(node: Node, known: Iterable[Incident], affected: int) -> Non
     incidents = list(known)
     assert sum(each.faults for each in totals) == len(incidents)
     assert sum(each.fault_affected for each in totals) == affected
-    recovered = [each for each in incidents if each.told and each.ending is IncidentEnd.RECOVERED]
+    recovered = [each for each in incidents if each.end_reported and each.ending is IncidentEnd.RECOVERED]
     assert sum(each.fault_recoveries.count for each in totals) == len(recovered)

@@ -75,7 +75,7 @@ def affected(recorded: Recorded) -> set[int]:
 
 def assert_fair(recorded: Recorded, incident: Incident) -> None:
     """Nobody innocent is as good as named, and nobody is affected who was not there."""
-    assert all(each.confidence < NEVER for each in incident.suspects if each.tenant.pid != recorded.truth["culprit"])
+    assert all(each.confidence < NEVER for each in incident.suspects if each.client.pid != recorded.truth["culprit"])
     assert set(incident.affected) <= {int(pid) for pid in recorded.truth["clients"]}
 
 

@@ -23,7 +23,7 @@ def gpu(story: Reduced) -> Gpu:
 def energies(*millijoules: int | None) -> list[int]:
     """What the counter shows after each reading."""
     seen = [gpu_reading(energy_millijoules=each) for each in millijoules]
-    return [gpu(reduced(*seen[: place + 1])).meters[ENERGY].total for place in range(len(seen))]
+    return [gpu(reduced(*seen[: place + 1])).counters[ENERGY].total for place in range(len(seen))]
 
 
 class TestMeters:
@@ -44,7 +44,7 @@ class TestMeters:
     def test_a_gpu_that_failed_keeps_its_counters(self) -> None:
         """Whether the driver begins anew or not."""
         story = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
-        assert gpu(story).meters[ENERGY].total == 1050
+        assert gpu(story).counters[ENERGY].total == 1050
 
     def test_ecc_errors_are_counted_so_too(self) -> None:
         """Both kinds, each for itself."""
@@ -52,8 +52,8 @@ class TestMeters:
             gpu_reading(ecc_corrected=corrected, ecc_uncorrected=uncorrected)
             for corrected, uncorrected in ((7, 1), (0, 2))
         ]
-        meters = gpu(reduced(*seen)).meters
-        assert (meters["ecc_corrected"].total, meters["ecc_uncorrected"].total) == (7, 2)
+        counters = gpu(reduced(*seen)).counters
+        assert (counters["ecc_corrected"].total, counters["ecc_uncorrected"].total) == (7, 2)
 
 
 class TestSupport:
@@ -109,7 +109,7 @@ class TestMig:
         seen = [gpu_reading([CLIENT], beside=[STRANGER], at=AT + passed, mig_mode=mig) for passed in (0, 2, 4)]
         story = reduced(*at_work(CLIENT), *seen)
         assert (len(story.of(EventName.PROCESS_BYPASSING)) == 0) is mig
-        assert gpu(story).judged is not mig
+        assert gpu(story).bypassing_known is not mig
 
     def test_who_was_beside_mps_before_is_forgotten(self) -> None:
         """The GPU had to be free to be divided."""

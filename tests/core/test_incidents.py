@@ -196,7 +196,7 @@ class TestOne:
         story = reduced(*later, start=over().node)
         assert (incidents(story), story.daemon.totals.faults) == ([], 1)
         again = reduced(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=story.node)
-        assert (only(again).block_stamp, only(again).detected_at) == (None, AT + 9510)
+        assert (only(again).block_timestamp, only(again).detected_at) == (None, AT + 9510)
 
     def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
         """On a GPU that the first did not reach."""
@@ -229,12 +229,12 @@ class TestAffected:
     def test_where_nothing_was_told_they_are_all_who_share_the_gpu(self) -> None:
         """And it is said that this was inferred."""
         story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
-        assert (set(only(story).affected), only(story).affected_told) == ({A, B, C}, False)
+        assert (set(only(story).affected), only(story).affected_confirmed) == ({A, B, C}, False)
 
     def test_what_is_known_of_each_is_kept(self) -> None:
         """They are gone a moment later."""
         story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
-        tenant = only(story).tenants[A]
+        tenant = only(story).client_details[A]
         assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
 
     def test_it_counts(self) -> None:

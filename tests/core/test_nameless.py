@@ -50,7 +50,7 @@ def test_each_is_met_by_nvmls_word_as_a_client_of_the_one_server_there() -> None
         OTHER: SERVER,
     }
     assert [event.pid for event in story.of(EventName.CLIENT_CONNECTED)] == [ONE, OTHER]
-    assert not story.node.gpus[GPU].strangers
+    assert not story.node.gpus[GPU].bypassing_processes
 
 
 def test_the_log_tells_of_them_sooner_than_a_list() -> None:

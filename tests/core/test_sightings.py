@@ -19,7 +19,7 @@ from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, ker
 SOON, LATER = look(at=AT + CLAIM_SECONDS), look(at=AT + CLAIM_SECONDS + 0.5)
 """A fault may still claim an Xid of AT, and may no more."""
 
-SEEN = IncidentXid(at=AT, number=31, gpu=GPU, place=ADDRESS, pid=600, name="train")
+SEEN = IncidentXid(at=AT, number=31, gpu=GPU, bus_id=ADDRESS, pid=600, name="train")
 
 
 def recent(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> tuple[IncidentXid, ...]:
@@ -68,7 +68,7 @@ def test_nvml_says_whose_it_is_where_the_kernels_place_is_unknown(seen: tuple[Ob
 
 def test_the_kernel_says_where_an_event_without_its_gpu_was() -> None:
     assert recent(event(gpu=None), kernel(address=OTHER_ADDRESS)) == (
-        replace(SEEN, gpu=OTHER_GPU, place=OTHER_ADDRESS),
+        replace(SEEN, gpu=OTHER_GPU, bus_id=OTHER_ADDRESS),
     )
 
 
@@ -123,10 +123,10 @@ def test_but_its_neighbour_on_another_gpu_is() -> None:
         (SEEN, True),
         (replace(SEEN, settled=True), True),
         (IncidentXid(at=AT, number=31, gpu=GPU), True),
-        (IncidentXid(at=AT, number=31, place=ADDRESS), True),
+        (IncidentXid(at=AT, number=31, bus_id=ADDRESS), True),
         (IncidentXid(at=AT, number=31), True),
         (replace(SEEN, gpu=OTHER_GPU), False),
-        (IncidentXid(at=AT, number=31, place=OTHER_ADDRESS), False),
+        (IncidentXid(at=AT, number=31, bus_id=OTHER_ADDRESS), False),
         (replace(SEEN, number=43), False),
         (replace(SEEN, at=AT + 0.1), False),
     ],

@@ -28,13 +28,13 @@ def gone(pid: int = GONE, before: float = 0.13, status: int | None = None, **mor
 
 def fault(
     *affected: int,
-    vanished: tuple[EarlyDisconnect, ...] = (),
+    early_disconnects: tuple[EarlyDisconnect, ...] = (),
     access: FailedAccess | None = None,
     xids: tuple[int, ...] = (31,),
     named: int | None = A,
     in_reset: tuple[int, ...] = (),
     xid_pid: int | None = B,
-    flights: tuple[InFlightWork, ...] = (),
+    in_flight_work: tuple[InFlightWork, ...] = (),
 ) -> Incident:
     """A fault that hit these, as it is judged."""
     return ranked(
@@ -47,19 +47,21 @@ def fault(
             gpus=(GPU,),
             xids=tuple(IncidentXid(at=AT, number=each, gpu=GPU, pid=xid_pid, access=access) for each in xids),
             affected=affected,
-            affected_told=True,
-            tenants={pid: ClientDetails(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
-            clues=Clues(named=named, vanished=vanished, in_reset=in_reset, flights=flights),
+            affected_confirmed=True,
+            client_details={pid: ClientDetails(pid=pid, client=str(pid)) for pid in (*affected, GONE, ALSO_GONE)},
+            clues=Clues(
+                named=named, early_disconnects=early_disconnects, in_reset=in_reset, in_flight_work=in_flight_work
+            ),
         )
     )
 
 
-def busy(pid: int, launched_before: float | None = 0.3) -> InFlightWork:
-    return InFlightWork(pid=pid, in_flight=True, launched_before=launched_before)
+def busy(pid: int, seconds_since_launch: float | None = 0.3) -> InFlightWork:
+    return InFlightWork(pid=pid, in_flight=True, seconds_since_launch=seconds_since_launch)
 
 
-def idle(pid: int, launched_before: float | None = None) -> InFlightWork:
-    return InFlightWork(pid=pid, in_flight=False, launched_before=launched_before)
+def idle(pid: int, seconds_since_launch: float | None = None) -> InFlightWork:
+    return InFlightWork(pid=pid, in_flight=False, seconds_since_launch=seconds_since_launch)
 
 
 def blame(hit: Iterable[int], **known: Any) -> dict[int, float]:
@@ -68,7 +70,7 @@ def blame(hit: Iterable[int], **known: Any) -> dict[int, float]:
 
 
 def confidences(incident: Incident) -> dict[int, float]:
-    return {each.tenant.pid: each.confidence for each in incident.suspects}
+    return {each.client.pid: each.confidence for each in incident.suspects}
 
 
 class TestCutOff:
@@ -77,37 +79,37 @@ class TestCutOff:
     @pytest.mark.parametrize("status", [None, SIGKILL, SIGSEGV, EXIT_1, 0])
     def test_whoever_left_just_then_did_it_however_it_ended(self, status: int | None) -> None:
         """`exit(0)` in mid-kernel faults the others as SIGKILL does."""
-        incident = fault(A, B, vanished=(gone(status=status),), access=INSTRUCTIONS)
+        incident = fault(A, B, early_disconnects=(gone(status=status),), access=INSTRUCTIONS)
         assert incident.kind is FaultKind.CLIENT_KILLED
         assert incident.suspect is not None
-        assert (incident.suspect.tenant.pid, incident.suspect.confidence >= 0.8) == (GONE, True)
+        assert (incident.suspect.client.pid, incident.suspect.confidence >= 0.8) == (GONE, True)
 
     @pytest.mark.parametrize("access", [DATA, WILD_JUMP])
     def test_an_access_of_another_kind_clears_whoever_left(self, access: FailedAccess) -> None:
         """A living client's wild pointer, or wild jump."""
-        incident = fault(A, B, vanished=(gone(status=SIGKILL),), access=access)
+        incident = fault(A, B, early_disconnects=(gone(status=SIGKILL),), access=access)
         assert confidences(incident) == {A: 0.49, B: 0.49}
         assert incident.kind is FaultKind.MEMORY
 
     @pytest.mark.parametrize("before", [0.0, 0.08, 0.2, 0.4])
     def test_whoever_left_at_another_time_is_cleared(self, before: float) -> None:
         """The fault comes about 130 ms after."""
-        assert GONE not in confidences(fault(A, B, vanished=(gone(before=before),), access=INSTRUCTIONS))
+        assert GONE not in confidences(fault(A, B, early_disconnects=(gone(before=before),), access=INSTRUCTIONS))
 
     def test_whom_an_operator_ended_is_cleared(self) -> None:
         """`terminate_client` harms nobody else."""
-        assert GONE not in confidences(fault(A, B, vanished=(gone(terminated=True),), access=INSTRUCTIONS))
+        assert GONE not in confidences(fault(A, B, early_disconnects=(gone(terminated=True),), access=INSTRUCTIONS))
 
     def test_of_several_it_is_rather_the_one_that_was_killed(self) -> None:
         """Two trials say so, which is not enough to be very sure."""
         two = (gone(status=SIGKILL), gone(ALSO_GONE, status=0))
-        sure = confidences(fault(A, B, vanished=two, access=INSTRUCTIONS))
+        sure = confidences(fault(A, B, early_disconnects=two, access=INSTRUCTIONS))
         assert sure[ALSO_GONE] < 0.5 < sure[GONE] < 0.8
 
     def test_several_that_are_alike_share_it(self) -> None:
         """Nothing tells them apart."""
         two = (gone(status=SIGKILL), gone(ALSO_GONE, status=SIGKILL))
-        incident = fault(A, B, vanished=two, access=INSTRUCTIONS)
+        incident = fault(A, B, early_disconnects=two, access=INSTRUCTIONS)
         assert confidences(incident)[GONE] == confidences(incident)[ALSO_GONE] < 0.5
         assert incident.suspect is None
 
@@ -118,18 +120,20 @@ class TestByChance:
     @pytest.mark.parametrize("status", [None, SIGKILL, 0])
     def test_it_is_never_very_likely(self, status: int | None) -> None:
         """Planted, an ordinary exit looks the same."""
-        incident = fault(A, B, C, vanished=(gone(status=status),), access=None)
+        incident = fault(A, B, C, early_disconnects=(gone(status=status),), access=None)
         assert incident.suspect is not None
-        assert (incident.suspect.tenant.pid, incident.suspect.confidence < 0.8) == (GONE, True)
+        assert (incident.suspect.client.pid, incident.suspect.confidence < 0.8) == (GONE, True)
 
     def test_one_that_was_killed_is_likelier_than_one_that_exited(self) -> None:
         """And one of which nobody knows is in between."""
-        sure = [confidences(fault(A, B, C, vanished=(gone(status=each),)))[GONE] for each in (SIGKILL, None, 0)]
+        sure = [
+            confidences(fault(A, B, C, early_disconnects=(gone(status=each),)))[GONE] for each in (SIGKILL, None, 0)
+        ]
         assert sure == sorted(sure, reverse=True)
 
     def test_the_kernels_word_that_it_killed_it_counts_as_a_signal(self) -> None:
         """For want of memory."""
-        incident = fault(A, B, vanished=(gone(out_of_memory=True),))
+        incident = fault(A, B, early_disconnects=(gone(out_of_memory=True),))
         assert Reason(ReasonCode.OUT_OF_MEMORY_KILLED) in incident.suspects[0].indications
 
 
@@ -180,50 +184,52 @@ class TestInFlight:
 
     def test_the_only_one_that_had_is_likely_and_no_more(self) -> None:
         """Not as sure as a sign that was measured."""
-        incident = fault(A, B, C, flights=(idle(A), busy(B), idle(C)), access=DATA)
+        incident = fault(A, B, C, in_flight_work=(idle(A), busy(B), idle(C)), access=DATA)
         sure = confidences(incident)
         assert incident.suspect is not None
-        assert (incident.suspect.tenant.pid, sure[B]) == (B, root_cause.SOLE_IN_FLIGHT)
+        assert (incident.suspect.client.pid, sure[B]) == (B, root_cause.SOLE_IN_FLIGHT)
         assert 0.5 < sure[B] < 0.8
         assert incident.suspect.indications[-1] == Reason(ReasonCode.ONLY_WORK_IN_FLIGHT)
 
     def test_the_idle_ones_keep_little_and_it_is_said_why(self) -> None:
         """They may have done it by a door that is not watched."""
-        incident = fault(A, B, flights=(idle(A, 12), busy(B)), access=DATA)
+        incident = fault(A, B, in_flight_work=(idle(A, 12), busy(B)), access=DATA)
         assert confidences(incident)[A] == 0.05
         assert Reason(ReasonCode.NO_WORK_IN_FLIGHT, seconds=12.0) in incident.suspects[-1].indications
 
     def test_those_who_had_share_what_the_idle_ones_lose(self) -> None:
         """In equal parts: nothing tells them apart."""
-        sure = confidences(fault(A, B, C, flights=(busy(A), idle(B), busy(C)), access=DATA))
+        sure = confidences(fault(A, B, C, in_flight_work=(busy(A), idle(B), busy(C)), access=DATA))
         assert sure[A] == sure[C] == 0.47
         assert sure.get(B, 0.0) < 0.05
 
     def test_one_of_whom_nothing_is_known_is_as_likely_as_one_that_had(self) -> None:
         """It may have had, too."""
-        sure = confidences(fault(A, B, C, flights=(busy(A), idle(B)), access=DATA))
+        sure = confidences(fault(A, B, C, in_flight_work=(busy(A), idle(B)), access=DATA))
         assert sure[A] == sure[C]
 
     def test_where_all_were_busy_nobody_stands_out(self) -> None:
         """As without it; but it is said."""
-        incident = fault(A, B, flights=(busy(A), busy(B)), access=DATA)
+        incident = fault(A, B, in_flight_work=(busy(A), busy(B)), access=DATA)
         assert (incident.suspect, confidences(incident)) == (None, {A: 0.49, B: 0.49})
         assert all(any(why.code is ReasonCode.WORK_IN_FLIGHT for why in each.indications) for each in incident.suspects)
 
     def test_where_all_were_idle_nobody_is_told_apart(self) -> None:
         """It was none of them, or by a door that nobody watches."""
-        assert confidences(fault(A, B, flights=(idle(A), idle(B)), access=DATA)) == {A: 0.49, B: 0.49}
+        assert confidences(fault(A, B, in_flight_work=(idle(A), idle(B)), access=DATA)) == {A: 0.49, B: 0.49}
 
     def test_one_in_forty_eight_is_found(self) -> None:
         """However many were idle."""
         everybody = range(1000, 1048)
-        incident = fault(*everybody, flights=(*(idle(pid) for pid in everybody[1:]), busy(1000)), access=DATA)
+        incident = fault(*everybody, in_flight_work=(*(idle(pid) for pid in everybody[1:]), busy(1000)), access=DATA)
         assert confidences(incident) == {1000: root_cause.SOLE_IN_FLIGHT}
 
     def test_a_client_that_was_cut_off_keeps_its_own_rule(self) -> None:
         """It is not among those who were hit."""
-        alone = fault(A, B, vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS)
-        beside = fault(A, B, vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS, flights=(busy(A), idle(B)))
+        alone = fault(A, B, early_disconnects=(gone(status=SIGKILL),), access=INSTRUCTIONS)
+        beside = fault(
+            A, B, early_disconnects=(gone(status=SIGKILL),), access=INSTRUCTIONS, in_flight_work=(busy(A), idle(B))
+        )
         assert confidences(beside)[GONE] == confidences(alone)[GONE]
         assert beside.kind is FaultKind.CLIENT_KILLED
 
@@ -233,14 +239,20 @@ class TestInFlight:
         """Whatever else is known; and where several may have done it, none of the blame is lost."""
         hit = data.draw(st.lists(st.integers(600, 611), min_size=1, max_size=12, unique=True))
         known = data.draw(st.lists(st.sampled_from(hit), unique=True))
-        flights = tuple(data.draw(st.sampled_from((idle, busy)))(pid) for pid in known)
-        vanished = (gone(status=SIGKILL),) if data.draw(st.booleans()) else ()
+        in_flight_work = tuple(data.draw(st.sampled_from((idle, busy)))(pid) for pid in known)
+        early_disconnects = (gone(status=SIGKILL),) if data.draw(st.booleans()) else ()
         access = data.draw(st.sampled_from((None, INSTRUCTIONS, DATA)))
         in_reset = tuple(data.draw(st.lists(st.sampled_from(hit), unique=True, max_size=2)))
         xids = data.draw(st.sampled_from(((31,), (43,), ())))
-        evidence = {"vanished": vanished, "in_reset": in_reset, "access": access, "named": None, "xids": xids}
-        without, weighed = blame(hit, **evidence), blame(hit, flights=flights, **evidence)
-        blameless = {each.pid for each in flights if not each.in_flight}
+        evidence = {
+            "early_disconnects": early_disconnects,
+            "in_reset": in_reset,
+            "access": access,
+            "named": None,
+            "xids": xids,
+        }
+        without, weighed = blame(hit, **evidence), blame(hit, in_flight_work=in_flight_work, **evidence)
+        blameless = {each.pid for each in in_flight_work if not each.in_flight}
         assert weighed.keys() == without.keys()
         assert all(weighed[pid] <= without[pid] + 1e-9 for pid in blameless & without.keys())
         assert sum(weighed.values()) <= sum(without.values()) + 1e-9
@@ -254,7 +266,7 @@ class TestHardware:
     @pytest.mark.parametrize("number", [48, 63, 64, 74, 79, 94, 95, 119, 120, 140])
     def test_it_clears_everybody(self, number: int) -> None:
         """Whatever else there is."""
-        incident = fault(A, B, xids=(31, number), vanished=(gone(status=SIGKILL),), access=INSTRUCTIONS)
+        incident = fault(A, B, xids=(31, number), early_disconnects=(gone(status=SIGKILL),), access=INSTRUCTIONS)
         assert (incident.kind, incident.suspects) == (FaultKind.HARDWARE, ())
 
 
@@ -272,8 +284,8 @@ class TestCalibration:
     def test_no_confidences_add_up_to_more_than_one(self) -> None:
         """One of them did it, or somebody else."""
         for incident in (
-            fault(A, B, C, vanished=(gone(), gone(ALSO_GONE, status=SIGKILL)), access=INSTRUCTIONS),
-            fault(A, B, C, vanished=(gone(),)),
+            fault(A, B, C, early_disconnects=(gone(), gone(ALSO_GONE, status=SIGKILL)), access=INSTRUCTIONS),
+            fault(A, B, C, early_disconnects=(gone(),)),
             fault(A, B, C, xids=(43,), named=None, in_reset=(A, B)),
         ):
             assert sum(confidences(incident).values()) <= 1.01

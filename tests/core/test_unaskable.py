@@ -39,7 +39,7 @@ def daemon_of(present: Node) -> Daemon:
     return present.daemons[DAEMON]
 
 
-def judged(present: Node) -> Node:
+def bypassing_known(present: Node) -> Node:
     return evaluate(present, Policy(), at=present.at, chance=0.0)[0]
 
 
@@ -83,7 +83,7 @@ def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
 
 
 def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() -> None:
-    present = judged(asked_twice(daemon_process(None, left=False)))
+    present = bypassing_known(asked_twice(daemon_process(None, left=False)))
 
     first = findings(present, present.at, Policy())[0]
 
@@ -96,7 +96,7 @@ def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() 
 
 
 def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
-    present = judged(asked_twice(daemon_process()))
+    present = bypassing_known(asked_twice(daemon_process()))
 
     first = findings(present, present.at, Policy())[0]
 
@@ -119,7 +119,7 @@ def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: boo
 
 
 def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_it() -> None:
-    present = judged(
+    present = bypassing_known(
         reduced(
             daemon_process(None, left=False),
             reply("get_server_list", exit_code=1, at=AT + 1, stderr="Cannot find MPS control daemon process\n"),

@@ -118,9 +118,9 @@ def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
     seen = sorted((*says, confirms, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
     story = reduced(*seen, start=own.node)
     (incident,) = story.node.incidents.values()
-    assert (incident.affected, set(incident.tenants)) == ((CLIENT,), {CLIENT})
-    assert {suspect.tenant.pid for suspect in incident.suspects} <= {CLIENT}
-    assert (incident.clues.named, incident.clues.vanished) == (None, ())
+    assert (incident.affected, set(incident.client_details)) == ((CLIENT,), {CLIENT})
+    assert {suspect.client.pid for suspect in incident.suspects} <= {CLIENT}
+    assert (incident.clues.named, incident.clues.early_disconnects) == (None, ())
     faulted = {workload.name: account.faults_affected for workload, account in story.node.accounts.items()}
     assert faulted == {"mallory": 1}
 

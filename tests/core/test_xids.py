@@ -174,9 +174,9 @@ def test_gpus_without_end_are_counted_as_others() -> None:
 def test_what_waits_for_the_other_witness_is_bounded() -> None:
     after = reduced(*TWO_GPUS, *(kernel() for _ in range(MOST_UNPAIRED * 2))).node
 
-    assert len(after.xids.unpaired) == MOST_UNPAIRED
+    assert len(after.xids.unmatched) == MOST_UNPAIRED
     assert after.xids.counts[GPU, "31"].total == MOST_UNPAIRED * 2
-    assert reduced(LATER, start=after).node.xids.unpaired == ()
+    assert reduced(LATER, start=after).node.xids.unmatched == ()
 
 
 def test_but_none_of_what_waits_is_lost() -> None:

@@ -146,8 +146,8 @@ def with_daemon(facts: Facts, **known: Any) -> Facts:
 
 def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
     """Processes run beside MPS."""
-    strangers = {each.pid: BypassingProcess(first_seen=AT, told=True) for each in beside}
-    facts = _with(facts, replace(facts.node.gpus[GPU], strangers=strangers, judged=True))
+    bypassing_processes = {each.pid: BypassingProcess(first_seen=AT, confirmed=True) for each in beside}
+    facts = _with(facts, replace(facts.node.gpus[GPU], bypassing_processes=bypassing_processes, bypassing_known=True))
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in beside}})
 
 

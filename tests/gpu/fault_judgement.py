@@ -124,7 +124,7 @@ def _tell_signs(trials: list[TrialFiles]) -> None:
     for trial in trials:
         for incident, culprit in zip(trial.incidents, trial.culprits, strict=False):
             for sign, words in signs.items():
-                pids = [each.tenant.pid for each in incident.suspects if words in " ".join(each.evidence)]
+                pids = [each.client.pid for each in incident.suspects if words in " ".join(each.evidence)]
                 if pids:
                     hits[sign if len(pids) == 1 else f"{sign}, {len(pids)} alike"].append(culprit in pids)
             alive = culprit in incident.affected and len(incident.affected) > 1

@@ -114,7 +114,7 @@ class TrialFiles:
             Found(
                 affected=frozenset(each.affected),
                 refused=frozenset(refusal.pid for refusal in each.refused if refusal.pid is not None),
-                suspects={suspect.tenant.pid: suspect.confidence for suspect in each.suspects},
+                suspects={suspect.client.pid: suspect.confidence for suspect in each.suspects},
                 kind=each.kind,
             )
             for each in self.incidents

@@ -116,7 +116,7 @@ def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_n
         601: tenant(601, "a\tb"),
         602: replace(tenant(602, "c"), workload=None),
     }
-    present = struck(incident(affected=(600, 601, 602, 603), tenants=hit))
+    present = struck(incident(affected=(600, 601, 602, 603), client_details=hit))
     assert by(present, "cuda_mps_fault_last_affected_workload_clients", "workload") == {
         "a\N{REPLACEMENT CHARACTER}b": 2
     }
@@ -152,7 +152,7 @@ class TestInfo:
     )
     def test_names_the_suspect_by_kind_and_name_of_its_workload(self, accused: object, named: str) -> None:
         """A suspect without a known workload is named by its PID."""
-        present = struck(incident("f1", replace(suspect(), tenant=accused)))
+        present = struck(incident("f1", replace(suspect(), client=accused)))
         assert info(present)["suspect_workload"] == named
 
     def test_is_present_while_the_fault_lasts(self) -> None:

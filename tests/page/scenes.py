@@ -49,7 +49,7 @@ TRAINER = ClientDetails(
 )
 VLLM = ClientDetails(pid=601, client="601-1", user="bob", command="vllm")
 CUT_OFF = Suspect(
-    tenant=TRAINER,
+    client=TRAINER,
     confidence=0.96,
     indications=(Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12),),
 )
@@ -91,13 +91,13 @@ def fault() -> StatusInput:
     lasting = incident(
         "513-2",
         CUT_OFF,
-        Suspect(tenant=VLLM, confidence=0.02, indications=(Reason(ReasonCode.NAMED_BY_XID),)),
+        Suspect(client=VLLM, confidence=0.02, indications=(Reason(ReasonCode.NAMED_BY_XID),)),
         kind=FaultKind.CLIENT_KILLED,
         gpus=(GPU,),
         xids=(IncidentXid(at=AT + 3, number=31, gpu=GPU, pid=601, name="vllm"),),
         affected=(600, 601, 602),
-        affected_told=True,
-        tenants={601: VLLM, 700: TRAINER},
+        affected_confirmed=True,
+        client_details={601: VLLM, 700: TRAINER},
         blocking={601: RecoveryDelay(since=AT + 4)},
         refused_count=1,
     )
@@ -148,15 +148,15 @@ def full(gpus: int = 8, clients: int = 48) -> StatusInput:
 def overwhelmed() -> StatusInput:
     """The same, with many faults that hit many, of which many are suspected, and which many hold up."""
     lasting = fault().incidents[0]
-    tenants = {
+    client_details = {
         pid: replace(VLLM, pid=pid, command="python3.11", workload=SLURM_JOB) for pid in range(10**6, 10**6 + 48)
     }
     struck_many = replace(
         lasting,
-        affected=tuple(tenants),
-        tenants=tenants,
-        suspects=tuple(replace(CUT_OFF, tenant=each) for each in tenants.values()),
-        blocking=dict.fromkeys(tenants, RecoveryDelay(since=AT)),
+        affected=tuple(client_details),
+        client_details=client_details,
+        suspects=tuple(replace(CUT_OFF, client=each) for each in client_details.values()),
+        blocking=dict.fromkeys(client_details, RecoveryDelay(since=AT)),
     )
     over = replace(struck_many, ending=IncidentEnd.RECOVERED, ended_at=AT + 9, blocking={})
     open_ones = (replace(struck_many, id=f"open-{number}") for number in range(2))
@@ -182,9 +182,9 @@ def hostile() -> StatusInput:
     guilty = ClientDetails(pid=600, client="600-1", command=names[0], user=names[1])
     open_one = incident(
         names[1],
-        Suspect(tenant=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNKNOWN, text=names[0]),)),
+        Suspect(client=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNKNOWN, text=names[0]),)),
         affected=tuple(pids),
-        tenants={600: guilty},
+        client_details={600: guilty},
         blocking={600: RecoveryDelay(since=AT + 4)},
     )
     happened = Event(

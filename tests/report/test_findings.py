@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.daemon import DaemonState
-from exporter.model.gpu import XidDemand, Xids
+from exporter.model.gpu import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.settings import Limits
@@ -191,7 +191,7 @@ def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
 
 
 def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
-    demanding = replace(idle(), xids=Xids(demands={GPU: XidDemand(at=AT, action="RESET_GPU")}))
+    demanding = replace(idle(), xids=Xids(recovery_actions={GPU: RecoveryAction(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
     assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) needs a reset")

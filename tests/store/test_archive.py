@@ -68,7 +68,7 @@ def test_a_fault_is_told_in_its_event_without_the_particulars_of_everybody(archi
     archive.write([rich()], [opening])
     _, (kept,) = read_history(tmp_path / "state")
     assert kept.as_json() == opening.as_json()
-    assert kept.incident == replace(rich(), tenants={})
+    assert kept.incident == replace(rich(), client_details={})
 
 
 def test_ids_that_differ_by_what_sqlite_cannot_write_stay_apart(archive: StateFile, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_its_end_is_told_by_whoever_sees_it(tmp_path: Path) -> None:
     assert second.faults()[-1] is EventName.FAULT_RECOVERED
     second.ends()
     (kept,), events = read_history(tmp_path)
-    assert (kept.id, kept.open, kept.told) == (before.id, False, True)
+    assert (kept.id, kept.open, kept.end_reported) == (before.id, False, True)
     named = [each.event for each in events if each.incident is not None and each.incident.id == before.id]
     assert (named.count(EventName.FAULT), named.count(EventName.FAULT_RECOVERED)) == (1, 1)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import ProcessIdentity
+from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, InFlightWork
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
@@ -28,6 +29,20 @@ INCIDENT = {
     "server": SERVER,
     "started_at": AT,
     "detected_at": AT,
+    "block_stamp": "2026-11-20 14:57:59.920",
+    "xids": [{"at": AT, "number": 31, "place": "0000:07:00"}],
+    "affected": [600],
+    "affected_told": True,
+    "tenants": {"600": TENANT},
+    "clues": {
+        "vanished": [{"pid": 600, "seconds_before": 0.12}],
+        "flights": [{"pid": 600, "in_flight": True, "launched_before": 0.5}],
+        "log_in_doubt": True,
+    },
+    "gone": [600],
+    "unseen_since": AT,
+    "announced": True,
+    "told": True,
     "suspects": [{"tenant": TENANT, "confidence": 0.5, "evidence": ["it was ended by signal 9", "the moon was full"]}],
 }
 EVENT = {
@@ -134,6 +149,22 @@ def test_every_row_is_there_with_codes(file: Path) -> None:
         unlimited_since={SERVER: AT},
         limited_servers=(SERVER,),
     )
+
+
+def test_reads_the_former_names_of_an_incidents_fields(file: Path) -> None:
+    (incident,) = opened(file).incidents
+    client = ClientDetails(pid=600, client="600-a")
+    assert incident.block_timestamp == "2026-11-20 14:57:59.920"
+    assert [each.bus_id for each in incident.xids] == ["0000:07:00"]
+    assert (incident.affected_confirmed, incident.client_details) == (True, {600: client})
+    assert incident.clues == Clues(
+        early_disconnects=(EarlyDisconnect(pid=600, seconds_before=0.12),),
+        in_flight_work=(InFlightWork(pid=600, in_flight=True, seconds_since_launch=0.5),),
+        log_unreliable=True,
+    )
+    assert (incident.disconnected, incident.daemon_missing_since) == ((600,), AT)
+    assert (incident.opening_reported, incident.end_reported) == (True, True)
+    assert [each.client for each in incident.suspects] == [client]
 
 
 def test_the_second_start_reads_the_same(file: Path) -> None:

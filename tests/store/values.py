@@ -56,8 +56,8 @@ def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **kn
 def rich(name: str = "one") -> Incident:
     """An incident of which much is known, all of it said by somebody hostile."""
     tenant = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
-    suspect = Suspect(tenant=tenant, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
-    return fault(name, daemon=HOSTILE, affected=(600,), tenants={600: tenant}, suspects=(suspect,))
+    suspect = Suspect(client=tenant, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
+    return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: tenant}, suspects=(suspect,))
 
 
 def event(at: float = AT, **known: Any) -> Event:

@@ -95,8 +95,8 @@ def test_hardware_says_that_no_tenant_is_to_blame() -> None:
 
 
 def test_of_each_that_was_hit_it_is_told_whether_it_had_work_in_flight_where_that_is_known() -> None:
-    flights = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
-    told = incident_object(incident(affected=(600, 601, 602), clues=Clues(flights=flights)))["affected"]
+    in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
+    told = incident_object(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
 
     assert [each["in_flight"] for each in told] == [True, False, None]
 
@@ -109,7 +109,7 @@ def test_without_the_time_it_is_not_told_how_long_somebody_has_blocked() -> None
 
 
 def test_of_whom_nothing_is_known_the_pid_is_told() -> None:
-    (told,) = incident_object(incident(affected=(600,), tenants={}))["affected"]
+    (told,) = incident_object(incident(affected=(600,), client_details={}))["affected"]
 
     assert {key for key, value in told.items() if value} == {"pid"}
 

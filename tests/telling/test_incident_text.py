@@ -74,27 +74,31 @@ class TestDetails:
 
     def test_what_is_not_known_is_said(self) -> None:
         """An empty line would look like a defect."""
-        nothing = incident(gpus=(), affected=(), affected_told=False, kind=FaultKind.UNKNOWN)
+        nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=FaultKind.UNKNOWN)
         told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
         assert told == ["not known", "none was seen", "nobody that is known", "unknown: nothing points at anybody"]
 
     def test_who_had_work_in_flight_is_said_of_each_of_whom_it_is_known(self) -> None:
         """Also of those who are not suspected."""
-        flights = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
-        told = text_of(details(incident(affected=(600, 601, 602), clues=Clues(flights=flights)), NOW, None))
+        in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
+        told = text_of(
+            details(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)), NOW, None)
+        )
         assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in told
         assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with nothing in flight\n" in told
         assert "PID 602\n" in told
 
     def test_an_affected_list_that_was_inferred_says_so(self) -> None:
         """The log's own is better evidence."""
-        told = text_of(details(incident(affected_told=False), NOW, None))
+        told = text_of(details(incident(affected_confirmed=False), NOW, None))
         assert "2 clients, as far as can be told from who shares the GPUs" in told
 
     def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
         told = text_of(
-            details(incident(affected=(600, -7), tenants={}, blocking={-7: RecoveryDelay(since=AT)}), NOW, ADDRESS)
+            details(
+                incident(affected=(600, -7), client_details={}, blocking={-7: RecoveryDelay(since=AT)}), NOW, ADDRESS
+            )
         )
         assert "             PID 600\n             a PID not known here" in told
         assert "kill" not in told

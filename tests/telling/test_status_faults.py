@@ -148,9 +148,9 @@ def incident(**changes: Any) -> Incident:
         kind=FaultKind.MEMORY,
         gpus=(GPU,),
         affected=(600, 601),
-        affected_told=True,
-        tenants={600: tenant(), 601: tenant(601, user="bob", command="vllm")},
-        suspects=(Suspect(tenant=tenant(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),),
+        affected_confirmed=True,
+        client_details={600: tenant(), 601: tenant(601, user="bob", command="vllm")},
+        suspects=(Suspect(client=tenant(601), confidence=0.35, indications=(Reason(ReasonCode.NAMED_BY_LOG),)),),
         refused=(Refusal(at=AT - 30, pid=777),),
         refused_count=1,
         blocking={600: RecoveryDelay(since=AT - 60), 601: RecoveryDelay(since=AT - 60, until=AT - 50)},
@@ -158,7 +158,7 @@ def incident(**changes: Any) -> Incident:
     return replace(made, **changes)
 
 
-OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocking={}, settled=True, told=True)
+OVER = incident(id="two", ended_at=AT - 59, ending=IncidentEnd.RECOVERED, blocking={}, settled=True, end_reported=True)
 
 
 def with_faults(*incidents: Incident, start: Node | None = None, state: ServerState = ServerState.FAULT) -> Node:
@@ -216,8 +216,8 @@ class TestOpenFaults:
     def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
         """A daemon's, a user's or a command's."""
         known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
-        suspects = (Suspect(tenant=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
-        hostile = incident(daemon=name, tenants=known, suspects=suspects)
+        suspects = (Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
+        hostile = incident(daemon=name, client_details=known, suspects=suspects)
         lines = status_text.status_table(
             with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
         ).splitlines()

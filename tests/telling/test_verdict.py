@@ -34,7 +34,7 @@ def test_a_few_who_stand_out_together_are_named_together() -> None:
     suspects = (suspect(600, 0.4), suspect(601, 0.4), suspect(602, 0.2))
 
     assert verdict(incident(suspects=suspects)).startswith("very likely one of PID 600 (")
-    assert [each.tenant.pid for each in leading(incident(suspects=suspects))] == [600, 601]
+    assert [each.client.pid for each in leading(incident(suspects=suspects))] == [600, 601]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_hardware_exonerates_every_tenant() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_suspect_keeps_to_its_words(name: str) -> None:
-    hostile = replace(suspect(600, 0.9), tenant=tenant(600, command=name, user=name))
+    hostile = replace(suspect(600, 0.9), client=tenant(600, command=name, user=name))
 
     assert verdict(incident(suspects=(hostile,))).isprintable()
     assert len(verdict(incident(suspects=(hostile,)))) < 120

@@ -149,9 +149,9 @@ def _energy(before: Node, after: Node) -> Iterator[tuple[tuple[str, str], int]]:
     """By how much the GPUs' own counters have grown; what they had when they were first read is from before."""
     for uuid, gpu in after.gpus.items():
         known = before.gpus.get(uuid)
-        meters = {} if known is None else known.meters
-        for name in gpu.meters.keys() & meters.keys() & {"energy_millijoules"}:
-            yield (uuid, "energy"), gpu.meters[name].total - meters[name].total
+        counters = {} if known is None else known.counters
+        for name in gpu.counters.keys() & counters.keys() & {"energy_millijoules"}:
+            yield (uuid, "energy"), gpu.counters[name].total - counters[name].total
 
 
 @pytest.fixture(autouse=True)
