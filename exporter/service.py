@@ -324,7 +324,7 @@ class Service:
             history=None if self._keeper is None else self._keeper.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,
             policy=self._watchdog.policy,
-            ledger=None if self._keeper is None else self._keeper.ledger,
+            usage_totals=None if self._keeper is None else self._keeper.ledger,
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
         self._exposition.publish(NodeCollector(view, beside=self._process_metrics, made=self._made))

@@ -26,14 +26,14 @@ SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 
 def _sm_books(view: View) -> Items[GpuUsage]:
     """Return the books of GPUs with GPM. On others, earlier versions counted the time with any kernel running."""
-    for uuid, book in view.books():
+    for uuid, book in view.gpu_usage():
         gpu = view.node.gpus.get(uuid)
         measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
         if measured or (measured is None and book.total.sm_us):
             yield (uuid,), book
 
 
-_BOOK: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.books()))
+_BOOK: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.gpu_usage()))
 _SM_BOOK: Scope[GpuUsage] = Scope(("gpu",), _sm_books)
 
 
@@ -69,14 +69,14 @@ def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], floa
 
 
 def _memory(view: View) -> Samples:
-    held = ((gpu, *line) for gpu, book in view.books() for line in book.memory_byte_ms.items())
+    held = ((gpu, *line) for gpu, book in view.gpu_usage() for line in book.memory_byte_ms.items())
     shown = (((gpu, *_workload(payer)), amount) for gpu, payer, amount in held if payer is not SharedAccount.CLOSED)
     return _summed(shown, MEMORY_PARTS)
 
 
 def _shares(view: View) -> Items[Share]:
     splits = fresh_splits(view.node)
-    for daemon, client, client_id in view.clients():
+    for daemon, client, client_id in view.clients:
         for gpu, split in splits.items():
             if client.pid in split.shares:
                 yield (daemon.name, client_id, gpu), split.shares[client.pid]
@@ -126,7 +126,7 @@ USAGE = group(
     "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
 )
 
-_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.fitness.items()))
+_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
 CAPACITY = group(
     "Capacity",

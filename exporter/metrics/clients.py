@@ -21,7 +21,7 @@ from exporter.view import View
 
 def _identities(view: View) -> Samples:
     """Read what is known of each client. `info` would be slower, and there can be many clients."""
-    for daemon, client, client_id in view.clients():
+    for daemon, client, client_id in view.clients:
         process = view.node.processes.get(client.pid)
         uid = "" if process is None or process.uid is None else str(process.uid)
         user, command = ("", "") if process is None else (process.user or "", process.command or "")
@@ -35,7 +35,7 @@ def _identities(view: View) -> Samples:
 
 def _client_memory(view: View) -> Samples:
     used = [(gpu.reading.gpu, used_bytes(gpu.reading)) for gpu in view.node.gpus.values()]
-    for daemon, client, client_id in view.clients():
+    for daemon, client, client_id in view.clients:
         for gpu, by_pid in used:
             if client.pid in by_pid:
                 yield (daemon.name, client_id, gpu), by_pid[client.pid]
@@ -43,7 +43,7 @@ def _client_memory(view: View) -> Samples:
 
 def _failure_domain(view: View) -> Samples:
     """Count the other clients in each client's failure domain, which is found once for each daemon."""
-    shown = tuple(view.clients())
+    shown = view.clients
     others = {
         (name, pid): len(domain.clients) - 1
         for name, daemon in {daemon.name: daemon for daemon, *_ in shown}.items()
@@ -82,7 +82,7 @@ CLIENTS = group(
 
 def _probed(view: View) -> Items[LaunchCounts]:
     """Return the counts of each client that the libcuda probes watch."""
-    for daemon, client, client_id in view.clients():
+    for daemon, client, client_id in view.clients:
         found = launch_counts(view.node, client.pid)
         if found is not None:
             yield (daemon.name, client_id), found

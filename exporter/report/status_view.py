@@ -27,7 +27,7 @@ from exporter.state.gpus import by_its_ordinals, sharing_mode
 from exporter.state.servers import clients_limit
 from exporter.state.transition import client_id
 from exporter.usage.capacity import GpuSharing, gpu_sharing
-from exporter.view import Memory, View, clients_of, gpu_name, memory
+from exporter.view import MemoryByProcess, View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog.context import Policy
 
 MOST_NAMED = 4
@@ -240,7 +240,7 @@ def view_of(node: Node, policy: Policy | None = None) -> StatusView:
 def status_view(data: StatusInput) -> StatusView:
     """Return everything that is shown of a node."""
     node, found = data.node, findings(data.node, data.at, data.policy)
-    domains, used = tuple(named_domains(node)), memory(node)
+    domains, used = tuple(named_domains(node)), memory_by_process(node)
     named = domain_names(domains)
     stalled = () if data.stalled_seconds is None else (_stalled(data.at, data.stalled_seconds),)
     return StatusView(
@@ -281,7 +281,7 @@ def _daemon(
     found: Sequence[Finding],
     domains: Sequence[NamedDomain],
     named: Mapping[tuple[DaemonName, int], str],
-    used: Memory,
+    used: MemoryByProcess,
 ) -> DaemonView:
     severity, label = standing(daemon, found)
     falls_with = {pid: each.domain for each in domains if each.daemon is daemon for pid in each.domain.clients}
@@ -329,7 +329,7 @@ def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[in
     return {device: (gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus}
 
 
-def _gpus(node: Node, found: Sequence[Finding], used: Memory) -> tuple[GpuView, ...]:
+def _gpus(node: Node, found: Sequence[Finding], used: MemoryByProcess) -> tuple[GpuView, ...]:
     shared, ill = gpu_sharing(node), {each.gpu: each for each in reversed(found)}
     return tuple(
         GpuView(

@@ -106,7 +106,7 @@ def sums(ledger: UsageTotals) -> Mapping[str, int]:
 
 def shown(present: Node, writer: Writer) -> Mapping[str, float]:
     """What a scrape sees."""
-    view = View(present, ledger=writer.ledger)
+    view = View(present, usage_totals=writer.ledger)
     counters = [family for family in USAGE.families if family.name.endswith("_total")]
     return {" ".join((each.name, *labels)): value for each in counters for labels, value in each.samples(view)}
 

@@ -113,7 +113,7 @@ def test_names_with_the_same_shown_text_are_one_workload() -> None:
 
 def test_shows_the_stored_totals_if_there_are_any() -> None:
     stored = post_time(UsageTotals(), GPU, 1_000_000, {}, at=AT)
-    view = View(accounted(), ledger=stored)
+    view = View(accounted(), usage_totals=stored)
     assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 1.0}
 
 
