@@ -57,14 +57,14 @@ class FastClock:
 
 
 class PromptEye(CollectorThread):
-    """An eye that has looked by the time that the nudge is over."""
+    """A collector without a thread: `trigger` collects."""
 
-    def open(self) -> None:
+    def start(self) -> None:
         """No thread."""
 
     def trigger(self, *, report: bool = False) -> None:
-        """Look now."""
-        self._look_once()
+        """Collect now."""
+        self._collect_once()
 
 
 @dataclass(slots=True)

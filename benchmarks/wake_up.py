@@ -1,4 +1,4 @@
-"""How soon a line is observed that is written into a daemon's log: the service's own eye, at its own pace."""
+"""How soon a line that is written into a daemon's log is observed by the service's own collector thread."""
 
 import random
 import statistics
@@ -53,7 +53,7 @@ def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
         for name, each in directories.items()
     ]
     for collector in collectors:
-        collector.thread.open()
+        collector.thread.start()
     for _ in range(lines):
         time.sleep(random.uniform(PERIOD, 2 * PERIOD))
         began = time.monotonic()

@@ -220,7 +220,7 @@ class Loop:
     def run(self, proceed: Callable[[], bool]) -> None:
         """Run cycles as long as `proceed` returns true."""
         self._pool.update(self.node)
-        self._pool.open()
+        self._pool.start()
         try:
             while proceed():
                 self.once(self.timeout())
@@ -237,8 +237,8 @@ class Loop:
     def once(self, timeout: float) -> tuple[Event, ...]:
         """Run one cycle, which waits up to `timeout` seconds for observations."""
         # Read before the inbox: all observations of a poller that is idle now are in the inbox already.
-        idle = self._pool.idle()
-        observations = [*self._receive(timeout), *self._pool.uneventful(), *self._pool.timeout_reports()]
+        idle = self._pool.idle_pollers()
+        observations = [*self._receive(timeout), *self._pool.readings()]
         events = self._reduce(sorted(observations, key=lambda each: each.at))
         if self._watchdog is not None:
             self.node, evaluated = self._watchdog.evaluate(self.node, changed=bool(events))
@@ -301,7 +301,7 @@ class Loop:
         for name, poller in idle:
             commands = poll_schedule.commands(now, name, self.intervals) if name in now.daemons else ()
             if commands:
-                poller.ask(commands, now.daemons[name])
+                poller.request(commands, now.daemons[name])
         nvml = self._pool.nvml
         if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self.intervals):
             nvml.trigger()

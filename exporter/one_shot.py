@@ -9,7 +9,7 @@ from exporter.clock import Clock, SystemClock
 from exporter.collectors.control import ControlClient
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.processes import Processes
-from exporter.collectors.thread import Inbox, Reading, collect_all_within, collect_within
+from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
@@ -44,12 +44,12 @@ class OneShot:
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
         """Run one collector. `daemon` is the daemon that it is for, if each daemon has one."""
         began = self._clock.monotonic()
-        self._reduce(name, collect_within(self._deadline, collect), began, daemon)
+        self._reduce(name, collect_each(self._deadline, {name: collect})[name], began, daemon)
 
     def collect_each(self, name: str, collectors: Mapping[str, Callable[[], Reading]]) -> None:
         """Run the collectors of these daemons at the same time."""
         began = self._clock.monotonic()
-        for daemon, reading in collect_all_within(self._deadline, collectors, self._clock.monotonic).items():
+        for daemon, reading in collect_each(self._deadline, collectors).items():
             self._reduce(name, reading, began, daemon)
 
     def collect_processes(self, processes: Processes) -> None:

@@ -4,12 +4,11 @@ import contextlib
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.collector import Nvml
-from exporter.collectors.thread import collect_within
+from exporter.collectors.thread import collect_each
 from exporter.config.settings import Config
-from exporter.model.observation import (
-    GpuReading,
-)
+from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedDaemon, RecordedGpu
+from exporter.state.gpus import NVML
 
 
 def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
@@ -31,8 +30,8 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
 def header_with_gpus(config: Config, clock: Clock) -> Header:
     """The same, with the GPUs and the driver, as far as NVML may be asked and tells of them in time."""
     with contextlib.closing(Nvml(clock)) as nvml:
-        collect = collect_within(config.constants.collect_deadline, nvml.collect)
-        readings = [seen for seen in collect.observations if isinstance(seen, GpuReading) and seen.index is not None]
+        reading = collect_each(config.constants.collect_deadline, {NVML: nvml.collect})[NVML]
+        readings = [seen for seen in reading.observations if isinstance(seen, GpuReading) and seen.index is not None]
         gpus = tuple(
             RecordedGpu(index=each.index or 0, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
             for each in readings

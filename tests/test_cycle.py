@@ -13,7 +13,7 @@ from exporter.clock import Clock, SystemClock
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller
-from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.collectors.thread import CollectorThread, Inbox, Reading, close
 from exporter.config.settings import Config
 from exporter.loop import CYCLE_SECONDS, IDLE_AFTER_SECONDS, IDLE_CYCLE_SECONDS, MAX_OBSERVATIONS, Loop, Watchdog
 from exporter.metrics.catalogue import NodeCollector
@@ -96,7 +96,7 @@ class Turning:
             watchdog=watchdog,
         )
         pool.update(node)
-        pool.open()
+        pool.start()
         for thread in self.threads:
             thread.trigger()
         return cycle
@@ -120,8 +120,7 @@ def turning() -> Iterator[Turning]:
     """A cycle that has no eyes yet."""
     turning = Turning()
     yield turning
-    for thread in turning.threads:
-        thread.close(PATIENCE_SECONDS)
+    close(turning.threads, PATIENCE_SECONDS)
 
 
 def test_what_is_seen_is_recorded_in_order_folded_and_published(turning: Turning) -> None:

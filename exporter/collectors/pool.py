@@ -17,8 +17,8 @@ from exporter.model.node import Node, expected_daemons
 from exporter.model.observation import SourceReading
 
 MOST_LINGERING = 64
-"""How many threads may still hang that were for daemons which are gone. If more do, only the threads of expected
-daemons are started: a user may make daemons with ever new names, in directories that hang."""
+"""How many stopped threads may still hang. If more do, only the threads of expected daemons are started: a user can
+start daemons with ever new names, in directories that hang."""
 
 Daemons = Mapping[str, Daemon]
 Locations = Mapping[str, DaemonLocation]
@@ -26,190 +26,160 @@ Locations = Mapping[str, DaemonLocation]
 
 @dataclass(frozen=True, slots=True)
 class ControlPoller:
-    """What asks one control daemon, and the eye in which it does."""
+    """The control client of one daemon, and its thread."""
 
     client: ControlClient
     thread: CollectorThread
 
-    def set_location(self, location: DaemonLocation, _part: float) -> None:
-        """The daemon is there now."""
+    def set_location(self, location: DaemonLocation, _share: float) -> None:
+        """Set where the daemon is."""
         self.client.set_location(location)
 
-    def ask(self, commands: tuple[str, ...], daemon: Daemon) -> None:
-        """Have these commands given to the daemon, as soon as may be."""
+    def request(self, commands: tuple[str, ...], daemon: Daemon) -> None:
+        """Send these commands as soon as possible."""
         self.client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
         self.thread.trigger()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Send nothing more."""
         self.client.close()
         self.thread.stop()
 
 
-class _OfADaemon(Protocol):
-    """What has an eye for one daemon."""
+class _DaemonCollector(Protocol):
+    """A collector that each daemon has."""
 
     @property
     def thread(self) -> CollectorThread:
-        """Its eye."""
+        """Its thread."""
 
-    def set_location(self, location: DaemonLocation, part: float) -> None:
-        """The daemon is there now. This is its part of what may be read of all daemons of its kind."""
+    def set_location(self, location: DaemonLocation, share: float) -> None:
+        """Set where the daemon is, and this collector's share of what all of its kind may read."""
 
     def stop(self) -> None:
-        """Begin no further look."""
+        """Start no further collection."""
 
 
-Kind = TypeVar("Kind", bound=_OfADaemon)
+Kind = TypeVar("Kind", bound=_DaemonCollector)
 
 
-class _Pool(Generic[Kind]):
-    """An eye for each daemon, so that one that hangs stops nothing for the others. To be used by one thread."""
+class _DaemonCollectors(Generic[Kind]):
+    """The collectors of one kind, each in its own thread, so that one that hangs stops no other."""
 
-    def __init__(self, make: Callable[[DaemonLocation], Kind], without: str) -> None:
-        """`make` makes what has the eye. `without` is the event that tells that a daemon has none."""
+    def __init__(self, make: Callable[[DaemonLocation], Kind] | None, missing_event: str) -> None:
+        """`missing_event` is logged for a daemon without a collector. Without `make`, no daemon has one."""
         self._make = make
-        self._without = without
-        self._log = structlog.get_logger()
-        self._lingering: list[Kind] = []
+        self._missing_event = missing_event
         self._missing: set[str] = set()
-        self._open = False
-        self.all: dict[str, Kind] = {}
-
-    def open(self) -> None:
-        """Begin to look."""
-        self._open = True
-        waiting, self.all = self.all, {}
-        self.all.update((name, each) for name, each in waiting.items() if self._begins(name, each))
+        self._stopped: list[Kind] = []
+        self.by_daemon: dict[str, Kind] = {}
 
     def update(self, locations: Locations, expected: Collection[str]) -> None:
-        """Look after the daemons in these places, and no more after others."""
-        self._lingering = [each for each in self._lingering if each.thread.alive]
-        for name in [name for name in self.all if name not in locations]:
-            gone = self.all.pop(name)
+        """Start a collector for each new daemon, and stop those of daemons that are gone."""
+        self._stopped = [each for each in self._stopped if each.thread.alive]
+        for name in [name for name in self.by_daemon if name not in locations]:
+            gone = self.by_daemon.pop(name)
             gone.stop()
-            self._lingering.append(gone)
+            self._stopped.append(gone)
         self._missing &= locations.keys()
-        kinds = Counter(name in expected for name in locations)
+        counts = Counter(name in expected for name in locations)
         for name, location in locations.items():
-            known = self.all.get(name)
-            if known is None and len(self._lingering) >= MOST_LINGERING and name not in expected:
-                self._is_missing(name, f"{MOST_LINGERING} threads hang that were for others")
-                continue
-            each = known or self._make(location)
-            if known is not None or self._begins(name, each):
-                self.all[name] = each
-                each.set_location(location, 1 / kinds[name in expected])
-
-    def threads(self) -> Iterator[CollectorThread]:
-        """The eyes of all daemons."""
-        return (each.thread for each in self.all.values())
+            share = 1 / counts[name in expected]
+            if name in self.by_daemon:
+                self.by_daemon[name].set_location(location, share)
+            elif name not in expected and len(self._stopped) >= MOST_LINGERING:
+                self._log_missing(name, f"{MOST_LINGERING} threads of other daemons hang")
+            elif self._make is not None:
+                self._start(self._make(location), location, share)
 
     def stop(self) -> None:
-        """Begin no further look."""
-        for each in self.all.values():
+        """Start no further collection."""
+        for each in self.by_daemon.values():
             each.stop()
 
-    def _begins(self, name: str, each: Kind) -> bool:
-        """Whether there is a thread for this daemon from now on; if not, it is tried again."""
+    def _start(self, collector: Kind, location: DaemonLocation, share: float) -> None:
+        collector.set_location(location, share)
         try:
-            if self._open:
-                each.thread.open()
+            collector.thread.start()
         except RuntimeError as error:
-            each.stop()
-            self._is_missing(name, str(error))
-            return False
-        self._missing.discard(name)
-        return True
+            # The system permits no more threads. The next update tries again.
+            collector.stop()
+            self._log_missing(location.name, str(error))
+        else:
+            self._missing.discard(location.name)
+            self.by_daemon[location.name] = collector
 
-    def _is_missing(self, name: str, reason: str) -> None:
+    def _log_missing(self, name: str, reason: str) -> None:
         if name not in self._missing:
-            self._log.warning(self._without, daemon=name, reason=reason)
+            structlog.get_logger().warning(self._missing_event, daemon=name, reason=reason)
         self._missing.add(name)
 
 
 class CollectorPool:
-    """Opens and closes eyes, and tells them where to look. To be used by one thread."""
+    """Starts and stops the collector threads, and sets what they collect. Only one thread may use it."""
 
     def __init__(
         self,
         threads: Sequence[CollectorThread],
         *,
-        locate: Callable[[Daemons], Locations] | None = None,
+        locate: Callable[[Daemons], Locations] = lambda _daemons: {},
         poller: Callable[[DaemonLocation], ControlPoller] | None = None,
         collector: Callable[[DaemonLocation], LogCollector] | None = None,
         watch: Callable[[Node], None] = lambda _node: None,
         nvml: CollectorThread | None = None,
     ) -> None:
-        """`locate` says where the daemons are, and tells those who follow them; `asker` makes what asks one.
+        """`threads` are the permanent ones; `nvml` is one of them, which collects when triggered.
 
-        `collector` makes what follows the logs of one; one whose place has none is not followed.
-        `direct` tells the sources what of the node they should watch. `nvml` is one of the `eyes`: the one that looks
-        when it is told to.
+        `locate` returns the daemons' locations. `poller` and `collector` create the control poller and the log
+        collector of a daemon. `watch` sets what the permanent collectors watch.
         """
         self.nvml = nvml
         self._threads = threads
         self._locate = locate
         self._watch = watch
-        self._pollers = None if poller is None else _Pool(poller, "daemon_not_asked")
-        self._collectors = None if collector is None else _Pool(collector, "daemon_log_not_followed")
+        self._pollers = _DaemonCollectors(poller, "daemon_not_asked")
+        self._log_collectors = _DaemonCollectors(collector, "daemon_log_not_followed")
 
-    def open(self) -> None:
-        """Begin to look."""
+    def start(self) -> None:
+        """Start the permanent threads."""
         for thread in self._threads:
-            thread.open()
-        for pool in self._pools:
-            pool.open()
+            thread.start()
 
     def trigger_all(self) -> None:
-        """Have every eye that is always there look at once, also those that seldom do."""
+        """Have each permanent thread collect now, those with a long period too."""
         for thread in self._threads:
             thread.trigger()
 
     def close(self, timeout: float) -> None:
-        """Stop looking, within `timeout` seconds."""
-        for pool in self._pools:
-            pool.stop()
+        """Stop all threads, within `timeout` seconds."""
+        self._pollers.stop()
+        self._log_collectors.stop()
         close(tuple(self._all()), timeout)
 
     def update(self, node: Node) -> None:
-        """Go by what is known now: look after each daemon that is new, and no more after those that have gone."""
+        """Watch what the node has now: start the threads of new daemons, and stop those of daemons that are gone."""
         self._watch(node)
-        if self._locate is None:
-            return
-        locations = self._locate(node.daemons)
-        expected = expected_daemons(node)
-        if self._pollers is not None:
-            self._pollers.update(locations, expected)
-        if self._collectors is not None:
-            self._collectors.update({name: location for name, location in locations.items() if location.logs}, expected)
+        locations, expected = self._locate(node.daemons), expected_daemons(node)
+        self._pollers.update(locations, expected)
+        logged = {name: location for name, location in locations.items() if location.logs}
+        self._log_collectors.update(logged, expected)
 
-    def idle(self) -> Sequence[tuple[str, ControlPoller]]:
-        """Who has no question under way, by the daemon's name."""
-        pollers = {} if self._pollers is None else self._pollers.all
-        return [(name, poller) for name, poller in pollers.items() if not poller.thread.busy]
+    def idle_pollers(self) -> Sequence[tuple[str, ControlPoller]]:
+        """Return each daemon without a query under way, with its poller."""
+        return [(name, poller) for name, poller in self._pollers.by_daemon.items() if not poller.thread.busy]
 
     def read_logs(self, daemons: Iterable[str]) -> None:
-        """Have the logs of these daemons read to their ends, which is told of even if nothing is new."""
-        collectors = {} if self._collectors is None else self._collectors.all
+        """Read the logs of these daemons to their ends, and report that even without news."""
         for name in daemons:
-            if name in collectors:
-                collectors[name].thread.trigger(report=True)
+            if name in self._log_collectors.by_daemon:
+                self._log_collectors.by_daemon[name].thread.trigger(report=True)
 
-    def uneventful(self) -> Iterable[SourceReading]:
-        """Which looks since the last call have found nothing new, as far as they are told of."""
-        return [reading for thread in self._all() if (reading := thread.uneventful()) is not None]
-
-    def timeout_reports(self) -> Iterable[SourceReading]:
-        """Which looks have outlasted their deadlines."""
+    def readings(self) -> Iterator[SourceReading]:
+        """Yield the readings that do not go through the inbox: collections without news, and exceeded deadlines."""
         for thread in self._all():
-            timeout_report = thread.timeout_report()
-            if timeout_report is not None:
-                yield timeout_report
+            yield from filter(None, (thread.uneventful(), thread.timeout_report()))
 
-    @property
-    def _pools(self) -> Sequence[_Pool[ControlPoller] | _Pool[LogCollector]]:
-        return [pool for pool in (self._pollers, self._collectors) if pool is not None]
-
-    def _all(self) -> Iterable[CollectorThread]:
-        return (*self._threads, *(thread for pool in self._pools for thread in pool.threads()))
+    def _all(self) -> Iterator[CollectorThread]:
+        yield from self._threads
+        for collectors in (self._pollers, self._log_collectors):
+            yield from (each.thread for each in collectors.by_daemon.values())

@@ -1,12 +1,10 @@
-"""A collector's thread: it collects at its interval, and a hang stops that collector alone."""
+"""A collector's thread: it collects at its interval, and a hang stops only that collector."""
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import structlog
 
@@ -15,17 +13,19 @@ from exporter.model.observation import Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 
 DEFECT_SECONDS = 1.0
-"""How long an eye rests after its source has raised."""
+"""How long a thread waits after its collector raised an exception."""
 
 FULL_INBOX = 64
-"""How many readings may wait to be taken in before nobody looks for more; ordinarily, each is taken in at once."""
+"""A thread waits while the inbox has so many readings. The loop ordinarily takes each one at once."""
 FLOODED_INBOX = 2
-"""The same for a source that has left something unread: its flood leaves the inbox to the other sources."""
+"""The same limit for a collector that left something unread, so that its flood leaves room for other collectors."""
 FULL_SECONDS = 0.02
-"""How long an eye rests before it sees whether the inbox is still full."""
+"""How often a thread checks whether the inbox is still full."""
 
 MORE_SECONDS = 0.05
-"""How soon an eye looks again that left something unread: a flood of one source leaves the others their time."""
+"""How soon a collector that left something unread collects again. The pause leaves time for other collectors."""
+
+NEVER = float("-inf")
 
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
@@ -43,7 +43,7 @@ class Reading:
 
 
 class CollectorThread:
-    """Looks every `period` seconds, and at once when nudged; never twice at a time."""
+    """Collects every `period` seconds, and at once when triggered. Collections never overlap."""
 
     def __init__(
         self,
@@ -60,200 +60,179 @@ class CollectorThread:
         at_end: Callable[[], object] = lambda: None,
         daemon: str | None = None,
     ) -> None:
-        """A `period` of None looks only when nudged; uneventful looks are told every `told_every` seconds.
+        """With a `period` of None, it collects only when triggered. Times are in seconds.
 
-        A source that is idle is looked at every `idle_period` seconds, by default as seldom as it is told of, until it
-        is nudged. Between two looks there are `pause` seconds, unless a look is awaited. `at_end` is called after the
-        last look, in the same thread. `daemon` is the one that this eye is for, where each has its own.
+        A collection without news is reported once in `report_interval`. An idle collector collects once in
+        `idle_period`, which is `report_interval` by default. After each collection it pauses for `pause`, unless a
+        report is requested. `at_end` runs in the thread after the last collection. `daemon` is set for a collector
+        that each daemon has.
         """
         self.name = name
         self._daemon = daemon
-        self._look = collect
+        self._collect = collect
         self._period = period
         self._deadline = deadline
         self._inbox = inbox
         self._clock = clock
-        self._told_every = report_interval
+        self._report_interval = report_interval
         self._idle_period = report_interval if idle_period is None else idle_period
         self._pause = pause
         self._at_end = at_end
         self._left_unread = False
-        self._told_at = float("-inf")
-        self._told_problem: Problem | None = None
+        self._reported_at = NEVER
+        """NEVER if the next reading must be reported."""
+        self._reported_problem: Problem | None = None
         self._uneventful: deque[SourceReading] = deque(maxlen=1)
         self._began: float | None = None
-        self._complained_at: float | None = None
-        self._awaited = threading.Event()
-        self._nudged = threading.Event()
-        self._closing = threading.Event()
+        self._timeout_reported_at = NEVER
+        self._report_requested = threading.Event()
+        self._triggered = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"collector-{name}", daemon=True)
 
-    def open(self) -> None:
-        """Begin to look."""
+    def start(self) -> None:
+        """Start to collect. Raises RuntimeError if the system permits no more threads."""
         self._thread.start()
 
     def trigger(self, *, report: bool = False) -> None:
-        """Look as soon as the present look, if there is one, is over; it is `told` of even if nothing was seen."""
+        """Collect once more, after the present collection if there is one; `report` it even without news."""
         if report:
-            self._awaited.set()
-        self._nudged.set()
+            self._report_requested.set()
+        self._triggered.set()
 
     @property
     def busy(self) -> bool:
-        """Whether a look is under way or about to be."""
-        return self._began is not None or self._nudged.is_set()
-
-    def timeout_report(self) -> SourceReading | None:
-        """Say that the present look has outlasted its deadline; once for each deadline that passes."""
-        began = self._began
-        if began is None:
-            return None
-        waited = self._clock.monotonic() - began
-        since = waited if self._complained_at is None else self._clock.monotonic() - self._complained_at
-        if waited < self._deadline or since < self._deadline:
-            return None
-        self._complained_at = self._clock.monotonic()
-        self._told_problem = problem = _still_running(waited)
-        return self._told(waited, problem)
-
-    def uneventful(self) -> SourceReading | None:
-        """Return the last uneventful look, once. It does not go through the inbox, so it does not wake the cycle."""
-        return self._uneventful.popleft() if self._uneventful else None
-
-    def stop(self) -> None:
-        """Begin no further look."""
-        self._closing.set()
-        self._nudged.set()
-        self._awaited.set()
+        """Whether a collection runs or is about to run. If not, the inbox has all that was collected."""
+        return self._began is not None or self._triggered.is_set()
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs; after `stop`, until the last look is over."""
+        """Whether the thread runs. After `stop`, it runs until the last collection ends."""
         return self._thread.is_alive()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the last look is over."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+    def timeout_report(self) -> SourceReading | None:
+        """Return a report if the present collection exceeds its deadline, once for each deadline that passes."""
+        began, now = self._began, self._clock.monotonic()
+        if began is None or now - max(began, self._timeout_reported_at) < self._deadline:
+            return None
+        self._timeout_reported_at = now
+        self._reported_problem = problem = _still_running(now - began)
+        return self._source_reading(now - began, problem)
 
-    def close(self, timeout: float) -> None:
-        """Stop looking; a look that hangs is left to hang, in a thread that does not keep the process alive."""
-        self.stop()
-        self.wait(timeout)
+    def uneventful(self) -> SourceReading | None:
+        """Return the last reading without news, once. It does not go through the inbox, which would wake the loop."""
+        return self._uneventful.popleft() if self._uneventful else None
+
+    def stop(self) -> None:
+        """Start no further collection."""
+        self._stopped.set()
+        self._triggered.set()
+        self._report_requested.set()
+
+    def join(self) -> None:
+        """Wait until the last collection has ended."""
+        if self.alive:
+            self._thread.join()
 
     def _run(self) -> None:
         if self._period is None:
-            self._rest()
-        while not self._closing.is_set():
-            reading = self._look_once()
+            self._wait(None)
+        while not self._stopped.is_set():
+            reading = self._collect_once()
             self._left_unread = reading.more
-            self._rest(soon=reading.more, idle=reading.idle)
+            self._wait(self._seconds_after(reading))
         self._at_end()
 
-    def _rest(self, *, soon: bool = False, idle: bool = False) -> None:
-        """Wait for the next look, and until the inbox has room: whoever is flooded with news does not fill the memory.
+    def _seconds_after(self, reading: Reading) -> float | None:
+        if reading.more:
+            return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
+        return max(self._period, self._idle_period) if reading.idle and self._period is not None else self._period
 
-        Between the nudge and the look there is no moment in which this eye is not busy.
-        """
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for the next collection, then until the inbox has room. `busy` has no gap between trigger and start."""
         if self._pause:
-            self._awaited.wait(self._pause)
-        self._nudged.wait(self._next_in(soon=soon, idle=idle))
-        most = FLOODED_INBOX if self._left_unread else FULL_INBOX
-        while self._inbox.qsize() >= most and not self._closing.is_set():
-            self._closing.wait(FULL_SECONDS)
+            self._report_requested.wait(self._pause)
+        self._triggered.wait(seconds)
+        limit = FLOODED_INBOX if self._left_unread else FULL_INBOX
+        while self._inbox.qsize() >= limit and not self._stopped.is_set():
+            self._stopped.wait(FULL_SECONDS)
         self._began = self._clock.monotonic()
-        if self._awaited.is_set():
-            self._awaited.clear()
-            self._told_at = float("-inf")
-        self._nudged.clear()
+        if self._report_requested.is_set():
+            self._report_requested.clear()
+            self._reported_at = NEVER
+        self._triggered.clear()
 
-    def _next_in(self, *, soon: bool, idle: bool) -> float | None:
-        if not soon:
-            return max(self._period, self._idle_period) if idle and self._period is not None else self._period
-        return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
-
-    def _look_once(self) -> Reading:
-        """Look, and tell what was seen."""
+    def _collect_once(self) -> Reading:
         self._began = began = self._clock.monotonic()
-        reading = self._safely()
-        seconds = self._clock.monotonic() - began
-        self._tell(reading, seconds)
-        # Told first, idle then: whoever finds this eye idle finds in the inbox all that it saw.
-        self._began = self._complained_at = None
+        reading = _collect_safely(self.name, self._collect)
+        if reading.problem is not None and reading.problem.code is ProblemCode.UNEXPECTED_ERROR:
+            self._stopped.wait(DEFECT_SECONDS)
+        self._report(reading, self._clock.monotonic() - began)
+        # Only after the report: once the thread is not busy, the inbox has all that was collected.
+        self._began = None
         return reading
 
-    def _safely(self) -> Reading:
-        """Look. A source that raises is a defect of ours; it must cost this one reading, not the eye, nor a core."""
-        try:
-            return self._look()
-        except Exception as error:
-            structlog.get_logger().exception("source_raised", source=self.name)
-            self._closing.wait(DEFECT_SECONDS)
-            detail = f"{type(error).__name__}: {error}"
-            return Reading(problem=Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail))
+    def _report(self, reading: Reading, seconds: float) -> None:
+        """Put news into the inbox. A requested report is news, and so is any if there is no `report_interval`."""
+        now = self._clock.monotonic()
+        requested = self._reported_at == NEVER or not self._report_interval
+        news = requested or bool(reading.observations) or reading.problem != self._reported_problem
+        if not news and now - self._reported_at < self._report_interval:
+            return
+        self._reported_at, self._reported_problem = now, reading.problem
+        report = self._source_reading(seconds, reading.problem, more=reading.more)
+        if news:
+            self._inbox.put((*reading.observations, report))
+        else:
+            self._uneventful.append(report)
 
-    def _told(self, seconds: float, problem: Problem | None, *, more: bool = False) -> SourceReading:
+    def _source_reading(self, seconds: float, problem: Problem | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
             at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon, more=more
         )
 
-    def _tell(self, reading: Reading, seconds: float) -> None:
-        """Put news into the inbox. What is awaited is news, and so is each look of an eye that tells of all of them."""
-        now = self._clock.monotonic()
-        awaited = self._told_at == float("-inf") or not self._told_every
-        news = bool(reading.observations) or reading.problem != self._told_problem or awaited
-        if not news and now - self._told_at < self._told_every:
-            return
-        self._told_at, self._told_problem = now, reading.problem
-        told = self._told(seconds, reading.problem, more=reading.more)
-        if news:
-            self._inbox.put((*reading.observations, told))
-        else:
-            self._uneventful.append(told)
-
 
 def close(threads: Sequence[CollectorThread], timeout: float) -> None:
-    """Have all of these stop looking within a time that they share, however many hang."""
+    """Stop these threads. `timeout` is for all together: a hung one is left, and does not keep the process alive."""
     for thread in threads:
         thread.stop()
-    closing = threading.Thread(target=_wait_for, args=(threads,), name="collectors-closing", daemon=True)
-    closing.start()
-    closing.join(timeout)
+    _join(threads, timeout)
 
 
-def _wait_for(threads: Sequence[CollectorThread]) -> None:
+def collect_each(deadline: float, collectors: Mapping[str, Callable[[], Reading]]) -> Mapping[str, Reading]:
+    """Collect once with each of these, in parallel. What has not ended after `deadline` seconds is left running."""
+    readings: dict[str, Reading] = {}
+
+    def collect(name: str) -> None:
+        readings[name] = _collect_safely(name, collectors[name])
+
+    threads = [threading.Thread(target=collect, args=(name,), name="collect", daemon=True) for name in collectors]
     for thread in threads:
-        thread.wait()
+        thread.start()
+    _join(threads, deadline)
+    return {name: readings.get(name) or Reading(problem=_still_running(deadline)) for name in collectors}
 
 
-def collect_all_within(
-    deadline: float, collects: Mapping[str, Callable[[], Reading]], monotonic: Callable[[], float]
-) -> Mapping[str, Reading]:
-    """Collect once with each of these at the same time, for at most `deadline` seconds in all, as `within` does."""
-    brought: SimpleQueue[tuple[str, Reading]] = SimpleQueue()
-    for name, collect in collects.items():
-        threading.Thread(target=partial(_put, brought, name, collect), name="collect", daemon=True).start()
-    readings = {name: Reading(problem=_still_running(deadline)) for name in collects}
-    ends = monotonic() + deadline
-    with contextlib.suppress(Empty):
-        for _ in collects:
-            name, reading = brought.get(timeout=max(0.0, ends - monotonic()))
-            readings[name] = reading
-    return readings
+def _join(threads: Sequence[CollectorThread | threading.Thread], timeout: float) -> None:
+    """Wait for all of these threads, in a thread of its own, so that many hung ones delay no longer than one."""
+
+    def join() -> None:
+        for thread in threads:
+            thread.join()
+
+    joining = threading.Thread(target=join, name="join", daemon=True)
+    joining.start()
+    joining.join(timeout)
 
 
-def _put(brought: SimpleQueue[tuple[str, Reading]], name: str, collect: Callable[[], Reading]) -> None:
-    brought.put((name, collect()))
-
-
-def collect_within(deadline: float, collect: Callable[[], Reading]) -> Reading:
-    """Collect once, for at most `deadline` seconds. A collection that hangs goes on in a daemon thread."""
-    brought: SimpleQueue[Reading] = SimpleQueue()
-    threading.Thread(target=lambda: brought.put(collect()), name="collect", daemon=True).start()
+def _collect_safely(name: str, collect: Callable[[], Reading]) -> Reading:
+    """Collect. A collector that raises is a defect of the exporter: it costs this reading, not the thread."""
     try:
-        return brought.get(timeout=deadline)
-    except Empty:
-        return Reading(problem=_still_running(deadline))
+        return collect()
+    except Exception as error:
+        structlog.get_logger().exception("source_raised", source=name)
+        detail = f"{type(error).__name__}: {error}"
+        return Reading(problem=Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail))
 
 
 def _still_running(seconds: float) -> Problem:

@@ -12,7 +12,7 @@ from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.log_file import LogFollower
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
-from exporter.collectors.thread import CollectorThread, Inbox
+from exporter.collectors.thread import CollectorThread, Inbox, close
 from exporter.model.observation import LogLine
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -165,7 +165,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
         report_interval=3600.0,
         at_end=logs.close,
     )
-    thread.open()
+    thread.start()
     inbox.get(timeout=PATIENCE_SECONDS)
     eventually(lambda: idle(thread))
 
@@ -173,7 +173,7 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
 
     seen = inbox.get(timeout=PATIENCE_SECONDS)
     assert [each.line for each in seen if isinstance(each, LogLine)] == ["new"]
-    thread.close(PATIENCE_SECONDS)
+    close([thread], PATIENCE_SECONDS)
 
 
 def idle(thread: CollectorThread) -> None:

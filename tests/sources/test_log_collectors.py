@@ -58,7 +58,7 @@ class Followed:
         self.changes = FileChanges()
         self.made: list[LogCollector] = []
         self.pool = CollectorPool((), locate=self.located, collector=self.collector)
-        self.pool.open()
+        self.pool.start()
         self.seen: list[Observation] = []
 
     def collector(self, location: DaemonLocation) -> LogCollector:
@@ -152,7 +152,7 @@ def test_a_log_directory_that_hangs_is_a_problem_of_its_daemon_alone(logs: Follo
     logs.until_read("b")
 
     def complained() -> SourceReading:
-        timeout_reports = list(logs.pool.timeout_reports())
+        timeout_reports = [each for each in logs.pool.readings() if each.problem is not None]
         assert len(timeout_reports) == 1
         return timeout_reports[0]
 
