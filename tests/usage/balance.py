@@ -36,11 +36,11 @@ def assert_only_grown(before: UsageTotals, after: UsageTotals) -> None:
         closed = before.last_used_at.keys() - after.last_used_at.keys()
         then, later = Counter(dict(_sums(usage))), Counter(dict(_sums(now)))
         fallen = {key for key, amount in then.items() if later[key] < amount}
-        assert all(account in closed or reborn(before, after, account) for (account, _), _ in fallen)
+        assert all(account in closed or was_reopened(before, after, account) for (account, _), _ in fallen)
         assert not any(isinstance(account, SharedAccount) for (account, _), _ in fallen)
 
 
-def reborn(before: UsageTotals, after: UsageTotals, account: object) -> bool:
+def was_reopened(before: UsageTotals, after: UsageTotals, account: object) -> bool:
     """Return whether an account was closed and opened again in between."""
     gone = Counter(dict(_closed(before)))
     return account in after.last_used_at and any(amount > gone[key] for key, amount in _closed(after))

@@ -1,4 +1,4 @@
-"""Builders of one second's observations and of nodes, and readers of the result."""
+"""Builders of nodes and of one second's observations, and readers of the result."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 def done(pid: int, milliseconds: float, *, width: int = 33, first_ns: int = BEGAN + 1, **known: int) -> ProcessWork:
-    """So much work in flight until now, of kernels of 100 us that were waited for one by one."""
+    """Return this much work in flight until now: kernels of 100 us, each followed by a synchronization."""
     area, widths = round(milliseconds * MS * width), round(milliseconds * 10 * width)
     sure = {"sure_area": area, "sure_widths": widths, "sure_heights": widths}
     counts = {"kernels": widths // width, "area": area, "widths": widths, **sure, **known}
@@ -34,7 +34,7 @@ def second(
     watched: Iterable[int] = (CLIENT, NEXT),
     gpus: Iterable[str] = (GPU,),
 ) -> tuple[Observation, ...]:
-    """What is seen at the end of a second: what was launched, and how busy each GPU was."""
+    """Return the observations at the end of a second: launches, and the use of each GPU."""
     work = WorkReading(at=at, boot_ns=boot_ns(at), seconds=1.0, sms=132, processes=works, watched=tuple(watched))
     return work, *(GpuUse(at=at + 0.1, gpu=gpu, seconds=1.0, sm_utilization=sm) for gpu in gpus)
 
@@ -42,28 +42,28 @@ def second(
 busy = partial(second, sm=0.5)
 
 
-def present(*pids: int, equal: bool = False, **told_of: object) -> Node:
-    """A node with these clients, each of a user of its own."""
+def present(*pids: int, equal: bool = False, **reading: object) -> Node:
+    """Return a node with these clients, each of its own user."""
     known = (process(pid, ticks=TICKS, user=f"user-{pid}") for pid in (*pids, BESIDE))
-    node = reduced(*at_work(*pids), *known, gpu_reading(pids, **told_of)).node
+    node = reduced(*at_work(*pids), *known, gpu_reading(pids, **reading)).node
     return replace(node, attribution=replace(node.attribution, equal=equal))
 
 
 def after(node: Node, *seen: Observation) -> Node:
-    """What it has become."""
+    """Reduce the observations."""
     for each in seen:
         node, _ = reduce(node, each)
     return node
 
 
 def last(node: Node, gpu: str = GPU) -> Mapping[int, float]:
-    """The shares of the last window, in percent of all SMs."""
+    """Return the shares of the last window, in percent of all SMs."""
     shares = node.attribution.gpus[gpu].windows[-1].shares
     return {pid: round(100 * share.sm) for pid, share in shares.items()}
 
 
 def split(node: Node, gpu: str = GPU) -> Split:
-    """How the last minute was split."""
+    """Return the attribution of the last minute."""
     return node.splits[gpu]
 
 

@@ -1,4 +1,4 @@
-"""The account for what a process did."""
+"""Accounts of processes."""
 
 from dataclasses import replace
 
@@ -20,20 +20,20 @@ IN_POD, IN_JOB, IN_UNIT = 600, 602, 605
         (IN_UNIT, WorkloadKind.UNIT, "vllm@llama\\x2d70b.service"),
     ],
 )
-def test_the_most_specific_owner_pays(pid: int, kind: WorkloadKind, name: str) -> None:
+def test_the_account_is_the_most_specific_workload(pid: int, kind: WorkloadKind, name: str) -> None:
     assert account_of(owned(), pid) == Workload(kind=kind, name=name)
 
 
-def test_a_server_is_nobodys_and_who_is_unknown_nobody() -> None:
+def test_servers_and_unknown_processes_have_shared_accounts() -> None:
     assert account_of(owned(), SERVER) is SharedAccount.SERVER
     assert account_of(owned(), 99) is SharedAccount.UNATTRIBUTED
 
 
-def test_one_who_has_just_left_still_pays() -> None:
+def test_a_client_that_just_exited_still_has_its_account() -> None:
     assert account_of(reduced(*at_work(CLIENT), process(), exited(at=AT + 5)).node, CLIENT) == USER_ALICE
 
 
-def test_of_two_who_had_a_pid_each_pays_for_its_own_time() -> None:
+def test_two_processes_with_one_pid_have_their_own_accounts() -> None:
     bobs = replace(process(ticks=7, at=AT + 6, user="bob"), started=AT + 6)
     node = reduced(*at_work(CLIENT), process(), exited(at=AT + 5), bobs).node
     assert account_of(node, CLIENT, at=AT + 4) == USER_ALICE

@@ -54,26 +54,26 @@ STARTED = (*at_work(*CLIENTS), gpu_reading(CLIENTS), gpu_reading(CLIENTS[:1], gp
 
 
 def timed(steps: list[tuple[float | Observation, ...]]) -> list[Observation]:
-    """Each so much later than the one before; the machine's own clock is never set back."""
+    """Return the observations with times. The wall clock may go back; the boot clock never does."""
     at, booted, seen = AT, boot_ns(AT), []
-    for gap, *told in steps:
+    for gap, *observed in steps:
         at += gap
         booted += max(1, round(gap * 1e9))
-        for each in told:
+        for each in observed:
             each = replace(each, at=at)
             seen.append(replace(each, boot_ns=booted) if isinstance(each, WorkReading) else each)
     return seen
 
 
 def assert_split(present: Node) -> None:
-    """Nobody has less than nothing, and all together no more than there was."""
+    """No share is negative, and all shares together are not more than the measured use."""
     for known in present.attribution.gpus.values():
         for window in known.windows:
             shares = [share.sm for share in window.shares.values()]
             assert all(share >= 0 for share in shares)
             assert all(0 <= share.error < math.inf for share in window.shares.values())
             assert math.isclose(math.fsum((*shares, window.unattributed)), window.sm, rel_tol=1e-9, abs_tol=1e-9)
-        assert_believable(known.estimates)
+        assert_valid_estimates(known.estimates)
     for split in present.splits.values():
         shares = [share.sm for share in split.shares.values()]
         assert all(share >= 0 for share in shares)
@@ -82,8 +82,8 @@ def assert_split(present: Node) -> None:
         assert math.isclose(math.fsum((*shares, split.unattributed)), split.sm, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def assert_believable(estimates: KernelTimeEstimates) -> None:
-    """Lengths are lengths, and covariances those of something: symmetric, and of none is the variance negative."""
+def assert_valid_estimates(estimates: KernelTimeEstimates) -> None:
+    """Lengths are not negative. The covariance matrix is symmetric, and no variance is negative."""
     assert all(0 <= length < math.inf for length in estimates.means)
     for one, row in enumerate(estimates.covariances):
         assert 0 <= row[one] < math.inf
@@ -95,7 +95,7 @@ def assert_believable(estimates: KernelTimeEstimates) -> None:
 
 @given(steps)
 @settings(max_examples=80)
-def test_any_life(steps: list[tuple[float | Observation, ...]]) -> None:
+def test_parts_add_up_for_any_sequence_of_observations(steps: list[tuple[float | Observation, ...]]) -> None:
     present = node(*DAEMONS)
     before = counters(present)
     for each in (*STARTED, *timed(steps)):
@@ -122,7 +122,7 @@ measurements = st.lists(
     measured=[({1: 0.0}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0), ({3: 1e4, 1: 1e9}, 0.0, 1.0), ({3: 1e-3}, 0.0, 1.0)],
 )
 @settings(max_examples=100)
-def test_any_measurements(
+def test_estimates_stay_valid_for_any_measurements(
     first: list[tuple[float, float]], measured: list[tuple[dict[int, float], float, float]]
 ) -> None:
     estimates = KernelTimeEstimates()
@@ -130,12 +130,12 @@ def test_any_measurements(
         estimates = estimates.with_client(pid, length, deviation)
     for weights, value, deviation in measured:
         estimates = estimates.predicted(1.0).inflated(weights, value, deviation).updated(weights, value, deviation)
-        assert_believable(estimates)
-    assert_believable(estimates.with_least_deviation(1, 1e9).without({2}))
+        assert_valid_estimates(estimates)
+    assert_valid_estimates(estimates.with_least_deviation(1, 1e9).without({2}))
 
 
 @given(st.lists(works, min_size=2, max_size=6))
-def test_effort_is_never_less_than_nothing_nor_absurd(seen: list[ProcessWork]) -> None:
+def test_a_work_delta_is_never_negative_and_is_bounded(seen: list[ProcessWork]) -> None:
     for before, now in itertools.pairwise(seen):
         done = work_delta(before, now, now.launched_ns)
         assert all(0 <= getattr(done, name) <= MAX_DELTA for name in WorkDelta.__slots__)

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: for every GPU the parts are the whole, and that is what the GPU has done."""
+"""For any sequence of events: the accounts of each GPU add up to what the GPU has used."""
 
 import sqlite3
 from collections import Counter
@@ -23,11 +23,11 @@ from tests.builders import AT, GPU, OTHER_GPU, node
 from tests.core.strategies import DAEMONS, gaps, observations, readings
 from tests.usage.balance import assert_balanced, assert_only_grown
 
-FEW_PAGES = 3
+FEW_ACCOUNTS = 3
 
 gpus = st.sampled_from((GPU, OTHER_GPU))
-owners = st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=st.sampled_from("abc"))
-accounts: st.SearchStrategy[Account] = owners | st.sampled_from(SharedAccount)
+workloads = st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=st.sampled_from("abc"))
+accounts: st.SearchStrategy[Account] = workloads | st.sampled_from(SharedAccount)
 methods = st.none() | st.sampled_from(Method)
 fractions = (
     st.floats(0.01, 0.5)
@@ -39,7 +39,7 @@ parts = st.dictionaries(st.tuples(accounts, methods), fractions, max_size=6)
 
 @dataclass(frozen=True)
 class Window:
-    """SM time is split."""
+    """SM time is attributed."""
 
     gpu: str
     busy_us: int
@@ -65,12 +65,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Saved:
-    """The totals are written."""
+    """The totals are stored."""
 
 
 @dataclass(frozen=True)
 class Killed:
-    """The exporter ends, and another begins with the copy that was written last."""
+    """The exporter ends, and another starts with the stored totals."""
 
 
 Step = Window | Energy | Memory | Saved | Killed | Observation
@@ -87,14 +87,14 @@ steps = st.sampled_from(
         observations,
     )
 ).flatmap(lambda kind: kind)
-"""Each kind as often as any other, however many sorts it has."""
+"""Each kind has the same probability."""
 
 times = gaps | st.sampled_from((-0.2, -30.0, -700.0, 3601.0, 90_000.0))
 
 
 @dataclass
-class Life:
-    """A node, what was posted to it, and the stored copy of its totals."""
+class Simulation:
+    """A node, the amounts posted to it, and the stored copy of its totals."""
 
     node: Node = field(default_factory=lambda: node(*DAEMONS))
     at: float = AT
@@ -106,8 +106,8 @@ class Life:
     def __post_init__(self) -> None:
         self.copy.executescript(tables.PAGES)
 
-    def goes_on(self, gap: float, step: Step) -> None:
-        """What happens next: no sum falls by it, but by going back to the copy."""
+    def apply(self, gap: float, step: Step) -> None:
+        """Apply a step. No total decreases, except by a return to the stored copy."""
         self.at += gap
         before = self.node
         match step:
@@ -133,8 +133,8 @@ class Life:
         if not isinstance(step, Killed):
             assert_only_grown(before.usage_totals, self.node.usage_totals)
 
-    def assert_all_is_there(self) -> None:
-        """The totals are what the GPUs have used, to the last microsecond and millijoule."""
+    def assert_totals_are_complete(self) -> None:
+        """The totals are what the GPUs have used, exactly."""
         assert_balanced(self.node.usage_totals)
         for gpu in (GPU, OTHER_GPU):
             usage = self.node.usage_totals.gpus.get(gpu)
@@ -146,7 +146,7 @@ class Life:
 
 
 def _energy(before: Node, after: Node) -> Iterator[tuple[tuple[str, str], int]]:
-    """By how much the GPUs' own counters have grown; what they had when they were first read is from before."""
+    """Yield how much the energy counters of the GPUs have grown since their first reading."""
     for uuid, gpu in after.gpus.items():
         known = before.gpus.get(uuid)
         counters = {} if known is None else known.counters
@@ -155,24 +155,22 @@ def _energy(before: Node, after: Node) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 @pytest.fixture(autouse=True)
-def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounting, "MAX_ACCOUNTS", FEW_PAGES)
+def few_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "MAX_ACCOUNTS", FEW_ACCOUNTS)
 
 
 @given(st.lists(st.tuples(times, steps), min_size=5, max_size=40))
 @settings(max_examples=150)
-def test_whatever_happens_the_parts_are_the_whole(happens: list[tuple[float, Step]]) -> None:
-    life = Life(node(*DAEMONS))
-    for gap, step in happens:
-        life.goes_on(gap, step)
-        life.assert_all_is_there()
+def test_accounts_add_up_for_any_sequence_of_events(steps: list[tuple[float, Step]]) -> None:
+    simulation = Simulation(node(*DAEMONS))
+    for gap, step in steps:
+        simulation.apply(gap, step)
+        simulation.assert_totals_are_complete()
 
 
 @given(st.integers(0, 10**9), parts)
-def test_a_part_is_within_a_microsecond_and_a_bit_of_what_it_should_be(
-    busy_us: int, of: Mapping[UsageKey, float]
-) -> None:
-    """As far as the parts are fractions at all; what is posted to nobody has the rest."""
+def test_the_rounding_error_of_a_part_is_one_microsecond(busy_us: int, of: Mapping[UsageKey, float]) -> None:
+    """As far as the parts are fractions at all; what is unattributed has the rest."""
     true = {key: part for key, part in of.items() if 0 <= part <= 1 and key != (SharedAccount.UNATTRIBUTED, None)}
     if sum(true.values()) > 1:
         return
@@ -184,7 +182,7 @@ def test_a_part_is_within_a_microsecond_and_a_bit_of_what_it_should_be(
         assert abs(posted - part * busy_us) <= 1.01
 
 
-def test_thousands_of_owners_are_bounded_and_none_of_what_they_used_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_of_thousands_of_workloads_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "MAX_ACCOUNTS", 50)
     totals = UsageTotals()
     for number in range(2000):

@@ -1,4 +1,4 @@
-"""What is believed of how long kernels last, measurement by measurement."""
+"""Estimates of kernel times."""
 
 from exporter.model.usage import KernelTimeEstimates
 

@@ -1,4 +1,4 @@
-"""What clients may use against what they do, what was promised twice, who idles, and who is in whose way."""
+"""Sharing of a GPU: limits, use, committed limits, idle clients and contention."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ def pids(some: object) -> list[int]:
     return [each.client.pid for each in some]  # type: ignore[attr-defined]
 
 
-def test_each_client_is_told_of_on_each_of_its_gpus() -> None:
+def test_lists_each_client_on_each_of_its_gpus() -> None:
     found = gpu_sharing(three_clients())
     assert {gpu: pids(each.clients) for gpu, each in found.items()} == {
         GPU: [TRAIN, VLLM],
@@ -48,20 +48,20 @@ def test_each_client_is_told_of_on_each_of_its_gpus() -> None:
     }
 
 
-def test_the_limits_of_its_server_and_what_it_has() -> None:
-    """Device 0 is the second GPU there; the first has no limit."""
+def test_shows_limits_of_the_server_and_use_of_the_client() -> None:
+    """The daemon's device 0 is the second GPU. The first has no limit."""
     train, vllm = of(split(limited(), {TRAIN: flight(0.2)})).clients
     assert (train.threads, train.memory_limit, train.memory) == (0.5, None, 1540 << 20)
     assert (train.share, vllm.share) == (flight(0.2), None)
     assert of(limited(), OTHER_GPU).clients[0].memory_limit == 2 << 30
 
 
-def test_what_is_not_known_is_not_there() -> None:
+def test_unknown_values_are_absent() -> None:
     train, _ = of(three_clients()).clients
     assert (train.threads, train.memory_limit, train.share) == (None, None, None)
 
 
-def test_the_sum_has_the_errors_of_its_parts_and_names_its_methods() -> None:
+def test_the_sum_has_the_combined_error_and_all_methods() -> None:
     shares = {TRAIN: flight(0.2, 0.03), VLLM: Share(method=Method.MEASURED, sm=0.1, error=0.04)}
     found = of(split(three_clients(), shares))
     assert found.sm_used == pytest.approx(0.3)
@@ -69,25 +69,25 @@ def test_the_sum_has_the_errors_of_its_parts_and_names_its_methods() -> None:
     assert found.methods == [Method.MEASURED, Method.FLIGHT]
 
 
-def test_who_runs_beside_mps_is_told_apart() -> None:
+def test_bypassing_processes_are_listed_separately() -> None:
     found = of(split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU), OTHER_GPU)
     assert found.bypassing == {STRANGER: flight(0.5)}
     assert found.sm_used == 0.2
 
 
-def test_threads_and_memory_are_added_up() -> None:
+def test_adds_up_thread_and_memory_limits() -> None:
     found = of(limited(), OTHER_GPU)
     assert found.threads_committed == 1.0
     assert found.memory_committed == (4 << 30) / GPU_BYTES
 
 
-def test_where_a_client_has_no_limit_there_is_no_sum() -> None:
-    """Nor where it is not known."""
+def test_the_sum_is_absent_if_a_client_has_no_limit() -> None:
+    """Also if the limit is unknown."""
     assert of(limited()).memory_committed is None
     assert of(three_clients()).threads_committed is None
 
 
-def test_more_than_all_may_be_promised() -> None:
+def test_the_sum_of_limits_can_exceed_the_gpu() -> None:
     present = limited()
     daemon = present.daemons[DAEMON]
     (server,) = daemon.servers.values()
@@ -96,29 +96,29 @@ def test_more_than_all_may_be_promised() -> None:
     assert (found.threads_committed, found.memory_committed) == (1.6, 2.0)
 
 
-def test_memory_held_and_sm_time_idle() -> None:
+def test_finds_clients_that_hold_memory_and_are_idle() -> None:
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.001), VLLM: flight(0.3)})).idle) == [TRAIN]
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.02)})).idle) == []
 
 
-def test_a_client_that_uses_what_it_may() -> None:
-    """An unlimited one is never held back by its limit."""
+def test_finds_clients_at_their_thread_limit() -> None:
+    """A client without a limit is never one of them."""
     assert pids(of(split(limited(), {TRAIN: flight(0.48), VLLM: flight(0.4)})).at_limit) == [TRAIN]
     assert pids(of(split(three_clients(), {TRAIN: flight(0.99)})).at_limit) == []
 
 
-def test_equal_shares_say_nothing_of_one_client() -> None:
+def test_equal_shares_prove_nothing_about_a_client() -> None:
     shares = {pid: Share(method=Method.EQUAL, sm=0.0) for pid in (TRAIN, VLLM)}
     found = of(split(limited(), shares))
     assert (pids(found.idle), pids(found.at_limit)) == ([], [])
 
 
-def test_there_is_enough() -> None:
+def test_without_contention_no_client_is_starved() -> None:
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=0.79)).contention is None
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=None)).contention is None
 
 
-def test_the_largest_user_is_named() -> None:
+def test_names_the_client_with_most_use() -> None:
     found = of(split(three_clients(), {TRAIN: flight(0.5), VLLM: flight(0.1)}, dram=0.9)).contention
     assert found is not None
     assert (found.pid, found.share) == (TRAIN, flight(0.5))
@@ -132,15 +132,15 @@ def test_the_largest_user_is_named() -> None:
         ({TRAIN: flight(0.3), VLLM: flight(0.1)}, 0.25),
         ({TRAIN: Share(method=Method.EQUAL, sm=0.3), VLLM: Share(method=Method.EQUAL, sm=0.1)}, 0.0),
     ],
-    ids=["nothing is known", "within the errors", "nobody's may be somebody's", "a convention"],
+    ids=["no shares", "within the errors", "large unattributed part", "a convention"],
 )
-def test_nobody_is_named_where_nobody_stands_out(shares: dict[int, Share], unattributed: float) -> None:
+def test_names_no_client_if_none_stands_out(shares: dict[int, Share], unattributed: float) -> None:
     found = of(split(three_clients(), shares, unattributed=unattributed, dram=0.9)).contention
     assert found is not None
     assert found.pid is None
 
 
-def test_it_is_told_without_a_split_too() -> None:
+def test_reports_contention_without_attribution() -> None:
     present = three_clients()
     gpu = present.gpus[GPU]
     read = replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=replace(gpu.reading, dram_bandwidth=0.9))})
@@ -149,7 +149,7 @@ def test_it_is_told_without_a_split_too() -> None:
     assert (found.dram, found.pid) == (0.9, None)
 
 
-def test_one_alone_starves_nobody() -> None:
+def test_a_single_client_starves_no_other() -> None:
     present = three_clients()
     daemon = present.daemons[DAEMON]
     alone = replace(daemon, clients={CLIENT: daemon.clients[CLIENT]})
@@ -157,13 +157,13 @@ def test_one_alone_starves_nobody() -> None:
     assert of(split(present, {TRAIN: flight(0.5)}, dram=0.9)).contention is None
 
 
-def test_the_split_of_a_moment_long_past_is_nobodys_present() -> None:
+def test_an_old_attribution_is_not_shown() -> None:
     old = split(three_clients(), {TRAIN: flight(0.5)}, dram=0.9)
     assert of(replace(old, at=AT + 3600)).shares == []
 
 
 def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsage:
-    """The first client on the second GPU, started with these variables; its server allows 50 % and 2 GiB."""
+    """Return the first client on the second GPU with these variables. Its server allows 50 % and 2 GiB."""
     return of(reduced(process(TRAIN, environment=variables), start=present).node, OTHER_GPU).clients[0]
 
 
@@ -181,7 +181,7 @@ def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsa
         (None, None),
     ],
 )
-def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threads(
+def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(
     variables: Mapping[str, str] | None, threads: float | None
 ) -> None:
     assert environment(limited(), variables).threads == threads
@@ -203,7 +203,7 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threads(
         (None, False, None),
     ],
 )
-def test_a_client_may_have_the_smaller_of_its_servers_and_its_own_memory(
+def test_the_memory_limit_is_the_smaller_of_server_and_client(
     variables: Mapping[str, str] | None, known: bool, limit: int | None
 ) -> None:
     found = environment(limited(), variables)

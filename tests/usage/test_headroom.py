@@ -1,4 +1,4 @@
-"""How many more clients would fit: by memory, by SM time, by places; the least counts, and what is not known is not."""
+"""Headroom: how many more clients fit by memory, SM time and client slots."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ ALL_MIB = (GPU_BYTES - SERVER_BYTES) // MIB
 
 
 def shared(held: Mapping[int, int], *more: Observation, beside: Sequence[int] = (), **read: object) -> Node:
-    """Clients that hold so many MiB of a GPU; `read` is what else NVML tells of it."""
+    """Return a node whose clients hold this many MiB. `read` has other values of the GPU's reading."""
     readings = (gpu_reading(held, beside=beside, at=at, **read) for at in (AT, AT + 2))
     known = (*server_log("Active Threads Percentage set to 100.0"), *(process(pid) for pid in held))
     return reduced(*at_work(*held), *known, *more, *readings).node
@@ -46,93 +46,93 @@ def headroom(present: Node) -> Headroom:
     return gpu_sharing(present)[GPU].headroom
 
 
-def test_alike_clients_fit_as_often_as_their_memory_does() -> None:
+def test_equal_clients_fit_by_their_memory() -> None:
     size = ALL_MIB // 10
     assert headroom(shared({A: size, B: size, C: size})).by_bound[Bound.MEMORY] == 7
 
 
-def test_one_more_is_expected_to_be_a_large_one() -> None:
-    """Memory that runs out is an error: the median would promise more than there is for every other client."""
+def test_the_next_client_is_assumed_to_be_large() -> None:
+    """A lack of memory is an error, and the median would promise too much for half of the clients."""
     free = ALL_MIB - 21_000
     assert headroom(shared({A: 1_000, B: 20_000})).by_bound[Bound.MEMORY] == free // 20_000
 
 
-def test_one_giant_of_many_is_no_measure() -> None:
-    """Nine of ten count."""
+def test_one_very_large_client_of_many_does_not_count() -> None:
+    """The 90th percentile counts."""
     many = dict.fromkeys(range(CLIENT, CLIENT + 19), 1000)
     free = ALL_MIB - 69_000
     assert headroom(shared({**many, CLIENT + 19: 50_000})).by_bound[Bound.MEMORY] == free // 1_000
 
 
-def test_memory_that_nobody_accounts_for_is_not_free() -> None:
+def test_memory_without_a_process_is_not_free() -> None:
     present = shared({A: 10_000})
     gpu = present.gpus[GPU]
     fuller = replace(gpu, reading=replace(gpu.reading, memory_used_bytes=GPU_BYTES - 15_000 * MIB))
     assert headroom(replace(present, gpus={GPU: fuller})).by_bound[Bound.MEMORY] == 1
 
 
-def test_by_what_they_used_where_that_is_known() -> None:
+def test_uses_the_mean_use_of_clients_if_known() -> None:
     present = split(shared({A: 100, B: 100}), {A: flight(0.3), B: flight(0.1)})
     assert headroom(present).by_bound[Bound.SM] == 3
 
 
-def test_it_needs_no_split_where_nobody_but_clients_is_there() -> None:
-    """The mean is that of all of it."""
+def test_needs_no_attribution_if_only_clients_use_the_gpu() -> None:
+    """The mean is computed from the use of the whole GPU."""
     assert headroom(shared({A: 100, B: 100}, sm_utilization=0.4, gpm_seconds=10.0)).by_bound[Bound.SM] == 3
 
 
-def test_what_nobody_is_known_to_have_used_is_counted_as_theirs() -> None:
-    """Else the less were known, the more would be said to fit."""
+def test_unattributed_use_counts_as_use_of_the_clients() -> None:
+    """Otherwise less knowledge would result in more headroom."""
     present = split(shared({A: 100, B: 100}), {A: flight(0.1)}, unattributed=0.3)
     assert headroom(present).by_bound[Bound.SM] == 3
 
 
-def test_what_somebody_beside_them_used_is_not() -> None:
+def test_use_of_bypassing_processes_does_not_count() -> None:
     present = split(shared({A: 100, B: 100}, beside=[801]), {A: flight(0.1), B: flight(0.1), 801: flight(0.2)})
     assert headroom(present).by_bound[Bound.SM] == 6
 
 
-def test_what_somebody_used_who_has_gone_since_is_free() -> None:
+def test_use_of_exited_processes_is_free() -> None:
     present = split(shared({A: 100, B: 100}), {A: flight(0.1), B: flight(0.1), C: flight(0.6)})
     assert (gpu_sharing(present)[GPU].departed_sm, headroom(present).by_bound[Bound.SM]) == (pytest.approx(0.6), 8)
 
 
-def test_a_client_that_nvml_has_not_listed_yet_has_not_gone() -> None:
+def test_a_client_that_nvml_has_not_listed_yet_counts() -> None:
     present = split(reduced(*at_work(A, B), gpu_reading({A: 100}, at=AT)).node, {A: flight(0.1), B: flight(0.1)})
     assert gpu_sharing(present)[GPU].departed_sm == 0
 
 
-def test_it_is_not_known_while_it_is_open_how_much_somebody_else_used() -> None:
+def test_headroom_is_unknown_if_the_use_of_others_is() -> None:
     assert Bound.SM not in headroom(shared({A: 100}, beside=[801], sm_utilization=0.4)).by_bound
 
 
 @pytest.mark.parametrize("busy", [None, 0.0, 5e-324, float("nan")])
-def test_nor_where_the_gpu_does_not_tell_or_nobody_ran(busy: float | None) -> None:
-    """Of clients that did nothing nothing follows."""
+def test_headroom_by_sm_time_is_unknown_without_use(busy: float | None) -> None:
+    """Idle clients do not show how much a client uses."""
     assert Bound.SM not in headroom(shared({A: 100, B: 100}, sm_utilization=busy)).by_bound
 
 
-def test_an_old_split_tells_nothing() -> None:
+def test_an_old_attribution_does_not_count() -> None:
     present = split(shared({A: 100}), {A: flight(0.3)})
     assert Bound.SM in headroom(present).by_bound
     assert Bound.SM not in headroom(replace(present, at=present.at + 61)).by_bound
 
 
-def test_as_many_as_the_version_has_less_those_that_are_taken() -> None:
+def test_slots_are_the_documented_limit_minus_the_clients() -> None:
     assert headroom(shared({A: 100, B: 100})).by_bound[Bound.SLOTS] == 46
 
 
-def test_clients_on_other_gpus_take_places_too() -> None:
+def test_clients_on_other_gpus_use_slots_too() -> None:
     present = reduced(*at_work(A, B, C), gpu_reading({A: 100})).node
     assert headroom(present).by_bound[Bound.SLOTS] == 45
 
 
-def test_a_full_server_has_none() -> None:
+def test_a_full_server_has_no_slots() -> None:
     found = headroom(full())
     assert (found.fits, found.binding) == (0, Bound.SLOTS)
 
 
-def test_it_is_not_known_where_the_server_has_clients_that_nobody_can_name() -> None:
+def test_slots_are_unknown_with_hidden_clients() -> None:
     present = shared({A: 100})
     daemon = present.daemons[DAEMON]
     nameless = {SERVER: replace(daemon.servers[SERVER], has_hidden_pids=True)}
@@ -140,30 +140,30 @@ def test_it_is_not_known_where_the_server_has_clients_that_nobody_can_name() -> 
     assert Bound.SLOTS not in headroom(present).by_bound
 
 
-def test_the_least_counts_and_is_named() -> None:
+def test_the_smallest_bound_counts() -> None:
     found = headroom(split(shared({A: 1000, B: 1000}), {A: flight(0.3), B: flight(0.1)}))
     assert (found.fits, found.binding) == (3, Bound.SM)
 
 
 @pytest.mark.parametrize("by", [{}, {Bound.MEMORY: 277}, {Bound.SLOTS: 44}, {Bound.MEMORY: 277, Bound.SM: 3}])
-def test_it_is_not_known_how_many_fit_without_both_memory_and_slots(by: dict[Bound, int]) -> None:
+def test_headroom_is_unknown_without_memory_and_slots(by: dict[Bound, int]) -> None:
     found = Headroom(by_bound=by)
     assert (found.fits, found.binding) == (None, None)
 
 
 @pytest.mark.parametrize("by", [{Bound.MEMORY: 0}, {Bound.SLOTS: 0, Bound.SM: 2}])
-def test_none_fits_if_memory_or_slots_are_exhausted(by: dict[Bound, int]) -> None:
+def test_no_client_fits_if_memory_or_slots_are_exhausted(by: dict[Bound, int]) -> None:
     assert Headroom(by_bound=by).fits == 0
 
 
-def test_room_by_memory_is_unknown_without_the_limits_of_each_client() -> None:
+def test_headroom_by_memory_is_unknown_without_the_limits_of_each_client() -> None:
     assert Bound.MEMORY not in headroom(shared({A: 100, B: 100}, process(B, environment=None))).by_bound
     unasked = reduced(*at_work(A), process(A), gpu_reading({A: 100}, at=AT)).node
     assert Bound.MEMORY not in headroom(unasked).by_bound
 
 
 def test_a_client_may_use_all_of_its_memory_limit() -> None:
-    """Four clients with 20 GiB each leave room for three more of 20 GiB, not for 277 of 516 MiB."""
+    """Four clients with a limit of 20 GiB: three more of 20 GiB fit, not 277 of 516 MiB."""
     own = {PINNED_MEMORY_LIMIT: "0=20G"}
     held = dict.fromkeys(range(CLIENT, CLIENT + 4), 516)
     present = shared(held, *(process(pid, environment=own) for pid in held))
@@ -176,7 +176,7 @@ def test_a_client_that_holds_more_than_its_limit_counts_with_what_it_holds() -> 
     assert headroom(present).by_bound[Bound.MEMORY] == (ALL_MIB - 1_000) // 1_000
 
 
-def test_a_gpu_without_clients_and_one_that_is_divided_have_no_answer() -> None:
+def test_a_gpu_without_clients_or_with_mig_has_no_headroom() -> None:
     assert gpu_sharing(reduced(*at_work(), gpu_reading()).node) == {}
     assert gpu_sharing(shared({A: 100}, mig_mode=True)) == {}
 
@@ -185,8 +185,8 @@ def test_a_gpu_without_clients_and_one_that_is_divided_have_no_answer() -> None:
     held=st.lists(st.integers(1, 20_000), min_size=1, max_size=7),
     used=st.lists(st.floats(0, 0.14), min_size=7, max_size=7),
 )
-def test_those_who_are_said_to_fit_do(held: list[int], used: list[float]) -> None:
-    """As many more of the mean use no more than all of the SMs, and as many of the median no more than all memory."""
+def test_the_reported_number_of_clients_fits(held: list[int], used: list[float]) -> None:
+    """With this many more clients, neither SM time nor memory exceeds the GPU."""
     pids = range(CLIENT, CLIENT + len(held))
     shares = {pid: flight(sm) for pid, sm in zip(pids, used, strict=False)}
     present = split(shared(dict(zip(pids, held, strict=True))), shares)
@@ -197,7 +197,7 @@ def test_those_who_are_said_to_fit_do(held: list[int], used: list[float]) -> Non
         assert busy + found[Bound.SM] * busy / len(held) <= 1 + 1e-5
 
 
-def test_a_daemon_whose_limit_was_configured_takes_so_many() -> None:
+def test_a_configured_client_limit_counts() -> None:
     present = shared({A: 100}, reply("-v", "CUDA MPS Control binary version: 13010\n"))
     assert headroom(present).by_bound[Bound.SLOTS] == 59
     configured = replace(present.daemons[DAEMON], declared=replace(present.daemons[DAEMON].declared, clients_limit=12))

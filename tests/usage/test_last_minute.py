@@ -1,4 +1,4 @@
-"""The windows of a minute added up: what is unknown in some of them is neither nothing nor certain."""
+"""Sum of the windows of a minute, and the error for unknown windows."""
 
 from collections.abc import Mapping
 
@@ -21,14 +21,16 @@ def window(
     error: float = 0.001,
     **known: object,
 ) -> Split:
-    """One second in which `sm` of the SMs were busy."""
-    told = {pid: Share(method=method, sm=each, error=error) for pid, each in (shares or {}).items()}
-    rest = sm - sum(share.sm for share in told.values())
-    return Split(at=0, seconds=1.0, sm=sm, shares=told, unattributed=rest, unknown=unknown, clients=BOTH, **known)
+    """Return one second in which `sm` of the SMs were busy."""
+    known_shares = {pid: Share(method=method, sm=each, error=error) for pid, each in (shares or {}).items()}
+    rest = sm - sum(share.sm for share in known_shares.values())
+    return Split(
+        at=0, seconds=1.0, sm=sm, shares=known_shares, unattributed=rest, unknown=unknown, clients=BOTH, **known
+    )
 
 
 def minute(*windows: Split) -> Split:
-    """The windows, one after another; the parts are the whole."""
+    """Return the sum of the windows, and check that the parts add up."""
     found = combined(windows)
     assert found.unattributed >= 0
     assert sum(share.sm for share in found.shares.values()) + found.unattributed == pytest.approx(found.sm)
@@ -36,7 +38,7 @@ def minute(*windows: Split) -> Split:
 
 
 class TestUnknown:
-    """Of a client without an estimate, nothing is known but that it used no more than what is unattributed."""
+    """A client without an estimate used at most the unattributed time."""
 
     def test_a_share_is_the_mean_over_the_time_in_which_it_is_known(self) -> None:
         """A third of the minute is unknown."""
@@ -44,38 +46,38 @@ class TestUnknown:
         assert split.shares[A].sm == pytest.approx(0.1)
         assert split.unattributed == pytest.approx(0)
 
-    def test_its_error_covers_the_time_in_which_it_is_not(self) -> None:
-        """Whether the client used all of what is unattributed then, or nothing."""
+    def test_the_error_covers_the_unknown_time(self) -> None:
+        """In that time, the client used between nothing and all of the unattributed time."""
         share = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.2, unknown=BOTH)]).shares[A]
         nothing, everything = 40 * 0.1 / 60, (40 * 0.1 + 20 * 0.2) / 60
         assert share.sm - 2 * share.error <= nothing < everything <= share.sm + 2 * share.error
 
-    def test_no_client_used_more_than_there_was(self) -> None:
-        """In the unknown time the GPU did less than before."""
+    def test_no_share_exceeds_the_use_of_the_gpu(self) -> None:
+        """The GPU was less busy in the unknown time."""
         split = minute(*40 * [window(0.2, {A: 0.1, B: 0.1})], *20 * [window(0.0, unknown=BOTH)])
         assert split.shares[A].sm == pytest.approx(40 * 0.1 / 60)
         assert split.shares[A].error == pytest.approx(40 * 0.001 / 60)
 
-    def test_a_client_that_did_not_exist_used_nothing(self) -> None:
-        """And that is certain."""
+    def test_a_client_used_nothing_before_it_existed(self) -> None:
+        """The value has no error."""
         share = minute(*30 * [window(0.1, {B: 0.1})], *30 * [window(0.2, {A: 0.1, B: 0.1})]).shares[A]
         assert share == Share(method=Method.FLIGHT, sm=pytest.approx(0.05), error=pytest.approx(0.0005))
 
-    def test_a_client_of_which_too_little_is_known_has_no_share(self) -> None:
-        """Neither has one that is never known."""
+    def test_a_client_that_is_mostly_unknown_has_no_share(self) -> None:
+        """Nor does a client without any estimate."""
         split = minute(*25 * [window(0.1, {B: 0.1})], *35 * [window(0.1, unknown=BOTH)])
         assert split.shares == {}
         assert split.unattributed == pytest.approx(0.1)
 
-    def test_one_that_did_little_while_it_was_known_is_not_called_idle(self) -> None:
-        """It may have used half of the GPU in the rest."""
+    def test_a_low_share_with_unknown_time_is_not_idle(self) -> None:
+        """The client may have used half of the GPU in the unknown time."""
         rest = window(0.5, {B: 0.3}, unknown=frozenset({A}))
         share = minute(*40 * [window(0.3, {A: 0.002, B: 0.298})], *20 * [rest]).shares[A]
         assert share.sm + 2 * share.error >= (40 * 0.002 + 20 * 0.2) / 60
         assert share.sm + share.error > IDLE_BELOW
 
-    def test_nor_has_one_whose_error_is_too_large(self) -> None:
-        """A third of the time all SMs were busy, and it used little in the rest."""
+    def test_a_client_with_a_large_error_has_no_share(self) -> None:
+        """All SMs were busy for a third of the minute; the client used little in the rest."""
         windows = *40 * [window(0.05, {A: 0.04, B: 0.01})], *20 * [window(1.0, unknown=BOTH)]
         assert minute(*windows).shares == {}
 
@@ -84,7 +86,7 @@ class TestWithheld:
     """An estimate that is too uncertain for one window counts in the minute, with its error."""
 
     def test_estimate_and_error_are_added(self) -> None:
-        """The mean of both."""
+        """The result is the mean of both."""
         unsure = {A: Share(method=Method.FLIGHT, sm=0.1, error=0.05)}
         share = minute(*30 * [window(0.1, {A: 0.1})], *30 * [window(0.1, withheld=unsure)]).shares[A]
         assert share.sm == pytest.approx(0.1)
@@ -92,10 +94,10 @@ class TestWithheld:
 
 
 class TestMethods:
-    """A convention is no estimate."""
+    """Methods of the windows of one minute."""
 
-    def test_what_was_measured_for_a_while_is_a_part_of_the_estimate(self) -> None:
-        """Whichever came first."""
+    def test_measured_and_estimated_windows_are_an_estimate_together(self) -> None:
+        """In any order."""
         alone = window(0.4, {A: 0.4}, method=Method.MEASURED, error=0.0)
         windows = 30 * [alone] + 30 * [window(0.3, {A: 0.2, B: 0.1})]
         for each in (windows, windows[::-1]):
@@ -103,7 +105,7 @@ class TestMethods:
             assert minute(*each).shares[A].sm == pytest.approx(0.3)
 
     def test_equal_parts_count_as_unknown_in_an_estimate(self) -> None:
-        """They tell nothing of the client."""
+        """They prove nothing about the client."""
         equal = window(0.2, {A: 0.1, B: 0.1}, method=Method.EQUAL, error=0.0)
         share = minute(*20 * [equal], *40 * [window(0.2, {A: 0.15, B: 0.05})]).shares[A]
         assert (share.method, share.sm) == (Method.FLIGHT, pytest.approx(0.15))
@@ -111,24 +113,24 @@ class TestMethods:
 
 
 class TestRests:
-    """While the probes are detached, each client is assumed to go on. The first window after that checks it."""
+    """While the probes are detached, each client is assumed to continue. The next window checks this."""
 
     BEFORE = 10 * [window(0.2, {A: 0.15, B: 0.05})]
     ASSUMED = 10 * [window(0.2, {A: 0.15, B: 0.05}, assumed=True)]
 
-    def test_if_it_did_the_shares_stay(self) -> None:
-        """With a small error."""
+    def test_the_shares_remain_if_the_clients_continued(self) -> None:
+        """The error is small."""
         split = minute(*self.BEFORE, *self.ASSUMED, window(0.2, {A: 0.15, B: 0.05}))
         assert split.shares[A].sm == pytest.approx(0.15)
         assert split.shares[A].error < 0.005
 
     def test_the_error_covers_a_small_change(self) -> None:
-        """Half of it."""
+        """The error is half of the change."""
         share = minute(*self.BEFORE, *self.ASSUMED, window(0.2, {A: 0.13, B: 0.07})).shares[A]
         assert share.error >= 10 * 0.01 / 21
 
-    def test_if_they_changed_places_the_time_between_is_unknown(self) -> None:
-        """Though the GPU was as busy as before."""
+    def test_the_gap_is_unknown_if_the_shares_were_exchanged(self) -> None:
+        """Even though the GPU was equally busy."""
         after = 10 * [window(0.2, {A: 0.05, B: 0.15})]
         split = minute(*self.BEFORE, *self.ASSUMED, *after)
         assert split.shares[A].sm == pytest.approx(0.1)

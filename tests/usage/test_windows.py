@@ -1,4 +1,4 @@
-"""Whose one window's SM time was: by which method, and nobody's where that is not known."""
+"""Attribution of one window of SM time."""
 
 import pytest
 
@@ -15,22 +15,22 @@ from tests.usage.seconds import BESIDE, BOTH, NEXT, TICKS, after, busy, done, la
 from tests.works import boot_ns
 
 
-def test_two_who_were_watched_have_what_they_launched() -> None:
-    """Three times as much work, three times the part."""
+def test_two_probed_clients_share_by_their_launches() -> None:
+    """Three times as much work is three times the share."""
     node = after(present(CLIENT, NEXT), *BOTH)
     assert last(node) == pytest.approx({CLIENT: 20, NEXT: 7}, abs=1)
     assert posted(node)["user-600"] > 2.5 * posted(node)["user-601"] > 0
 
 
-def test_the_first_window_is_nobodys() -> None:
-    """What was launched before it is not known."""
+def test_the_first_window_is_unattributed() -> None:
+    """Earlier launches are unknown."""
     node = after(present(CLIENT, NEXT), *busy(AT + 1, done(CLIENT, 900), done(NEXT, 300)))
     assert last(node) == {}
     assert posted(node) == {"unattributed": 500}
 
 
-def test_without_doors_all_is_nobodys_unless_equal_parts_are_wanted() -> None:
-    """A guess that nobody asked for is none."""
+def test_without_probes_all_is_unattributed_unless_equal_parts_are_configured() -> None:
+    """The convention must be configured."""
     uses = [GpuUse(at=AT + n, gpu=GPU, seconds=1.0, sm_utilization=0.5) for n in (1, 2)]
     assert last(after(present(CLIENT, NEXT), *uses)) == {}
     node = after(present(CLIENT, NEXT, equal=True), *uses)
@@ -38,8 +38,8 @@ def test_without_doors_all_is_nobodys_unless_equal_parts_are_wanted() -> None:
     assert {share.method for share in split(node).shares.values()} == {Method.EQUAL}
 
 
-def test_only_what_those_leave_who_were_watched_is_parted_equally() -> None:
-    """Of two, one is watched."""
+def test_equal_parts_divide_only_the_rest() -> None:
+    """One of two clients has probes."""
     node = after(
         present(CLIENT, NEXT, equal=True),
         *second(AT + 1, done(CLIENT, 0), watched=[CLIENT]),
@@ -52,22 +52,22 @@ def test_only_what_those_leave_who_were_watched_is_parted_equally() -> None:
 
 
 class TestAlone:
-    """Who is alone has used all of it, and that is measured."""
+    """A single client used everything, which is measured."""
 
     def test_the_only_client(self) -> None:
-        """By the device, whatever the doors say."""
+        """Measured by the GPU, for any counts of the probes."""
         node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
         assert last(node) == {CLIENT: 50}
         assert split(node).shares[CLIENT].method is Method.MEASURED
 
-    def test_who_has_come_in_this_window_may_not_have_been_alone_in_all_of_it(self) -> None:
-        """Nobody knows who was there before."""
+    def test_a_new_client_was_maybe_not_alone_in_its_first_window(self) -> None:
+        """Earlier processes are unknown."""
         node = after(present(), *busy(AT + 1))
         node = after(node, clients(CLIENT, at=AT + 1.5), *busy(AT + 2, watched=()))
         assert last(node) == {}
 
-    def test_who_left_in_this_window_was_alone_until_then(self) -> None:
-        """And pays, though it is gone."""
+    def test_a_client_that_exits_was_alone_until_then(self) -> None:
+        """The time counts for it."""
         node = after(present(CLIENT), *busy(AT + 1), exited(CLIENT, ticks=TICKS, at=AT + 1.5), *busy(AT + 2))
         assert last(node) == {CLIENT: 50}
         assert posted(node)["user-600"] == 500
@@ -75,26 +75,26 @@ class TestAlone:
 
 
 class TestComingAndGoing:
-    """Within a second."""
+    """Clients that start and exit within a second."""
 
-    def test_who_left_pays_for_what_it_launched_last(self) -> None:
-        """Its work is told once more; those who stay do not pay for it."""
+    def test_the_last_launches_of_an_exited_client_count(self) -> None:
+        """They are reported once more, and not attributed to others."""
         node = after(present(CLIENT, NEXT), *BOTH, exited(NEXT, ticks=TICKS, at=AT + 2.5))
         before = posted(node)
         node = after(node, *second(AT + 3, done(CLIENT, 1800), done(NEXT, 600), watched=[CLIENT]))
         assert last(node) == pytest.approx({CLIENT: 20, NEXT: 7}, abs=2)
         assert posted(node)["user-601"] - before["user-601"] == pytest.approx(70, abs=20)
 
-    def test_who_came_and_went_between_two_windows_pays_too(self) -> None:
-        """It was a client for less than a second."""
+    def test_a_client_that_ran_between_two_readings_counts(self) -> None:
+        """It ran for less than a second."""
         node = after(present(CLIENT), *second(AT + 1, done(CLIENT, 0)), *second(AT + 2, done(CLIENT, 900)))
         brief = (clients(CLIENT, NEXT, at=AT + 2.2), process(NEXT, ticks=TICKS, user="user-601"))
         node = after(node, *brief, exited(NEXT, ticks=TICKS, at=AT + 2.7))
         node = after(node, *second(AT + 3, done(CLIENT, 1800), done(NEXT, 300), watched=[CLIENT]))
         assert posted(node)["user-601"] == pytest.approx(70, abs=20)
 
-    def test_an_earlier_process_of_the_pid_is_not_paid_for_by_the_one_that_has_it_now(self) -> None:
-        """What the doors tell is of one who began before it."""
+    def test_launches_of_an_earlier_process_with_the_pid_do_not_count(self) -> None:
+        """The counts are of a process that started before."""
         node = after(present(CLIENT, NEXT), *BOTH, process(NEXT, ticks=boot_ns(AT + 2) // 10_000_000, user="new"))
         node = after(node, clients(CLIENT, NEXT, at=AT + 2.3))
         node = after(node, *second(AT + 3, done(CLIENT, 1800), done(NEXT, 600)))
@@ -102,8 +102,8 @@ class TestComingAndGoing:
         assert "new" not in posted(node)
         assert NEXT not in node.attribution.gpus[GPU].estimates.indices
 
-    def test_a_new_process_begins_at_nothing(self) -> None:
-        """Its counts are its own: fewer than those before it are no less than nothing."""
+    def test_a_new_process_starts_at_0(self) -> None:
+        """Counts lower than those of the earlier process are not negative work."""
         began = boot_ns(AT + 2)
         node = after(present(CLIENT, NEXT), *BOTH, process(NEXT, ticks=began // 10_000_000, user="new"))
         node = after(node, clients(CLIENT, NEXT, at=AT + 2.3))
@@ -111,40 +111,40 @@ class TestComingAndGoing:
         assert last(node)[NEXT] == pytest.approx(5, abs=1)
 
 
-class TestBeside:
-    """Processes beside MPS, by NVML's samples."""
+class TestBypassing:
+    """Bypassing processes, by NVML's samples."""
 
-    def rows(self, stranger: int, server: int) -> tuple[ProcessUtilization, ...]:
-        """How often each was seen running."""
+    def rows(self, bypassing: int, server: int) -> tuple[ProcessUtilization, ...]:
+        """Return the utilization samples of both."""
         return tuple(
             ProcessUtilization(pid=pid, timestamp_us=1, sm_percent=percent, memory_percent=0)
-            for pid, percent in ((BESIDE, stranger), (SERVER, server))
+            for pid, percent in ((BESIDE, bypassing), (SERVER, server))
         )
 
     def node(self, rows: tuple[ProcessUtilization, ...] | None) -> Node:
-        """Two readings after which it is known that one bypasses MPS."""
+        """Return a node after two readings, which show a bypassing process."""
         node = present(CLIENT)
         for at in (AT + 5, AT + 40, AT + 80):
             node = after(node, gpu_reading([CLIENT], beside=[BESIDE], at=at, process_utilization=rows))
         assert node.gpus[GPU].bypassing == (BESIDE,)
         return after(node, *busy(AT + 81), *busy(AT + 82))
 
-    def test_each_side_has_its_part(self) -> None:
-        """One quarter of the time it was the other's."""
+    def test_clients_and_bypassing_process_have_their_parts(self) -> None:
+        """The bypassing process ran for a quarter of the time."""
         node = self.node(self.rows(10, 30))
         assert last(node) == {BESIDE: 12, CLIENT: 38}
         assert split(node).shares[BESIDE].method is Method.MEASURED
 
-    @pytest.mark.parametrize("rows", [None, ()], ids=["none are told", "none are there"])
-    def test_without_samples_nobody_knows_whose_it_was(self, rows: tuple[ProcessUtilization, ...] | None) -> None:
-        """Least of all is it measured that the client used nothing; nor is anything learned from it."""
+    @pytest.mark.parametrize("rows", [None, ()], ids=["not reported", "no samples"])
+    def test_without_samples_the_time_is_unattributed(self, rows: tuple[ProcessUtilization, ...] | None) -> None:
+        """It does not prove that the client used nothing, and changes no estimate."""
         node = self.node(rows)
         assert last(node) == {}
         assert split(node).unattributed > 0
 
 
 def without_gpm(at: float, *, energy: int = 0) -> GpuReading:
-    """A reading by which some kernel of the server ran for 40 % of the time, and no GPM."""
+    """Return a reading without GPM, in which a kernel of the server ran for 40 % of the time."""
     row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
     return gpu_reading([CLIENT], at=at, process_utilization=(row, row), gpu_percent=40, energy_millijoules=energy)
 
@@ -153,7 +153,7 @@ class TestWithoutGpm:
     """The time with any kernel running is not SM time, so SM time is unknown."""
 
     def test_no_sm_time_is_reported(self) -> None:
-        """Though one client is alone, and its launches are watched."""
+        """Even though one client is alone and has probes."""
         node = present(CLIENT)
         for at in range(21):
             node = after(node, second(AT + at, done(CLIENT, 900 * at), watched=[CLIENT])[0])
@@ -163,14 +163,14 @@ class TestWithoutGpm:
         assert node.usage_totals.gpus[GPU].total.sm_us == 0
 
     def test_energy_is_unattributed(self) -> None:
-        """Nothing tells how to split it; the parts are the whole still."""
+        """There is no basis to divide it. The parts still add up."""
         node = after(present(CLIENT), *(without_gpm(AT + at, energy=1000 * at) for at in (10, 20, 30)))
         usage = node.usage_totals.gpus[GPU]
         assert usage.by_account == {(SharedAccount.UNATTRIBUTED, None): Usage(energy_mj=20_000)}
         assert usage.total == Usage(energy_mj=20_000)
 
     def test_nothing_is_added_for_the_time_after_gpm_was_lost(self) -> None:
-        """What was measured before stays."""
+        """The earlier total remains."""
         node = after(present(CLIENT), gpu_reading([CLIENT], at=AT + 10, sm_utilization=0.4, gpm_seconds=10.0))
         assert node.usage_totals.gpus[GPU].total.sm_us == 4_000_000
         node = after(node, *(without_gpm(AT + at) for at in (30, 40, 50)))
@@ -179,9 +179,9 @@ class TestWithoutGpm:
 
 
 class TestReadings:
-    """GPM, read with all else or by itself."""
+    """GPM in full readings and in its own readings."""
 
-    def test_while_gpm_is_followed_a_reading_tells_nothing_new(self) -> None:
+    def test_a_full_reading_adds_nothing_while_gpm_is_read_by_itself(self) -> None:
         """Time is posted once."""
         row = ProcessUtilization(pid=SERVER, timestamp_us=1, sm_percent=40, memory_percent=0)
         node = after(present(CLIENT), *busy(AT + 1), *busy(AT + 2))
@@ -192,22 +192,22 @@ class TestReadings:
 
 
 class TestTimes:
-    """Nothing comes as it should."""
+    """Late, repeated and wrong times."""
 
-    def test_what_comes_twice_or_late_tells_nothing(self) -> None:
-        """Neither of the GPU nor of the work."""
+    def test_repeated_and_late_readings_add_nothing(self) -> None:
+        """Of the GPU or of launches."""
         node = after(present(CLIENT, NEXT), *BOTH)
         again = after(node, *reversed(BOTH), *BOTH)
         assert again.usage_totals == node.usage_totals
         assert again.attribution.gpus[GPU].windows == node.attribution.gpus[GPU].windows
 
-    def test_work_that_was_read_long_ago_explains_nothing(self) -> None:
-        """The eye on the doors stands still."""
+    def test_old_launch_counts_are_not_used(self) -> None:
+        """The collector of the probes hangs."""
         node = after(present(CLIENT, NEXT), *BOTH, GpuUse(at=AT + 9, gpu=GPU, seconds=6.9, sm_utilization=0.5))
         assert last(node) == {}
 
-    def test_a_use_that_was_missed_is_made_up_for_by_the_next(self) -> None:
-        """The work of both seconds explains the SM time of both."""
+    def test_a_missed_gpm_reading_is_covered_by_the_next(self) -> None:
+        """Launches of both seconds explain the SM time of both."""
         work, _ = second(AT + 3, done(CLIENT, 1800), done(NEXT, 600))
         later, _ = second(AT + 4, done(CLIENT, 2700), done(NEXT, 900))
         node = after(present(CLIENT, NEXT), *BOTH, work, later)
@@ -215,8 +215,8 @@ class TestTimes:
         assert last(node) == pytest.approx({CLIENT: 20, NEXT: 7}, abs=2)
 
     @pytest.mark.parametrize("step", [-3600.0, 3600.0], ids=["back", "forward"])
-    def test_a_clock_that_was_set_costs_a_window_at_most(self, step: float) -> None:
-        """And what is told of the last minute is of no time to come."""
+    def test_a_clock_step_loses_at_most_one_window(self, step: float) -> None:
+        """The last minute does not contain future times."""
         node = after(present(CLIENT, NEXT), *BOTH)
         for n in (3, 4):
             work, use = second(AT + n, done(CLIENT, 900 * (n - 1)), done(NEXT, 300 * (n - 1)))
@@ -226,8 +226,8 @@ class TestTimes:
         assert all(abs(each.at - AT - step) < 60 for each in node.attribution.gpus[GPU].windows)
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("nan")])
-    def test_a_window_that_cannot_be_is_none(self, seconds: float) -> None:
-        """Nor one of which the part is no number."""
+    def test_an_impossible_window_is_dropped(self, seconds: float) -> None:
+        """Also one whose use is not a number."""
         strange = GpuUse(at=AT + 3, gpu=GPU, seconds=seconds, sm_utilization=0.5)
         nonsense = GpuUse(at=AT + 3, gpu=GPU, seconds=1.0, sm_utilization=float("nan"))
         node = after(present(CLIENT), *BOTH)
@@ -235,16 +235,16 @@ class TestTimes:
 
 
 class TestSeveralGpus:
-    """Where work was launched is not seen."""
+    """The probes do not report the GPU of a launch."""
 
     def node(self) -> Node:
-        """One client is on both, the other on the first."""
+        """Return a node with one client on both GPUs and one on the first."""
         node = after(present(CLIENT, NEXT), gpu_reading([CLIENT], gpu=OTHER_GPU, index=1))
         lines = [f"Device NVIDIA H200 (uuid {gpu}) is associated" for gpu in (GPU, OTHER_GPU)]
         return after(node, *server_log(*lines, active(CLIENT, 1), active(CLIENT, 2)))
 
-    def test_the_only_client_of_one_of_them_has_all_of_that(self) -> None:
-        """And work of its own on the other."""
+    def test_the_only_client_of_a_gpu_has_all_of_its_time(self) -> None:
+        """It has a share of the other GPU, too."""
         node = self.node()
         for n in (1, 2):
             works = done(CLIENT, 900 * (n - 1)), done(NEXT, 300 * (n - 1))
@@ -254,7 +254,7 @@ class TestSeveralGpus:
 
 
 def test_under_mig_without_gpm_nothing_is_invented() -> None:
-    """No GPM for the whole GPU, no process utilisation: no window."""
+    """Without GPM and process utilization there is no window."""
     node = present(CLIENT)
     for at in (AT + 5, AT + 10):
         node = after(node, gpu_reading([CLIENT], at=at, mig_mode=True))
@@ -262,8 +262,8 @@ def test_under_mig_without_gpm_nothing_is_invented() -> None:
     assert node.usage_totals.gpus[GPU].total.sm_us == 0
 
 
-def test_nobodys_time_is_posted_as_such() -> None:
-    """So that the sum is the whole."""
+def test_unattributed_time_is_posted() -> None:
+    """So the parts add up to the total."""
     node = after(present(CLIENT, NEXT), *BOTH)
     usage = node.usage_totals.gpus[GPU]
     assert sum(used.sm_us for used in usage.by_account.values()) == usage.total.sm_us == 2 * 260_000
@@ -273,13 +273,13 @@ def test_nobodys_time_is_posted_as_such() -> None:
     }
 
 
-def test_what_a_process_used_whose_owner_nobody_knows_is_nobodys_by_no_method() -> None:
+def test_time_of_an_unknown_workload_is_unattributed_without_a_method() -> None:
     node = after(replace(present(CLIENT, NEXT), processes={}), *BOTH)
     assert {*node.usage_totals.gpus[GPU].by_account} == {(SharedAccount.UNATTRIBUTED, None)}
 
 
-def test_a_client_whose_share_is_withheld_is_not_called_idle() -> None:
-    """It was seen doing nothing for a while, and then nothing is known of it."""
+def test_a_client_without_a_shown_share_is_not_idle() -> None:
+    """It was idle for a while; later its use is unknown."""
     node = present(CLIENT, NEXT)
     works = done(CLIENT, 0), done(NEXT, 0)
     for at in range(1, 30):

@@ -1,4 +1,4 @@
-"""Pages are bounded: those go that were used for nothing for long, and what stood on them is not lost."""
+"""The number of accounts is bounded. An account that is closed loses nothing."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.builders import AT, GPU, OTHER_GPU
 
 
 @pytest.fixture(autouse=True)
-def two_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accounting, "MAX_ACCOUNTS", 2)
 
 
@@ -27,7 +27,7 @@ def owner(name: str) -> Workload:
 
 
 def ran(totals: UsageTotals, account: Account, at: float, gpu: str = GPU) -> UsageTotals:
-    """It used all SMs for a second."""
+    """Post one second of all SMs."""
     return post_time(totals, gpu, 1_000_000, {(account, Method.FLIGHT): 1.0}, at=AT + at)
 
 
@@ -39,27 +39,27 @@ def a_and_b() -> UsageTotals:
     return ran(ran(UsageTotals(), owner("a"), 0), owner("b"), 10)
 
 
-def test_whoever_comes_where_there_is_none_left_is_among_the_others() -> None:
+def test_a_new_workload_without_a_free_account_counts_as_others() -> None:
     assert seconds(ran(a_and_b(), owner("c"), 20)) == {owner("a"): 1, owner("b"): 1, SharedAccount.OTHERS: 1}
 
 
-def test_unless_somebody_has_used_nothing_for_long() -> None:
+def test_an_account_that_is_unused_for_long_is_replaced() -> None:
     after = ran(a_and_b(), owner("c"), REPLACEABLE_SECONDS)
     assert seconds(after) == {SharedAccount.CLOSED: 1, owner("b"): 1, owner("c"): 1}
     assert set(after.last_used_at) == {owner("b"), owner("c")}
 
 
-def test_who_has_none_is_closed_after_a_day_though_there_is_room() -> None:
+def test_an_unused_account_is_closed_after_a_day() -> None:
     assert close_idle_accounts(a_and_b(), AT + IDLE_SECONDS) == a_and_b()
     assert seconds(close_idle_accounts(a_and_b(), AT + IDLE_SECONDS + 5)) == {SharedAccount.CLOSED: 1, owner("b"): 1}
 
 
-def test_who_comes_again_begins_at_nothing() -> None:
+def test_a_reopened_account_starts_at_0() -> None:
     closed = close_idle_accounts(a_and_b(), AT + IDLE_SECONDS + 5)
     assert seconds(ran(closed, owner("a"), IDLE_SECONDS + 6))[owner("a")] == 1
 
 
-def test_a_page_is_closed_on_every_gpu() -> None:
+def test_an_account_is_closed_on_every_gpu() -> None:
     totals = ran(a_and_b(), owner("a"), 0, gpu=OTHER_GPU)
     closed = close_idle_accounts(totals, AT + IDLE_SECONDS + 5)
     assert seconds(closed, OTHER_GPU) == {SharedAccount.CLOSED: 1}
@@ -77,7 +77,7 @@ def test_closed_memory_and_energy_are_not_lost() -> None:
     assert usage.memory_byte_ms == {SharedAccount.CLOSED: 5}
 
 
-def test_the_energy_due_of_one_who_is_closed_is_paid_all_the_same() -> None:
+def test_pending_energy_of_a_closed_account_is_posted() -> None:
     closed = close_idle_accounts(a_and_b(), AT + 2 * IDLE_SECONDS)
     (usage,) = post_energy(closed, GPU, 1000, at=AT + 2 * IDLE_SECONDS).gpus.values()
     assert usage.by_account[SharedAccount.OTHERS, Method.FLIGHT].energy_mj == 1000

@@ -1,4 +1,4 @@
-"""The judge of attribution, judged: on a mix made up, of which the answer is known."""
+"""The scoring program, on an invented mix with a known result."""
 
 import gzip
 import json
@@ -26,8 +26,8 @@ WIDTH = SMS // 2
 
 
 def seen() -> list[Observation]:
-    """Two clients that work evenly, one kernel at a time, and a device that measures just what they use."""
-    told: list[Observation] = [servers(SERVER), clients(*USED), gpu_reading()]
+    """Return the observations of two steady clients and an exact GPU."""
+    observations: list[Observation] = [servers(SERVER), clients(*USED), gpu_reading()]
     for second in range(SECONDS + 1):
         at = AT + second
         works = []
@@ -47,19 +47,19 @@ def seen() -> list[Observation]:
                     sure_widths=kernels * WIDTH,
                 )
             )
-        told.append(reading(at, *works, sms=SMS))
-        told.append(GpuUse(at=at + GPM_LAG_SECONDS, gpu=GPU, seconds=1.0, sm_utilization=sum(USED.values())))
-    return told
+        observations.append(reading(at, *works, sms=SMS))
+        observations.append(GpuUse(at=at + GPM_LAG_SECONDS, gpu=GPU, seconds=1.0, sm_utilization=sum(USED.values())))
+    return observations
 
 
 def write(directory: Path, truth: dict[int, float]) -> Path:
-    """A play's files, of clients that say they used so much."""
+    """Write the files of a run in which clients report this use."""
     with gzip.open(directory / "recording.jsonl.gz", "wt") as file:
         daemon = RecordedDaemon(pipe_directory=DAEMON, log_directory=f"{DAEMON}/log", name=DAEMON)
         write_header(file, Header(daemons=(daemon,)))
         for each in seen():
             write_observation(file, each)
-    told = [
+    clients_truth = [
         {
             "pid": pid,
             "name": str(pid),
@@ -72,7 +72,7 @@ def write(directory: Path, truth: dict[int, float]) -> Path:
     moments = {"all_in": boot_ns(AT + 1.5), "measured": boot_ns(AT + SECONDS)}
     offset = boot_ns(AT) - round(AT * 1e9)
     with gzip.open(directory / "truth.json.gz", "wt") as file:
-        json.dump({"mix": "even", "boot_minus_epoch_ns": offset, "moments": moments, "clients": told}, file)
+        json.dump({"mix": "even", "boot_minus_epoch_ns": offset, "moments": moments, "clients": clients_truth}, file)
     with gzip.open(directory / "rows.jsonl.gz", "wt") as file:
         for second in range(SECONDS):
             rows = [{"pid": HEAVY, "at_us": 0, "sm": 40, "memory": 0}]
@@ -86,12 +86,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Score:
     return score
 
 
-def test_a_minute_and_each_ten_seconds_of_it_are_judged(judged: Score) -> None:
+def test_scores_a_minute_and_each_ten_seconds_of_it(judged: Score) -> None:
     assert [round(stretch.seconds) for stretch in judged.short] == [10] * 6
     assert [round(stretch.seconds) for stretch in judged.long] == [60]
 
 
-def test_shares_that_are_true_have_no_error(judged: Score) -> None:
+def test_correct_shares_have_no_error(judged: Score) -> None:
     (minute,) = judged.long
     assert minute.coverage == pytest.approx(1, abs=0.01)
     assert minute.sm == pytest.approx(0.4)
@@ -100,19 +100,19 @@ def test_shares_that_are_true_have_no_error(judged: Score) -> None:
     assert within(judged.short, 1) == 1
 
 
-def test_others_are_judged_by_the_same_truth(judged: Score) -> None:
+def test_other_methods_are_scored_by_the_same_truth(judged: Score) -> None:
     assert errors(judged.long, "equal") == pytest.approx([25, 25])
     assert errors(judged.long, "nvitop") == pytest.approx([25, 25])
 
 
-def test_shares_that_are_wrong_have_the_error_that_they_have(tmp_path: Path) -> None:
+def test_wrong_shares_have_their_error(tmp_path: Path) -> None:
     (score,) = scored(write(tmp_path, {HEAVY: 0.1, LIGHT: 0.1}))
     assert errors(score.long) == pytest.approx([25, 25], abs=0.5)
     assert within(score.short, 2) == 0
 
 
 def test_the_tables_have_each_mix_and_a_summary(judged: Score) -> None:
-    told = report([judged], clients=True)
-    assert "| even (counted) | 2 | 40.0 % |" in told
-    assert "| spin | 1 of 1 |" in told
-    assert "| even (counted) | 600 | 75.0 % |" in told
+    text = report([judged], clients=True)
+    assert "| even (counted) | 2 | 40.0 % |" in text
+    assert "| spin | 1 of 1 |" in text
+    assert "| even (counted) | 600 | 75.0 % |" in text

@@ -1,4 +1,4 @@
-"""How far the shares are from what the clients themselves counted on an H200, in percentage points of all its SMs."""
+"""Errors of the shares on an H200, in percentage points of all SMs, compared with the clients' own counts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.accounting import SharedAccount
 from exporter.usage.capacity import Bound, gpu_sharing
 from exporter.view import View
-from tests.attribution.truth import FRAMEWORKS, HERE, Mix
+from tests.usage.mix_recordings import FRAMEWORKS, HERE, Mix
 
 MIXES = [Mix(file.name.removesuffix(".truth.json")) for file in sorted(HERE.glob("*.truth.json"))]
 
@@ -15,31 +15,31 @@ IN_FRAMEWORKS = [
 ]
 
 MEAN, WORST = 1.0, 5.0
-MEAN_OF_MINUTES, COVERED, TOLD = 1.0, 0.9, 0.9
+MEAN_OF_MINUTES, COVERED, SHOWN = 1.0, 0.9, 0.9
 
 
-def test_there_are_mixes() -> None:
-    """Else the others say nothing."""
+def test_recordings_of_mixes_exist() -> None:
+    """Otherwise the other tests would have no cases."""
     assert MIXES
     assert IN_FRAMEWORKS
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_each_client_has_what_it_used(mix: Mix) -> None:
-    wrong = {pid: abs(by) for pid, by in mix.wrong_by().items()}
+def test_shares_agree_with_the_clients_counts(mix: Mix) -> None:
+    wrong = {pid: abs(by) for pid, by in mix.errors_of().items()}
     assert max(wrong.values()) <= WORST, wrong
     assert sum(wrong.values()) / len(wrong) <= MEAN, wrong
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_what_is_told_is_together_what_the_gpu_did(mix: Mix) -> None:
+def test_parts_of_a_window_add_up_to_the_use_of_the_gpu(mix: Mix) -> None:
     for window in mix.windows:
         parts = [share.sm for share in window.shares.values()]
         assert sum(parts) + window.unattributed == pytest.approx(window.sm)
 
 
 @pytest.mark.parametrize("mix", [*MIXES, *IN_FRAMEWORKS], ids=repr)
-def test_the_parts_of_a_minute_are_the_whole(mix: Mix) -> None:
+def test_parts_of_a_minute_add_up_to_the_use_of_the_gpu(mix: Mix) -> None:
     for split, _ in mix.minutes:
         assert split.unattributed >= 0
         assert sum(share.sm for share in split.shares.values()) + split.unattributed == pytest.approx(split.sm)
@@ -47,24 +47,26 @@ def test_the_parts_of_a_minute_are_the_whole(mix: Mix) -> None:
 
 @pytest.mark.parametrize("mix", [*MIXES, *IN_FRAMEWORKS], ids=repr)
 def test_two_standard_errors_cover_nine_minutes_in_ten(mix: Mix) -> None:
-    """Also if the probes were detached most of the time, or a part of it is withheld."""
-    told = [each for _, minutes in mix.minutes for each in minutes if each.share is not None]
-    assert told
-    assert sum(each.is_covered for each in told) >= COVERED * len(told), [each for each in told if not each.is_covered]
+    """Also if the probes were detached most of the time, or if some shares are absent."""
+    shown = [each for _, minutes in mix.minutes for each in minutes if each.share is not None]
+    assert shown
+    assert sum(each.is_covered for each in shown) >= COVERED * len(shown), [
+        each for each in shown if not each.is_covered
+    ]
 
 
-def test_most_minutes_are_told_with_a_small_error() -> None:
-    """An error that covers all, and gauges that are absent, would be of no use."""
+def test_most_minutes_have_a_share_with_a_small_error() -> None:
+    """Very large errors and absent gauges would satisfy the other tests."""
     every = [each for mix in (*MIXES, *IN_FRAMEWORKS) for _, minutes in mix.minutes for each in minutes]
-    told = [(each.true, each.share) for each in every if each.share is not None]
-    assert len(told) >= TOLD * len(every)
-    assert sum(abs(share.sm - true) for true, share in told) <= MEAN_OF_MINUTES / 100 * len(told)
-    assert sum(share.error for _, share in told) <= 2 * MEAN_OF_MINUTES / 100 * len(told)
+    shown = [(each.true, each.share) for each in every if each.share is not None]
+    assert len(shown) >= SHOWN * len(every)
+    assert sum(abs(share.sm - true) for true, share in shown) <= MEAN_OF_MINUTES / 100 * len(shown)
+    assert sum(share.error for _, share in shown) <= 2 * MEAN_OF_MINUTES / 100 * len(shown)
 
 
 @pytest.mark.parametrize("mix", [*MIXES, *IN_FRAMEWORKS], ids=repr)
 def test_without_gpm_no_sm_time_is_invented(mix: Mix) -> None:
-    """No window, no SM time, no share; energy is unattributed, and memory as ever."""
+    """There is no window, no SM time and no share. Energy is unattributed, and memory is exact."""
     node = mix.node_without_gpm
     assert not node.splits
     for book in node.usage_totals.gpus.values():

@@ -1,4 +1,4 @@
-"""A recording of a mix of clients, and what they themselves counted: the SM time that each had, as it went on."""
+"""A recording of a mix of clients, and the SM time that each client counted."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from exporter.model.usage import Share, Split
 from exporter.recording import Recording
 from exporter.state.reducer import reduce
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "attribution"
 FRAMEWORKS = HERE / "frameworks"
 """Mixes of PyTorch, JAX, CuPy and Triton on an H200 (driver 580.159.04). Each client worked alone first; the truth is
 the SM time that one of its steps took then, by GPM, times its steps. One of the clients launches so much in some of the
@@ -26,7 +26,7 @@ GPM_LAG_SECONDS = 0.1
 
 
 def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
-    """Return the same observations of GPUs that have no GPM, as those before Hopper."""
+    """Yield the observations without GPM, as from GPUs before Hopper."""
     for each in seen:
         if isinstance(each, GpuReading):
             yield replace(each, sm_utilization=None, dram_bandwidth=None, gpm_seconds=None)
@@ -36,7 +36,7 @@ def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
 
 @dataclass(frozen=True)
 class Minute:
-    """The gauge of one client at some moment, None if there was none, and what the client really used."""
+    """The gauge of a client at one time (None: absent), and its true use."""
 
     pid: int
     at: float
@@ -45,13 +45,13 @@ class Minute:
 
     @property
     def is_covered(self) -> bool:
-        """Whether the truth lies within two standard errors; the gauge has a resolution of a tenth of a point."""
+        """Whether the truth lies within two standard errors. The gauge has a resolution of a tenth of a point."""
         return self.share is not None and abs(self.share.sm - self.true) <= 2 * self.share.error + 0.001
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Its files: NAME.jsonl.gz, and NAME.truth.json, which has the figures of each client, its samples, and `sms`."""
+    """The files of a mix: NAME.jsonl.gz, and NAME.truth.json with the samples of each client and `sms`."""
 
     name: str
     directory: Path = HERE
@@ -61,19 +61,19 @@ class Mix:
 
     @cached_property
     def truth(self) -> "Truth":
-        """What the clients counted."""
-        told = json.loads((self.directory / f"{self.name}.truth.json").read_text())
-        samples = {int(pid): [(at, used) for at, used in each] for pid, each in told["clients"].items()}
-        return Truth(sms=told["sms"], began=told["from"], ended=told["to"], samples=samples)
+        """The counts of the clients."""
+        document = json.loads((self.directory / f"{self.name}.truth.json").read_text())
+        samples = {int(pid): [(at, used) for at, used in each] for pid, each in document["clients"].items()}
+        return Truth(sms=document["sms"], began=document["from"], ended=document["to"], samples=samples)
 
     @cached_property
     def windows(self) -> tuple[Split, ...]:
-        """How the exporter split the GPU's SM time, window by window."""
-        return tuple(last[-1] for last, _ in self._lives())
+        """The exporter's attribution of each window."""
+        return tuple(last[-1] for last, _ in self._minutes_of_windows())
 
     @cached_property
     def node_without_gpm(self) -> Node:
-        """The node at the end, if its GPUs had no GPM."""
+        """The node at the end, without GPM."""
         with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
             recording = Recording(stream)
             node = recording.header.node()
@@ -83,16 +83,16 @@ class Mix:
 
     @cached_property
     def minutes(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
-        """How the last minute was split, every few seconds, and the gauge of each client beside the truth."""
+        """The attribution of the last minute, every few seconds, with gauge and truth of each client."""
         found, due = [], self.truth.began + 15
-        for windows, split in self._lives():
+        for windows, split in self._minutes_of_windows():
             if due <= split.at <= self.truth.ended + 0.5:
                 due = split.at + EVERY_SECONDS
                 found.append((split, self._minutes(windows[0].at - windows[0].seconds, split)))
         return tuple(found)
 
     def _minutes(self, began: float, split: Split) -> tuple[Minute, ...]:
-        """Scale the truth to what GPM measured, if it is about that: kernels last longer in company than alone."""
+        """Return gauges and truths. If needed, scale the truth to GPM: kernels take longer beside other clients."""
         used = {
             pid: self.truth.used(pid, began - GPM_LAG_SECONDS, split.at - GPM_LAG_SECONDS) for pid in self.truth.samples
         }
@@ -101,8 +101,8 @@ class Mix:
         part = scale / (self.truth.sms * (split.at - began))
         return tuple(Minute(pid, split.at, split.shares.get(pid), part * each) for pid, each in used.items())
 
-    def _lives(self) -> Iterator[tuple[tuple[Split, ...], Split]]:
-        """After each window: the last windows of the GPU, and how all of them were split."""
+    def _minutes_of_windows(self) -> Iterator[tuple[tuple[Split, ...], Split]]:
+        """Yield the last windows of the GPU and their sum, after each window."""
         with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
             recording = Recording(stream)
             node, last = recording.header.node(), None
@@ -113,24 +113,24 @@ class Mix:
                         last = known.windows[-1]
                         yield known.windows, node.splits[uuid]
 
-    def wrong_by(self) -> Mapping[int, float]:
-        """By how many percentage points of all SMs each client's share is wrong, over the whole mix."""
+    def errors_of(self) -> Mapping[int, float]:
+        """Return the error of each client's share over the whole mix, in percentage points of all SMs."""
         truth = self.truth
         windows = [each for each in self.windows if truth.began <= each.at - each.seconds and each.at <= truth.ended]
         lasted = sum(window.seconds for window in windows)
-        told = {
+        used = {
             pid: sum(window.seconds * window.shares[pid].sm for window in windows if pid in window.shares) / lasted
             for pid in truth.samples
         }
         real = {
             pid: sum(window.seconds * truth.share(pid, window) for window in windows) / lasted for pid in truth.samples
         }
-        return {pid: 100 * (told[pid] - real[pid]) for pid in truth.samples}
+        return {pid: 100 * (used[pid] - real[pid]) for pid in truth.samples}
 
 
 @dataclass(frozen=True)
 class Truth:
-    """By PID, when it said so (in seconds since the epoch), and how much SM time it had had, in seconds of one SM."""
+    """Samples by PID: time (seconds since the epoch) and SM time so far (seconds of one SM)."""
 
     sms: int
     began: float
@@ -138,12 +138,12 @@ class Truth:
     samples: Mapping[int, list[tuple[float, float]]]
 
     def share(self, pid: int, window: Split) -> float:
-        """Of all SMs in this window, as GPM saw it: a tenth of a second before it was read."""
+        """Return the share of all SMs in the window. GPM lags a tenth of a second."""
         until = window.at - GPM_LAG_SECONDS
         return self.used(pid, until - window.seconds, until) / (self.sms * window.seconds)
 
     def used(self, pid: int, began: float, ended: float) -> float:
-        """How much SM time it used in between, in seconds of one SM."""
+        """Return the SM time between two times, in seconds of one SM."""
         return self._used(pid, ended) - self._used(pid, began)
 
     def _used(self, pid: int, at: float) -> float:

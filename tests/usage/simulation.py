@@ -1,7 +1,7 @@
-"""A GPU whose clients launch kernels of known length and width: what the doors and GPM tell, and the truth.
+"""Simulated GPU. Its clients launch kernels of known length and width, so the truth is known.
 
-Time goes on in slices, in which clients launch by their rhythm; where all want more SMs than there are, all are slow.
-The doors see what a process does, which learns that its work is over when it synchronises, and somewhat late.
+Time advances in slices. If the clients want more SMs than the GPU has, all of them slow down.
+The probes count launches and synchronizations. A process learns late, when it synchronizes, that its work has ended.
 """
 
 import random
@@ -25,10 +25,10 @@ US, MS = 1_000, 1_000_000
 
 @dataclass(slots=True)
 class Worker:
-    """A client: kernels so long and wide, so many to a burst, and so long a pause after each burst's end.
+    """A client: length and width of its kernels, kernels in a burst, and the pause after each burst.
 
-    It waits for its bursts by synchronising, or an event, or `never`: then it launches at a steady pace. `on` is when
-    it works, in seconds since the beginning; `speeds` by how much longer its kernels are from some second on.
+    It waits for each burst by a synchronization or an event. If `never`, it launches at a steady rate. `on` is when
+    it works, in seconds since the start. From second `slower_from`, its kernels take `slower_by` times as long.
     """
 
     pid: int
@@ -46,15 +46,15 @@ class Worker:
     counts: dict[str, float] = field(default_factory=dict)
 
     def kernel(self, second: float) -> float:
-        """How long a kernel lasts alone."""
+        """Return the duration of a kernel without other clients."""
         return self.length * (self.slower_by if second >= self.slower_from else 1.0)
 
     def works(self, second: float) -> bool:
-        """Whether it does anything then."""
+        """Return whether the client launches kernels at this time."""
         return self.on[0] <= second < self.on[1]
 
     def wants(self, second: float) -> float:
-        """How many SMs it would have busy on the average, with nobody beside it."""
+        """Return how many SMs it would use on average without other clients."""
         if not self.works(second):
             return 0.0
         busy = self.kernel(second) * self.batch
@@ -62,7 +62,7 @@ class Worker:
         return self.width * busy / (busy + around + self.pause)
 
     def work_for(self, second: float, slowness: float, jitter: float) -> None:
-        """Live through one slice in which its kernels take so much longer than alone."""
+        """Simulate one slice in which its kernels take `slowness` times as long as alone."""
         lasting = self.kernel(second) * slowness
         around = 0 if self.never else (EVENT_NS if self.event else SYNC_NS)
         cycle = lasting * self.batch + around + self.pause
@@ -85,8 +85,8 @@ class Worker:
             self._grow("sure_widths", kernels * self.width)
             self._grow("sure_event_heights" if self.event else "sure_heights", bursts * self.width)
 
-    def tell(self) -> ProcessWork:
-        """What the doors know of it."""
+    def work(self) -> ProcessWork:
+        """Return its counts as the probes report them."""
         return ProcessWork(
             pid=self.pid, first_ns=boot_ns(AT - 50), **{name: int(count) for name, count in self.counts.items()}
         )
@@ -97,7 +97,7 @@ class Worker:
 
 @dataclass(slots=True)
 class World:
-    """The GPU, its clients, and the node that watches them. All chance comes from the seed."""
+    """The GPU, its clients, and the node of the exporter. Random values come from the seed."""
 
     workers: tuple[Worker, ...]
     noise: float = 0.005
@@ -110,23 +110,23 @@ class World:
     node: Node = field(init=False)
     busy: float = 0.0
     last_busy: float = 0.0
-    chance: random.Random = field(init=False)
+    rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(self.seed)
+        self.rng = random.Random(self.seed)
         pids = [worker.pid for worker in self.workers]
         known = (process(pid, ticks=1, user=f"user-{pid}") for pid in pids)
         self.node = reduced(*at_work(*pids), *known, gpu_reading(pids)).node
 
     def live(self, seconds: int) -> Split:
-        """So many seconds later: how the last minute was split."""
+        """Simulate this many seconds, and return the attribution of the last minute."""
         for _ in range(seconds):
             for seen in self.next_second():
                 self.node, _ = reduce(self.node, seen)
         return self.node.splits[GPU]
 
     def next_second(self) -> Iterator[Observation]:
-        """What is seen at the end of one more second."""
+        """Simulate one second, and yield its observations."""
         before = self.busy
         for slice_number in range(1_000_000_000 // SLICE_NS):
             self._slice(self.second + slice_number * SLICE_NS / 1e9)
@@ -134,29 +134,29 @@ class World:
         now = self.busy - before
         measured = (1 - self.lag_seconds) * now + self.lag_seconds * self.last_busy
         self.last_busy = now
-        sm = min(1.0, max(0.0, measured / (SMS * 1e9) * self.chance.gauss(1, self.noise)))
+        sm = min(1.0, max(0.0, measured / (SMS * 1e9) * self.rng.gauss(1, self.noise)))
         at = AT + self.second
         yield self.reading(at)
         yield GpuUse(at=at + 0.1, gpu=GPU, seconds=1.0, sm_utilization=sm, dram_bandwidth=0.1)
 
     def reading(self, at: float) -> WorkReading:
-        """The doors, read now; they were not watched in the seconds of rest."""
+        """Return the counts of the probes, which were detached during the seconds in `rests`."""
         seen = [worker for worker in self.workers if worker.pid not in self.unwatched]
         return WorkReading(
             at=at,
             boot_ns=boot_ns(at),
             seconds=0.0 if self.second in self.rests else 1.0,
             sms=SMS,
-            processes=tuple(worker.tell() for worker in seen if worker.counts),
+            processes=tuple(worker.work() for worker in seen if worker.counts),
             watched=tuple(worker.pid for worker in seen),
         )
 
     def truths(self) -> dict[int, float]:
-        """What part of all SMs' time each used since it was last counted anew."""
+        """Return the share of each client since the last `reset_truth`."""
         return {worker.pid: worker.used / (SMS * 1e9 * (self.second - self.counted_from)) for worker in self.workers}
 
-    def count_anew(self) -> None:
-        """What was used until now is no part of the truth any more."""
+    def reset_truth(self) -> None:
+        """Set the use of each client to 0."""
         self.counted_from = self.second
         for worker in self.workers:
             worker.used = 0.0
@@ -167,16 +167,16 @@ class World:
         before = sum(worker.used for worker in self.workers)
         for worker in self.workers:
             if worker.works(second):
-                worker.work_for(second, slowness, self.chance.uniform(0.8, 1.2))
+                worker.work_for(second, slowness, self.rng.uniform(0.8, 1.2))
         self.busy += sum(worker.used for worker in self.workers) - before
 
 
-def wrong_by(split: Split, truths: Mapping[int, float]) -> dict[int, float]:
-    """By how many percentage points of all SMs each share is wrong; who has none counts with all that it used."""
-    told_of = {pid: split.shares[pid].sm if pid in split.shares else 0.0 for pid in truths}
-    return {pid: 100 * (told_of[pid] - truth) for pid, truth in truths.items()}
+def errors_of(split: Split, truths: Mapping[int, float]) -> dict[int, float]:
+    """Return the error of each share in percentage points. A client without a share counts with all its use."""
+    reading = {pid: split.shares[pid].sm if pid in split.shares else 0.0 for pid in truths}
+    return {pid: 100 * (reading[pid] - truth) for pid, truth in truths.items()}
 
 
-def worst(split: Split, truths: Mapping[int, float]) -> float:
-    """The largest of them."""
-    return max(map(abs, wrong_by(split, truths).values()))
+def largest_error(split: Split, truths: Mapping[int, float]) -> float:
+    """Return the largest error."""
+    return max(map(abs, errors_of(split, truths).values()))

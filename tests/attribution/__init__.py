@@ -1,1 +1,0 @@
-"""Whose SM time it was on real GPUs, beside clients that counted it themselves."""
