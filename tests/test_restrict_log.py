@@ -96,7 +96,7 @@ PROC = Proc(Path("/proc"), SystemClock())
 
 def read(path: Path, name: str = "d") -> object:
     """The mode of the fifo that is read in a directory."""
-    return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), (), PROC)
+    return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), None, PROC)
 
 
 def test_mode_of_the_fifo_is_read(tmp_path: Path) -> None:
@@ -124,16 +124,16 @@ def test_a_fifo_that_cannot_be_looked_at_is_a_problem(tmp_path: Path, monkeypatc
 def findings(**known: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
     """What is reported of the fifo."""
     report = examine(healthy(**known))
-    return [(f.found.severity, f.found.mend, f.found.commands) for f in report.findings if f.id == "log-fifo-open"]
+    return [(f.severity, f.fix, f.commands) for f in report.findings if f.check.id == "log-fifo-open"]
 
 
 OPEN = {DAEMON: directory(log_fifo_mode=0o777)}
 
 
 def test_doctor_names_the_commands_that_restrict_the_fifo() -> None:
-    ((severity, mend, commands),) = findings(directories=OPEN)
+    ((severity, fix, commands),) = findings(directories=OPEN)
     assert severity is Severity.WARNING
-    assert "servers of other users" in mend
+    assert "servers of other users" in fix
     now, install, reload = commands
     assert (now, reload) == (f"chmod 0600 {DAEMON}/log", "systemctl daemon-reload")
     assert install.startswith(f"install -Dm 644 -t /etc/systemd/system/{UNIT}.d /opt/cuda-mps-exporter/share/")
@@ -153,8 +153,8 @@ def test_doctor_quotes_the_path_of_the_fifo() -> None:
 
 
 def test_doctor_says_nothing_of_servers_that_log_where_one_serves_all_users() -> None:
-    ((_, mend, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", "-multiuser-server")),))
-    assert "log almost nothing" not in mend
+    ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", "-multiuser-server")),))
+    assert "log almost nothing" not in fix
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,18 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.config.load import nearest_config
 from exporter.config.settings import Constants
-from exporter.doctor import gather
 from exporter.doctor.finding import report_object, report_text
-from exporter.doctor.gather import Surroundings
+from exporter.doctor.gather import gather
 from exporter.doctor.registry import examine
 from exporter.one_shot import collect_once
 
 
 def doctor(arguments: Namespace, constants: Constants | None = None) -> int:
-    """Find the classic mistakes, and say how to mend each. A configuration that cannot be used is one of them."""
+    """Report common mistakes and their fixes. An unusable configuration is one of them."""
     config, problem = nearest_config(arguments, os.environ, constants=constants)
     log.configure(config.log_level, config.log_format, sys.stderr)
-    surroundings = Surroundings(path=os.environ.get("PATH", os.defpath))
-    facts = gather(config, surroundings, SystemClock(), look=collect_once, problem=problem)
+    path = os.environ.get("PATH", os.defpath)
+    facts = gather(config, path, SystemClock(), collect=collect_once, config_problem=problem)
     report = examine(facts)
     if arguments.json:
         sys.stdout.write(json.dumps(report_object(report, facts), indent=2) + "\n")

@@ -1,6 +1,6 @@
-"""Facts that the checks read: gathered once. A workload may have chosen any of them."""
+"""The facts that the checks read. A workload may have chosen any text in them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -11,7 +11,7 @@ from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 
 class Capability(IntEnum):
-    """Each by its number, which is its bit."""
+    """Linux capabilities by bit number."""
 
     DAC_OVERRIDE = 1
     KILL = 5
@@ -24,22 +24,17 @@ class Capability(IntEnum):
     BPF = 39
 
 
-def names(capabilities: Iterable[Capability]) -> str:
-    """As they are written in units: `CAP_KILL, CAP_SETUID`."""
-    return ", ".join(f"CAP_{each.name}" for each in capabilities)
-
-
 Identity = tuple[int, int]
-"""Device and inode: one directory, however it is reached."""
+"""Device and inode: they identify a directory, whatever path leads there."""
 
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the node's own one (Linux, include/linux/proc_ns.h)."""
+"""The inode of the host's PID namespace (Linux, include/linux/proc_ns.h)."""
 
-TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (where a unit may have a directory of its own)
+TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (directories that PrivateTmp= replaces)
 
 
 class Area(StrEnum):
-    """What can be looked at, or be hidden."""
+    """What `doctor` examines."""
 
     CONFIGURATION = "configuration"
     PROGRAMS = "programs"
@@ -52,29 +47,23 @@ class Area(StrEnum):
     UNITS = "systemd units"
     PORTS = "ports"
     RIGHTS = "rights"
-    DOORS = "counting of launches"
+    LAUNCHES = "counting of launches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
-    """What could not be looked at, or not in full, and why; `mend` says what would show it.
-
-    It is `told` where another finding says what is the matter.
-    """
+class NotExamined:
+    """An area that could not be examined, or not in full. It is `reported` if another finding names the cause."""
 
     area: Area
-    why: str
-    mend: str = ""
+    reason: str
+    fix: str = ""
     commands: tuple[str, ...] = ()
-    told: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """NVIDIA's programs, where the exporter finds them; `version` is that of the control program, as in 13000.
-
-    `problem` says why it could not be asked for it.
-    """
+    """Paths of NVIDIA's programs. `version` is the control program's (13000), or `problem` why it is unknown."""
 
     control: str | None = None
     server: str | None = None
@@ -86,9 +75,8 @@ class Programs:
 class ProcessFacts:
     """A process that uses CUDA, or a control daemon.
 
-    `variables` are those of MPS and CUDA, None where they may not be read. `pipe` is the directory that it takes for
-    its daemon's, from where it stands, and `shared_memory` its /dev/shm. `pid_namespaces` has its own first, then those
-    around it.
+    `variables` are those of MPS and CUDA, None if they cannot be read. `pipe` is the pipe directory that the process
+    uses, in its mount namespace, and `shared_memory` its /dev/shm. `pid_namespaces` begins with the innermost.
     """
 
     pid: int
@@ -102,41 +90,45 @@ class ProcessFacts:
     shared_memory: Identity | None = None
     pid_namespaces: tuple[int, ...] = ()
 
+    def variable(self, name: str) -> str | None:
+        """Return a variable of the environment; None if it is not set, or the environment cannot be read."""
+        return (self.variables or {}).get(name)
+
     @property
     def pipe_directory(self) -> str:
-        """Where it looks for its daemon."""
-        return (self.variables or {}).get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
+        """The path of the pipe directory that the process uses."""
+        return self.variable(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFacts:
-    """A control daemon that runs, and what the node calls it.
+    """A running control daemon, by the name that it has on the node.
 
-    `own_pid` is its PID in its own namespace, `logs` the directory of its logs, from where it stands. `replaced` says
-    that its program's file is another by now; `open_files` is how many it and its servers may have.
+    `own_pid` is its PID in its own namespace. `logs` is its log directory in its mount namespace. If it is `outdated`,
+    the file of its program was replaced. `open_files` is the limit for the daemon and its servers.
     """
 
     name: str
     process: ProcessFacts
     own_pid: int
     arguments: tuple[str, ...] = ()
-    replaced: bool = False
+    outdated: bool = False
     open_files: int | None = None
     logs: Identity | None = None
 
     @property
     def for_all_users(self) -> bool:
-        """Whether one server of it serves everybody (`-multiuser-server`)."""
+        """Whether one server serves all users (`-multiuser-server`)."""
         return bool({"-M", "-multiuser-server", "--multiuser-server"} & set(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryFacts:
-    """A daemon's pipe directory, as the daemon sees it.
+    """A daemon's pipe directory, in the daemon's mount namespace.
 
-    `problem` says why it could not be looked at. `closed` is the first directory on the way that other users cannot
-    pass, `writable` whether others may replace what is in it. `pid` is what the pid file says, `pid_file_mode` None
-    where there is none. `log_fifo_mode` is that of the fifo by which servers write logs, None where there is none.
+    `problem` is why it could not be read. `closed` is the first directory of the path that other users cannot enter.
+    Users can replace files in one that is `writable`. `pid` is the content of the pid file. A mode is None if the pid
+    file, or the fifo through which servers write logs, does not exist.
     """
 
     path: str
@@ -149,18 +141,18 @@ class DirectoryFacts:
 
     @property
     def pid_file(self) -> str:
-        """Where the daemon says who it is."""
+        """The path of the daemon's pid file."""
         return f"{self.path}/nvidia-cuda-mps-control.pid"
 
     @property
     def log_fifo(self) -> str:
-        """The path of the fifo by which servers write logs."""
+        """The path of the fifo through which servers write logs."""
         return f"{self.path}/log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """A log of a daemon's. `renamed` is the file to which the daemon writes instead, since that was this one once."""
+    """A daemon's log. `renamed` is the path of the file that the daemon writes to, if the log was renamed."""
 
     path: str
     size: int = 0
@@ -170,7 +162,7 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """What logrotate is told of a log: by which file, and whether it truncates the log in its place."""
+    """A log that a file of logrotate names. It `truncates` the log in place, or renames it."""
 
     path: str
     file: str
@@ -179,18 +171,17 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFacts:
-    """A systemd unit; `private_tmp` says that its /tmp is another than everybody's."""
+    """A systemd unit; with `private_tmp`, its /tmp is not the host's."""
 
     name: str
     private_tmp: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExporterRights:
-    """Whose rights count: those of the service, where it runs (`is_service`), else of whoever looks.
+class ExporterProcess:
+    """The process whose rights count: the service if it runs (`is_service`), else this command.
 
-    `unanswering` says why a service that is there could not be asked who it is. `kernel_log` is why the kernel's log
-    cannot be read.
+    `unanswering` is why a running service could not be identified. `kernel_log` is why the kernel log cannot be read.
     """
 
     pid: int
@@ -206,21 +197,21 @@ class ExporterRights:
     pid_namespaces: tuple[int, ...] = ()
 
     @property
-    def called(self) -> str:
-        """Who it is, in a few words."""
-        return f"the service (PID {self.pid})" if self.is_service else "whoever runs this"
+    def label(self) -> str:
+        """What findings call the process."""
+        return f"the service (PID {self.pid})" if self.is_service else "this command"
 
-    def lacks(self, *wanted: Capability) -> tuple[Capability, ...]:
-        """Those of these capabilities that it has not."""
-        return tuple(each for each in wanted if not self.capabilities >> each & 1)
+    def lacks(self, *wanted: Capability) -> str:
+        """Return those of these capabilities that the process lacks, as `CAP_KILL, CAP_SETUID`."""
+        return ", ".join(f"CAP_{each.name}" for each in wanted if not self.capabilities >> each & 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorsFacts:
-    """Whether launches can be counted, where that is wanted.
+class LibcudaProbesFacts:
+    """Whether kernel launches can be counted.
 
-    `tried` says whether the kernel was, and `refused` why it does not take the programs. `libraries` are the libcudas
-    that would be watched, `problems` what keeps others from it.
+    `tried` is whether the kernel was tested, and `refused` why it does not load the BPF programs. `libraries` are the
+    libcuda files to probe, and `problems` why others cannot be probed.
     """
 
     tried: bool = True
@@ -230,8 +221,8 @@ class DoorsFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Who listens already where the exporter is to."""
+class Listener:
+    """A process that listens on an address of the exporter."""
 
     address: str
     uid: int
@@ -240,12 +231,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that was looked at. By daemon's name: `directories`, `logs`, `configured_logs`, `waiting`.
+    """All facts. The keys of `directories`, `logs`, `configured_logs` and `waiting` are daemon names.
 
-    `configured_logs` are the directories in which the configuration has their logs, as far as these are there.
-    `processes` are those that use CUDA, or wait to. `waiting` are the clients that were put off, as the log has it.
-    `units` are those that are loaded, None where systemd does not tell. Whoever looks is `apart` in a PID namespace
-    that is not the node's. `doors` is None where nobody wants launches counted.
+    `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
+    `waiting` are clients that the daemon queued, by its log. `units` are the loaded ones, None without systemd. If this
+    command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are not counted.
     """
 
     config: Config
@@ -262,23 +252,23 @@ class Facts:
     rotations: tuple[Rotation, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     units: Mapping[str, UnitFacts] | None = None
-    watcher: ExporterRights
-    holders: tuple[Holder, ...] = ()
-    doors: DoorsFacts | None = None
+    exporter: ExporterProcess
+    listeners: tuple[Listener, ...] = ()
+    libcuda_probes: LibcudaProbesFacts | None = None
     apart: bool = False
-    unseen: tuple[Unseen, ...] = ()
+    not_examined: tuple[NotExamined, ...] = ()
 
     def daemons_of(self, name: str) -> tuple[DaemonFacts, ...]:
-        """The control daemons that run in one directory: one, where all is well."""
+        """Return the control daemons that run in one directory; normally there is one."""
         return tuple(each for each in self.daemons if each.name == name)
 
     def hidden(self, name: str) -> bool:
-        """Whether a daemon may run that is not to be seen from here: a pid file names one of another namespace."""
+        """Return whether the daemon may run in a PID namespace that this command cannot see: it has a pid file."""
         directory = self.directories.get(name)
         return self.apart and not self.daemons_of(name) and directory is not None and directory.pid is not None
 
     def running(self) -> Iterator[tuple[Daemon, DaemonFacts]]:
-        """Each daemon that runs, as the node knows it and as it is as a process."""
+        """Yield each running daemon of the node with the facts of its process."""
         for each in self.daemons:
             if each.name in self.node.daemons:
                 yield self.node.daemons[each.name], each

@@ -1,8 +1,8 @@
-"""Gathers all facts once."""
+"""Gathers the facts once, and records what could not be examined."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -14,161 +14,184 @@ from exporter.collectors.proc import Proc
 from exporter.config.settings import Config
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.directory_readers import read_directory, read_logs, read_queue, read_rotations
-from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, Facts, Identity, ProcessFacts
+from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Facts, Identity, NotExamined
+from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
-    Patience,
+    TimeLimit,
     pid_namespaces,
     read_daemons,
-    read_doors,
-    read_holders,
+    read_exporter,
+    read_libcuda_probes,
+    read_listeners,
     read_processes,
     read_programs,
     read_units,
-    read_watcher,
-)
-from exporter.doctor.registry import (
-    MOST_PROCESSES,
-    cuda_processes,
-    unseen_for_problems,
-    unseen_of_doors,
-    unseen_of_node,
-    unseen_of_processes,
-    unseen_where_reading_hangs,
 )
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.report.problem_text import problem_text
+from exporter.report.problem_text import problem_text, source_text
+from exporter.state.gpus import NVML, serving_daemon
 from exporter.web.web_config import WebSecurity
-
-LOGROTATE = Path("/etc/logrotate.d")
 
 Value = TypeVar("Value")
 
+LOGROTATE = Path("/etc/logrotate.d")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Where to look, beside what the configuration says: the PATH of programs, and logrotate's directory."""
+MAX_PROCESSES = 512
+"""How many CUDA processes are examined."""
 
-    path: str
-    logrotate: Path = LOGROTATE
+_HUNG = "it did not answer in time: a process is stuck in the driver, or a file server does not respond"
+_LIST_HUNG = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
 
 
 def gather(
-    config: Config, surroundings: Surroundings, clock: Clock, *, look: Callable[[Config], Node], problem: str | None
+    config: Config, path: str, clock: Clock, *, collect: Callable[[Config], Node], config_problem: str | None
 ) -> Facts:
-    """Everything, read once; `look` is the one look at the node, `problem` what is wrong with the configuration."""
+    """Return all facts.
+
+    `path` is the PATH of programs. `collect` collects from the node once. `config_problem` is why the configuration is
+    unusable.
+    """
     proc = Proc(config.constants.procfs, clock)
-    programs = read_programs(config, surroundings.path, clock)
-    node = look(config)
-    patience = Patience()
-    names = patience.read(Area.DIRECTORIES, lambda: _names(node)) or {}
-    daemons = patience.read(Area.DAEMONS, lambda: read_daemons(names, _pids(node), proc)) or ()
-    of = {name: tuple(each for each in daemons if each.name == name) for name in node.daemons}
-    running = {name: node.daemons[name] for name, each in of.items() if each}
-    queues = (
-        patience.read(Area.LOGS, lambda: _of_each(running, lambda each: read_queue(each, of[each.name], proc))) or {}
-    )
-    pids = tuple(dict.fromkeys(chain(chain(*queues.values()), cuda_processes(node))))[:MOST_PROCESSES]
-    processes = patience.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
-    directories = (
-        patience.read(
-            Area.DIRECTORIES, lambda: _of_each(node.daemons, lambda each: read_directory(each, of[each.name], proc))
-        )
-        or {}
-    )
-    logs = patience.read(Area.LOGS, lambda: _of_each(running, lambda each: read_logs(each, of[each.name], proc))) or {}
-    configured = patience.read(Area.LOGS, lambda: _configured_logs(config)) or {}
-    rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), surroundings.logrotate)
-    units, unit_problem = read_units(_unit_names(node, processes), Systemctl(clock, path=surroundings.path))
-    watcher = read_watcher(config, proc, clock)
-    holders, port_problem = read_holders(config, watcher, proc)
-    doors = None
+    programs = read_programs(config, path, clock)
+    node = collect(config)
+    limit = TimeLimit()
+    read = limit.read
+    found = read(Area.DIRECTORIES, lambda: _identities((d.name, d.pipe_directory) for d in node.daemons.values()))
+    names = {identity: name for name, identity in (found or {}).items()}
+    daemons = read(Area.DAEMONS, lambda: read_daemons(names, _daemon_pids(node), proc)) or ()
+    first = {each.name: each for each in reversed(daemons)}
+
+    def of_running(reader: Callable[[Daemon, DaemonFacts, Proc], Value]) -> Mapping[str, Value]:
+        return {name: reader(daemon, first[name], proc) for name, daemon in node.daemons.items() if name in first}
+
+    queues = read(Area.LOGS, lambda: of_running(read_queue)) or {}
+    pids = tuple(dict.fromkeys(chain(chain(*queues.values()), cuda_processes(node))))[:MAX_PROCESSES]
+    processes = read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
+    every = ((daemon, first.get(name)) for name, daemon in node.daemons.items())
+    directories = read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, each, proc) for d, each in every}) or {}
+    logs = read(Area.LOGS, lambda: of_running(read_logs)) or {}
+    configured_logs = read(Area.LOGS, lambda: _identities((d.name, d.log_directory) for d in config.daemons)) or {}
+    rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), LOGROTATE)
+    of_daemons = chain.from_iterable((d.declared.unit, d.runtime.unit) for d in node.daemons.values())
+    unit_names = filter(None, (EXPORTER, *of_daemons, *(each.unit for each in processes.values())))
+    units, unit_problem = read_units(unit_names, Systemctl(clock, path=path))
+    exporter = read_exporter(config, proc, clock)
+    listeners, port_problem = read_listeners(config, exporter, proc)
+    probes = None
     if config.attribution.counts_launches:
-        doors = patience.read(Area.DOORS, lambda: read_doors((*pids, *_servers(node)), proc, clock))
+        servers = chain(*(daemon.servers for daemon in node.daemons.values()))
+        probes = read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
+    facts = Facts(
+        config=config,
+        node=node,
+        config_problem=config_problem,
+        web_problem=_web_problem(config),
+        programs=programs,
+        kernel_module=_module_version(proc),
+        daemons=daemons,
+        processes=processes,
+        directories=directories,
+        logs=logs,
+        configured_logs=configured_logs,
+        rotations=rotations,
+        # A PID in the log may belong to another process now.
+        waiting={
+            name: tuple(pid for pid, uid in queue.items() if pid in processes and processes[pid].uid == uid)
+            for name, queue in queues.items()
+        },
+        units=units,
+        exporter=exporter,
+        listeners=listeners,
+        libcuda_probes=probes,
+        apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
+    )
     problems = {
         Area.ROTATION: rotation_problem,
         Area.UNITS: None if unit_problem is None else problem_text(unit_problem, "units"),
         Area.PORTS: port_problem,
         Area.DIRECTORIES: "; ".join(each.problem for each in directories.values() if each.problem) or None,
     }
-    return Facts(
-        config=config,
-        node=node,
-        config_problem=problem,
-        web_problem=_web_problem(config),
-        programs=programs,
-        kernel_module=_module(proc),
-        daemons=daemons,
-        processes=processes,
-        directories=directories,
-        logs=logs,
-        configured_logs=configured,
-        rotations=rotations,
-        waiting={name: _alive(queue, processes) for name, queue in queues.items()},
-        units=units,
-        watcher=watcher,
-        holders=holders,
-        doors=doors,
-        apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
-        unseen=(
-            *unseen_of_node(config, node, programs),
-            *unseen_of_doors(doors),
-            *unseen_of_processes(node, daemons, processes),
-            *unseen_where_reading_hangs(patience.hung),
-            *unseen_for_problems(problems),
-        ),
+    hung = (
+        NotExamined(area=each, reason=_HUNG, fix="Find the process that hangs.", commands=_LIST_HUNG)
+        for each in limit.hung
     )
+    failed = (_needs_root(area, problem) for area, problem in problems.items() if problem is not None)
+    return replace(facts, not_examined=(*not_examined(facts), *hung, *failed))
 
 
-def _of_each(daemons: Mapping[str, Daemon], read: Callable[[Daemon], Value]) -> Mapping[str, Value]:
-    return {name: read(daemon) for name, daemon in daemons.items()}
+def cuda_processes(node: Node) -> Iterator[int]:
+    """Yield the PIDs that use a GPU or MPS, except those of MPS itself."""
+    listed = (each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ())
+    bypassing = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
+    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
+    servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
+    return (pid for pid in dict.fromkeys((*bypassing, *clients, *listed)) if pid > 0 and pid not in servers)
 
 
-def _alive(queue: Mapping[int, int], processes: Mapping[int, ProcessFacts]) -> tuple[int, ...]:
-    """Those of whom the log spoke: they live, and are still that user's."""
-    return tuple(pid for pid, uid in queue.items() if pid in processes and processes[pid].uid == uid)
+def not_examined(facts: Facts) -> Iterator[NotExamined]:
+    """Yield what these facts lack."""
+    node, programs, probes = facts.node, facts.programs, facts.libcuda_probes
+    if programs.control is None or programs.problem is not None:
+        reason = "daemons cannot be queried without nvidia-cuda-mps-control"
+        yield NotExamined(area=Area.PROGRAMS, reason=reason, reported=True)
+    if not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
+        yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
+    for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
+        source = node.sources.get(name)
+        if source is not None and source.last.problem is not None:
+            yield _needs_root(area, source_text(name, source))
+    if probes is not None and not probes.tried:
+        yield NotExamined(area=Area.LAUNCHES, reason="only root can test the kernel", commands=ATTRIBUTION_AS_ROOT)
+    yield from _not_examined_processes(facts)
 
 
-def _names(node: Node) -> Mapping[Identity, str]:
-    """Which daemon is in which directory, by their paths here."""
-    known = ((Directory(Path(daemon.pipe_directory)).identity(), name) for name, daemon in node.daemons.items())
-    return {identity: name for identity, name in known if identity is not None}
+def _not_examined_processes(facts: Facts) -> Iterator[NotExamined]:
+    of_daemons = [each.process for each in facts.daemons]
+    for area, processes in ((Area.DAEMONS, of_daemons), (Area.PROCESSES, facts.processes.values())):
+        unreadable = [str(each.pid) for each in processes if each.variables is None]
+        if unreadable:
+            more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
+            yield _needs_root(area, f"the environment of PID {', '.join(unreadable[:5])}{more} cannot be read")
+    if any(
+        not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(facts.node, gpu.reading) is not None
+        for gpu in facts.node.gpus.values()
+    ):
+        reason = "bypassing processes are unknown while a daemon does not list its servers"
+        yield NotExamined(area=Area.PROCESSES, reason=reason, reported=True)
+    if sum(1 for _ in cuda_processes(facts.node)) > MAX_PROCESSES:
+        reason = f"there are more than {MAX_PROCESSES} CUDA processes"
+        yield NotExamined(
+            area=Area.PROCESSES, reason=reason, fix="The findings are valid for those that were examined."
+        )
 
 
-def _configured_logs(config: Config) -> Mapping[str, Identity]:
-    known = ((daemon.name, Directory(Path(daemon.log_directory)).identity()) for daemon in config.daemons)
-    return {name: identity for name, identity in known if identity is not None}
+def _needs_root(area: Area, reason: str) -> NotExamined:
+    return NotExamined(area=area, reason=reason, commands=AS_ROOT)
 
 
-def _pids(node: Node) -> Mapping[int, str]:
+def _identities(paths: Iterable[tuple[str, str | Path]]) -> Mapping[str, Identity]:
+    """Return the identities of those of these directories that exist, by name."""
+    found = ((name, Directory(Path(path)).identity()) for name, path in paths)
+    return {name: identity for name, identity in found if identity is not None}
+
+
+def _daemon_pids(node: Node) -> Mapping[int, str]:
     processes = ((daemon.runtime.process, name) for name, daemon in node.daemons.items())
     return {each.pid: name for each, name in processes if each is not None and each.pid is not None}
 
 
-def _servers(node: Node) -> Iterator[int]:
-    return chain(*(daemon.servers for daemon in node.daemons.values()))
-
-
-def _unit_names(node: Node, processes: Mapping[int, ProcessFacts]) -> Iterator[str]:
-    yield EXPORTER
-    for daemon in node.daemons.values():
-        yield from (each for each in (daemon.declared.unit, daemon.runtime.unit) if each is not None)
-    yield from (each.unit for each in processes.values() if each.unit is not None)
-
-
 def _web_problem(config: Config) -> str | None:
-    if config.web_config_file is None:
-        return None
     try:
-        WebSecurity.load(config.web_config_file)
+        if config.web_config_file is not None:
+            WebSecurity.load(config.web_config_file)
     except ConfigError as error:
         return str(error)
     return None
 
 
-def _module(proc: Proc) -> str | None:
-    """The version of the kernel's module, from its first line: `NVRM version: … Kernel Module  580.159.04  …`."""
-    said = proc.driver()
-    words = [] if said is None else said.partition("\n")[0].split()
+def _module_version(proc: Proc) -> str | None:
+    """Return the version in the first line: `NVRM version: … Kernel Module  580.159.04  …`."""
+    words = (proc.driver() or "").partition("\n")[0].split()
     return next((word for word in words if word.replace(".", "").isdecimal() and "." in word), None)

@@ -1,4 +1,4 @@
-"""The facts of a node on which all is well, and how to spoil them."""
+"""Facts of a node without mistakes, and functions that change them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from exporter.doctor.facts import (
     Capability,
     DaemonFacts,
     DirectoryFacts,
-    ExporterRights,
+    ExporterProcess,
     Facts,
     LogFacts,
     ProcessFacts,
@@ -38,7 +38,7 @@ from tests.builders import node as unseen_node
 
 DAEMON = "/run/nvidia-mps"
 LOGS = f"{DAEMON}/log"
-BESIDE = 700
+BYPASSING = 700
 PIPE, OTHER_PIPE = (1, 1), (1, 2)
 SHARED, OTHER_SHARED = (2, 1), (3, 1)
 NODES, CONTAINERS = 0xEFFFFFFC, 4026532999
@@ -46,7 +46,7 @@ ALL_RIGHTS = sum(1 << each for each in Capability)
 
 
 def node() -> Node:
-    """A daemon that answers, with one client on the only GPU."""
+    """Return a node with one GPU, a daemon that answers, and one client."""
     reading = gpu_reading(
         [CLIENT],
         compute_mode="exclusive_process",
@@ -56,12 +56,12 @@ def node() -> Node:
         cuda_version="13.0",
         compute_capability="9.0",
     )
-    runs = replace(daemon_process(daemon=DAEMON, unit=UNIT), protocol=2)
-    return reduced(*at_work(CLIENT, daemon=DAEMON), runs, reading, look(), start=unseen_node(DAEMON)).node
+    running = replace(daemon_process(daemon=DAEMON, unit=UNIT), protocol=2)
+    return reduced(*at_work(CLIENT, daemon=DAEMON), running, reading, look(), start=unseen_node(DAEMON)).node
 
 
-def process(pid: int = CLIENT, **known: Any) -> ProcessFacts:
-    """A client; `known` is what is otherwise with it."""
+def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
+    """Return a client with these changes."""
     facts: dict[str, Any] = {
         "uid": 1001,
         "user": "alice",
@@ -71,30 +71,30 @@ def process(pid: int = CLIENT, **known: Any) -> ProcessFacts:
         "shared_memory": SHARED,
         "pid_namespaces": (NODES,),
     }
-    return ProcessFacts(pid=pid, **facts | known)
+    return ProcessFacts(pid=pid, **facts | changes)
 
 
-def daemon(**known: Any) -> DaemonFacts:
-    """The control daemon; `known` is what is otherwise with it, or with its process."""
-    of_process = {name: known.pop(name) for name in tuple(known) if name in ProcessFacts.__slots__}
+def daemon(**changes: Any) -> DaemonFacts:
+    """Return the control daemon with these changes of it or of its process."""
+    of_process = {name: changes.pop(name) for name in tuple(changes) if name in ProcessFacts.__slots__}
     variables = {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | of_process.pop("variables", {})
     usual: dict[str, Any] = {"uid": 0, "user": "root", "command": "nvidia-cuda-mps", "variables": variables}
-    running = process(CONTROL, **usual | of_process)
-    return DaemonFacts(**{"name": DAEMON, "process": running, "own_pid": CONTROL, "open_files": 16384} | known)
+    control = process(CONTROL, **usual | of_process)
+    return DaemonFacts(**{"name": DAEMON, "process": control, "own_pid": CONTROL, "open_files": 16384} | changes)
 
 
-def directory(**known: Any) -> DirectoryFacts:
-    """Its pipe directory."""
-    return DirectoryFacts(**{"path": DAEMON, "pid": CONTROL, "pid_file_mode": 0o644} | known)
+def directory(**changes: Any) -> DirectoryFacts:
+    """Return the daemon's pipe directory with these changes."""
+    return DirectoryFacts(**{"path": DAEMON, "pid": CONTROL, "pid_file_mode": 0o644} | changes)
 
 
-def log(**known: Any) -> LogFacts:
-    """Its log."""
-    return LogFacts(**{"path": f"{LOGS}/control.log", "size": 1000} | known)
+def log(**changes: Any) -> LogFacts:
+    """Return the daemon's log with these changes."""
+    return LogFacts(**{"path": f"{LOGS}/control.log", "size": 1000} | changes)
 
 
-def watcher(**known: Any) -> ExporterRights:
-    """The service, with all rights that it can use."""
+def exporter_process(**changes: Any) -> ExporterProcess:
+    """Return the service's process, with all rights that it can use and these changes."""
     usual: dict[str, Any] = {
         "pid": 900,
         "uid": 990,
@@ -104,18 +104,20 @@ def watcher(**known: Any) -> ExporterRights:
         "journal_group": 101,
         "pid_namespaces": (NODES,),
     }
-    return ExporterRights(**usual | known)
+    return ExporterProcess(**usual | changes)
 
 
-def configured(**known: Any) -> Config:
-    """The configuration, which names the daemon."""
-    of_daemon = {name: known.pop(name) for name in ("unit", "pinned_memory_limits") if name in known}
-    named = DaemonConfig(**{"pipe_directory": Path(DAEMON), "log_directory": Path(LOGS), "unit": UNIT} | of_daemon)
-    return Config(daemons=(named,), **known)
+def configured(**changes: Any) -> Config:
+    """Return a configuration that names the daemon."""
+    of_daemon = {name: changes.pop(name) for name in ("unit", "pinned_memory_limits") if name in changes}
+    daemon_config = DaemonConfig(
+        **{"pipe_directory": Path(DAEMON), "log_directory": Path(LOGS), "unit": UNIT} | of_daemon
+    )
+    return Config(daemons=(daemon_config,), **changes)
 
 
-def healthy(**known: Any) -> Facts:
-    """All is well, but for what is `known`."""
+def healthy(**changes: Any) -> Facts:
+    """Return the facts of a node without mistakes, except for these changes."""
     usual: dict[str, Any] = {
         "config": configured(),
         "node": node(),
@@ -127,34 +129,34 @@ def healthy(**known: Any) -> Facts:
         "logs": {DAEMON: (log(),)},
         "rotations": (Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/mps", truncates=True),),
         "units": {UNIT: UnitFacts(name=UNIT, private_tmp=False)},
-        "watcher": watcher(),
+        "exporter": exporter_process(),
     }
-    return Facts(**usual | known)
+    return Facts(**usual | changes)
 
 
-def with_gpu(facts: Facts, **reduced: Any) -> Facts:
-    """The GPU reads otherwise."""
+def with_gpu(facts: Facts, **changes: Any) -> Facts:
+    """Return the facts with another reading of the GPU."""
     gpu = facts.node.gpus[GPU]
-    return _with(facts, replace(gpu, reading=replace(gpu.reading, **reduced)))
+    return _with(facts, replace(gpu, reading=replace(gpu.reading, **changes)))
 
 
-def with_daemon(facts: Facts, **known: Any) -> Facts:
-    """The node knows the daemon otherwise."""
-    other = with_fields(facts.node.daemons[DAEMON], **known)
-    return replace(facts, node=replace(facts.node, daemons={DAEMON: other}))
+def with_daemon(facts: Facts, **changes: Any) -> Facts:
+    """Return the facts with a changed daemon in the node."""
+    changed = with_fields(facts.node.daemons[DAEMON], **changes)
+    return replace(facts, node=replace(facts.node, daemons={DAEMON: changed}))
 
 
-def with_beside(facts: Facts, *beside: ProcessFacts) -> Facts:
-    """Processes run beside MPS."""
-    bypassing_processes = {each.pid: BypassingProcess(first_seen=AT, confirmed=True) for each in beside}
-    facts = _with(facts, replace(facts.node.gpus[GPU], bypassing_processes=bypassing_processes, bypassing_known=True))
-    return replace(facts, processes={**facts.processes, **{each.pid: each for each in beside}})
+def with_bypassing(facts: Facts, *processes: ProcessFacts) -> Facts:
+    """Return the facts with these bypassing processes."""
+    bypassing = {each.pid: BypassingProcess(first_seen=AT, confirmed=True) for each in processes}
+    facts = _with(facts, replace(facts.node.gpus[GPU], bypassing_processes=bypassing, bypassing_known=True))
+    return replace(facts, processes={**facts.processes, **{each.pid: each for each in processes}})
 
 
 def with_problem(facts: Facts, problem: Problem) -> Facts:
-    """NVML has not answered."""
-    blind = reduced(look(problem=problem), start=unseen_node(DAEMON)).node
-    return replace(facts, node=replace(facts.node, gpus={}, sources=blind.sources))
+    """Return the facts of a node where NVML fails."""
+    failed = reduced(look(problem=problem), start=unseen_node(DAEMON)).node
+    return replace(facts, node=replace(facts.node, gpus={}, sources=failed.sources))
 
 
 def _with(facts: Facts, gpu: Gpu) -> Facts:

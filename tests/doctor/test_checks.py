@@ -11,14 +11,14 @@ from exporter.config.settings import Attribution
 from exporter.doctor.facts import (
     Area,
     Capability,
-    DoorsFacts,
-    ExporterRights,
+    ExporterProcess,
     Facts,
-    Holder,
+    LibcudaProbesFacts,
+    Listener,
+    NotExamined,
     Programs,
     Rotation,
     UnitFacts,
-    Unseen,
 )
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
@@ -35,7 +35,7 @@ from exporter.model.settings import (
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
     ALL_RIGHTS,
-    BESIDE,
+    BYPASSING,
     CONTAINERS,
     DAEMON,
     LOGS,
@@ -45,11 +45,11 @@ from tests.doctor.healthy import (
     configured,
     daemon,
     directory,
+    exporter_process,
     healthy,
     log,
     process,
-    watcher,
-    with_beside,
+    with_bypassing,
     with_daemon,
     with_gpu,
     with_problem,
@@ -63,18 +63,18 @@ ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
 WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
 
 
-def beside(**known: Any) -> Facts:
-    return with_beside(healthy(), process(BESIDE, **known))
+def bypassing(**changes: Any) -> Facts:
+    return with_bypassing(healthy(), process(BYPASSING, **changes))
 
 
 def client(**variables: str) -> Facts:
     return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
-def gone(**known: Any) -> Facts:
+def gone(**changes: Any) -> Facts:
     """The daemon has gone."""
     facts = with_daemon(
-        healthy(daemons=(), **known), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
+        healthy(daemons=(), **changes), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
     )
     return replace(facts, processes={})
 
@@ -97,18 +97,23 @@ def other_daemon_of_the_gpu() -> Facts:
     )
 
 
-def with_doors(watcher: ExporterRights | None = None, **known: Any) -> Facts:
-    """Launches are to be counted."""
-    doors = DoorsFacts(**{"libraries": (LIBCUDA,)} | known)
-    others = {} if watcher is None else {"watcher": watcher}
-    return healthy(config=configured(attribution=Attribution.BPF), doors=doors, **others)
+def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) -> Facts:
+    """Return facts of a node where launches are counted."""
+    probes = LibcudaProbesFacts(**{"libraries": (LIBCUDA,)} | changes)
+    process = exporter_process() if exporter is None else exporter
+    return healthy(config=configured(attribution=Attribution.BPF), libcuda_probes=probes, exporter=process)
 
 
 Planted = tuple[str, Severity, str, Callable[[], Facts]]
 
 PLANTED: tuple[Planted, ...] = (
     ("configuration-unusable", ERROR, "a typo", lambda: healthy(config_problem="log.levl: no such key")),
-    ("history-not-writable", WARNING, "not its own", lambda: healthy(watcher=watcher(state_problem="read-only"))),
+    (
+        "history-not-writable",
+        WARNING,
+        "not its own",
+        lambda: healthy(exporter=exporter_process(state_problem="read-only")),
+    ),
     ("control-program-missing", ERROR, "not in PATH", lambda: healthy(programs=Programs())),
     (
         "control-program-fails",
@@ -128,7 +133,7 @@ PLANTED: tuple[Planted, ...] = (
         "an older installation",
         lambda: healthy(programs=Programs(control="/c", server="/s", version="12040")),
     ),
-    ("daemon-outdated", WARNING, "upgraded under it", lambda: healthy(daemons=(daemon(replaced=True),))),
+    ("daemon-outdated", WARNING, "upgraded under it", lambda: healthy(daemons=(daemon(outdated=True),))),
     (
         "driver-mismatch",
         ERROR,
@@ -165,9 +170,9 @@ PLANTED: tuple[Planted, ...] = (
         ),
     ),
     ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
-    ("daemon-silent", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
+    ("daemon-hung", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
     (
-        "daemon-silent",
+        "daemon-hung",
         ERROR,
         "stuck in the kernel",
         lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
@@ -186,8 +191,8 @@ PLANTED: tuple[Planted, ...] = (
     ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
     ("directory-closed", ERROR, "", lambda: healthy(directories={DAEMON: directory(closed="/run")})),
     ("directory-writable", WARNING, "", lambda: healthy(directories={DAEMON: directory(writable=True)})),
-    ("pid-file-spoilt", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
-    ("pid-file-spoilt", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
+    ("pid-file-wrong", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
+    ("pid-file-wrong", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
     ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
     ("log-fifo-open", WARNING, "", lambda: healthy(directories={DAEMON: directory(log_fifo_mode=0o777)})),
     ("unit-not-there", ERROR, "a typo", lambda: healthy(units={})),
@@ -209,28 +214,28 @@ PLANTED: tuple[Planted, ...] = (
             },
         ),
     ),
-    ("pipe-directory-differs", ERROR, "told nothing", lambda: beside(variables={}, pipe=None)),
+    ("pipe-directory-differs", ERROR, "told nothing", lambda: bypassing(variables={}, pipe=None)),
     (
         "pipe-directory-differs",
         ERROR,
         "told another",
-        lambda: beside(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
+        lambda: bypassing(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
     ),
     (
         "private-tmp",
         ERROR,
         "",
-        lambda: with_beside(
-            in_tmp(), process(BESIDE, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
+        lambda: with_bypassing(
+            in_tmp(), process(BYPASSING, variables={PIPE_DIRECTORY: TMP}, pipe=None, unit="train.service")
         ),
     ),
-    ("container-without-directory", ERROR, "", lambda: beside(pipe=None, container="c0ffee")),
-    ("process-beside-mps", WARNING, "", beside),
+    ("container-without-directory", ERROR, "", lambda: bypassing(pipe=None, container="c0ffee")),
+    ("process-bypassing", WARNING, "", bypassing),
     (
         "users-wait",
         WARNING,
         "",
-        lambda: healthy(waiting={DAEMON: (BESIDE,)}, processes={BESIDE: process(BESIDE, uid=1002)}),
+        lambda: healthy(waiting={DAEMON: (BYPASSING,)}, processes={BYPASSING: process(BYPASSING, uid=1002)}),
     ),
     (
         "shared-memory-differs",
@@ -252,19 +257,19 @@ PLANTED: tuple[Planted, ...] = (
         "exporter-pid-namespace",
         ADVICE,
         "all seen",
-        lambda: healthy(watcher=watcher(pid_namespaces=(CONTAINERS, NODES))),
+        lambda: healthy(exporter=exporter_process(pid_namespaces=(CONTAINERS, NODES))),
     ),
     (
         "exporter-pid-namespace",
         WARNING,
         "a daemon not seen",
-        lambda: replace(gone(watcher=watcher(pid_namespaces=(CONTAINERS,))), apart=True),
+        lambda: replace(gone(exporter=exporter_process(pid_namespaces=(CONTAINERS,))), apart=True),
     ),
     (
         "exporter-pid-namespace",
         WARNING,
         "some not seen",
-        lambda: healthy(watcher=watcher(pid_namespaces=(CONTAINERS,)), processes={}),
+        lambda: healthy(exporter=exporter_process(pid_namespaces=(CONTAINERS,)), processes={}),
     ),
     ("thread-percentage-wrong", ERROR, "0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
     ("thread-percentage-wrong", ERROR, "150", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "150"})),
@@ -313,7 +318,9 @@ PLANTED: tuple[Planted, ...] = (
         "acts-without-rights",
         WARNING,
         "",
-        lambda: healthy(config=configured(watchdog=Mode.ACT), watcher=watcher(capabilities=1 << Capability.SYS_PTRACE)),
+        lambda: healthy(
+            config=configured(watchdog=Mode.ACT), exporter=exporter_process(capabilities=1 << Capability.SYS_PTRACE)
+        ),
     ),
     (
         "log-unreadable",
@@ -337,44 +344,51 @@ PLANTED: tuple[Planted, ...] = (
     ("log-not-rotated", ADVICE, "small", lambda: healthy(rotations=())),
     ("log-not-rotated", WARNING, "large", lambda: healthy(logs={DAEMON: (log(size=1 << 30),)})),
     (
-        "right-to-look-missing",
+        "ptrace-right-missing",
         WARNING,
         "",
-        lambda: healthy(watcher=watcher(capabilities=1 << Capability.SYSLOG)),
+        lambda: healthy(exporter=exporter_process(capabilities=1 << Capability.SYSLOG)),
     ),
-    ("kernel-log-closed", ADVICE, "", lambda: healthy(watcher=watcher(kernel_log="it lacks CAP_SYSLOG"))),
+    ("kernel-log-closed", ADVICE, "", lambda: healthy(exporter=exporter_process(kernel_log="it lacks CAP_SYSLOG"))),
     (
         "journal-closed",
         WARNING,
         "",
-        lambda: with_daemon(healthy(watcher=watcher(groups=frozenset({990}))), runtime__foreground=True),
+        lambda: with_daemon(healthy(exporter=exporter_process(groups=frozenset({990}))), runtime__foreground=True),
     ),
-    ("too-many-rights", ERROR, "", lambda: healthy(watcher=watcher(capabilities=ALL_RIGHTS))),
+    ("too-many-rights", ERROR, "", lambda: healthy(exporter=exporter_process(capabilities=ALL_RIGHTS))),
     (
-        "service-not-asked",
+        "service-not-identified",
         ADVICE,
         "",
-        lambda: healthy(watcher=watcher(is_service=False, unanswering="Permission denied")),
+        lambda: healthy(exporter=exporter_process(is_service=False, unanswering="Permission denied")),
     ),
     (
         "launches-not-counted",
         WARNING,
         "",
-        lambda: with_doors(watcher=watcher(capabilities=ALL_RIGHTS & ~WITHOUT & ~(1 << Capability.BPF))),
+        lambda: with_attribution(
+            exporter=exporter_process(capabilities=ALL_RIGHTS & ~WITHOUT & ~(1 << Capability.BPF))
+        ),
     ),
     (
         "kernel-refuses-bpf",
         WARNING,
         "",
-        lambda: with_doors(refused="cannot make the BPF map: Function not implemented"),
+        lambda: with_attribution(refused="cannot make the BPF map: Function not implemented"),
     ),
-    ("no-libcuda", WARNING, "", lambda: with_doors(libraries=())),
-    ("libcuda-not-watched", WARNING, "", lambda: with_doors(problems=("libcuda.so.1 of PID 7: it is no ELF file",))),
+    ("no-libcuda", WARNING, "", lambda: with_attribution(libraries=())),
+    (
+        "libcuda-not-probed",
+        WARNING,
+        "",
+        lambda: with_attribution(problems=("libcuda.so.1 of PID 7: it is no ELF file",)),
+    ),
     (
         "port-taken",
         ERROR,
         "",
-        lambda: healthy(holders=(Holder(address=":10677", uid=33, is_service=False),)),
+        lambda: healthy(listeners=(Listener(address=":10677", uid=33, is_service=False),)),
     ),
     (
         "web-config-unusable",
@@ -383,10 +397,10 @@ PLANTED: tuple[Planted, ...] = (
         lambda: healthy(config=configured(web_config_file=Path("/etc/web.yml")), web_problem="no bcrypt hash"),
     ),
     (
-        "not-looked-at",
+        "not-examined",
         WARNING,
         "",
-        lambda: healthy(unseen=(Unseen(area=Area.PORTS, why="hidden", mend="Look as root"),)),
+        lambda: healthy(not_examined=(NotExamined(area=Area.PORTS, reason="hidden", fix="Look as root"),)),
     ),
 )
 
@@ -404,9 +418,9 @@ def found(facts: Facts) -> list[Finding]:
 def test_one_log_directory_by_two_paths_as_of_a_container_is_no_mistake() -> None:
     elsewhere = daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
     report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 2)}))
-    assert "log-directory-differs" not in {finding.id for finding in report.findings}
+    assert "log-directory-differs" not in {finding.check.id for finding in report.findings}
     report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 3)}))
-    assert "log-directory-differs" in {finding.id for finding in report.findings}
+    assert "log-directory-differs" in {finding.check.id for finding in report.findings}
 
 
 def test_where_all_is_well_nothing_is_found() -> None:
@@ -417,22 +431,22 @@ def test_where_all_is_well_nothing_is_found() -> None:
 
 @planted
 def test_a_mistake_is_found_and_nothing_else(id_: str, severity: Severity, plant: Callable[[], Facts]) -> None:
-    assert [(finding.id, finding.found.severity) for finding in found(plant())] == [(id_, severity)]
+    assert [(finding.check.id, finding.severity) for finding in found(plant())] == [(id_, severity)]
 
 
 def test_a_pid_file_that_was_left_is_told_beside_the_daemon_that_is_missed() -> None:
-    ids = {finding.id for finding in found(gone())}
+    ids = {finding.check.id for finding in found(gone())}
     assert ids == {"daemon-absent", "stale-pid-file"}
     clean = gone(directories={DAEMON: directory(pid=None, pid_file_mode=None)})
-    assert {finding.id for finding in found(clean)} == {"daemon-absent"}
+    assert {finding.check.id for finding in found(clean)} == {"daemon-absent"}
 
 
 def test_an_ordinary_users_daemon_serves_nobody_else() -> None:
-    facts = beside()
+    facts = bypassing()
     owner = facts.node.daemons[DAEMON].runtime.process
     assert owner is not None
     facts = with_daemon(facts, runtime__process=replace(owner, uid=1002))
-    assert [finding.id for finding in found(facts)] == ["daemon-of-another-user"]
+    assert [finding.check.id for finding in found(facts)] == ["daemon-of-another-user"]
 
 
 def test_each_check_has_a_mistake_planted_for_it() -> None:
@@ -442,10 +456,10 @@ def test_each_check_has_a_mistake_planted_for_it() -> None:
 
 
 def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
-    facts = with_gpu(beside(variables={}, pipe=None), compute_mode="default")
-    (mode,) = [finding for finding in found(facts) if finding.id == "compute-mode-default"]
-    assert mode.found.severity is WARNING
-    assert "1 of them" in mode.found.what
+    facts = with_gpu(bypassing(variables={}, pipe=None), compute_mode="default")
+    (mode,) = [finding for finding in found(facts) if finding.check.id == "compute-mode-default"]
+    assert mode.severity is WARNING
+    assert "processes now: 1." in mode.what
 
 
 @pytest.mark.parametrize(
@@ -454,22 +468,22 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
         lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
         lambda: client(**{VISIBLE_DEVICES: GPU[:12]}),
         lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: GPU}),)),
-        lambda: healthy(holders=(Holder(address=":10677", uid=990, is_service=True),)),
-        lambda: healthy(watcher=watcher(uid=0, capabilities=ALL_RIGHTS)),
+        lambda: healthy(listeners=(Listener(address=":10677", uid=990, is_service=True),)),
+        lambda: healthy(exporter=exporter_process(uid=0, capabilities=ALL_RIGHTS)),
         lambda: healthy(config=configured(watchdog=Mode.ACT)),
         lambda: healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
         lambda: healthy(processes={CLIENT: process(pid_namespaces=(CONTAINERS, NODES))}),
         lambda: healthy(units=None),
         lambda: healthy(logs={DAEMON: (log(path="/proc/9/root/log/control.log"),)}),
         in_tmp,
-        with_doors,
-        lambda: with_doors(watcher=watcher(capabilities=ALL_RIGHTS & ~WITHOUT)),
-        lambda: healthy(watcher=watcher(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
-        lambda: with_daemon(healthy(waiting={DAEMON: (BESIDE,)}), clients={}),
+        with_attribution,
+        lambda: with_attribution(exporter=exporter_process(capabilities=ALL_RIGHTS & ~WITHOUT)),
+        lambda: healthy(exporter=exporter_process(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
+        lambda: with_daemon(healthy(waiting={DAEMON: (BYPASSING,)}), clients={}),
         lambda: healthy(
             daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),),
-            waiting={DAEMON: (BESIDE,)},
-            processes={BESIDE: process(BESIDE)},
+            waiting={DAEMON: (BYPASSING,)},
+            processes={BYPASSING: process(BYPASSING)},
         ),
     ],
     ids=[
@@ -496,22 +510,22 @@ def test_what_is_well_is_not_found(plant: Callable[[], Facts]) -> None:
 
 
 def test_what_could_not_be_looked_at_is_not_said_to_be_fine() -> None:
-    report = examine(healthy(unseen=(Unseen(area=Area.GPUS, why="NVML hangs", told=True),)))
+    report = examine(healthy(not_examined=(NotExamined(area=Area.GPUS, reason="NVML hangs", reported=True),)))
     needing = {check.id for check in CHECKS if Area.GPUS in check.needs}
     assert {check.id for check in report.unknown} == needing
     assert not needing & {check.id for check in report.ok}
 
 
 def test_the_same_of_several_is_one_finding() -> None:
-    told_nothing = (process(pid, variables={}, pipe=None) for pid in (BESIDE, BESIDE + 1))
-    (finding,) = found(with_beside(healthy(), *told_nothing))
-    assert [place.split()[1] for place in finding.found.where] == ["700", "701"]
+    told_nothing = (process(pid, variables={}, pipe=None) for pid in (BYPASSING, BYPASSING + 1))
+    (finding,) = found(with_bypassing(healthy(), *told_nothing))
+    assert [place.split()[1] for place in finding.where] == ["700", "701"]
 
 
 def test_the_worst_comes_first_and_is_the_exit_code() -> None:
-    facts = healthy(rotations=(), programs=Programs(), watcher=watcher(capabilities=0))
+    facts = healthy(rotations=(), programs=Programs(), exporter=exporter_process(capabilities=0))
     report = examine(facts)
-    assert [finding.found.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
+    assert [finding.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]
     assert report.exit_code == 2
-    assert examine(healthy(watcher=watcher(capabilities=0))).exit_code == 1
+    assert examine(healthy(exporter=exporter_process(capabilities=0))).exit_code == 1
     assert examine(healthy(rotations=())).exit_code == 0

@@ -16,14 +16,13 @@ from exporter.config.settings import Config
 from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (
-    Patience,
-    in_time,
-    read_doors,
-    read_holders,
+    TimeLimit,
+    read_exporter,
+    read_libcuda_probes,
+    read_listeners,
     read_process,
     read_programs,
     read_units,
-    read_watcher,
 )
 from exporter.model.daemon import Daemon
 from exporter.service_socket import ServiceSocket
@@ -77,29 +76,29 @@ def _some(found: bool) -> bool:
 
 def test_a_directory_is_read_with_the_way_to_it(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
-    assert read_directory(daemon(tmp_path), (), PROC) == DirectoryFacts(path=daemon(tmp_path).pipe_directory)
+    assert read_directory(daemon(tmp_path), None, PROC) == DirectoryFacts(path=daemon(tmp_path).pipe_directory)
     pipe.mkdir(mode=0o755)
     pipe.chmod(0o777)
     file = pipe / "nvidia-cuda-mps-control.pid"
     file.write_text("441\n")
     file.chmod(0o666)
-    facts = read_directory(daemon(tmp_path), (), PROC)
+    facts = read_directory(daemon(tmp_path), None, PROC)
     assert (facts.writable, facts.pid, facts.pid_file_mode) == (True, 441, 0o666)
     assert facts.closed is not None, "pytest's own directories are for their owner alone"
     pipe.chmod(0o1777)
-    assert not read_directory(daemon(tmp_path), (), PROC).writable, "nobody can replace what is another's"
+    assert not read_directory(daemon(tmp_path), None, PROC).writable, "nobody can replace what is another's"
 
 
 def test_a_pid_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     (tmp_path / "elsewhere").write_text("1\n")
     (tmp_path / "pipe" / "nvidia-cuda-mps-control.pid").symlink_to(tmp_path / "elsewhere")
-    assert read_directory(daemon(tmp_path), (), PROC).pid is None
+    assert read_directory(daemon(tmp_path), None, PROC).pid is None
 
 
 def test_a_directory_that_is_none_is_a_problem_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "pipe").write_text("")
-    assert "Not a directory" in (read_directory(daemon(tmp_path), (), PROC).problem or "")
+    assert "Not a directory" in (read_directory(daemon(tmp_path), None, PROC).problem or "")
 
 
 def test_logs_are_read_by_their_size_and_a_pipe_is_none(tmp_path: Path) -> None:
@@ -107,13 +106,13 @@ def test_logs_are_read_by_their_size_and_a_pipe_is_none(tmp_path: Path) -> None:
     log.mkdir()
     (log / "server.log").write_text("x" * 10)
     os.mkfifo(log / "control.log")
-    logs = {Path(each.path).name: each for each in read_logs(daemon(tmp_path), (), PROC)}
+    logs = {Path(each.path).name: each for each in read_logs(daemon(tmp_path), None, PROC)}
     assert logs["server.log"].size == 10
-    assert logs["control.log"].problem == "it is no regular file"
+    assert logs["control.log"].problem == "it is not a regular file"
 
 
 def test_a_server_that_has_not_begun_has_no_log(tmp_path: Path) -> None:
-    (missing,) = read_logs(daemon(tmp_path), (), PROC)
+    (missing,) = read_logs(daemon(tmp_path), None, PROC)
     assert (Path(missing.path).name, missing.problem) == ("control.log", "No such file or directory")
 
 
@@ -124,7 +123,7 @@ def test_a_log_that_was_renamed_is_known_by_what_the_daemon_has_open(tmp_path: P
         (log / "control.log").rename(log / "control.log.1")
         (log / "control.log").touch()
         ourselves = DaemonFacts(name="d", process=ProcessFacts(pid=os.getpid()), own_pid=os.getpid())
-        (read,) = read_logs(daemon(tmp_path), (ourselves,), PROC)
+        (read,) = read_logs(daemon(tmp_path), ourselves, PROC)
     assert read.renamed == str(log / "control.log.1")
 
 
@@ -186,9 +185,9 @@ def test_programs_that_are_not_there_are_none(tmp_path: Path) -> None:
 
 def test_whoever_looks_is_the_watcher_where_no_service_runs(tmp_path: Path) -> None:
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path)
-    watcher = read_watcher(config, PROC, SystemClock())
-    assert (watcher.pid, watcher.uid, watcher.is_service) == (os.getpid(), os.geteuid(), False)
-    assert (watcher.unanswering, watcher.state_problem) == (None, None)
+    found = read_exporter(config, PROC, SystemClock())
+    assert (found.pid, found.uid, found.is_service) == (os.getpid(), os.geteuid(), False)
+    assert (found.unanswering, found.state_problem) == (None, None)
 
 
 def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_path: Path) -> None:
@@ -198,10 +197,10 @@ def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_p
         with socket.create_server(("127.0.0.1", 0)) as listening:
             address = listening.getsockname()
             config = Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path, listen=(address,))
-            watcher = read_watcher(config, PROC, SystemClock())
-            assert watcher.is_service
-            ((holder,), problem) = read_holders(config, watcher, PROC)
-            assert (holder.is_service, problem) == (True, None)
+            found = read_exporter(config, PROC, SystemClock())
+            assert found.is_service
+            ((listener,), problem) = read_listeners(config, found, PROC)
+            assert (listener.is_service, problem) == (True, None)
     finally:
         service.close()
 
@@ -210,44 +209,38 @@ def test_whether_a_port_is_the_services_is_not_told_where_that_may_not_be_asked(
     """As by another user than root, while all is well."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = Config(daemons=(), runtime_directory=tmp_path, listen=(listening.getsockname(),))
-        closed = replace(read_watcher(config, PROC, SystemClock()), unanswering="Permission denied")
-        holders, problem = read_holders(config, closed, PROC)
-    assert holders == ()
+        closed = replace(read_exporter(config, PROC, SystemClock()), unanswering="Permission denied")
+        listeners, problem = read_listeners(config, closed, PROC)
+    assert listeners == ()
     assert problem is not None
 
 
-def test_what_hangs_is_not_waited_for() -> None:
-    held = threading.Event()
-    assert in_time(0.01, held.wait) is None
-    held.set()
-    assert in_time(30, held.wait) is True
+def test_a_hung_reading_is_given_up_and_its_area_not_read_again() -> None:
+    released, limit = threading.Event(), TimeLimit(seconds=0.01)
+    assert limit.read(Area.LOGS, released.wait) is None
+    released.set()
+    assert limit.read(Area.LOGS, released.wait) is None
+    assert limit.hung == [Area.LOGS]
+    assert TimeLimit(seconds=30).read(Area.LOGS, released.wait) is True
 
 
-def test_what_hung_once_is_not_tried_again_and_is_known() -> None:
-    held, patience = threading.Event(), Patience(seconds=0.01)
-    assert patience.read(Area.LOGS, held.wait) is None
-    held.set()
-    assert patience.read(Area.LOGS, held.wait) is None
-    assert patience.hung == [Area.LOGS]
-
-
-def test_an_error_is_no_hang() -> None:
+def test_an_error_of_a_reading_is_not_reported_as_a_hang() -> None:
     with pytest.raises(FileNotFoundError):
-        in_time(30, Path("/nowhere").read_text)
+        TimeLimit(seconds=30).read(Area.LOGS, Path("/nowhere").read_text)
 
 
 def test_a_state_directory_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_text("")
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=file)
-    assert read_watcher(config, PROC, SystemClock()).state_problem == "it is no directory"
+    assert read_exporter(config, PROC, SystemClock()).state_problem == "it is not a directory"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to try the kernel")
 def test_the_kernel_is_tried_and_nothing_stays_there() -> None:
     """Where the kernel forbids it, that is what is told."""
     before = set(os.listdir("/proc/self/fd"))
-    found = read_doors([os.getpid()], PROC, SystemClock())
+    found = read_libcuda_probes([os.getpid()], PROC, SystemClock())
 
     assert found.tried
     assert found.refused is None or found.refused.startswith("cannot ")

@@ -17,8 +17,7 @@ def test_the_page_is_as_the_registry_has_it() -> None:
 def test_each_check_says_what_it_is_and_where_to_read_on() -> None:
     for check in CHECKS:
         assert check.meaning.endswith(".")
-        assert check.remedy
-        assert check.fine
+        assert check.fix.endswith(".")
         assert (DOCS.parent / check.doc).exists()
 
 
@@ -27,4 +26,4 @@ def test_a_check_of_a_problem_of_the_catalogue_has_its_texts() -> None:
     assert len(known) >= 9
     for check in known:
         problem = PROBLEMS[check.code]
-        assert (check.meaning, check.remedy, check.mend) == (problem.meaning, problem.remedy, "")
+        assert (check.meaning, check.fix) == (problem.meaning, problem.remedy)

@@ -17,7 +17,7 @@ from .scrape import MIB
 
 pytestmark = pytest.mark.gpu
 
-PLANTED = {"memory-limit-in-environment", "process-beside-mps", "pipe-directory-differs"}
+PLANTED = {"memory-limit-in-environment", "process-bypassing", "pipe-directory-differs"}
 """Mistakes that tests here make, and that a node without them must not be said to have."""
 
 # NVML's lists are read every 10 s.

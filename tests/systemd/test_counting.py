@@ -23,11 +23,11 @@ PROGRAM = """
     import json, sys
     from pathlib import Path
     from exporter.clock import SystemClock
-    from exporter.doctor.readers import kernel_refusal, read_doors
+    from exporter.doctor.readers import kernel_refusal, read_libcuda_probes
     from exporter.collectors.proc import Proc
 
     clock = SystemClock()
-    found = read_doors([int(sys.argv[1])], Proc(Path("/proc"), clock), clock)
+    found = read_libcuda_probes([int(sys.argv[1])], Proc(Path("/proc"), clock), clock)
     print(json.dumps([kernel_refusal(), found.libraries, found.problems]))
 """
 

@@ -1,1 +1,1 @@
-"""What is looked for: a small pure function for each mistake, by the noun that it is about."""
+"""The checks: one function for each mistake."""

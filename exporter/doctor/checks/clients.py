@@ -3,263 +3,208 @@
 from collections.abc import Iterator
 
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
-from exporter.doctor.finding import Check, Found, Severity, found
-from exporter.doctor.words import gpu_name, quoted, restart_commands, shown, who, with_everybodys_tmp
+from exporter.doctor.finding import Occurrence, Severity, check
+from exporter.doctor.formatting import (
+    gpu_label,
+    process_label,
+    quoted,
+    restart_commands,
+    shown,
+    without_private_tmp,
+)
 from exporter.model.daemon import Daemon
-from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
+from exporter.model.settings import PIPE_DIRECTORY
 from exporter.report.problem import FindingCode
 from exporter.state.gpus import serving_daemon
 
-_APART = "the exporter is in a PID namespace of its own: of processes outside it knows no user, command or end"
-
-
-def shared_memory_differs(facts: Facts) -> Iterator[Found]:
-    """A CUDA process that finds the daemon has another /dev/shm."""
-    for each, process in _met(facts):
-        ours, theirs = each.process.shared_memory, process.shared_memory
-        if None not in (ours, theirs) and ours != theirs and process.pid not in facts.node.daemons[each.name].clients:
-            yield Found(
-                severity=Severity.WARNING,
-                what="a process finds the daemon, and has another /dev/shm than it: MPS' server and its client meet "
-                "there, so that the client hangs as it connects, or is refused",
-                where=(who(process),),
-                mend="Share the IPC namespace, or mount the daemon's /dev/shm: hostIPC: true in a pod",
-                commands=("docker run --ipc=host …",),
-            )
-
-
-def pid_namespace_differs(facts: Facts) -> Iterator[Found]:
-    """A client lives in a PID namespace into which its daemon cannot look."""
-    for each, process in _met(facts):
-        own = each.process.pid_namespaces[:1]
-        if own and process.pid_namespaces and own[0] not in process.pid_namespaces:
-            yield Found(
-                severity=Severity.WARNING,
-                what="a client is in a PID namespace that its daemon, in a container of its own, does not see: the "
-                "daemon knows it as PID 0, and can neither name nor end it",
-                where=(f"{who(process)}, of {shown(each.name)}",),
-                mend="Run the daemon in the host's PID namespace: hostPID: true (with NVIDIA's device plugin, "
-                "mps.enableHostPID), --pid=host",
-            )
-
-
-def exporter_pid_namespace(facts: Facts) -> Iterator[Found]:
-    """The exporter is in a PID namespace of its own."""
-    own = facts.watcher.pid_namespaces[:1]
-    if not own or own[0] == INITIAL_PID_NAMESPACE:
-        return
-    unknown = len(_on_gpus(facts) - set(facts.processes))
-    hidden = tuple(shown(name) for name in facts.directories if facts.hidden(name))
-    told = [f"{unknown} that use GPUs are not to be seen"] if unknown else []
-    told += ["whether a daemon runs cannot be told"] if hidden else []
-    yield Found(
-        severity=Severity.WARNING if told else Severity.ADVICE,
-        what="; ".join((_APART, *told)),
-        where=hidden,
-        mend="Let it see the node's processes: hostPID: true in a pod; where all that matters is in this container, "
-        "nothing is to be done",
-        commands=("docker run --pid=host …",),
-    )
-
-
-def _met(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
-    """Processes that would find a daemon, or have found it."""
-    for daemon, each in facts.running():
-        for pid in (*daemon.clients, *daemon.connections.queued):
-            if pid in facts.processes:
-                yield each, facts.processes[pid]
-    for _, each, process, _ in beside_mps(facts):
-        if process.pipe is not None and process.pipe == each.process.pipe:
-            yield each, process
-
-
-def _on_gpus(facts: Facts) -> set[int]:
-    readings = [gpu.reading for gpu in facts.node.gpus.values()]
-    listed = {each.pid for reading in readings for each in (reading.compute_processes or ()) if each.pid > 0}
-    return listed - {pid for daemon in facts.node.daemons.values() for pid in daemon.servers}
-
-
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 
-CONTAINERS_CHECKS = (
-    Check(
-        shared_memory_differs,
-        fine="clients share /dev/shm with their daemon",
-        mend="`--ipc=host`, `hostIPC: true`",
-        needs=_NEEDS,
-    ),
-    Check(
-        pid_namespace_differs,
-        fine="daemons see their clients' PIDs",
-        mend="run the daemon in the host's PID namespace",
-        needs=_NEEDS,
-    ),
-    Check(
-        exporter_pid_namespace,
-        fine="the exporter sees the node's processes",
-        mend="`hostPID: true`",
-        needs=(Area.RIGHTS,),
-    ),
-)
 
-
-def pipe_directory_differs(facts: Facts) -> Iterator[Found]:
-    """A CUDA process looks for its daemon in another directory than that of its GPU's daemon."""
-    for daemon, each, process, gpu in beside_mps(facts):
+@check(Severity.ERROR, *_NEEDS, fix="Restart the process with the daemon's CUDA_MPS_PIPE_DIRECTORY.")
+def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
+    """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS."""
+    for daemon, each, process, gpu in bypassing(facts):
         if process.pipe_directory == each.process.pipe_directory or process.pipe == each.process.pipe:
             continue
-        named = PIPE_DIRECTORY in (process.variables or {})
-        where_it_looks = shown(process.pipe_directory) if named else f"{DEFAULT_PIPE_DIRECTORY}, as it is told nothing"
-        yield Found(
-            severity=Severity.ERROR,
-            what=f"a process bypasses MPS, since it looks for its daemon in {where_it_looks}; that of {gpu} is in "
-            f"{shown(each.process.pipe_directory)}",
-            where=(who(process),),
-            mend=f"Give it the daemon's directory, in its {_home(process)}, and start it again",
+        default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
+        yield Occurrence(
+            (process_label(process),),
+            detail=f"It uses {shown(process.pipe_directory)}{default}. The daemon of {gpu} has "
+            f"{shown(each.process.pipe_directory)}.",
+            fix=f"Set it in the {_place_of_variables(process)}.",
             commands=(f"{PIPE_DIRECTORY}={quoted(daemon.pipe_directory)}",),
         )
 
 
-def private_tmp(facts: Facts) -> Iterator[Found]:
-    """A CUDA process has a /tmp of its own, so that the daemon's directory is another there."""
-    for _, each, process, gpu in beside_mps(facts):
+@check(
+    Severity.ERROR,
+    *_NEEDS,
+    fix="Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
+    "and its clients.",
+    doc="docs/systemd.md",
+)
+def private_tmp(facts: Facts) -> Iterator[Occurrence]:
+    """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS."""
+    for _, each, process, gpu in bypassing(facts):
         path = process.pipe_directory
-        if not _hidden(each, process) or not path.startswith(TEMPORARY) or process.container is not None:
+        if _is_hidden(each, process) and path.startswith(TEMPORARY) and process.container is None:
+            unit = "" if process.unit is None else f", {shown(process.unit)}"
+            yield Occurrence(
+                (f"{process_label(process)}{unit}",),
+                detail=f"The daemon of {gpu} is in {shown(path)}.",
+                commands=(without_private_tmp(process.unit),) if process.unit else (),
+            )
+
+
+@check(Severity.ERROR, *_NEEDS, fix="Mount the pipe directory and /dev/shm into the container.")
+def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
+    """A container does not have the daemon's pipe directory. Its CUDA process bypasses MPS."""
+    for _, each, process, gpu in bypassing(facts):
+        path = process.pipe_directory
+        if not _is_hidden(each, process) or (path.startswith(TEMPORARY) and process.container is None):
             continue
-        unit = f"its unit {shown(process.unit)}" if process.unit is not None else "it"
-        yield Found(
-            severity=Severity.ERROR,
-            what=f"a process bypasses MPS, since {unit} has a {path.split('/')[1]} of its own (PrivateTmp=): "
-            f"{shown(path)} is not that of the daemon of {gpu} there",
-            where=(who(process),),
-            mend="Move the daemon out of /tmp, with CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it and its clients; or "
-            "let the unit have everybody's /tmp, and start it again",
-            commands=(with_everybodys_tmp(process.unit),) if process.unit else (),
+        host, container = quoted(each.process.pipe_directory), quoted(path)
+        yield Occurrence(
+            (f"{process_label(process)}, container {shown(process.container or 'unknown')[:12]}",),
+            detail=f"There, {shown(path)} is not the directory of the daemon of {gpu}, or is missing.",
+            commands=(f"docker run --ipc=host -v {host}:{container} -e {PIPE_DIRECTORY}={container} …",),
         )
 
 
-def container_without_directory(facts: Facts) -> Iterator[Found]:
-    """A CUDA process in a container does not see the daemon's directory."""
-    for _, each, process, gpu in beside_mps(facts):
-        path = process.pipe_directory
-        if not _hidden(each, process) or (path.startswith(TEMPORARY) and process.container is None):
-            continue
-        mine, theirs = quoted(each.process.pipe_directory), quoted(path)
-        yield Found(
-            severity=Severity.ERROR,
-            what=f"a process bypasses MPS, since the directory of the daemon of {gpu} is not {shown(path)} where it "
-            "is: its container has another one there, or none",
-            where=(f"{who(process)}, container {shown(process.container or 'unknown')[:12]}",),
-            mend="Mount the daemon's directory into the container, with its /dev/shm, and start it again",
-            commands=(f"docker run --ipc=host -v {mine}:{theirs} -e {PIPE_DIRECTORY}={theirs} …",),
-        )
-
-
-def process_beside_mps(facts: Facts) -> Iterator[Found]:
-    """A CUDA process would find the daemon, and bypasses it all the same."""
-    for daemon, each, process, gpu in beside_mps(facts):
-        if process.pipe is not None and process.pipe == each.process.pipe and not _of_another(daemon, process):
-            yield found(
-                FindingCode.PROCESS_BYPASSING,
+@check(FindingCode.PROCESS_BYPASSING, *_NEEDS)
+def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
+    """A CUDA process can reach the daemon, but bypasses MPS."""
+    for daemon, each, process, gpu in bypassing(facts):
+        if process.pipe is not None and process.pipe == each.process.pipe and not _of_other_user(daemon, process):
+            yield Occurrence(
+                (process_label(process),),
                 detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
-                where=(who(process),),
                 fix="To make such a process fail instead, set the compute mode to EXCLUSIVE_PROCESS.",
             )
 
 
-def daemon_of_another_user(facts: Facts) -> Iterator[Found]:
-    """A CUDA process meets a daemon that serves its own user alone."""
-    for daemon, _, process, gpu in beside_mps(facts):
-        if _of_another(daemon, process):
-            owner = None if daemon.runtime.process is None else daemon.runtime.process.uid
-            yield Found(
-                severity=Severity.ERROR,
-                what=f"a process bypasses MPS: the daemon of {gpu} is an ordinary user's (UID {owner}), and serves "
-                "that user alone",
-                where=(who(process),),
-                mend="Run the daemon as root, by its unit, where several users share the GPU",
+@check(Severity.ERROR, *_NEEDS, fix="Run the daemon as root, if several users share the GPU.")
+def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
+    """A daemon serves only its own user, not that of a CUDA process. The process bypasses MPS."""
+    for daemon, _, process, gpu in bypassing(facts):
+        if _of_other_user(daemon, process):
+            yield Occurrence(
+                (process_label(process),),
+                detail=f"The daemon of {gpu} runs as UID {_uid(daemon)}.",
                 commands=("systemctl enable --now nvidia-cuda-mps",),
             )
 
 
-def users_wait(facts: Facts) -> Iterator[Found]:
-    """Users wait for each other, since the daemon serves one at a time."""
+@check(FindingCode.CLIENTS_WAITING, Area.DAEMONS)
+def users_wait(facts: Facts) -> Iterator[Occurrence]:
+    """Users wait for each other."""
     for daemon, each in facts.running():
         waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
-        if not waiting or each.for_all_users or not daemon.clients:
-            continue
-        yield found(
-            FindingCode.CLIENTS_WAITING,
-            where=tuple(who(facts.processes[pid]) for pid in waiting),
-            commands=restart_commands(facts, daemon, option="-multiuser-server"),
-        )
+        if waiting and daemon.clients and not each.for_all_users:
+            yield Occurrence(
+                tuple(process_label(facts.processes[pid]) for pid in waiting),
+                commands=restart_commands(facts, daemon, option="-multiuser-server"),
+            )
 
 
-def beside_mps(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts, str]]:
-    """Who runs beside MPS, as far as it may be looked into, with the daemon that runs for that GPU, and its name."""
+@check(
+    Severity.WARNING,
+    *_NEEDS,
+    fix="Share the IPC namespace, or mount the daemon's /dev/shm. In a pod, set hostIPC: true.",
+)
+def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
+    """A CUDA process has another /dev/shm than its daemon. It hangs when it connects, or is refused."""
+    for each, process in _connecting(facts):
+        memories = each.process.shared_memory, process.shared_memory
+        connected = process.pid in facts.node.daemons[each.name].clients
+        if None not in memories and memories[0] != memories[1] and not connected:
+            yield Occurrence((process_label(process),), commands=("docker run --ipc=host …",))
+
+
+@check(
+    Severity.WARNING,
+    *_NEEDS,
+    fix="Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, set "
+    "mps.enableHostPID.",
+)
+def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
+    """A daemon does not see the PID of a client. Its container does not contain the client's PID namespace."""
+    for each, process in _connecting(facts):
+        own = each.process.pid_namespaces[:1]
+        if own and process.pid_namespaces and own[0] not in process.pid_namespaces:
+            yield Occurrence(
+                (f"{process_label(process)}, of {shown(each.name)}",),
+                detail="The daemon can neither name nor end such a client.",
+            )
+
+
+@check(
+    Severity.ADVICE,
+    Area.RIGHTS,
+    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.",
+)
+def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
+    own = facts.exporter.pid_namespaces[:1]
+    if not own or own[0] == INITIAL_PID_NAMESPACE:
+        return
+    unknown = len(_pids_on_gpus(facts) - set(facts.processes))
+    hidden = tuple(shown(name) for name in facts.directories if facts.hidden(name))
+    details = [f"Unknown processes on GPUs: {unknown}."] if unknown else []
+    details += ["Whether a daemon runs is unknown."] if hidden else []
+    yield Occurrence(
+        hidden,
+        detail=" ".join(details),
+        commands=("docker run --pid=host …",),
+        severity=Severity.WARNING if details else None,
+    )
+
+
+def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts, str]]:
+    """Yield the bypassing processes of known environment, with the daemon of the GPU and the GPU's label."""
     for gpu in facts.node.gpus.values():
         daemon = serving_daemon(facts.node, gpu.reading)
         running = facts.daemons_of(daemon.name) if daemon is not None else ()
-        for pid in gpu.bypassing if running else ():
+        if daemon is None or not running or running[0].process.pipe is None:
+            continue
+        for pid in gpu.bypassing:
             process = facts.processes.get(pid)
-            looked_into = process is not None and process.variables is not None and running[0].process.pipe is not None
-            if daemon is not None and process is not None and looked_into:
-                yield daemon, running[0], process, gpu_name(gpu)
+            if process is not None and process.variables is not None:
+                yield daemon, running[0], process, gpu_label(gpu)
 
 
-def _hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Whether the path is the daemon's, and leads to another directory, or to none, from where the process stands."""
+def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
+    """Yield the processes that can reach a daemon, or are its clients."""
+    for daemon, each in facts.running():
+        for pid in (*daemon.clients, *daemon.connections.queued):
+            if pid in facts.processes:
+                yield each, facts.processes[pid]
+    for _, each, process, _ in bypassing(facts):
+        if process.pipe is not None and process.pipe == each.process.pipe:
+            yield each, process
+
+
+def _is_hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Return whether the process has the daemon's path, but another directory there, or none."""
     return process.pipe_directory == each.process.pipe_directory and process.pipe != each.process.pipe
 
 
-def _of_another(daemon: Daemon, process: ProcessFacts) -> bool:
-    """Whether the daemon may serve one user alone, and this is somebody else."""
-    owner = None if daemon.runtime.process is None else daemon.runtime.process.uid
-    return bool(owner) and process.uid not in (None, owner)
+def _uid(daemon: Daemon) -> int | None:
+    return None if daemon.runtime.process is None else daemon.runtime.process.uid
 
 
-def _home(process: ProcessFacts) -> str:
+def _of_other_user(daemon: Daemon, process: ProcessFacts) -> bool:
+    """Return whether the daemon serves only one ordinary user, and the process belongs to another one."""
+    return bool(_uid(daemon)) and process.uid not in (None, _uid(daemon))
+
+
+def _place_of_variables(process: ProcessFacts) -> str:
     if process.container is not None:
         return "container or pod"
     return "environment" if process.unit is None else f"unit {shown(process.unit)} (Environment=)"
 
 
-CHECKS = (
-    Check(
-        pipe_directory_differs,
-        fine="CUDA processes look for their daemon where it is",
-        mend="give them the daemon's `CUDA_MPS_PIPE_DIRECTORY`",
-        needs=_NEEDS,
-    ),
-    Check(
-        private_tmp,
-        fine="no CUDA process has a /tmp of its own in between",
-        mend="a directory in /run; or `PrivateTmp=no` in its unit",
-        needs=_NEEDS,
-        doc="docs/systemd.md",
-    ),
-    Check(
-        container_without_directory,
-        fine="containers see the daemon's directory",
-        mend="mount it, and share /dev/shm",
-        needs=_NEEDS,
-    ),
-    Check(
-        process_beside_mps,
-        fine="no process that would find the daemon bypasses MPS",
-        code=FindingCode.PROCESS_BYPASSING,
-        needs=_NEEDS,
-    ),
-    Check(
-        daemon_of_another_user,
-        fine="daemons serve whoever is on their GPUs",
-        mend="run the daemon as root",
-        needs=_NEEDS,
-    ),
-    Check(
-        users_wait,
-        fine="no user waits for another",
-        code=FindingCode.CLIENTS_WAITING,
-        needs=(Area.DAEMONS,),
-    ),
-)
+def _pids_on_gpus(facts: Facts) -> set[int]:
+    readings = [gpu.reading for gpu in facts.node.gpus.values()]
+    listed = {each.pid for reading in readings for each in (reading.compute_processes or ()) if each.pid > 0}
+    return listed - {pid for daemon in facts.node.daemons.values() for pid in daemon.servers}

@@ -1,10 +1,10 @@
-"""Checks of GPUs."""
+"""Checks of the driver and the GPUs."""
 
 from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Check, Found, Severity, found
-from exporter.doctor.words import daemon_text, gpu_name, shown
+from exporter.doctor.finding import Occurrence, Severity, check
+from exporter.doctor.formatting import daemon_label, error_text, gpu_label, shown
 from exporter.model.gpu import Gpu
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
@@ -16,234 +16,176 @@ from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA, VOLTA
 
 
-def driver_mismatch(facts: Facts) -> Iterator[Found]:
-    """The driver's libraries and kernel module are of different versions."""
+@check(
+    Severity.ERROR,
+    fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases them on "
+    "cuda-mps-exporter pause.",
+)
+def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
+    """The driver's libraries and kernel module have different versions. No CUDA process or MPS server can start."""
     problem = _nvml_problem(facts)
     if problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH:
-        module = "" if facts.kernel_module is None else f" (the module is {shown(facts.kernel_module)})"
-        yield Found(
-            severity=Severity.ERROR,
-            what=f"the driver's libraries and its kernel module are of different versions{module}: it was upgraded, "
-            "and the old module is still loaded; no new CUDA process can start, nor any MPS server",
-            mend="Reboot; or end all who use the GPUs (cuda-mps-exporter pause is enough for the exporter), and load "
-            "the modules anew",
+        version = "" if facts.kernel_module is None else f" ({shown(facts.kernel_module)})"
+        yield Occurrence(
+            detail=f"The driver was upgraded, but the old module{version} is still loaded.",
             commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
         )
 
 
-def driver_unreadable(facts: Facts) -> Iterator[Found]:
-    """NVML cannot be used."""
+@check(
+    Severity.ERROR,
+    fix="Load or install the driver. In a container, provide its libraries and devices (--gpus all, or "
+    "NVIDIA_VISIBLE_DEVICES).",
+)
+def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
+    """NVML does not work. The exporter cannot read the GPUs."""
     problem = _nvml_problem(facts)
     if problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
         loaded = facts.kernel_module is not None
-        mend = (
-            "The driver's module is loaded, but its library is not found or may not open the GPUs: in a container, "
-            "bring them in (--gpus all, or NVIDIA_VISIBLE_DEVICES); else install the package with libnvidia-ml"
-            if loaded
-            else "Load the driver, or install it; where this machine has no GPU, there is nothing to watch"
-        )
-        yield Found(
-            severity=Severity.ERROR,
-            what=f"the GPUs cannot be read: {problem_text(problem, NVML)}",
-            mend=mend,
+        fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
+        yield Occurrence(
+            detail=error_text(problem_text(problem, NVML)),
+            fix=fix,
             commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
         )
 
 
-def no_gpu(facts: Facts) -> Iterator[Found]:
-    """The driver sees no GPU."""
+@check(
+    Severity.WARNING, Area.GPUS, fix="In a container, set NVIDIA_VISIBLE_DEVICES=all. Otherwise read the kernel log."
+)
+def no_gpu(facts: Facts) -> Iterator[Occurrence]:
+    """The driver works, but finds no GPU."""
     source = facts.node.sources.get(NVML)
     if source is not None and source.last.problem is None and not facts.node.gpus:
-        yield Found(
-            severity=Severity.WARNING,
-            what="the driver answers, and sees no GPU",
-            mend="In a container, bring them in (NVIDIA_VISIBLE_DEVICES=all); else see what the kernel says",
-            commands=("nvidia-smi -L", "dmesg | grep -i NVRM"),
-        )
+        yield Occurrence(commands=("nvidia-smi -L", "dmesg | grep -i NVRM"))
 
 
-def gpu_unreadable(facts: Facts) -> Iterator[Found]:
-    """A GPU cannot be read."""
+@check(FindingCode.GPU_UNREADABLE, Area.GPUS)
+def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
+    """NVML returns an error for a GPU."""
     for gpu in facts.node.gpus.values():
         if gpu.reading.problem is not None:
-            yield found(
-                FindingCode.GPU_UNREADABLE,
-                detail=f"The error is: {problem_text(gpu.reading.problem, NVML)}.",
-                where=(gpu_name(gpu),),
+            yield Occurrence(
+                (gpu_label(gpu),),
+                detail=error_text(problem_text(gpu.reading.problem, NVML)),
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
             )
 
 
-def compute_mode_default(facts: Facts) -> Iterator[Found]:
-    """The compute mode of a GPU with MPS is Default: who misses the daemon bypasses MPS, and nobody is told."""
-    for gpu in _served(facts):
-        if gpu.reading.compute_mode == "default":
-            beside = len(gpu.bypassing)
-            now = f"; {beside} of them at present" if beside else ""
-            yield Found(
-                severity=Severity.WARNING if beside else Severity.ADVICE,
-                what="the compute mode is Default: a process that misses the daemon, as all do once it has died, "
-                f"silently bypasses MPS, without its limits{now}. In EXCLUSIVE_PROCESS it fails loudly",
-                where=(gpu_name(gpu),),
-                mend="Where nothing but MPS is to use the GPU, set this before the daemon starts; it lasts until the "
-                "next boot",
-                commands=(f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",),
-            )
-
-
-def compute_mode_prohibited(facts: Facts) -> Iterator[Found]:
-    """The compute mode is PROHIBITED: no CUDA at all."""
+@check(Severity.ERROR, Area.GPUS, fix="Set EXCLUSIVE_PROCESS. It admits the MPS server, and through it the clients.")
+def compute_mode_prohibited(facts: Facts) -> Iterator[Occurrence]:
+    """The compute mode is PROHIBITED. No process can use CUDA, with MPS or without."""
     for gpu in facts.node.gpus.values():
         if gpu.reading.compute_mode == "prohibited":
-            yield Found(
-                severity=Severity.ERROR,
-                what="the compute mode is PROHIBITED: nobody can use CUDA there, with MPS or without",
-                where=(gpu_name(gpu),),
-                mend="Allow MPS' server, and through it its clients",
-                commands=(f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",),
+            yield Occurrence((gpu_label(gpu),), commands=(_exclusive(gpu),))
+
+
+@check(
+    Severity.ADVICE,
+    Area.GPUS,
+    fix="If only MPS should use the GPU, set EXCLUSIVE_PROCESS. Then a process that bypasses MPS gets an error. Set it "
+    "before the daemon starts. A reboot resets it.",
+)
+def compute_mode_default(facts: Facts) -> Iterator[Occurrence]:
+    """The compute mode of a GPU with MPS is Default. A process that does not find the daemon silently bypasses MPS."""
+    for gpu in _served(facts):
+        if gpu.reading.compute_mode == "default":
+            count = len(gpu.bypassing)
+            yield Occurrence(
+                (gpu_label(gpu),),
+                detail=f"Bypassing processes now: {count}." if count else "",
+                commands=(_exclusive(gpu),),
+                severity=Severity.WARNING if count else None,
             )
 
 
-def mig(facts: Facts) -> Iterator[Found]:
-    """A GPU with MPS has MIG on."""
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    fix="Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, if MPS should "
+    "share the whole GPU.",
+)
+def mig(facts: Facts) -> Iterator[Occurrence]:
+    """A GPU with MPS has MIG enabled. Its memory and bypassing processes are unknown."""
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
-            yield Found(
-                severity=Severity.WARNING,
-                what="MIG is on: a daemon serves one instance there, and NVML tells nothing of an instance's processes "
-                "that could be relied on, so memory and bypassing processes are not known",
-                where=(gpu_name(gpu),),
-                mend="Give each daemon one instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories of its own; or turn "
-                "MIG off, where MPS is to share the whole GPU",
+            yield Occurrence(
+                (gpu_label(gpu),),
+                detail="A daemon serves one instance, and NVML does not report its processes reliably.",
                 commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.index or 0} -mig 0"),
             )
 
 
-def pre_volta(facts: Facts) -> Iterator[Found]:
-    """A GPU with MPS is from before Volta: no isolation, no limits, 16 clients."""
+@check(Severity.WARNING, Area.GPUS, fix="Share it only among trusted processes.")
+def pre_volta(facts: Facts) -> Iterator[Occurrence]:
+    """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
     for gpu in _served(facts):
         major = (gpu.reading.compute_capability or "").partition(".")[0]
         if major.isdecimal() and int(major) < VOLTA:
-            yield Found(
-                severity=Severity.WARNING,
-                what=f"a GPU from before Volta (compute capability {shown(gpu.reading.compute_capability or '')}): "
-                f"{BEFORE_VOLTA} clients at most, no limits, one address space for all, and any fault ends the server",
-                where=(gpu_name(gpu),),
-                mend="Use MPS there only for processes that trust each other",
+            capability = shown(gpu.reading.compute_capability or "")
+            yield Occurrence(
+                (gpu_label(gpu),), detail=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients."
             )
 
 
-def persistence_off(facts: Facts) -> Iterator[Found]:
-    """Persistence mode is off: the driver forgets an idle GPU's settings."""
+@check(Severity.ADVICE, Area.GPUS, fix="Enable nvidia-persistenced.")
+def persistence_off(facts: Facts) -> Iterator[Occurrence]:
+    """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up."""
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
-            yield Found(
-                severity=Severity.ADVICE,
-                what="persistence mode is off: while nobody uses the GPU, the driver shuts it down and forgets its "
-                "compute mode; the next client waits until it is up again",
-                where=(gpu_name(gpu),),
-                mend="Have NVIDIA's persistence daemon run",
-                commands=("systemctl enable --now nvidia-persistenced",),
-            )
+            yield Occurrence((gpu_label(gpu),), commands=("systemctl enable --now nvidia-persistenced",))
 
 
-def gpu_not_there(facts: Facts) -> Iterator[Found]:
-    """A daemon's CUDA_VISIBLE_DEVICES names a GPU that is not there."""
+@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, fix="Name GPUs by UUID, and restart the daemon.")
+def gpu_not_there(facts: Facts) -> Iterator[Occurrence]:
+    """A daemon's CUDA_VISIBLE_DEVICES names a GPU that does not exist. CUDA ignores the rest of the list."""
     if not facts.node.gpus:
         return
     for _, each in facts.running():
-        visible = (each.process.variables or {}).get(VISIBLE_DEVICES)
+        visible = each.process.variable(VISIBLE_DEVICES)
         for entry in () if visible is None else visible_device_entries(visible):
             if entry.startswith("MIG") or any(
                 is_device_visible(entry, gpu.reading.index, uuid) for uuid, gpu in facts.node.gpus.items()
             ):
                 continue
-            yield Found(
-                severity=Severity.ERROR,
-                what=f"a daemon's CUDA_VISIBLE_DEVICES names {shown(entry) or 'nothing'}, which is no GPU of this "
-                "node: CUDA ends the list there, and the daemon's ordinals are not those that are meant",
-                where=(daemon_text(each),),
-                mend="Name GPUs by their UUIDs, which mean the same on every day, and restart the daemon",
-                commands=("nvidia-smi -L",),
+            yield Occurrence(
+                (daemon_label(each),), detail=f"The entry is {shown(entry) or 'empty'}.", commands=("nvidia-smi -L",)
             )
             break
 
 
-def gpu_of_two_daemons(facts: Facts) -> Iterator[Found]:
-    """Several daemons serve one GPU."""
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    Area.DAEMONS,
+    fix="Give each daemon its own GPUs, or stop all but one.",
+)
+def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
+    """Several daemons serve one GPU. Their clients share it by time slices."""
     for gpu in facts.node.gpus.values():
         running = [
-            daemon
+            shown(daemon.name)
             for daemon, each in facts.running()
             if each.process.variables is not None and gpus.served(daemon, gpu.reading)
         ]
-        names = tuple(dict.fromkeys(shown(daemon.name) for daemon in running))
+        names = tuple(dict.fromkeys(running))
         if len(names) > 1:
-            yield Found(
-                severity=Severity.WARNING,
-                what=f"{gpu_name(gpu)} has {len(names)} daemons: their clients are time-sliced against each other, and "
-                "in EXCLUSIVE_PROCESS the second server cannot start",
-                where=names,
-                mend="Give each daemon GPUs of its own (CUDA_VISIBLE_DEVICES, by UUID), or stop all but one",
+            yield Occurrence(
+                names, detail=f"The GPU is {gpu_label(gpu)}. In EXCLUSIVE_PROCESS, the second server cannot start."
             )
 
 
 def _served(facts: Facts) -> Iterator[Gpu]:
-    """The GPUs that a known daemon serves, or would if it lived."""
+    """Yield the GPUs that a known daemon serves, or would serve if it ran."""
     for gpu in facts.node.gpus.values():
         if gpu.reading.problem is None and serving_daemon(facts.node, gpu.reading) is not None:
             yield gpu
 
 
+def _exclusive(gpu: Gpu) -> str:
+    return f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS"
+
+
 def _nvml_problem(facts: Facts) -> Problem | None:
     source = facts.node.sources.get(NVML)
     return None if source is None else source.last.problem
-
-
-CHECKS = (
-    Check(driver_mismatch, fine="the driver's libraries fit its module", mend="reboot, or load the modules anew"),
-    Check(
-        driver_unreadable,
-        fine="NVML can be used",
-        mend="load the driver; in a container, bring in its libraries and devices",
-    ),
-    Check(
-        no_gpu,
-        fine="there are GPUs",
-        mend="bring them into the container; see what the kernel says",
-        needs=(Area.GPUS,),
-    ),
-    Check(gpu_unreadable, fine="each GPU can be read", code=FindingCode.GPU_UNREADABLE, needs=(Area.GPUS,)),
-    Check(
-        compute_mode_prohibited,
-        fine="no GPU is PROHIBITED",
-        mend="`nvidia-smi -c EXCLUSIVE_PROCESS`",
-        needs=(Area.GPUS,),
-    ),
-    Check(
-        compute_mode_default,
-        fine="in EXCLUSIVE_PROCESS, who misses the daemon fails loudly",
-        mend="`nvidia-smi -c EXCLUSIVE_PROCESS`, where nothing but MPS is to use the GPU",
-        needs=(Area.GPUS,),
-    ),
-    Check(mig, fine="no GPU with MPS has MIG on", mend="a daemon for each instance, or MIG off", needs=(Area.GPUS,)),
-    Check(
-        pre_volta,
-        fine="each GPU with MPS is a Volta or later",
-        mend="share it only among processes that trust each other",
-        needs=(Area.GPUS,),
-    ),
-    Check(persistence_off, fine="persistence mode is on", mend="enable nvidia-persistenced", needs=(Area.GPUS,)),
-    Check(
-        gpu_not_there,
-        fine="each GPU that a daemon names is there",
-        mend="name GPUs by UUID",
-        needs=(Area.GPUS, Area.DAEMONS),
-    ),
-    Check(
-        gpu_of_two_daemons,
-        fine="each GPU has one daemon",
-        mend="give each daemon GPUs of its own",
-        needs=(Area.GPUS, Area.DAEMONS),
-    ),
-)

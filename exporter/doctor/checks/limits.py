@@ -4,209 +4,175 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts
-from exporter.doctor.finding import Check, Found, Severity
-from exporter.doctor.words import command_to, daemon_text, shown, who
+from exporter.doctor.finding import Occurrence, Severity, check
+from exporter.doctor.formatting import control_commands, daemon_label, process_label, shown
 from exporter.model.daemon import Daemon
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
 from exporter.report.text import mebibytes
 from exporter.state import gpus as state_gpus
 
-
-def thread_percentage_wrong(facts: Facts) -> Iterator[Found]:
-    """A thread percentage is none, or not between 0 and 100."""
-    for whose, text in _percentages(facts):
-        if parse_percentage(text) is None:
-            yield Found(
-                severity=Severity.ERROR,
-                what=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}, and not a number above 0 and up to "
-                "100: MPS ignores it",
-                where=(whose,),
-                mend="Write a number, without a percent sign, and start it again",
-                commands=(f"{ACTIVE_THREAD_PERCENTAGE}=40",),
-            )
+PAGE = "docs/watchdog.md"
 
 
-def memory_limit_in_environment(facts: Facts) -> Iterator[Found]:
-    """A memory limit is in a daemon's environment, where it does nothing."""
+@check(
+    Severity.ERROR,
+    Area.DAEMONS,
+    Area.PROCESSES,
+    fix="Write a number without a percent sign, and restart the process.",
+    doc=PAGE,
+)
+def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
+    """A thread percentage is not a number above 0 and up to 100. MPS ignores it."""
+    users = [(daemon_label(each), each.process) for _, each in facts.running()]
+    users += [(process_label(process), process) for process in facts.processes.values()]
+    for user, process in users:
+        text = process.variable(ACTIVE_THREAD_PERCENTAGE)
+        if text is not None and parse_percentage(text) is None:
+            yield Occurrence((user,), detail=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.")
+
+
+@check(
+    Severity.WARNING,
+    Area.DAEMONS,
+    fix="Set it by command after each start, or let the watchdog do so (`pinned_memory_limits`). In a client's "
+    "environment, the variable works.",
+    doc=PAGE,
+)
+def memory_limit_in_environment(facts: Facts) -> Iterator[Occurrence]:
+    """A memory limit is in a daemon's environment. It has no effect on clients (measured, R580)."""
     for daemon, each in facts.running():
-        if PINNED_MEMORY_LIMIT in (each.process.variables or {}):
-            yield Found(
-                severity=Severity.WARNING,
-                what=f"{PINNED_MEMORY_LIMIT} is in a daemon's environment, where it does nothing: it limits none of "
-                "its clients (measured, R580)",
-                where=(daemon_text(each),),
-                mend="Set the limit by command after each start (ExecStartPost=), or have the exporter keep it "
-                "(pinned_memory_limits, watchdog.mode = act); in a client's environment it works",
-                commands=command_to(facts, daemon, "set_default_device_pinned_mem_limit 0 2G"),
+        if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
+            yield Occurrence(
+                (daemon_label(each),),
+                detail=f"The variable is {PINNED_MEMORY_LIMIT}.",
+                commands=control_commands(facts, daemon, "set_default_device_pinned_mem_limit 0 2G"),
             )
 
 
-def memory_limit_beyond_device(facts: Facts) -> Iterator[Found]:
-    """A memory limit is more than its GPU has, or none that can be read."""
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    Area.PROCESSES,
+    fix="Set it to each client's share, in G or M.",
+    doc=PAGE,
+)
+def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
+    """A memory limit is invalid or exceeds the GPU's memory. It limits no client."""
     for each in _memory_limits(facts):
         for ordinal, limit in each.by_device.items():
             gpu = facts.node.gpus.get(state_gpus.by_its_ordinals(facts.node, each.daemon).get(ordinal, ""))
             total = None if gpu is None else gpu.reading.memory_total_bytes
-            if limit is not None and total is not None and limit > total:
-                yield Found(
-                    severity=Severity.WARNING,
-                    what=f"the memory limit of device {ordinal}, {mebibytes(limit)}, is more than the GPU has, "
-                    f"{mebibytes(total)}: it limits nobody",
-                    where=(each.whose,),
-                    mend="Set it to each client's share",
-                    commands=command_to(facts, each.daemon, f"set_default_device_pinned_mem_limit {ordinal} 2G"),
-                )
-            elif limit is None:
-                yield Found(
-                    severity=Severity.ERROR,
-                    what=f"the memory limit of device {ordinal} is no size that MPS can read",
-                    where=(each.whose,),
-                    mend="Write it with G or M",
+            if limit is None:
+                yield Occurrence(
+                    (each.source,),
+                    detail=f"The limit of device {ordinal} is not a size.",
                     commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
+                    severity=Severity.ERROR,
+                )
+            elif total is not None and limit > total:
+                yield Occurrence(
+                    (each.source,),
+                    detail=f"Device {ordinal} has {mebibytes(total)}, the limit is {mebibytes(limit)}.",
+                    commands=control_commands(facts, each.daemon, f"set_default_device_pinned_mem_limit {ordinal} 2G"),
                 )
 
 
-def memory_limit_without_device(facts: Facts) -> Iterator[Found]:
-    """A memory limit names a device that is not there, or that the client cannot see."""
+@check(
+    Severity.ERROR,
+    Area.GPUS,
+    Area.PROCESSES,
+    fix="Name devices by the daemon's own ordinals. They start at 0, whatever its CUDA_VISIBLE_DEVICES is.",
+    doc=PAGE,
+)
+def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
+    """A memory limit names a device that is not visible. MPS accepts it, but it limits no client."""
     for each in _memory_limits(facts):
-        strays = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
-        if strays:
-            yield Found(
-                severity=Severity.ERROR,
-                what=f"a memory limit names device {', '.join(map(str, strays))}, where {each.devices} can be seen, "
-                "counted from 0: MPS accepts it, and it limits nobody",
-                where=(each.whose,),
-                mend="Name devices by the daemon's own ordinals, which begin at 0 whatever its CUDA_VISIBLE_DEVICES is",
-                commands=command_to(facts, each.daemon, "device_query"),
+        missing = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
+        if missing:
+            yield Occurrence(
+                (each.source,),
+                detail=f"It names device {', '.join(map(str, missing))}. The number of visible devices is "
+                f"{each.devices}.",
+                commands=control_commands(facts, each.daemon, "device_query"),
             )
 
 
-def gpu_not_visible(facts: Facts) -> Iterator[Found]:
-    """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have."""
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    Area.DAEMONS,
+    Area.PROCESSES,
+    fix="Remove the variable, or name GPUs by UUID in client and daemon.",
+)
+def gpu_not_visible(facts: Facts) -> Iterator[Occurrence]:
+    """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have. CUDA ignores the rest of the list."""
     for daemon, _ in facts.running():
         gpus = state_gpus.by_its_ordinals(facts.node, daemon)
         for pid in (*daemon.clients, *daemon.connections.queued) if gpus else ():
             process = facts.processes.get(pid)
-            stray = None if process is None else _first_stray(process, gpus)
-            if process is not None and stray is not None:
-                yield Found(
-                    severity=Severity.WARNING,
-                    what=f"a client's {VISIBLE_DEVICES} names {shown(stray) or 'nothing'}, which the daemon does not "
-                    f"have: it has {len(gpus)}, numbered from 0. CUDA ends the list there, so that the client sees "
-                    "fewer GPUs than it should, or none",
-                    where=(f"{who(process)}, of {shown(daemon.name)}",),
-                    mend="Leave the variable to the daemon, or name GPUs by UUID in both",
+            unknown = None if process is None else _first_unknown(process, gpus)
+            if process is not None and unknown is not None:
+                yield Occurrence(
+                    (f"{process_label(process)}, of {shown(daemon.name)}",),
+                    detail=f"The entry is {shown(unknown) or 'empty'}. The daemon has {len(gpus)} GPUs, from 0 on.",
                     commands=("nvidia-smi -L",),
                 )
 
 
-def _first_stray(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None:
-    """The first entry that is none of the daemon's GPUs. A UUID may be cut short; -1 ends the list on purpose."""
-    visible = (process.variables or {}).get(VISIBLE_DEVICES)
-    for entry in () if not visible else visible_device_entries(visible):
+def _first_unknown(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None:
+    """Return the first entry that is not a GPU of the daemon. A UUID may be abbreviated, and -1 ends the list."""
+    visible = process.variable(VISIBLE_DEVICES)
+    for entry in visible_device_entries(visible) if visible else ():
         if entry == "-1" or entry.startswith("MIG"):
             return None
-        ordinal = int(entry) if entry.isascii() and entry.isdecimal() and len(entry) < 4 else None
         named = entry.startswith("GPU-") and any(uuid.startswith(entry) for uuid in gpus.values())
-        if ordinal not in gpus and not named:
+        if not named and _ordinal(entry) not in gpus:
             return entry
     return None
 
 
-def _percentages(facts: Facts) -> Iterator[tuple[str, str]]:
-    for _, each in facts.running():
-        text = (each.process.variables or {}).get(ACTIVE_THREAD_PERCENTAGE)
-        if text is not None:
-            yield daemon_text(each), text
-    for process in facts.processes.values():
-        text = (process.variables or {}).get(ACTIVE_THREAD_PERCENTAGE)
-        if text is not None:
-            yield who(process), text
+def _ordinal(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
 
 
 @dataclass(frozen=True, slots=True)
 class _MemoryLimits:
-    """Limits in bytes, None where one is no size, by the daemon's ordinals, of which `devices` can be seen."""
+    """Limits from one `source`, in bytes by the daemon's ordinals. None is not a size. `devices` are visible."""
 
     daemon: Daemon
-    whose: str
+    source: str
     by_device: Mapping[int, int | None]
     devices: int
 
 
 def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
-    """Wherever they come from: the configuration, a daemon's defaults, clients' environments."""
+    """Yield the limits of the configuration, of the daemons' defaults and of the clients' environments."""
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
         if daemon is not None and configured.pinned_memory_limits:
-            whose = f"pinned_memory_limits of {shown(configured.name)}"
-            limits = dict(configured.pinned_memory_limits)
-            yield _MemoryLimits(daemon, whose, limits, state_gpus.count(facts.node, daemon))
+            source = f"pinned_memory_limits of {shown(configured.name)}"
+            count = state_gpus.count(facts.node, daemon)
+            yield _MemoryLimits(daemon, source, dict(configured.pinned_memory_limits), count)
     for daemon in facts.node.daemons.values():
         count = state_gpus.count(facts.node, daemon)
         if daemon.default_limits.pinned_memory:
-            whose = f"the default of {shown(daemon.name)}"
-            yield _MemoryLimits(daemon, whose, daemon.default_limits.pinned_memory, count)
+            source = f"the default of {shown(daemon.name)}"
+            yield _MemoryLimits(daemon, source, daemon.default_limits.pinned_memory, count)
         for pid in (*daemon.clients, *daemon.connections.queued):
             process = facts.processes.get(pid)
-            variables = {} if process is None else process.variables or {}
-            if process is not None and PINNED_MEMORY_LIMIT in variables:
-                whose = f"{PINNED_MEMORY_LIMIT} of {who(process)}"
-                limits_of_client = _by_ordinal(variables[PINNED_MEMORY_LIMIT])
-                yield _MemoryLimits(daemon, whose, limits_of_client, min(count, _visible(variables, count)))
+            text = None if process is None else process.variable(PINNED_MEMORY_LIMIT)
+            if process is not None and text is not None:
+                source = f"{PINNED_MEMORY_LIMIT} of {process_label(process)}"
+                yield _MemoryLimits(daemon, source, _by_ordinal(text), min(count, _visible_count(process, count)))
 
 
-def _visible(variables: Mapping[str, str], count: int) -> int:
-    """How many GPUs a client leaves itself."""
-    visible = variables.get(VISIBLE_DEVICES)
+def _visible_count(process: ProcessFacts, count: int) -> int:
+    visible = process.variable(VISIBLE_DEVICES)
     return count if visible is None else len(list(filter(None, visible_device_entries(visible))))
 
 
 def _by_ordinal(text: str) -> Mapping[int, int | None]:
     """Return the limits by device ordinal; MPS ignores an entry that names no device."""
-    return {
-        int(device): limit
-        for device, limit in parse_memory_limits(text).items()
-        if device.isascii() and device.isdecimal() and len(device) < 4
-    }
-
-
-_NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
-
-CHECKS = (
-    Check(
-        thread_percentage_wrong,
-        fine="thread percentages are above 0, and 100 at most",
-        mend="write a number, as in 40",
-        needs=(Area.DAEMONS, Area.PROCESSES),
-        doc="docs/watchdog.md",
-    ),
-    Check(
-        memory_limit_in_environment,
-        fine="no memory limit stands where it does nothing",
-        mend="set it by command, or let the exporter keep it",
-        needs=(Area.DAEMONS,),
-        doc="docs/watchdog.md",
-    ),
-    Check(
-        memory_limit_beyond_device,
-        fine="memory limits are within the GPUs'",
-        mend="each client's share, in G or M",
-        needs=(Area.GPUS, Area.PROCESSES),
-        doc="docs/watchdog.md",
-    ),
-    Check(
-        memory_limit_without_device,
-        fine="memory limits name devices that are there",
-        mend="by the daemon's own ordinals, from 0 on",
-        needs=(Area.GPUS, Area.PROCESSES),
-        doc="docs/watchdog.md",
-    ),
-    Check(
-        gpu_not_visible,
-        fine="clients name GPUs that their daemon has",
-        mend="leave the variable to the daemon, or use UUIDs in both",
-        needs=_NEEDS,
-    ),
-)
+    limits = ((_ordinal(device), limit) for device, limit in parse_memory_limits(text).items())
+    return {ordinal: limit for ordinal, limit in limits if ordinal is not None}

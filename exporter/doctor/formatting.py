@@ -1,4 +1,4 @@
-"""How findings name processes, paths and GPUs."""
+"""How findings show processes, paths and GPUs, and the commands that they share."""
 
 import json
 import shlex
@@ -16,11 +16,11 @@ from exporter.report.text import display_name, process_text, short_gpu
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
-"""What the service was told by its unit, a command in a shell has to be told, too."""
-TAKES_UP_ITS_UNIT = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
+"""The service has the option from its unit, but a command in a shell does not."""
+RESTART_EXPORTER = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
 
 UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
-"""Where the guide's installation has units and drop-ins: whoever mends need have no clone at hand."""
+"""Where the guide's installation has units and drop-ins; the operator may have no clone of the repository."""
 
 
 def as_user(uid: int | None, command: str) -> str:
@@ -28,60 +28,65 @@ def as_user(uid: int | None, command: str) -> str:
     return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
 
 
-def who(process: ProcessFacts) -> str:
-    """A process in a few words: `PID 5120 (python3 of carol)`."""
+def process_label(process: ProcessFacts) -> str:
+    """Return a process as `PID 5120 (python3 of carol)`."""
     user = process.user or ("" if process.uid is None else f"UID {process.uid}")
     return process_text(process.pid, process.command, user)
 
 
-def daemon_text(daemon: DaemonFacts) -> str:
-    """A daemon that runs, and as which process: `/run/nvidia-mps: PID 441 (nvidia-cuda-mps-control of root)`."""
-    return f"{shown(daemon.name)}: {who(daemon.process)}"
+def daemon_label(daemon: DaemonFacts) -> str:
+    """Return a running daemon as `/run/nvidia-mps: PID 441 (nvidia-cuda-mps-control of root)`."""
+    return f"{shown(daemon.name)}: {process_label(daemon.process)}"
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """Return a GPU as `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
+    names = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
+    return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
 
 
 def shown(text: str) -> str:
-    """Text that somebody else chose, such as a path or a problem."""
+    """Return the printable form of a text from the node, such as a path or an error."""
     return printable(text, LONGEST_PROBLEM)
 
 
+def error_text(problem: str) -> str:
+    """Return a sentence with the text of an error."""
+    return f"The error is: {shown(problem).rstrip('.')}."
+
+
 def quoted(text: str) -> str:
-    """The same as a word of a command, which a shell takes for one word whatever it is."""
+    """Return such a text as one word of a shell command."""
     return shlex.quote(shown(text))
 
 
-def keyed(key: str, text: str) -> str:
-    """A key of the configuration file, with such a text."""
+def config_line(key: str, text: str) -> str:
+    """Return a line of the configuration file."""
     return f"{key} = {json.dumps(shown(text), ensure_ascii=False)}"
 
 
-def gpu_name(gpu: Gpu) -> str:
-    """A GPU: `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
-    told = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
-    return f"GPU ({told})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({told})"
-
-
 def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
-    """Return what starts a daemon: its unit, or NVIDIA's program."""
+    """Return the commands that start a daemon: through its unit, or with NVIDIA's program."""
     return start_commands_of(facts.node, daemon, policy_of(facts.config))
 
 
-def command_to(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
-    """Return what gives a daemon a command."""
-    told = control_command(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
-    return () if told is None else (told,)
+def control_commands(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
+    """Return the shell command that sends a control command to a daemon; empty if it cannot be written."""
+    line = control_command(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
+    return () if line is None else (line,)
 
 
 def restart_commands(
     facts: Facts, daemon: Daemon, *, option: str = "", variables: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Return what starts a daemon that runs again, with a further option or variable."""
+    """Return the commands that restart a running daemon with one more option or variable."""
     policy = policy_of(facts.config)
     daemon_policy = policy.daemon_policy_of(daemon)
     unit = daemon_policy.unit
     if unit is not None and is_service_name(unit):
-        changed = [f"ExecStart= with {option}"] if option else []
-        changed += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
-        return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changed)}", f"systemctl restart {quoted(unit)}"
+        changes = [f"ExecStart= with {option}"] if option else []
+        changes += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
+        return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changes)}", f"systemctl restart {quoted(unit)}"
     command = (*(daemon_policy.command or (policy.program, "-d")), *([option] if option else []))
     if variables:
         command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
@@ -89,6 +94,6 @@ def restart_commands(
     return (*stop, *commands_to_start(daemon, daemon_policy=replace(daemon_policy, command=command)))
 
 
-def with_everybodys_tmp(unit: str) -> str:
-    """What gives a unit the /tmp that all others have."""
+def without_private_tmp(unit: str) -> str:
+    """Return the command that gives a unit the /tmp of the host."""
     return f"systemctl edit {quoted(unit)}  # [Service] PrivateTmp=no"
