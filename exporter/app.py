@@ -93,7 +93,7 @@ class Assembly:
         self.nvml = Nvml(clock)
         self._libcuda_probes = self._probes() if config.attribution.counts_launches else None
         held = affordable_pidfds()
-        self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, most_held=held)
+        self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
         self.units = Units(clock, path=self._path)
         self._kernel_log = KernelLog(constants.kmsg, clock)
@@ -216,7 +216,7 @@ class Assembly:
     def _request(self, node: Node, pool: CollectorPool) -> None:
         """Tell the collectors what to read next."""
         self.processes.watch(poll_schedule.watched(node))
-        self.processes.witnesses.want(poll_schedule.witnesses_wanted(node))
+        self.processes.daemon_health.want(poll_schedule.witnesses_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))

@@ -79,7 +79,7 @@ class OneShot:
         self.collect(CONTROL, client.collect, client.daemon)
 
     def _collect_health(self, processes: Processes) -> None:
-        processes.witnesses.want(poll_schedule.witnesses_wanted(self.node))
+        processes.daemon_health.want(poll_schedule.witnesses_wanted(self.node))
         self.collect(PROCESS, processes.collect)
 
     def _reduce(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:

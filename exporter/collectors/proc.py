@@ -25,13 +25,13 @@ class _Span(ctypes.Structure):
 
 
 def read_memory(pid: int, start: int, size: int) -> bytes:
-    """What lies at an address of a process, as far as it is mapped. Raises OSError: it has gone, or may not be read."""
+    """Return the memory of a process at an address, as far as it is mapped. Raises OSError."""
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
     read.restype = ctypes.c_ssize_t
     buffer = ctypes.create_string_buffer(size)
-    here, there = _Span(ctypes.addressof(buffer), size), _Span(start, size)
+    local, remote = _Span(ctypes.addressof(buffer), size), _Span(start, size)
     one, flags = ctypes.c_ulong(1), ctypes.c_ulong(0)
-    count: int = read(pid, ctypes.byref(here), one, ctypes.byref(there), one, flags)
+    count: int = read(pid, ctypes.byref(local), one, ctypes.byref(remote), one, flags)
     if count < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -41,61 +41,64 @@ def read_memory(pid: int, start: int, size: int) -> bytes:
 NS_GET_PARENT = 0xB702
 """ioctl_ns(2)."""
 
-_MOST_TEXT = 4096
-_MOST_BYTES = 1 << 20
-_MOST_SOCKETS = 1 << 22
-_MOST_ANCESTORS = 64
-_MOST_DESCRIPTORS = 4096
-_MOST_MAPPINGS = 1 << 17
-_MOST_LINES = 64
+_MAX_TEXT = 4096
+_MAX_BYTES = 1 << 20
+_MAX_CHUNK = 1 << 16
+_MAX_SOCKETS = 1 << 22
+_MAX_ANCESTORS = 64
+_MAX_DESCRIPTORS = 4096
+_MAX_MAPPINGS = 1 << 17
+_MAX_LINES = 64
 
 
 class Proc:
-    """The processes that this /proc shows. What may not be read, or is gone, is None."""
+    """The processes of one /proc. A value that cannot be read is None; often this is a matter of permission.
+
+    "Needs ptrace" means the right that ptrace(2) needs to read: the same user, or CAP_SYS_PTRACE.
+    """
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root = root
         self._clock = clock
 
     def start_ticks(self, pid: int) -> int | None:
-        """When a process that lives started, in clock ticks since boot; None too for the remains of one (a zombie)."""
-        text = self._text(pid, "stat")
-        return None if text is None or proc.is_zombie(text) else proc.start_ticks(text)
+        """Return the start time of a running process in clock ticks since boot. A zombie does not run."""
+        stat = self.text(pid, "stat")
+        return None if stat is None or proc.is_zombie(stat) else proc.start_ticks(stat)
 
     def standing(self, pid: int) -> tuple[int, str] | None:
-        """When a process that lives started, as `start_ticks`, and how it stands with the scheduler."""
-        stat = self._bare(pid, "stat", _MOST_TEXT)
-        text = "" if stat is None else _text(stat)
-        state, ticks = proc.process_state(text), proc.start_ticks(text)
-        return None if state is None or ticks is None or proc.is_zombie(text) else (ticks, state)
+        """Return the start time of a running process, as `start_ticks`, and its scheduler state."""
+        stat = self.text(pid, "stat") or ""
+        state, ticks = proc.process_state(stat), proc.start_ticks(stat)
+        return None if state is None or ticks is None or proc.is_zombie(stat) else (ticks, state)
 
     def descends_from_us(self, pid: int) -> bool:
-        """Whether this process, or one that it comes from, was started by the present one."""
+        """Return whether a process is the exporter or one of its descendants."""
         own = self._own_pid() or os.getpid()
-        line: list[int] = []
-        while pid > 0 and pid not in line and len(line) < _MOST_ANCESTORS:
+        ancestors: list[int] = []
+        while pid > 0 and pid not in ancestors and len(ancestors) < _MAX_ANCESTORS:
             if pid == own:
                 return True
-            line.append(pid)
+            ancestors.append(pid)
             pid = self._parent_pid(pid) or 0
         return False
 
     def unix_sockets(self, pid: int) -> str | None:
-        """The table of unix sockets of a process's network namespace; None where it may not be read, or is too long."""
-        table = self._bytes(pid, "net/unix", _MOST_SOCKETS)
-        return None if table is None or len(table) == _MOST_SOCKETS else _text(table)
+        """Return the unix sockets of a process's network namespace; None if the table is too long."""
+        table = self._bytes(pid, "net/unix", _MAX_SOCKETS)
+        return None if table is None or len(table) == _MAX_SOCKETS else _decoded(table)
 
     def wait_status(self, pid: int, start_ticks: int) -> int | None:
-        """How this process ended, as from waitpid(2), where it waits for its parent and the right to know is there."""
-        text = self._text(pid, "stat")
-        if text is None or proc.start_ticks(text) != start_ticks:
+        """Return the wait status (waitpid(2)) of a process that has exited and was not reaped. Needs ptrace."""
+        stat = self.text(pid, "stat")
+        if stat is None or proc.start_ticks(stat) != start_ticks:
             return None
-        status = proc.wait_status(text)
-        # Whoever lacks the right is told 0; the namespace is shown by the same right (ptrace's, to read).
+        status = proc.wait_status(stat)
+        # Without the right, the kernel shows 0. The namespace needs the same right.
         return status if status or self.pid_namespace(pid) is not None else None
 
     def facts(self, pid: int) -> ProcessReading | None:
-        """Who a process is."""
+        """Return the identity of a process."""
         start_ticks = self.start_ticks(pid)
         if start_ticks is None:
             return None
@@ -111,144 +114,146 @@ class Proc:
                     user=_encodable(process.username()),
                     command=_encodable(process.name()),
                     executable=_executable(process),
-                    cgroup=self._text(pid, "cgroup"),
+                    cgroup=self.text(pid, "cgroup"),
                     parent=self._parent(pid),
                 )
         except (psutil.Error, OSError):
             return None
 
     def _parent(self, pid: int) -> ProcessIdentity | None:
-        """Return the parent of a process."""
         parent = self._parent_pid(pid)
-        started = None if not parent else self.start_ticks(parent)
+        started = self.start_ticks(parent) if parent else None
         return None if not parent or started is None else ProcessIdentity(pid=parent, start_ticks=started)
 
-    def _parent_pid(self, pid: int) -> int | None:
-        text = self._text(pid, "stat")
-        return None if text is None else proc.parent_pid(text)
-
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
-        """Those of these variables that a process's environment has, and nothing else of it; None where unreadable.
+        """Return those of these variables that are in the environment with which a process was started.
 
-        If `intact`, None too where it is empty or overwritten.
+        If `intact`, return None if the environment is empty or overwritten. Needs ptrace.
         """
-        environment = self._bytes(pid, "environ", _MOST_BYTES)
+        environment = self._bytes(pid, "environ", _MAX_BYTES)
         if environment is None:
             environment = self._environment_in_memory(pid)
         if environment is None or (intact and not is_environment_intact(environment)):
             return None
         wanted = {name.encode() for name in names}
         pairs = (variable.partition(b"=") for variable in environment.split(b"\0"))
-        return {_text(name): _text(value[:_MOST_TEXT]) for name, _, value in pairs if name in wanted}
+        return {_decoded(name): _decoded(value[:_MAX_TEXT]) for name, _, value in pairs if name in wanted}
 
     def _environment_in_memory(self, pid: int) -> bytes | None:
-        """The environment of another user's process, for whoever may look into it but not open its files."""
-        stat = self._text(pid, "stat")
+        """Read the environment with CAP_SYS_PTRACE alone, which does not open the files of other users' processes."""
+        stat = self.text(pid, "stat")
         span = None if stat is None else proc.environment_addresses(stat)
         if stat is None or span is None or self._own_pid() != os.getpid():
             return None
         try:
-            found = read_memory(pid, span[0], min(span[1] - span[0], _MOST_BYTES))
+            environment = read_memory(pid, span[0], min(span[1] - span[0], _MAX_BYTES))
         except OSError:
             return None
-        return found if self.start_ticks(pid) == proc.start_ticks(stat) else None
+        return environment if self.start_ticks(pid) == proc.start_ticks(stat) else None
 
     def _own_pid(self) -> int | None:
-        """The PID of this process in this /proc, which may be another PID namespace's."""
+        """Return the PID of this process in this /proc, which may be of another PID namespace."""
         try:
             return int((self._root / "self").readlink().name)
         except (OSError, ValueError):
             return None
 
+    def _parent_pid(self, pid: int) -> int | None:
+        stat = self.text(pid, "stat")
+        return None if stat is None else proc.parent_pid(stat)
+
     def pids(self) -> list[int]:
-        """All processes that there are."""
+        """Return all processes."""
         try:
-            names = os.listdir(self._root)  # noqa: PTH208 (names are all that is needed, ten times sooner)
+            names = os.listdir(self._root)  # noqa: PTH208 (ten times as fast, and only names are needed)
             return [int(name) for name in names if name.isdecimal()]
         except OSError:
             return []
 
     def name(self, pid: int) -> str | None:
-        """A process's name, cut to 15 bytes by the kernel."""
-        name = self._bare(pid, "comm", 64)
-        return None if name is None else _text(name).removesuffix("\n")
+        """Return the name of a process, of which the kernel stores 15 bytes."""
+        name = self._bytes(pid, "comm", 64)
+        return None if name is None else _decoded(name).removesuffix("\n")
 
     def arguments(self, pid: int) -> tuple[str, ...]:
-        """How a process was started, its own name first."""
-        words = self._bytes(pid, "cmdline", _MOST_TEXT)
-        return () if not words else tuple(_text(words).removesuffix("\0").split("\0"))
+        """Return the arguments of a process, its name first. They are empty during execve(2)."""
+        arguments = self.text(pid, "cmdline")
+        return tuple(arguments.removesuffix("\0").split("\0")) if arguments else ()
 
     def stdout(self, pid: int) -> str | None:
-        """What a process's stdout is: a path, where it is a file, which the process has chosen."""
+        """Return the target of a process's stdout; if it is a file, its path, which the process may have chosen."""
         return self._link(pid, "fd/1")
 
     def program(self, pid: int) -> str | None:
-        """The file that a process runs, as the kernel names it: one that is no more there ends with ` (deleted)`."""
+        """Return the executable of a process. If the file was removed, the path ends with ` (deleted)`."""
         return self._link(pid, "exe")
 
     def open_files(self, pid: int) -> Iterator[str]:
-        """What a process has open, as paths, which it has chosen; nothing where that may not be seen."""
+        """Yield the paths of a process's open files, which it may have chosen. Needs ptrace."""
         try:
-            for descriptor in itertools.islice(os.scandir(self._root / str(pid) / "fd"), _MOST_DESCRIPTORS):
+            for descriptor in itertools.islice(os.scandir(self._root / str(pid) / "fd"), _MAX_DESCRIPTORS):
                 with contextlib.suppress(OSError):
                     yield _encodable(str(Path(descriptor.path).readlink()))
         except OSError:
             return
 
     def status(self, pid: int) -> str | None:
-        """The text of its `status`, which everybody may read (`process_status`)."""
-        status = self._bytes(pid, "status", _MOST_BYTES)
-        return None if status is None else _text(status)
+        """Return /proc/PID/status, which any user may read."""
+        return self.text(pid, "status", _MAX_BYTES)
 
-    def text(self, pid: int, name: str) -> str | None:
-        """Return the text of one of its files; None if it cannot be read."""
-        return self._text(pid, name)
+    def text(self, pid: int, name: str, limit: int = _MAX_TEXT) -> str | None:
+        """Return the text of a file of a process, at most `limit` bytes."""
+        data = self._bytes(pid, name, limit)
+        return None if data is None else _decoded(data)
 
     def driver(self) -> str | None:
-        """What the kernel's module of NVIDIA's driver says of itself; None where there is none."""
+        """Return the version text of NVIDIA's kernel module."""
         try:
-            return (self._root / "driver" / "nvidia" / "version").read_text(errors="replace")[:_MOST_TEXT]
+            return (self._root / "driver" / "nvidia" / "version").read_text(errors="replace")[:_MAX_TEXT]
         except OSError:
             return None
 
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
-        """The PID of a process in this /proc's namespace, then in each that lies between, last in its own."""
+        """Return the PID of a process in the namespace of this /proc, in each one between, and in its own."""
         status = self.status(pid)
         return () if status is None else proc.namespace_pids(status)
 
-    def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
-        """Those lines of its `maps` that have this in them; None without the right to see them (ptrace's, to read)."""
+    def mappings(self, pid: int, text: bytes) -> list[bytes] | None:
+        """Return the lines of /proc/PID/maps that contain a text. Needs ptrace."""
         try:
             with open(self._root / str(pid) / "maps", "rb") as file:
-                lines = itertools.islice(file, _MOST_MAPPINGS)
-                return list(itertools.islice((line for line in lines if about in line), _MOST_LINES))
+                lines = itertools.islice(file, _MAX_MAPPINGS)
+                return list(itertools.islice((line for line in lines if text in line), _MAX_LINES))
         except OSError:
             return None
 
     def pid_namespace(self, pid: int, above: int = 0) -> int | None:
-        """The inode of a process's PID namespace, or of one so many levels above; None without the right to see it."""
+        """Return the inode of a process's PID namespace, or of the one `above` levels above. Needs ptrace."""
         try:
             namespace = os.open(self._root / str(pid) / "ns" / "pid", os.O_RDONLY | os.O_CLOEXEC)
-            for _ in range(above):
-                namespace = _parent(namespace)
-            try:
-                return os.fstat(namespace).st_ino
-            finally:
-                os.close(namespace)
         except OSError:
             return None
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, namespace)
+            try:
+                for _ in range(above):
+                    namespace = fcntl.ioctl(namespace, NS_GET_PARENT)
+                    opened.callback(os.close, namespace)
+                return os.fstat(namespace).st_ino
+            except OSError:
+                return None
 
     def namespace(self, pid: int, kind: str) -> int | None:
-        """The inode of a process's namespace, `mnt` or `user`; None without the right to see it."""
+        """Return the inode of a process's namespace of this kind, `mnt` or `user`. Needs ptrace."""
         try:
             return os.stat(self._root / str(pid) / "ns" / kind).st_ino
         except OSError:
             return None
 
     def open_root(self, pid: int, start_ticks: int) -> int:
-        """A descriptor of the root directory of this process, and of no other that has its PID by now.
+        """Open the root directory of a process, and of no other one that has its PID now. Needs ptrace.
 
-        Raises OSError: it has gone, or the right is missing (that of ptrace, CAP_SYS_PTRACE for others' processes).
+        Raises OSError; FileNotFoundError if the process has exited.
         """
         process = os.open(self._root / str(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -263,51 +268,34 @@ class Proc:
         return root
 
     def _link(self, pid: int, name: str) -> str | None:
-        """Where a link of a process's leads."""
         try:
             return _encodable(str((self._root / str(pid) / name).readlink()))
         except OSError:
             return None
 
-    def _text(self, pid: int, name: str) -> str | None:
-        text = self._bytes(pid, name, _MOST_TEXT)
-        return None if text is None else _text(text)
-
-    def _bare(self, pid: int, name: str, most: int) -> bytes | None:
-        """What is asked of many processes, again and again: a file object would take longer than the reading."""
+    def _bytes(self, pid: int, name: str, limit: int) -> bytes | None:
+        """Read a file with plain system calls: a file object takes longer than the read itself."""
         try:
             descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
+        data = bytearray()
         try:
-            return os.read(descriptor, most)
+            while chunk := os.read(descriptor, min(limit - len(data), _MAX_CHUNK)):
+                data += chunk
         except OSError:
             return None
         finally:
             os.close(descriptor)
-
-    def _bytes(self, pid: int, name: str, most: int) -> bytes | None:
-        try:
-            with open(self._root / str(pid) / name, "rb") as file:
-                return file.read(most)
-        except OSError:
-            return None
+        return bytes(data)
 
 
-def _parent(namespace: int) -> int:
-    """The namespace above this one, which is let go of."""
-    try:
-        return fcntl.ioctl(namespace, NS_GET_PARENT)
-    finally:
-        os.close(namespace)
-
-
-def _text(data: bytes) -> str:
+def _decoded(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
 def _executable(process: psutil.Process) -> str | None:
-    """The path of the program; None where the exporter's user may not see it (another user's, without privilege)."""
+    """Return the path of the executable. Needs ptrace."""
     try:
         return _encodable(process.exe()) or None
     except (psutil.Error, OSError):
@@ -315,5 +303,5 @@ def _executable(process: psutil.Process) -> str | None:
 
 
 def _encodable(text: str) -> str:
-    """Names may hold any bytes, which psutil hands over as lone surrogates; these no file and no socket would take."""
-    return text[:_MOST_TEXT].encode(errors="replace").decode()
+    """Replace lone surrogates, as which psutil returns bytes that are not UTF-8. Files and sockets refuse them."""
+    return text[:_MAX_TEXT].encode(errors="replace").decode()

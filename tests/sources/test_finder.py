@@ -501,12 +501,12 @@ def test_a_container_is_named_by_its_id(
     make: Callable[..., Looking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container_id = "0123456789ab" + "c" * 52
-    real = Proc._text
+    real = Proc.text
     monkeypatch.setattr(
         Proc,
-        "_text",
-        lambda self, pid, name: (
-            f"0::/system.slice/docker-{container_id}.scope\n" if name == "cgroup" else real(self, pid, name)
+        "text",
+        lambda self, pid, name, *limit: (
+            f"0::/system.slice/docker-{container_id}.scope\n" if name == "cgroup" else real(self, pid, name, *limit)
         ),
     )
     with Container(tmp_path / "c") as container:

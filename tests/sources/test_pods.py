@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.processes import MOST_DIRECTORIES, Pods
+from exporter.collectors.processes import MAX_DIRECTORIES, Pods
 from exporter.model.observation import PodFound
 from exporter.parse.cgroup import Pod, parse_pod_directory
 from tests.builders import AT, POD, denied
@@ -60,12 +60,12 @@ def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporter.collectors.processes.MOST_DIRECTORIES", 3)
+    monkeypatch.setattr("exporter.collectors.processes.MAX_DIRECTORIES", 3)
     uids = [f"{number:032x}" for number in range(5)]
     for uid in uids:
         (tmp_path / f"default_many_{uid}").mkdir()
     assert len(pods(tmp_path, *uids).collect().observations) == 3
-    assert MOST_DIRECTORIES >= 1024
+    assert MAX_DIRECTORIES >= 1024
 
 
 @pytest.mark.parametrize(

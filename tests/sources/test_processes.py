@@ -15,7 +15,7 @@ from exporter.clock import SystemClock
 from exporter.collectors import processes
 from exporter.collectors.pid_files import PID_FILE
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import MISSING_SECONDS, MOST_HELD, Processes, affordable_pidfds
+from exporter.collectors.processes import MAX_PIDFDS, MISSING_SECONDS, Processes, affordable_pidfds
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -268,7 +268,7 @@ def test_beyond_what_it_may_hold_an_exit_is_noticed_all_the_same(
 ) -> None:
     monkeypatch.setattr(processes, "RECHECK_SECONDS", 0.0)
     children = [start() for _ in range(5)]
-    source = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02, most_held=2)
+    source = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02, max_pidfds=2)
     before = len(os.listdir("/proc/self/fd"))
     with contextlib.closing(source):
         source.watch(frozenset(child.pid for child in children))
@@ -290,7 +290,7 @@ def test_half_of_the_descriptors_may_be_pidfds(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (8192, 8192))
     assert affordable_pidfds() == 4096
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert affordable_pidfds() == MOST_HELD
+    assert affordable_pidfds() == MAX_PIDFDS
 
 
 def test_who_is_watched_no_more_is_let_go_of(watch: Watch, start: Starter) -> None:
