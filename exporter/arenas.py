@@ -1,4 +1,4 @@
-"""The settings of glibc's malloc that keep the service's memory small (mallopt(3))."""
+"""Settings of glibc's malloc that reduce the service's memory (mallopt(3))."""
 
 import ctypes
 
@@ -7,14 +7,14 @@ LARGE_BYTES = 1 << 16
 
 
 def use_few_arenas() -> None:
-    """Have all threads allocate from one arena, and give large pieces back to the kernel as soon as they are freed.
+    """Make all threads allocate from one arena, and return large blocks to the kernel when they are freed.
 
-    glibc gives each thread an arena of its own, and keeps what was freed in each. The exporter has some 15 threads, and
-    one of them at a time runs Python, so they do not wait for one another. What is large is what is published: a new
-    text of all metrics, some hundred KB, whenever something changes.
+    By default, glibc gives each thread an arena, and each arena retains freed memory. The exporter has about 15
+    threads, and only one runs Python at a time, so they do not wait for the arena. The large blocks are the published
+    metrics: some hundred KB whenever something changes.
 
-    Environment variables (MALLOC_ARENA_MAX and others) would do the same, but must be set before the process starts.
-    Other C libraries have no such settings.
+    Environment variables (MALLOC_ARENA_MAX and others) have the same effect, but only if they are set before the
+    process starts. Other C libraries do not have these settings.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

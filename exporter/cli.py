@@ -1,33 +1,39 @@
-"""The command line: reads it, has its command do what it says, and returns the exit code.
+"""The command line: parses it, runs its command, and returns the exit code.
 
-Each command loads its own modules, so `status` does not wait for those that only the service needs.
+A command's arguments and modules are imported only if that command is given. So `status` does not wait for modules
+that only the service needs.
 """
 
+import argparse
 import importlib
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
-from exporter.command_line import parse_arguments
+from exporter import __version__
 from exporter.errors import FULL, ConfigError, ExporterError
 
 TYPE_CHECKING = False  # the import of `typing` would take a tenth of the time of `--version`
 if TYPE_CHECKING:
     from exporter.config.settings import Constants
 
-_FUNCTIONS: Mapping[str, str] = {
-    "serve": "serve.serve",
-    "demo": "demo.demo",
-    "status": "status.show_status",
-    "incidents": "incidents.show_incidents",
-    "record": "record.record",
-    "replay": "replay.replay",
-    "doctor": "doctor.doctor",
-    "pause": "pause.pause",
-    "resume": "pause.resume",
+PROGRAM = "cuda-mps-exporter"
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("serve.serve", "serve the metrics of this node"),
+    "status": ("status.status", "show the state of the node, from the service or else by collecting once"),
+    "incidents": (
+        "incidents.incidents",
+        "list the last faults: affected clients, suspects, and what blocks recovery",
+    ),
+    "record": ("record.record", "write observations to a file until interrupted"),
+    "replay": ("replay.replay", "print the events of a recording, or the metrics at its end"),
+    "doctor": ("doctor.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
+    "demo": ("demo.demo", "serve a simulated node without a GPU"),
+    "pause": ("pause.pause", "make the service close the GPU driver, so that GPUs can be reset"),
+    "resume": ("pause.resume", "make the service open the driver again after pause, or restart DAEMON again"),
 }
-"""The module in `commands` and the function of each command."""
+"""The module in `commands` and the function of each command, and its line in the help."""
 
 
 def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None" = None) -> int:
@@ -40,33 +46,62 @@ def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None
         exit_code = _run(parsed, constants)
         print(end="", flush=True)
         return exit_code
-    except ConfigError as error:
-        print(f"cuda-mps-exporter: {error}", file=sys.stderr)
-        return 2
     except ExporterError as error:
-        print(f"cuda-mps-exporter: {error}", file=sys.stderr)
-        return 1
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
     except BrokenPipeError:
-        return _unheard()
+        return _discard_output()
     except OSError as error:
         if error.errno not in FULL:
             raise
-        print(f"cuda-mps-exporter: the output cannot be written: {error.strerror}", file=sys.stderr)
-        return _unheard()
+        print(f"{PROGRAM}: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return _discard_output()
 
 
-def _run(parsed: Namespace, constants: "Constants | None") -> int:
-    module, _, name = _FUNCTIONS[parsed.command].partition(".")
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; exit with code 2 on unknown words.
+
+    The namespace has the text of each option that was given, by its flag.
+    """
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Prometheus exporter and fault watchdog for NVIDIA CUDA MPS.",
+        epilog="COMMAND --help shows the options of a command. `demo` needs no GPU.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    # No option before the command has a value, so the first other word is the command.
+    given = next((word for word in arguments if not word.startswith("-")), None)
+    for name, (_, meaning) in COMMANDS.items():
+        description = f"{meaning[0].upper()}{meaning[1:]}."
+        of_command = commands.add_parser(name, help=meaning, description=description, allow_abbrev=False)
+        if name == given:
+            # The table of options takes longer to import than Python takes to start.
+            from exporter.commands.arguments import add_arguments
+
+            add_arguments(of_command, name)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        from exporter.config.options import removed
+
+        problems = (removed(word.partition("=")[0]) for word in unknown if word.startswith("--"))
+        parser.error(next(filter(None, problems), f"unrecognized arguments: {' '.join(unknown)}"))
+    return parsed
+
+
+def _run(parsed: argparse.Namespace, constants: "Constants | None") -> int:
+    module, _, name = COMMANDS[parsed.command][0].partition(".")
     command: Callable[..., int] = getattr(importlib.import_module(f"exporter.commands.{module}"), name)
     if parsed.command == "doctor":
         return command(parsed, constants)
-    # `--version` and `--help` end before this, and need no configuration.
+    # Imported here, because `--version` and `--help` need no configuration.
     from exporter.config.load import build_config
 
     return command(parsed, build_config(parsed, os.environ, constants=constants))
 
 
-def _unheard() -> int:
-    """The exit code where nobody reads on, or nothing more can be written."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter still flushes it, as it ends)
+def _discard_output() -> int:
+    """Return the exit code if no more output can be written. The interpreter flushes stdout at its end."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (closed by the interpreter)
     return 1

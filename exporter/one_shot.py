@@ -16,7 +16,7 @@ from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import LIST_SERVERS
-from exporter.recording_header import header_of
+from exporter.recording import header_of
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML

@@ -1,6 +1,6 @@
-"""The service's unix socket, by which commands like `status` reach it: one request, one answer, as JSON lines.
+"""The service's unix socket for commands such as `status`: one request and one answer, each a line of JSON.
 
-Only root and the service's own user are answered, whatever the modes of the socket and its directory say.
+It serves only root and the service's user, whatever the modes of the socket and its directory are.
 """
 
 import contextlib
@@ -18,11 +18,10 @@ import structlog
 from exporter.accept_failures import AcceptFailures
 from exporter.status_client import NAME, read_line
 
-PATIENCE_SECONDS = 2.0
-"""How long a client may take to send its request, and then to read the next part of the answer."""
+TIMEOUT_SECONDS = 2.0
+"""Time for a client to send its request, and then to read each part of the answer."""
 
-MOST_BYTES = 4096
-"""A request is one short line: a command, and its arguments by name where it takes any."""
+MAX_REQUEST_BYTES = 4096
 
 _CREDENTIALS = struct.Struct("3i")
 
@@ -30,10 +29,10 @@ Commands = Mapping[str, Callable[..., Mapping[str, Any]]]
 
 
 class ServiceSocket:
-    """Answers requests in a thread of its own, one at a time."""
+    """Answers requests in its own thread, one at a time."""
 
     def __init__(self, directory: Path, commands: Commands, failures: AcceptFailures | None = None) -> None:
-        """`commands` has what to do for each command; what it returns is the answer."""
+        """`commands` are functions by the name of the command; each returns the answer."""
         self._failures = failures or AcceptFailures("service_socket")
         self._closing = threading.Event()
         self._path = directory / NAME
@@ -42,7 +41,7 @@ class ServiceSocket:
         self._thread = threading.Thread(target=self._serve, name="service-socket", daemon=True)
 
     def open(self) -> None:
-        """Begin to answer. Where the socket cannot be had, the service goes on without, and says so."""
+        """Start to answer. If the socket cannot be opened, log that, and let the service continue without it."""
         try:
             self._socket = self._listen()
             self._thread.start()
@@ -58,7 +57,7 @@ class ServiceSocket:
                 self._socket = None
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the thread, and remove the socket."""
         if self._socket is None:
             return
         self._closing.set()
@@ -66,23 +65,25 @@ class ServiceSocket:
             self._path.unlink()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(TIMEOUT_SECONDS)
         self._socket.close()
 
     def _listen(self) -> socket.socket:
         self._path.parent.mkdir(mode=0o755, exist_ok=True)
-        if _answers(self._path):
-            raise OSError(0, "another service answers there")
+        with _unix_socket() as other:
+            other.settimeout(TIMEOUT_SECONDS)
+            if other.connect_ex(str(self._path)) == 0:
+                raise OSError(0, "another service answers there")
         self._path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener = _unix_socket()
         try:
-            listening.bind(str(self._path))
+            listener.bind(str(self._path))
             self._path.chmod(0o600)
-            listening.listen(8)
+            listener.listen(8)
         except OSError:
-            listening.close()
+            listener.close()
             raise
-        return listening
+        return listener
 
     def _serve(self) -> None:
         while self._socket is not None and not self._closing.is_set():
@@ -98,42 +99,37 @@ class ServiceSocket:
 
     def _serve_one(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(PATIENCE_SECONDS)
-            _send(connection, json.dumps(self._answer(connection)).encode() + b"\n")
+            connection.settimeout(TIMEOUT_SECONDS)
+            send(connection, json.dumps(self._answer(connection)).encode() + b"\n")
         except OSError:
-            pass  # the client has gone, or does not read
-        except Exception:  # noqa: BLE001 (a defect of ours costs this one answer, not all later ones)
+            pass  # the client has disconnected, or does not read
+        except Exception:  # noqa: BLE001 (a defect in one command must not stop the thread)
             structlog.get_logger().exception("answer_failed")
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
-        if _user(connection) not in (0, os.geteuid()):
-            return {"problem": "only root and the service's own user are answered here"}
+        # SO_PEERCRED (unix(7)): the kernel reports the client's user.
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if user not in (0, os.geteuid()):
+            return {"problem": "this socket serves only root and the service's own user"}
         try:
-            request = json.loads(read_line(connection, MOST_BYTES))
+            request = json.loads(read_line(connection, MAX_REQUEST_BYTES))
             command, arguments = self._commands[request["command"]], dict(request.get("arguments", {}))
         except (ValueError, KeyError, TypeError, RecursionError):
-            return {"problem": f"no such command; there are {', '.join(self._commands)}"}
+            return {"problem": f"unknown command; the commands are: {', '.join(self._commands)}"}
         try:
             return command(**arguments)
-        except Exception as error:  # noqa: BLE001 (a defect of ours must cost this one answer, not all later ones)
+        except Exception as error:  # noqa: BLE001 (a defect in one command must not stop the thread)
             structlog.get_logger().exception("command_raised")
             return {"problem": f"unexpected {type(error).__name__}: {error}"}
 
 
-def _send(connection: socket.socket, answer: bytes) -> None:
-    """Send all of an answer. The timeout holds for each part: sendall() would cut a long answer off on a busy node."""
-    left = memoryview(answer)
-    while left:
-        left = left[connection.send(left) :]
+def _unix_socket() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
 
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(PATIENCE_SECONDS)
-        return connection.connect_ex(str(path)) == 0
-
-
-def _user(connection: socket.socket) -> int:
-    """Who has connected (SO_PEERCRED, unix(7)); the kernel says so, not they."""
-    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
+def send(connection: socket.socket, answer: bytes) -> None:
+    """Send an answer. The timeout applies to each part; `sendall` would apply it to the whole."""
+    rest = memoryview(answer)
+    while rest:
+        rest = rest[connection.send(rest) :]

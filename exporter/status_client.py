@@ -1,4 +1,4 @@
-"""Asks the running service for the node's status, or collects it once."""
+"""The client of the service socket. If no service answers, `status` collects once instead."""
 
 import contextlib
 import json
@@ -14,18 +14,28 @@ from exporter.parse.printable import printable_lines
 from exporter.report.text import Line, Lines, StatusText, short_time
 from exporter.serialization import build
 
+if TYPE_CHECKING:
+    from exporter.model.node import Node
+    from exporter.model.observation import DaemonName
+
 NAME = "service.sock"
 
-LONGEST_ANSWER = 1 << 26
+MAX_ANSWER_BYTES = 1 << 26
 
 SERVICE_SECONDS = 30.0
-"""How long the running service may take to do as it is asked."""
+"""How long the service can take to answer a command."""
+
+COLLECT_SECONDS = 10.0
+"""Shortest interval of collections without a service. Each one adds lines to the log of every daemon."""
+
+Answer = Mapping[str, Any]
+Value = TypeVar("Value")
 
 
-def ask_service(directory: Path, command: str, timeout: float, **arguments: Any) -> Mapping[str, Any] | None:
-    """Give the running service a command: its answer, or None where no service answers.
+def query_service(directory: Path, command: str, timeout: float, **arguments: Any) -> Answer | None:
+    """Send a command to the service, and return its answer, or None if no service runs.
 
-    ServiceError where it refuses, or does not answer within `timeout` seconds.
+    ServiceError if the service refuses, or does not answer within `timeout` seconds.
     """
     path = directory / NAME
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
@@ -33,118 +43,108 @@ def ask_service(directory: Path, command: str, timeout: float, **arguments: Any)
         try:
             connection.connect(str(path))
         except PermissionError as error:
-            raise ServiceError(f"{path}: only root and the service's own user may ask it; try sudo") from error
+            raise ServiceError(f"{path}: only root and the service's own user can connect; try sudo") from error
         except OSError:
             return None
         try:
             request = {"command": command, "arguments": arguments} if arguments else {"command": command}
-            # Whoever is turned away may hear so before all is said.
+            # The service can answer and close the connection before it has read the whole request.
             with contextlib.suppress(BrokenPipeError):
                 connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(read_line(connection, LONGEST_ANSWER))
+            answer = json.loads(read_line(connection, MAX_ANSWER_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise ServiceError(f"{path}: the service does not answer {command}: {error}") from error
     if not isinstance(answer, dict):
-        raise ServiceError(f"{path}: the service's answer to {command} is not understood")
+        raise ServiceError(f"{path}: invalid answer to {command}")
     answer = {key: printable_lines(value) if isinstance(value, str) else value for key, value in answer.items()}
     if "problem" in answer:
         raise ServiceError(f"{path}: {answer['problem']}")
     return answer
 
 
-def read_line(connection: socket.socket, most: int) -> bytes:
-    """Read up to the end of a line, the end of the connection, or `most` bytes."""
-    said = bytearray()
-    while not said.endswith(b"\n") and len(said) < most:
-        more = connection.recv(1 << 16)
-        if not more:
+def read_line(connection: socket.socket, max_bytes: int) -> bytes:
+    """Read until the end of a line or of the connection, or about `max_bytes` bytes."""
+    line = bytearray()
+    while not line.endswith(b"\n") and len(line) < max_bytes:
+        part = connection.recv(1 << 16)
+        if not part:
             break
-        said += more
-    return bytes(said)
-
-
-if TYPE_CHECKING:
-    from exporter.model.node import Node
-    from exporter.model.observation import DaemonName
-
-LOOK_SECONDS = 10.0
-"""Each look asks every daemon some questions, which stand in its log: so soon, and no sooner, there is another."""
-
-Told = TypeVar("Told")
-
-AskService = Callable[..., Mapping[str, Any] | None]
+        line += part
+    return bytes(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """How the node is: for a program (`node`) or for a person (`text`), as whom it is told by knows it."""
+    """The state of the node as an object (`node`) or as text, and where it comes from (`by`)."""
 
     by: str
     exit_code: int
-    node: Mapping[str, Any] | None = None
+    node: Answer | None = None
     text: StatusText | None = None
 
 
 class StatusClient:
-    """Asks as often as it is wanted. Whom the service has told once, it looks no more for: a restart is soon over."""
+    """Gets the state of the node repeatedly, from the service or by collecting.
+
+    After the service has answered once, the client does not collect: a restart of the service is soon over.
+    """
 
     def __init__(
         self,
-        service: AskService | None,
-        look: "Callable[[], Node]",
+        query: Callable[..., Answer | None] | None,
+        collect: "Callable[[], Node]",
         clock: Clock,
         *,
         as_json: bool = False,
         daemon: "DaemonName | None" = None,
     ) -> None:
-        """`service` is what asks it, None: it is not to be asked. One `daemon` alone is told of, or all."""
-        self._service = service
-        self._look = look
+        """`query` queries the service; None: always collect. `daemon` restricts the report to one daemon."""
+        self._query = query
+        self._collect = collect
         self._clock = clock
-        self._asked: Mapping[str, Any] = {"as_json": as_json, "daemon": daemon}
+        self._options: Mapping[str, Any] = {"as_json": as_json, "daemon": daemon}
         self._served = False
-        self._looked: tuple[float, Node] | None = None
+        self._collected: tuple[float, Node] | None = None
 
     def report(self, width: int | None) -> StatusReport:
-        """How the node is, for a terminal of that width; ServiceError where that cannot be told."""
-        told = None if self._service is None else self._service(**self._asked, width=width)
-        if told is not None:
+        """Return the state of the node, for a terminal of that width; ServiceError if it is not available."""
+        answer = None if self._query is None else self._query(**self._options, width=width)
+        if answer is not None:
             self._served = True
-            return _report("the service", told)
+            return _report("the service", answer)
         if self._served:
             raise ServiceError("no service answers")
-        # The service's answer is text already. Only a look needs what makes it, which takes long to import.
+        # Imported only here, because it takes long. The service's answer is text already.
         from exporter.report import status_text
 
-        at, node = self._own_look()
-        told = status_text.status_answer(node, **self._asked, width=width)
-        if "problem" in told:
-            raise ServiceError(told["problem"])
-        return _report(f"a look of its own at {short_time(at, self._clock.now())}", told)
-
-    def _own_look(self) -> "tuple[float, Node]":
         now = self._clock.now()
-        if self._looked is None or now - self._looked[0] >= LOOK_SECONDS:
-            self._looked = now, self._look()
-        return self._looked
+        if self._collected is None or now - self._collected[0] >= COLLECT_SECONDS:
+            self._collected = now, self._collect()
+        at, node = self._collected
+        answer = status_text.status_answer(node, **self._options, width=width)
+        if "problem" in answer:
+            raise ServiceError(answer["problem"])
+        return _report(f"a collection at {short_time(at, self._clock.now())}", answer)
 
 
-def told_lines(told: Mapping[str, Any]) -> Sequence[Line]:
-    """The lines that the service tells of incidents."""
-    return understood(lambda: build(Lines, told["lines"]).lines)
+def incident_lines(answer: Answer) -> Sequence[Line]:
+    """Return the lines of an answer to `incidents`."""
+    return parse_answer(lambda: build(Lines, answer["lines"]).lines)
 
 
-def _report(by: str, told: Mapping[str, Any]) -> StatusReport:
-    if "node" in told:
-        return understood(lambda: StatusReport(by=by, exit_code=int(told["exit_code"]), node=told["node"]))
-    return understood(
-        lambda: StatusReport(by=by, exit_code=int(told["exit_code"]), text=build(StatusText, told["text"]))
-    )
+def _report(by: str, answer: Answer) -> StatusReport:
+    def parse() -> StatusReport:
+        exit_code = int(answer["exit_code"])
+        if "node" in answer:
+            return StatusReport(by=by, exit_code=exit_code, node=answer["node"])
+        return StatusReport(by=by, exit_code=exit_code, text=build(StatusText, answer["text"]))
+
+    return parse_answer(parse)
 
 
-def understood(read: Callable[[], Told]) -> Told:
-    """What is read of an answer; ServiceError where it has another form than this version's."""
+def parse_answer(parse: Callable[[], Value]) -> Value:
+    """Call a function that parses an answer; ServiceError if the answer does not have this version's form."""
     try:
-        return read()
+        return parse()
     except (ValueError, KeyError, TypeError) as error:
-        raise ServiceError("the service tells what is not understood: is it of another version? Restart it") from error
+        raise ServiceError("the service is of another version; restart it") from error

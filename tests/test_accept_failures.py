@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.accept_failures import LOGGED_EVERY, WAIT_SECONDS, AcceptFailures
+from exporter.accept_failures import LOG_EVERY, WAIT_SECONDS, AcceptFailures
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.service_socket import ServiceSocket
-from exporter.status_client import ask_service
+from exporter.status_client import query_service
 from exporter.view import View
 from exporter.web.handler import plain
 from exporter.web.server import WebServer
@@ -61,7 +61,7 @@ def test_service_socket_answers_after_a_failed_accept(
     monkeypatch.setattr(service, "_listen", lambda: FailingSocket(listen(), 1, code))
     service.open()
     try:
-        assert ask_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
+        assert query_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
         assert failures.total == 1
     finally:
         service.close()
@@ -72,8 +72,8 @@ def test_service_socket_answers_after_an_answer_that_is_no_json(tmp_path: Path) 
     service.open()
     try:
         with pytest.raises(Exception, match="does not answer"):
-            ask_service(tmp_path, "broken", PATIENCE_SECONDS)
-        assert ask_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
+            query_service(tmp_path, "broken", PATIENCE_SECONDS)
+        assert query_service(tmp_path, "status", PATIENCE_SECONDS) == {"table": "all well"}
     finally:
         service.close()
 
@@ -113,12 +113,12 @@ def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
 def test_failures_that_persist_are_logged_seldom_and_waited_for() -> None:
     failures, waited = AcceptFailures("web"), list[float]()
     with capture_logs() as logs:
-        for _ in range(2 * LOGGED_EVERY):
+        for _ in range(2 * LOG_EVERY):
             failures.failed(OSError(errno.EMFILE, "Too many open files"), waited.append)
 
-    assert failures.total == 2 * LOGGED_EVERY
+    assert failures.total == 2 * LOG_EVERY
     assert len(logs) == 2
-    assert waited == [WAIT_SECONDS] * 2 * LOGGED_EVERY
+    assert waited == [WAIT_SECONDS] * 2 * LOG_EVERY
 
 
 def test_a_client_that_aborts_is_neither_waited_for_nor_logged() -> None:
@@ -140,7 +140,7 @@ EXHAUSTED = textwrap.dedent(
     import sys, time
     from pathlib import Path
     from resource import RLIMIT_NOFILE, getrlimit, setrlimit
-    from exporter.status_client import ask_service
+    from exporter.status_client import query_service
     from exporter.service_socket import ServiceSocket
 
     def exhaust():
@@ -151,11 +151,11 @@ EXHAUSTED = textwrap.dedent(
     directory = Path(sys.argv[1])
     service = ServiceSocket(directory, {"exhaust": exhaust, "status": lambda: {"table": "all well"}})
     service.open()
-    ask_service(directory, "exhaust", 60)
+    query_service(directory, "exhaust", 60)
     while not service._failures.total:
         time.sleep(0.01)
     setrlimit(RLIMIT_NOFILE, (soft, hard))
-    print(ask_service(directory, "status", 60))
+    print(query_service(directory, "status", 60))
     service.close()
     """
 )

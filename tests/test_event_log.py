@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from exporter.event_log import MOST_RECORDS, PERIOD_SECONDS, EventLog
+from exporter.event_log import MAX_RECORDS, PERIOD_SECONDS, EventLog
 from exporter.model.action import ActionResult
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -40,23 +40,23 @@ def connected(daemon: str, pid: int) -> Event:
 
 
 def test_few_events_have_a_record_each() -> None:
-    records = told([connected("a", pid) for pid in range(MOST_RECORDS)])
+    records = told([connected("a", pid) for pid in range(MAX_RECORDS)])
 
     assert [(each["event"], each["pid"]) for each in records] == [
-        ("client_connected", pid) for pid in range(MOST_RECORDS)
+        ("client_connected", pid) for pid in range(MAX_RECORDS)
     ]
 
 
 def test_many_events_have_a_bounded_number_of_records_and_a_count_of_the_rest() -> None:
     records = told([connected("a", pid) for pid in range(10_000)])
 
-    assert len(records) == MOST_RECORDS + 1
+    assert len(records) == MAX_RECORDS + 1
     assert records[-1] == {
         "event": "records_left_out",
         "log_level": "warning",
         "daemon": "a",
         "name": "client_connected",
-        "count": 10_000 - MOST_RECORDS,
+        "count": 10_000 - MAX_RECORDS,
         "seconds": PERIOD_SECONDS,
     }
 
@@ -65,7 +65,7 @@ def test_a_flood_of_one_daemon_or_event_leaves_out_nothing_of_another() -> None:
     gone = Event(at=1.0, event=EventName.SERVER_EXITED, daemon="a", server=599)
     records = told([*(connected("a", pid) for pid in range(1000)), connected("b", 7), gone])
 
-    assert [(each["event"], each["daemon"]) for each in records[MOST_RECORDS:-1]] == [
+    assert [(each["event"], each["daemon"]) for each in records[MAX_RECORDS:-1]] == [
         ("client_connected", "b"),
         ("server_exited", "a"),
     ]
@@ -82,9 +82,9 @@ def test_no_grave_event_is_left_out() -> None:
         Event(at=1.0, event=EventName.SERVER_STATE, daemon="a", state=ServerState.FAULT),
     ]
 
-    records = told([event for event in grave for _ in range(MOST_RECORDS + 5)])
+    records = told([event for event in grave for _ in range(MAX_RECORDS + 5)])
 
-    assert len(records) == len(grave) * (MOST_RECORDS + 5)
+    assert len(records) == len(grave) * (MAX_RECORDS + 5)
 
 
 def test_after_a_period_there_is_room_again() -> None:
@@ -92,13 +92,13 @@ def test_after_a_period_there_is_room_again() -> None:
     with structlog.testing.capture_logs() as records:
         log = EventLog(clock)
         for _ in range(3):
-            for pid in range(2 * MOST_RECORDS):
+            for pid in range(2 * MAX_RECORDS):
                 log.event(connected("a", pid))
             clock.time += PERIOD_SECONDS
             log.summarize()
 
-    assert [each["event"] for each in records].count("client_connected") == 3 * MOST_RECORDS
-    assert [each["count"] for each in records if each["event"] == "records_left_out"] == [MOST_RECORDS] * 3
+    assert [each["event"] for each in records].count("client_connected") == 3 * MAX_RECORDS
+    assert [each["count"] for each in records if each["event"] == "records_left_out"] == [MAX_RECORDS] * 3
 
 
 def test_what_is_known_of_past_periods_does_not_grow() -> None:
@@ -124,8 +124,8 @@ def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
     assert [(each["event"], each["daemon"], each.get("problem")) for each in records] == [
         ("source_problem", "a", "still_running"),
         ("source_problem", "b", "permission_denied"),
-        ("source_sees_again", "b", None),
-        ("source_sees_again", "a", None),
+        ("source_recovered", "b", None),
+        ("source_recovered", "a", None),
     ]
     assert records[1]["text"] == "server.log cannot be read: Permission denied"
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import main
+from exporter.cli import main, parse_arguments
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
-from exporter.command_line import parse_arguments
 from exporter.config.load import build_config
 from exporter.history import History
 from exporter.model.incident import Incident
@@ -188,7 +187,7 @@ def test_where_no_service_runs_what_one_has_kept_is_told_for_what_it_is(tmp_path
     code, table, warning = ask()
 
     assert (code, ids(table)) == (1, ["new", "old"])
-    assert "what is open may be over by now" in warning
+    assert "an open incident can be over now" in warning
     assert ask("old")[0] == 0
     assert ask("none")[0] == 1
 

@@ -9,7 +9,7 @@ from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.report import status_text
 from exporter.report.text import short_time, text_of
-from exporter.status_client import LOOK_SECONDS, StatusClient, told_lines
+from exporter.status_client import COLLECT_SECONDS, StatusClient, incident_lines
 from tests.builders import AT, DAEMON, daemon_dead, idle, three_clients
 from tests.clocks import HandClock
 
@@ -61,7 +61,7 @@ def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
 def test_where_none_answers_there_is_a_look(around: Around) -> None:
     report = around.inquiry(as_json=True).report(None)
 
-    assert (report.by, report.exit_code, report.text) == (f"a look of its own at {short_time(AT, AT)}", 1, None)
+    assert (report.by, report.exit_code, report.text) == (f"a collection at {short_time(AT, AT)}", 1, None)
     assert report.node is not None
     assert report.node["daemons"][0]["state"] == "absent"
 
@@ -76,18 +76,18 @@ def test_looks_are_not_repeated_too_soon(around: Around) -> None:
     """Each costs lines in every daemon's log."""
     inquiry = around.inquiry()
     for _ in range(3):
-        around.clock.time += LOOK_SECONDS / 4
-        assert inquiry.report(80).by.endswith(short_time(AT + LOOK_SECONDS / 4, AT)), "it is told when it was"
+        around.clock.time += COLLECT_SECONDS / 4
+        assert inquiry.report(80).by.endswith(short_time(AT + COLLECT_SECONDS / 4, AT)), "it is told when it was"
     assert around.looks == 1
 
-    around.clock.time += LOOK_SECONDS
+    around.clock.time += COLLECT_SECONDS
     inquiry.report(80)
     assert around.looks == 2
 
 
 def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
     inquiry = around.inquiry()
-    assert inquiry.report(80).by.startswith("a look of its own")
+    assert inquiry.report(80).by.startswith("a collection")
 
     around.answer = status_text.status_answer(idle())
     assert inquiry.report(80).by == "the service"
@@ -131,6 +131,6 @@ def test_what_another_version_tells_is_said_to_be_that(around: Around, answer: M
 
 
 def test_lines_of_incidents_are_read_alike() -> None:
-    assert text_of(told_lines({"lines": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
+    assert text_of(incident_lines({"lines": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
     with pytest.raises(ServiceError, match="another version"):
-        told_lines({"text": "No incidents.\n"})
+        incident_lines({"text": "No incidents.\n"})

@@ -116,7 +116,7 @@ HOMES = {
     "ssl": ("web/tls.py",),
     "yaml": ("web/config_section.py",),
     "bcrypt": ("web/auth.py",),
-    "argparse": ("config/", "commands/", "cli.py", "command_line.py"),
+    "argparse": ("config/", "commands/", "cli.py"),
     "exporter.cli": ("__main__.py",),
     "exporter.terminal": ("terminal.py", "commands/"),
     "exporter.page": ("page/", "web/pages.py"),

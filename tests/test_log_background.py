@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from exporter import log
-from exporter.log import MOST_WAITING, BackgroundStream
+from exporter.log import MAX_PENDING, BackgroundStream
 from tests import program
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.ports import free_address
@@ -74,7 +74,7 @@ def test_a_reader_that_blocks_costs_records_and_no_time(pipe: Pipe, stream: Back
     logger = structlog.get_logger()
     for number in range(3):
         logger.info("early", number=number)
-    logger.info("large", text="x" * MOST_WAITING)
+    logger.info("large", text="x" * MAX_PENDING)
     for number in range(3):
         logger.info("late", number=number)
     assert stream.dropped == 1

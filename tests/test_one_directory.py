@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import main
+from exporter.cli import main, parse_arguments
 from exporter.clock import SystemClock
 from exporter.collectors.pid_files import PidFiles
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Processes
-from exporter.command_line import parse_arguments
 from exporter.config.load import build_config
 from exporter.config.reload import Reloader
 from exporter.errors import ConfigError

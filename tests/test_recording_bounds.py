@@ -10,7 +10,7 @@ import pytest
 from exporter.cli import main
 from exporter.collectors.child import MOST_BYTES
 from exporter.errors import RecordingError
-from exporter.recording import LONGEST_LINE, Recording
+from exporter.recording import MAX_LINE, Recording
 
 HEADER = '{"recording": 1}\n'
 
@@ -27,7 +27,7 @@ class Endless(io.RawIOBase):
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         """Fill the buffer."""
-        assert self.given < 2 * LONGEST_LINE, "read far beyond the longest line"
+        assert self.given < 2 * MAX_LINE, "read far beyond the longest line"
         text = HEADER.encode() if not self.given else b"x" * len(buffer)
         buffer[: len(text)] = text
         self.given += len(text)
@@ -36,19 +36,19 @@ class Endless(io.RawIOBase):
 
 def test_a_line_without_an_end_is_refused_at_the_bound() -> None:
     recording = Recording(io.TextIOWrapper(io.BufferedReader(Endless())))
-    with pytest.raises(RecordingError, match=f"line 2 is longer than {LONGEST_LINE} characters.*remove the line"):
+    with pytest.raises(RecordingError, match=f"line 2 is longer than {MAX_LINE} characters.*remove the line"):
         list(recording.observations())
 
 
 def test_a_first_line_without_an_end_is_refused_at_the_bound() -> None:
-    text = "x" * (LONGEST_LINE + 1)
-    with pytest.raises(RecordingError, match=f"line 1 is longer than {LONGEST_LINE} characters"):
+    text = "x" * (MAX_LINE + 1)
+    with pytest.raises(RecordingError, match=f"line 1 is longer than {MAX_LINE} characters"):
         Recording(io.StringIO(text))
 
 
 def test_the_longest_reply_of_a_daemon_can_be_read() -> None:
     """Each byte that is no text becomes six characters."""
-    assert LONGEST_LINE > 2 * 6 * MOST_BYTES
+    assert MAX_LINE > 2 * 6 * MOST_BYTES
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -59,7 +59,7 @@ def test_replay_reports_a_long_line_with_file_and_number(
     with (gzip.open if packed else open)(path, "wt") as file:
         file.write(HEADER)
         for _ in range(5):
-            file.write(" " * (LONGEST_LINE // 4))
+            file.write(" " * (MAX_LINE // 4))
 
     assert main(["replay", "--events", str(path)]) == 1
 

@@ -350,8 +350,8 @@ class TestRefusals:
                 2,
                 "'pid' is missing",
             ),
-            ('{"recording": 3}\n', 1, "says format 3; this version reads formats 1 to 2: read the file"),
-            ('{"recording": "one"}\n', 1, "says format 'one'"),
+            ('{"recording": 3}\n', 1, "has format 3; this version reads formats 1 to 2: read the file"),
+            ('{"recording": "one"}\n', 1, "has format 'one'"),
             ('{"recording": 1, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
         ],
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.runner import ActionRunner, Tools
+from exporter.cli import parse_arguments
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
-from exporter.command_line import parse_arguments
 from exporter.config.load import build_config
 from exporter.config.settings import Config, DaemonConfig
 from exporter.model.action import Action, ActionKind, ActionReason
@@ -48,7 +48,7 @@ def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
 def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
-    assert "sheet" in service.status()
+    assert "text" in service.status()
 
     clock.time += HEALTHY_SECONDS
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from exporter.errors import ServiceError
-from exporter.service_socket import Commands, ServiceSocket, _send
-from exporter.status_client import NAME, ask_service
+from exporter.service_socket import Commands, ServiceSocket, send
+from exporter.status_client import NAME, query_service
 from tests.eventually import PATIENCE_SECONDS
 
 PATIENCE = PATIENCE_SECONDS
@@ -46,17 +46,17 @@ def say(directory: Path, words: bytes) -> bytes:
 
 
 def test_a_command_is_answered(directory: Path) -> None:
-    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_a_command_may_have_arguments(directory: Path) -> None:
-    assert ask_service(directory, "repeat", PATIENCE, word="well", times=2) == {"message": "wellwell"}
+    assert query_service(directory, "repeat", PATIENCE, word="well", times=2) == {"message": "wellwell"}
     assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
 
 
 def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path) -> None:
     """It may have less rights than who asks it."""
-    said = ask_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
+    said = query_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
     assert said == {"message": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
 
 
@@ -64,11 +64,11 @@ def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest
     """It is told, and nothing breaks."""
     monkeypatch.setattr("exporter.status_client.read_line", lambda *_: b"[" * 1_000_000)
     with pytest.raises(ServiceError):
-        ask_service(directory, "status", PATIENCE)
+        query_service(directory, "status", PATIENCE)
 
 
 def test_no_service_no_answer(tmp_path: Path) -> None:
-    assert ask_service(tmp_path, "status", PATIENCE) is None
+    assert query_service(tmp_path, "status", PATIENCE) is None
 
 
 def test_a_service_that_was_killed_leaves_a_socket_that_does_not_answer_and_does_not_hinder_the_next(
@@ -76,11 +76,11 @@ def test_a_service_that_was_killed_leaves_a_socket_that_does_not_answer_and_does
 ) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / NAME))
-    assert ask_service(tmp_path, "status", PATIENCE) is None
+    assert query_service(tmp_path, "status", PATIENCE) is None
 
     service = ServiceSocket(tmp_path, {"status": dict})
     service.open()
-    assert ask_service(tmp_path, "status", PATIENCE) == {}
+    assert query_service(tmp_path, "status", PATIENCE) == {}
     service.close()
 
 
@@ -88,7 +88,7 @@ def test_a_second_service_leaves_the_first_its_socket(directory: Path) -> None:
     second = ServiceSocket(directory, {"status": lambda: {"table": "another"}})
     second.open()
     second.close()
-    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_the_socket_is_for_its_owner_alone_and_goes_with_the_service(tmp_path: Path) -> None:
@@ -114,20 +114,20 @@ def test_a_directory_that_cannot_be_made_costs_the_socket_and_nothing_else(tmp_p
     ],
 )
 def test_what_is_no_command_is_told_which_there_are(directory: Path, words: bytes) -> None:
-    assert json.loads(say(directory, words)) == {"problem": "no such command; there are status, break, repeat"}
-    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+    assert json.loads(say(directory, words)) == {"problem": "unknown command; the commands are: status, break, repeat"}
+    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_a_command_that_fails_says_so_and_the_next_is_answered(directory: Path) -> None:
     with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
-        ask_service(directory, "break", PATIENCE)
-    assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+        query_service(directory, "break", PATIENCE)
+    assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 def test_somebody_who_says_nothing_holds_others_up_for_a_moment_only(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(directory / NAME))
-        assert ask_service(directory, "status", PATIENCE) == {"table": "all well"}
+        assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be somebody else")
@@ -150,7 +150,7 @@ class SlowReader(socket.socket):
 
 def test_a_long_answer_reaches_a_client_that_reads_slowly() -> None:
     with SlowReader() as reader:
-        _send(reader, b"x" * 1000)
+        send(reader, b"x" * 1000)
         assert reader.taken == b"x" * 1000
 
 
@@ -164,7 +164,7 @@ def test_another_user_is_turned_away_though_the_socket_were_open_to_all(director
     if child == 0:
         os.setuid(65534)
         try:
-            ask_service(directory, "status", PATIENCE)
+            query_service(directory, "status", PATIENCE)
         except ServiceError as error:
             os.write(writing, str(error).encode())
         os._exit(0)

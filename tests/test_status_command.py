@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from exporter.cli import parse_arguments
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
-from exporter.command_line import parse_arguments
 from exporter.config.load import build_config
 from exporter.model.node import Node
 from exporter.report import status_text

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from exporter.command_line import PROGRAM
 from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.options import COLLECTING, CONFIGURED, OPTIONS, Option
 from exporter.config.reference import default_text
@@ -97,7 +96,7 @@ def _add_flag(group: "Group", option: Option, default: str) -> None:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, example="serve --web.listen-address=127.0.0.1:10677 --log.level=debug")
+    _describe(parser, example="--web.listen-address=127.0.0.1:10677 --log.level=debug")
     parser.add_argument(
         "--config.check",
         dest="config_check",
@@ -112,7 +111,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 if a daemon is not up or not healthy, a server is in FAULT, a GPU needs a reset, a limit has"
         " drifted, or something cannot be collected; else 0. Waiting clients, full servers and processes that bypass"
         " MPS do not change it.",
-        example="status --watch",
+        example="--watch",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON; with --watch, one object per line.")
     parser.add_argument("--brief", action="store_true", help="Print an overview and the problems only.")
@@ -138,7 +137,7 @@ def _add_incidents(parser: argparse.ArgumentParser) -> None:
         parser,
         "Exit code 1 if a shown incident is open, or incidents cannot be read; else 0.",
         operands="[ID]",
-        example="incidents --open",
+        example="--open",
     )
     parser.add_argument("id", metavar="ID", nargs="?", help="Show one incident in detail.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
@@ -165,7 +164,7 @@ def _add_color(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_record(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, operands="FILE", example="record --for 10m night.jsonl.gz")
+    _describe(parser, operands="FILE", example="--for 10m night.jsonl.gz")
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -175,7 +174,7 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, operands="{--events|--metrics} FILE", example="replay --events --watchdog act night.jsonl.gz")
+    _describe(parser, operands="{--events|--metrics} FILE", example="--events --watchdog act night.jsonl.gz")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--events", action="store_true", help="Print one JSON object for each event.")
     what.add_argument("--metrics", action="store_true", help="Print the metrics at the end of the recording.")
@@ -198,7 +197,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
     _describe(
         parser,
         "Exit code 0 for advice at most, 1 for a warning, 2 for an error. It changes nothing.",
-        example="doctor --verbose",
+        example="--verbose",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     parser.add_argument("--verbose", action="store_true", help="List the checks that passed too.")
@@ -208,7 +207,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     # The simulation takes long to import, and only this command needs it.
     from exporter.demo.failures import FAILURES
 
-    _describe(parser, example="demo --at 30s:daemon-restarts")
+    _describe(parser, example="--at 30s:daemon-restarts")
     parser.add_argument("--seed", type=int, default=1, help="Seed of the scenario. (default: 1)")
     parser.add_argument(
         "--at",
@@ -224,11 +223,11 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_pause(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, example="pause")
+    _describe(parser)
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, operands="[DAEMON]", example="resume /tmp/nvidia-mps")
+    _describe(parser, operands="[DAEMON]", example=DEFAULT_PIPE_DIRECTORY)
     parser.add_argument(
         "daemon",
         metavar="DAEMON",
@@ -237,11 +236,11 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _describe(parser: argparse.ArgumentParser, more: str = "", *, operands: str = "", example: str) -> None:
+def _describe(parser: argparse.ArgumentParser, more: str = "", *, operands: str = "", example: str = "") -> None:
     """Complete the texts of a command's help; in its usage, `operands` follow the options."""
     parser.description = f"{parser.description} {more}"
     parser.usage = f"%(prog)s [OPTION ...] {operands}".rstrip()
-    parser.epilog = f"Example: {PROGRAM} {example}"
+    parser.epilog = f"Example: {parser.prog} {example}".rstrip()
 
 
 def _count(text: str) -> int:

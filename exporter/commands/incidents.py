@@ -1,9 +1,8 @@
-"""`incidents`: the last faults, or all of one."""
+"""`incidents`: the last faults, or the details of one."""
 
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,45 +10,46 @@ from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import HistoryError, ServiceError
 from exporter.report.incident_filter import IncidentFilter
-from exporter.status_client import SERVICE_SECONDS, ask_service, told_lines, understood
+from exporter.status_client import SERVICE_SECONDS, Answer, incident_lines, parse_answer, query_service
 from exporter.terminal import Terminal
 
 
-def show_incidents(arguments: Namespace, config: Config) -> int:
-    """List the last faults, or tell all of one: as the running service knows them, or as it kept them."""
+def incidents(arguments: Namespace, config: Config) -> int:
+    """List the last faults or show one, from the service or else from its state file."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    wanted = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
-    shape = {"as_json": arguments.json, "width": terminal.width}
-    told = ask_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **shape, **asdict(wanted))
-    if told is None:
-        told = _kept_incidents(config, wanted, **shape)
+    selected = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
+    form = {"as_json": arguments.json, "width": terminal.width}
+    answer = query_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **form, **asdict(selected))
+    if answer is None:
+        answer = _stored_incidents(config, selected, **form)
         print(
-            "no service runs: this is what one has kept; what is open may be over by now, and a PID be somebody else's",
+            "no service runs, so these incidents are from its state file: an open incident can be over now,"
+            " and a PID can be that of another process",
             file=sys.stderr,
         )
-    exit_code = understood(lambda: int(told["exit_code"]))
+    exit_code = parse_answer(lambda: int(answer["exit_code"]))
     if arguments.json:
-        terminal.show_text(understood(lambda: str(told["text"])))
+        terminal.show_text(parse_answer(lambda: str(answer["text"])))
     else:
-        terminal.show(told_lines(told))
+        terminal.show(incident_lines(answer))
     return exit_code
 
 
-def _kept_incidents(config: Config, wanted: IncidentFilter, **shape: Any) -> Mapping[str, Any]:
-    """Read the history that a service kept. Only this needs the store and the model, which take long to import."""
+def _stored_incidents(config: Config, selected: IncidentFilter, **form: Any) -> Answer:
+    """Read the incidents from the state file. The imports of the store and the model take long."""
     from exporter import log
     from exporter.report import objects
     from exporter.store.archive import read_history
 
     log.configure(config.log_level, config.log_format, sys.stderr)
     try:
-        kept, _ = read_history(config.state_directory)
+        stored, _ = read_history(config.state_directory)
     except HistoryError as error:
         raise ServiceError(
-            f"no service answers in {config.runtime_directory}, and nothing that one has kept can be read: {error}"
+            f"no service answers in {config.runtime_directory}, and its state file cannot be read: {error}"
         ) from error
     now = SystemClock().now()
-    told = objects.incidents_answer(kept, wanted, **shape, now=now, address_of=lambda _: None, watched=False)
-    if "problem" in told:
-        raise ServiceError(told["problem"])
-    return told
+    answer = objects.incidents_answer(stored, selected, **form, now=now, address_of=lambda _: None, watched=False)
+    if "problem" in answer:
+        raise ServiceError(answer["problem"])
+    return answer

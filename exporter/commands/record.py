@@ -1,4 +1,4 @@
-"""`record`: what is observation is written down."""
+"""`record`: write observations to a file."""
 
 import contextlib
 import sys
@@ -6,26 +6,28 @@ from argparse import Namespace
 
 from exporter import log
 from exporter.app import Assembly
-from exporter.clock import SystemClock
-from exporter.collectors.thread import Inbox
+from exporter.clock import Clock, SystemClock
+from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.thread import Inbox, collect_each
 from exporter.config.settings import Config
 from exporter.config.values import DURATION
 from exporter.loop import Loop
-from exporter.recording import opened, write_header, write_observation
-from exporter.recording_header import header_with_gpus
+from exporter.model.observation import GpuReading
+from exporter.recording import Header, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.service import handle_signals
+from exporter.state.gpus import NVML
 
 
 def record(arguments: Namespace, config: Config) -> int:
-    """Write down what is observation, until interrupted."""
+    """Write observations until interrupted, or for the given duration."""
     log.configure(config.log_level, config.log_format, sys.stderr)
     clock = SystemClock()
     inbox: Inbox = Inbox()
     seconds = None if arguments.duration is None else DURATION.of_text("--for", arguments.duration)
-    ends = None if seconds is None else clock.monotonic() + seconds
-    header = header_with_gpus(config, clock)
+    end = None if seconds is None else clock.monotonic() + seconds
+    header = _header(config, clock)
     with (
-        opened(arguments.file, "w") as file,
+        open_recording(arguments.file, "w") as file,
         handle_signals(lambda: inbox.put(())) as signals,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
@@ -39,5 +41,17 @@ def record(arguments: Namespace, config: Config) -> int:
             publish=lambda _node: file.flush(),
             record=lambda observation: write_observation(file, observation),
         )
-        loop.run(lambda: not signals.stop.is_set() and (ends is None or clock.monotonic() < ends))
+        loop.run(lambda: not signals.stop.is_set() and (end is None or clock.monotonic() < end))
     return 0
+
+
+def _header(config: Config, clock: Clock) -> Header:
+    """Return the header, with the GPUs and the driver if NVML returns them before the deadline."""
+    with contextlib.closing(Nvml(clock)) as nvml:
+        reading = collect_each(config.constants.collect_deadline, {NVML: nvml.collect})[NVML]
+        gpus = tuple(
+            RecordedGpu(index=each.index, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
+            for each in reading.observations
+            if isinstance(each, GpuReading) and each.index is not None
+        )
+        return header_of(config, gpus, nvml.driver_version() if gpus else None)

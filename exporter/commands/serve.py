@@ -1,4 +1,4 @@
-"""`serve`: this node is watched, and told of until the end."""
+"""`serve`: serve the metrics of this node."""
 
 import contextlib
 import faulthandler
@@ -20,7 +20,7 @@ from exporter.config.settings import Config
 from exporter.errors import ConfigError
 from exporter.history import History
 from exporter.model.usage import AttributionState
-from exporter.recording_header import header_of
+from exporter.recording import header_of
 from exporter.service import Service
 from exporter.store.archive import StateFile
 from exporter.store.writer import Writer
@@ -29,11 +29,11 @@ from exporter.watchdog.verification import taken_up
 from exporter.web.web_config import WebSecurity
 
 STDERR = 2
-"""As a descriptor: what has crashed may not be able to use a file object."""
+"""A descriptor, because a file object can be unusable after a crash."""
 
 
 def serve(arguments: Namespace, config: Config) -> int:
-    """Watch this node and serve its metrics; or say how it would."""
+    """Serve until a signal, or check the configuration and print it."""
     if arguments.config_check:
         if config.web_config_file is not None:
             WebSecurity.load(config.web_config_file)
@@ -49,7 +49,7 @@ def serve(arguments: Namespace, config: Config) -> int:
 
 def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -> int:
     log.configure(config.log_level, config.log_format, sys.stderr)
-    # systemd ends a service that hangs by SIGABRT: then each thread says what it was at.
+    # systemd ends a hung service with SIGABRT. faulthandler then writes the stack of each thread.
     faulthandler.enable(STDERR)
     clock = SystemClock()
     inbox: Inbox = Inbox()
@@ -58,16 +58,13 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     writer = Writer(StateFile(config.state_directory, config.constants.retention, clock), clock)
     runner = assembly.action_runner()
     locks = ActLocks((config.constants.lock_directory, config.runtime_directory))
-    # The locks are released last: what is under way for a daemon ends before.
-    held = (locks, assembly, writer, runner)
+    # Closed in reverse order: the locks are released after the last action has ended.
     with contextlib.ExitStack() as closing:
-        for each in held:
+        for each in (locks, assembly, writer, runner):
             closing.callback(each.close)
         remembered = writer.open()
-        node = replace(
-            header_of(config).node(),
-            attribution=AttributionState(equal=config.attribution.equal_parts),
-        )
+        attribution = AttributionState(equal=config.attribution.equal_parts)
+        node = replace(header_of(config).node(), attribution=attribution)
         node = taken_up(remembered.into(node), clock.now())
         Service(
             config,

@@ -1,4 +1,4 @@
-"""`status`: how the node is, once, or again and again."""
+"""`status`: the state of the node, once or repeatedly."""
 
 import json
 import os
@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING
 
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
-from exporter.status_client import SERVICE_SECONDS, StatusClient, ask_service
+from exporter.status_client import SERVICE_SECONDS, StatusClient, query_service
 from exporter.terminal import Terminal, bare, whole
 
 if TYPE_CHECKING:
     from exporter.model.node import Node
 
 
-def show_status(arguments: Namespace, config: Config) -> int:
-    """Say how the node is: as the running service knows it, or else by one look; once, or again and again."""
+def status(arguments: Namespace, config: Config) -> int:
+    """Show the state of the node, from the service or else by collecting, once or repeatedly."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    inquiry = StatusClient(
-        None
-        if arguments.look or arguments.pipe_directory
-        else partial(ask_service, config.runtime_directory, "status", SERVICE_SECONDS),
-        partial(_look, config),
+    query = partial(query_service, config.runtime_directory, "status", SERVICE_SECONDS)
+    client = StatusClient(
+        None if arguments.look or arguments.pipe_directory else query,
+        partial(_collect, config),
         SystemClock(),
         as_json=arguments.json,
         daemon=arguments.daemon,
@@ -32,14 +31,14 @@ def show_status(arguments: Namespace, config: Config) -> int:
         from exporter.terminal import Watching
 
         return Watching(
-            inquiry.report,
+            client.report,
             terminal,
             SystemClock(),
             seconds=arguments.watch,
             as_json=arguments.json,
             brief=arguments.brief,
         ).run()
-    report = inquiry.report(terminal.width)
+    report = client.report(terminal.width)
     if report.text is None:
         terminal.show_text(json.dumps(report.node, indent=2) + "\n")
     elif arguments.brief:
@@ -49,8 +48,8 @@ def show_status(arguments: Namespace, config: Config) -> int:
     return report.exit_code
 
 
-def _look(config: Config) -> "Node":
-    """Look at the node directly. Only this needs the sources and the core, which take long to import."""
+def _collect(config: Config) -> "Node":
+    """Collect once. The imports of the collectors and the reducer take long."""
     from exporter import log
     from exporter.one_shot import collect_once
 

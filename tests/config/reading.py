@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from exporter.command_line import parse_arguments
+from exporter.cli import parse_arguments
 from exporter.config.load import Document, build_config, parse_document
 from exporter.config.settings import Config
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.command_line import parse_arguments
+from exporter.cli import parse_arguments
 from exporter.config.load import nearest_config
 from exporter.errors import ConfigError
 from tests.config.reading import written

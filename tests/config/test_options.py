@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.command_line import parse_arguments
+from exporter.cli import parse_arguments
 from exporter.config.load import build_config
 from exporter.config.options import DAEMON_KEYS, DEFAULTS, OPTIONS, Option
 from exporter.config.reference import default_text, toml

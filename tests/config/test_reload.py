@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from exporter.command_line import parse_arguments
+from exporter.cli import parse_arguments
 from exporter.config.load import build_config
 from exporter.config.reload import Reloader
 from exporter.metrics.catalogue import NodeCollector

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from exporter.model.usage import Split
-from exporter.recording import Recording, opened
+from exporter.recording import Recording, open_recording
 from exporter.state.reducer import reduce
 
 from .mix_truth import ALONE, PROFILER, MixTruth, read_truth
@@ -31,7 +31,7 @@ def replayed(recording: Path) -> tuple[list[Split], int]:
     """Every window of the one GPU, as the program finds them while it runs; and how many SMs it takes that to have."""
     windows: dict[float, Split] = {}
     sms = 0
-    with opened(str(recording), "r") as file:
+    with open_recording(str(recording), "r") as file:
         read = Recording(file)
         node = read.header.node()
         for seen in read.observations():
