@@ -2,11 +2,11 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from exporter.incidents import root_cause
-from exporter.incidents.details import gathered, opened
-from exporter.incidents.fault_log import is_same
+from exporter.incidents.details import add_details, new_incident
+from exporter.incidents.fault_log import is_same_block
+from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
@@ -18,117 +18,285 @@ from exporter.parse.log_line import seconds_between
 from exporter.state import processes
 from exporter.state.xids import CLAIM_SECONDS
 
+REPORT_SECONDS = 0.5
+"""How long the report of a fault waits until the log shows its clients and GPUs."""
+
 BLOCKING_SECONDS = 1.0
-"""Those who exit when they get the error are gone within this time, so that whoever is still there holds it up."""
+"""An affected client that is still connected after this time delays recovery: others exit when they get the error."""
+
+SETTLED_SECONDS = CLAIM_SECONDS
+"""Evidence is accepted for this time: no Xid joins an incident after it."""
 
 STUCK_SECONDS = 10.0
-"""A server recovers some 30 ms after its last victim has gone, or never: where a client with contexts on two GPUs had
-joined them, it lost one of the victims in 3 of 4 trials, and stayed in FAULT for good (measured, R580)."""
+"""A server recovers about 30 ms after its last affected client has disconnected, or never: after a client with contexts
+on two GPUs had joined, it stayed in FAULT in 3 of 4 trials (measured, R580)."""
 
-AGREEING_SECONDS = 2.0
-"""Two clocks that tell of the same time differ by no more: the log is read a moment after it is written."""
+CLOCK_TOLERANCE_SECONDS = 2.0
+"""The log's and the exporter's measurement of one duration differ by at most this. Logs are read late."""
 
+DAEMON_LOST_SECONDS = 300.0
+"""How long the daemon of an open incident may be unknown."""
 
-def held_up(node: Node, incident: Incident) -> Incident:
-    """Who of the affected has let go, and who has not."""
-    daemon = node.daemons.get(incident.daemon)
-    if daemon is None or not incident.open or not _clients_known(daemon, incident):
-        return incident
-    gone = tuple(
-        pid for pid in incident.affected if pid in incident.disconnected or not _is_here(daemon, incident, pid)
-    )
-    blocking = {
-        pid: replace(stay, until=node.at) if stay.until is None and pid in gone else stay
-        for pid, stay in incident.blocking.items()
-    }
-    if node.at - incident.detected_at >= BLOCKING_SECONDS:
-        staying = (pid for pid in incident.affected if pid not in gone and pid not in blocking)
-        blocking.update((pid, RecoveryDelay(since=incident.detected_at)) for pid in staying)
-    incident = replace(incident, disconnected=gone, blocking=blocking)
-    return replace(incident, stuck=is_let_go(incident) and node.at - _let_go_at(incident) >= STUCK_SECONDS)
+REMEMBERED_SECONDS = 3600.0
+MAX_ENDED = 64
+"""How long, and how many, ended incidents are remembered."""
+
+MAX_OPEN = 64
+MAX_REFUSALS = 256
+
+LIKELY = 0.5
+"""The least confidence at which a workload's account counts the suspicion."""
+
+Tracked = tuple[Node, tuple[Event, ...]]
 
 
-def is_let_go(incident: Incident) -> bool:
-    """Whether all of the affected have let go, and the server ought to recover at once."""
+def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Tracked:
+    """Update all incidents with the changes between two nodes. With `force`, wait for no more evidence."""
+    new_events = tuple(events)
+    node = _find_faults(before, _follow_renamed_daemons(before, node))
+    reported: list[Event] = []
+    for incident in [each for each in node.incidents.values() if not each.end_reported]:
+        changed = force or _may_have_changed(before, node, incident)
+        if changed or new_events:
+            node, more = _update(before, node, incident, new_events, changed=changed, force=force)
+            reported.extend(more)
+    unchanged = node.incidents is before.incidents and node.at == before.at
+    return (node if unchanged else _prune(node)), tuple(reported)
+
+
+def report_open(node: Node) -> tuple[Event, ...]:
+    """Return an event for each incident that is open at the end of a recording."""
+    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
+
+
+def all_disconnected(incident: Incident) -> bool:
+    """Return whether all affected clients have disconnected, so that the server should recover at once."""
     return incident.open and bool(incident.affected) and len(incident.disconnected) == len(incident.affected)
 
 
-def _let_go_at(incident: Incident) -> float:
-    return max((stay.until or 0.0 for stay in incident.blocking.values()), default=incident.detected_at)
-
-
-def _clients_known(daemon: Daemon, incident: Incident) -> bool:
-    """Of a server that is met again after a restart, it is not known at first who its clients are."""
-    told = asked_for_clients(daemon, incident)
-    return told or any(client.server == incident.server for client in daemon.clients.values())
-
-
-def asked_for_clients(daemon: Daemon, incident: Incident) -> bool:
-    """Whether the daemon was lately asked who the server's clients are."""
+def were_clients_queried(daemon: Daemon, incident: Incident) -> bool:
+    """Return whether the daemon was recently queried for the server's clients."""
     return f"{LIST_CLIENTS} {incident.server}" in daemon.commands.asked_at
 
 
-def _is_here(daemon: Daemon, incident: Incident, pid: int) -> bool:
-    client = daemon.clients.get(pid)
-    return client is not None and client.server == incident.server and pid not in daemon.connections.disconnects
+# -- new incidents -------------------------------------------------------------------------------------------------
 
 
-def ended(node: Node, incident: Incident, ending: IncidentEnd) -> Incident:
-    """It is over: nobody holds up anything any more."""
+def _follow_renamed_daemons(before: Node, node: Node) -> Node:
+    """Assign incidents to the daemons that have their servers: a daemon may have another name after a restart."""
+    if node.daemons is before.daemons:
+        return node
+    for each in [each for each in node.incidents.values() if not each.end_reported and each.daemon not in node.daemons]:
+        name = next((name for name, daemon in node.daemons.items() if each.server in daemon.servers), None)
+        if name is not None and not _is_another_server(node, each):
+            node = _with_incident(node, replace(each, daemon=name))
+    return node
+
+
+def _is_another_server(node: Node, incident: Incident) -> bool:
+    """Return whether another process is known to have the server's PID now."""
+    process, ticks = node.processes.get(incident.server), incident.server_start_ticks
+    return process is not None and ticks is not None and process.start_ticks != ticks
+
+
+def _find_faults(before: Node, node: Node) -> Node:
+    for name, daemon in node.daemons.items():
+        known = before.daemons.get(name)
+        if known is None or daemon.servers is not known.servers:
+            for server in daemon.servers.values():
+                if server.state is ServerState.FAULT:
+                    node = _find_fault(node, node.daemons[name], server)
+    return node
+
+
+def _find_fault(node: Node, daemon: Daemon, server: Server) -> Node:
+    """Open an incident for a server in FAULT, unless it has one.
+
+    The daemon may report FAULT, and even the recovery, before the block is read. A block from before the server was in
+    FAULT is of an earlier fault.
+    """
+    block = server.fault_block
+    if block is not None and not (block.confirmed and block.at >= (server.state_since or 0.0)):
+        block = None
+    of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
+    open_ones = [each for each in of_server if each.open]
+    known = [(each.detected_at, each.block_timestamp) for each in of_server if each.block_timestamp is not None]
+    if block is None or any(is_same_block(block, at, timestamp) for at, timestamp in known):
+        return node if open_ones else _open(node, daemon, replace(server, fault_block=None))
+    without_block = next((each for each in of_server if each.block_timestamp is None and not each.end_reported), None)
+    if without_block is not None:
+        return _with_incident(node, replace(without_block, block_timestamp=block.stamp, ending=None, ended_at=None))
+    # A second block while the server is in FAULT is another fault only if it affects other clients, on other GPUs.
+    affected = {pid for each in open_ones for pid in each.affected}
+    if not open_ones or (block.sticky_error and affected.isdisjoint(block.sticky_error)):
+        return _open(node, daemon, server)
+    return node
+
+
+def _open(node: Node, daemon: Daemon, server: Server) -> Node:
+    """Open an incident. Beyond `MAX_OPEN`, each daemon has one, so that none hides the faults of another."""
+    daemons = [each.daemon for each in node.incidents.values() if each.open]
+    if len(daemons) >= MAX_OPEN and daemon.name in daemons:
+        return node
+    incident = new_incident(node, daemon, server)
+    totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
+    daemon = replace(daemon, totals=totals, connections=replace(daemon.connections, last_fault_at=incident.detected_at))
+    return _with_incident(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
+
+
+# -- updates -------------------------------------------------------------------------------------------------------
+
+
+def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
+    """Return whether an incident needs an update: a time has passed, or a value that it depends on has changed."""
+    if before.incidents.get(incident.id) is not incident or before.xids.recent is not node.xids.recent:
+        return True
+    old_age, age = before.at - incident.detected_at, node.at - incident.detected_at
+    if any(old_age < limit <= age for limit in (REPORT_SECONDS, BLOCKING_SECONDS, SETTLED_SECONDS)):
+        return True
+    if before.deaths is not node.deaths or (all_disconnected(incident) and not incident.stuck):
+        return True
+    if before.work is not node.work and not incident.settled:
+        return True
+    old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
+    if old is None or new is None:
+        return True
+    return any(was is not now for was, now in zip(_inputs(old, incident), _inputs(new, incident), strict=True))
+
+
+def _inputs(daemon: Daemon, incident: Incident) -> tuple[object, ...]:
+    """Return the values of a daemon that an incident depends on."""
+    server = daemon.servers.get(incident.server)
+    return (
+        server is None,
+        None if server is None else server.state,
+        None if server is None else server.fault_block,
+        daemon.clients,
+        daemon.connections.disconnects,
+        daemon.state,
+        daemon.connections.listed_at is None,
+        were_clients_queried(daemon, incident),
+    )
+
+
+def _update(
+    before: Node, node: Node, incident: Incident, events: tuple[Event, ...], *, changed: bool, force: bool
+) -> Tracked:
+    """Update one incident and report the changes. Unless an input has `changed`, only refusals are new."""
+    was = incident
+    incident = _add_refusals(incident, events)
+    if changed:
+        incident = rank_suspects(add_details(before, node, incident))
+        incident = _end_if_over(node, _update_blocking(node, incident))
+    settled = incident.settled or force or node.at - incident.detected_at >= SETTLED_SECONDS
+    # Inferred clients may still be replaced by those in the log.
+    certain = len(incident.affected) if incident.affected_confirmed or settled else 0
+    incident = replace(incident, settled=settled, affected_counted=max(incident.affected_counted, certain))
+    incident, reported = _report(node.at, was, incident, force=force)
+    node = _count(node, was, incident)
+    return (node if incident == was else _with_incident(node, incident)), reported
+
+
+def _add_refusals(incident: Incident, events: Iterable[Event]) -> Incident:
+    refusals = [
+        Refusal(at=each.at, pid=each.pid)
+        for each in events
+        if each.event is EventName.CLIENT_REFUSED
+        and each.reason == RefusalReason.FAULT
+        and (each.daemon, each.server) == (incident.daemon, incident.server)
+    ]
+    if not refusals or not incident.open:
+        return incident
+    refused = (*incident.refused, *refusals)[:MAX_REFUSALS]
+    return replace(incident, refused=refused, refused_count=incident.refused_count + len(refusals))
+
+
+def _update_blocking(node: Node, incident: Incident) -> Incident:
+    """Update which affected clients have disconnected, and which of them delay recovery."""
+    daemon = node.daemons.get(incident.daemon)
+    if daemon is None or not incident.open:
+        return incident
+    clients = {pid for pid, client in daemon.clients.items() if client.server == incident.server}
+    if not clients and not were_clients_queried(daemon, incident):
+        return incident  # After a restart of the exporter, the clients are not known at first.
+    connected = clients.difference(daemon.connections.disconnects)
+    disconnected = tuple(pid for pid in incident.affected if pid in incident.disconnected or pid not in connected)
     blocking = {
-        pid: replace(stay, until=node.at if stay.until is None else stay.until)
-        for pid, stay in incident.blocking.items()
+        pid: replace(delay, until=node.at) if delay.until is None and pid in disconnected else delay
+        for pid, delay in incident.blocking.items()
     }
-    seconds = _by_the_log(node, incident) if ending is IncidentEnd.RECOVERED else None
+    if node.at - incident.detected_at >= BLOCKING_SECONDS:
+        remaining = (pid for pid in incident.affected if pid not in disconnected and pid not in blocking)
+        blocking.update((pid, RecoveryDelay(since=incident.detected_at)) for pid in remaining)
+    incident = replace(incident, disconnected=disconnected, blocking=blocking)
+    last_at = max((delay.until or 0.0 for delay in blocking.values()), default=incident.detected_at)
+    return replace(incident, stuck=all_disconnected(incident) and node.at - last_at >= STUCK_SECONDS)
+
+
+def _end_if_over(node: Node, incident: Incident) -> Incident:
+    """End the incident if the server has recovered or no longer exists."""
+    if not incident.open:
+        return incident
+    daemon = node.daemons.get(incident.daemon)
+    if daemon is None:
+        since = incident.daemon_missing_since or node.at
+        incident = replace(incident, daemon_missing_since=since)
+        ending = IncidentEnd.DAEMON_GONE if node.at - since > DAEMON_LOST_SECONDS else None
+    else:
+        ending = IncidentEnd.DAEMON_GONE if daemon.ended else _server_ending(node, daemon, incident)
+    if ending is None:
+        return incident
+    blocking = {
+        pid: replace(delay, until=node.at if delay.until is None else delay.until)
+        for pid, delay in incident.blocking.items()
+    }
+    seconds = _logged_seconds(node, incident) if ending is IncidentEnd.RECOVERED else None
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
 
 
-def _by_the_log(node: Node, incident: Incident) -> float | None:
-    """How long it took by the log's own clock, where that tells it and agrees with ours."""
+def _server_ending(node: Node, daemon: Daemon, incident: Incident) -> IncidentEnd | None:
+    server = daemon.servers.get(incident.server)
+    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.server_exited_at
+    if _is_another_server(node, incident) or (server is None and known_gone):
+        return IncidentEnd.SERVER_GONE
+    recovered = server is not None and server.state not in (None, ServerState.FAULT)
+    return IncidentEnd.RECOVERED if recovered else None
+
+
+def _logged_seconds(node: Node, incident: Incident) -> float | None:
+    """Return how long the fault lasted by the log's timestamps; None if they are missing or implausible."""
     server = node.daemons[incident.daemon].servers.get(incident.server)
     if server is None or server.reset_stamp is None or incident.block_timestamp is None:
         return None
     seconds = seconds_between(incident.block_timestamp, server.reset_stamp)
-    agrees = abs(seconds - (node.at - incident.detected_at)) <= AGREEING_SECONDS
+    agrees = abs(seconds - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
     return seconds if agrees and seconds >= 0 else None
 
 
-def counted(recoveries: RecoveryTimes, seconds: float) -> RecoveryTimes:
-    """One more recovery."""
-    first = bisect_left(RECOVERY_SECONDS, seconds)
-    within = tuple(count + (place >= first) for place, count in enumerate(recoveries.within))
-    return RecoveryTimes(within=within, count=recoveries.count + 1, seconds=recoveries.seconds + seconds)
+# -- reports and counters ------------------------------------------------------------------------------------------
 
 
-ANNOUNCED_SECONDS = 0.5
-"""How long the opening waits for the log to tell whom and what the fault hit."""
-
-
-def told(at: float, was: Incident, incident: Incident, *, force: bool) -> tuple[Incident, tuple[Event, ...]]:
-    """The opening once its GPUs are known, each change that matters, the end once late evidence has had its time."""
+def _report(at: float, was: Incident, incident: Incident, *, force: bool) -> tuple[Incident, tuple[Event, ...]]:
+    """Report the fault when its GPUs are known, each important change, and the end when it has settled."""
     events: list[Event] = []
-    if not incident.opening_reported and _announceable(at, incident, force=force):
+    known = incident.affected_confirmed and bool(incident.gpus)
+    due = known or force or not incident.open or at - incident.detected_at >= REPORT_SECONDS
+    if due and not incident.opening_reported:
         incident = replace(incident, opening_reported=True)
         events.append(_event(incident.detected_at, EventName.FAULT, incident))
     over = not incident.open and incident.settled
     if incident.opening_reported and not over and not force:
-        events.extend(
-            _event(at, EventName.FAULT_CHANGED, incident, reason=reason) for reason in _changes(was, incident)
-        )
+        events.extend(_event(at, EventName.FAULT_CHANGED, incident, change) for change in _changes(was, incident))
     if over:
         incident = replace(incident, end_reported=True)
-        events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, reason=incident.ending))
+        events.append(_event(incident.ended_at or at, EventName.FAULT_RECOVERED, incident, incident.ending))
     return incident, tuple(events)
 
 
-def _announceable(at: float, incident: Incident, *, force: bool) -> bool:
-    told = incident.affected_confirmed and bool(incident.gpus)
-    return told or force or not incident.open or at - incident.detected_at >= ANNOUNCED_SECONDS
-
-
 def _changes(was: Incident, incident: Incident) -> Iterable[str]:
-    """What a person who waits for recovery would want to hear."""
-    if incident.settled and (not was.settled or _likeliest(was) != _likeliest(incident)):
+    """Yield the changes that matter to a person who waits for recovery."""
+    suspects = [None if each.suspect is None else each.suspect.client.pid for each in (was, incident)]
+    if incident.settled and (not was.settled or suspects[0] != suspects[1]):
         yield "suspects"
     if was.blockers.keys() != incident.blockers.keys() and incident.open:
         yield "blocking"
@@ -138,248 +306,48 @@ def _changes(was: Incident, incident: Incident) -> Iterable[str]:
         yield "refused"
 
 
-def _likeliest(incident: Incident) -> int | None:
-    return None if incident.suspect is None else incident.suspect.client.pid
-
-
-def still_open(node: Node) -> tuple[Event, ...]:
-    """What is to be told of the incidents that are open when a recording ends."""
-    return tuple(_event(node.at, EventName.FAULT_OPEN, each) for each in node.incidents.values() if each.open)
-
-
 def _event(at: float, name: EventName, incident: Incident, reason: str | None = None) -> Event:
     return Event(at=at, event=name, daemon=incident.daemon, server=incident.server, incident=incident, reason=reason)
 
 
-Tracked = tuple[Node, tuple[Event, ...]]
-
-SETTLED_SECONDS = CLAIM_SECONDS
-"""How late evidence may come: no Xid joins an incident after that."""
-
-REMEMBERED_SECONDS = 3600.0
-MOST_REMEMBERED = 64
-"""How long, and how many, incidents that are over are remembered."""
-
-MOST_OPEN = 64
-MOST_REFUSALS = 256
-LOST_SECONDS = 300.0
-"""How long the daemon of an open incident may not be known at all."""
-
-SUSPECTED_FROM = 0.5
-"""How sure it must be before an owner's account has the suspicion."""
-
-
-def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Tracked:
-    """Take what became known between two nodes to the incidents; with `force`, wait for nothing more."""
-    news = tuple(events)
-    node = _found(before, _adopted(before, node))
-    told: list[Event] = []
-    for incident in [each for each in node.incidents.values() if not each.end_reported]:
-        stirred = force or _stirred(before, node, incident)
-        if stirred or news:
-            node, more = _advance(before, node, incident, news, stirred=stirred, force=force)
-            told.extend(more)
-    unchanged = node.incidents is before.incidents and node.at == before.at
-    return (node if unchanged else _forgotten(node)), tuple(told)
-
-
-def _adopted(before: Node, node: Node) -> Node:
-    """After a restart a daemon may have another name: a fault is of the daemon that has its server."""
-    if node.daemons is before.daemons:
-        return node
-    for orphan in [
-        each for each in node.incidents.values() if not each.end_reported and each.daemon not in node.daemons
-    ]:
-        home = next((name for name, daemon in node.daemons.items() if orphan.server in daemon.servers), None)
-        if home is not None and not _is_another_server(node, orphan):
-            node = _with(node, replace(orphan, daemon=home))
-    return node
-
-
-def _is_another_server(node: Node, incident: Incident) -> bool:
-    """Whether the process that has the server's PID now is known not to be the one that it was."""
-    process, ticks = node.processes.get(incident.server), incident.server_start_ticks
-    return process is not None and ticks is not None and process.start_ticks != ticks
-
-
-def _found(before: Node, node: Node) -> Node:
-    for name, daemon in node.daemons.items():
-        known = before.daemons.get(name)
-        if known is None or daemon.servers is not known.servers:
-            for server in daemon.servers.values():
-                node = _found_on(node, node.daemons[name], server)
-    return node
-
-
-def _found_on(node: Node, daemon: Daemon, server: Server) -> Node:
-    """One fault is one incident: the block that tells of it, the state, and a second telling of either.
-
-    The state may be told before the block is read, and that it is well again too. A block from before the server was in
-    FAULT is an earlier fault's.
-    """
-    if server.state is not ServerState.FAULT:
-        return node
-    block = server.fault_block
-    if block is not None and not (block.confirmed and block.at >= (server.state_since or 0.0)):
-        block = None
-    of_server = [each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid)]
-    here = [each for each in of_server if each.open]
-    if block is not None and not any(
-        is_same(block, each.detected_at, each.block_timestamp) for each in of_server if each.block_timestamp is not None
-    ):
-        untold = next((each for each in of_server if each.block_timestamp is None and not each.end_reported), None)
-        if untold is not None:
-            return _with(node, replace(untold, block_timestamp=block.stamp, ending=None, ended_at=None))
-        if not here or _of_others(block.sticky_error, here):
-            return _opened(node, daemon, server)
-    elif not here:
-        return _opened(node, daemon, replace(server, fault_block=None))
-    return node
-
-
-def _of_others(victims: tuple[int, ...], incidents: Iterable[Incident]) -> bool:
-    """Whether a block that comes while the server is in FAULT tells of another fault, on GPUs that had none."""
-    affected = {pid for each in incidents for pid in each.affected}
-    return bool(victims) and not affected & set(victims)
-
-
-def _opened(node: Node, daemon: Daemon, server: Server) -> Node:
-    """Beyond `MOST_OPEN` each daemon has one: what one of them says, true or not, hides no fault of another."""
-    here = [each.daemon for each in node.incidents.values() if each.open]
-    if len(here) >= MOST_OPEN and daemon.name in here:
-        return node
-    incident = opened(node, daemon, server)
-    totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
-    daemon = replace(daemon, totals=totals, connections=replace(daemon.connections, last_fault_at=incident.detected_at))
-    return _with(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
-
-
-def _stirred(before: Node, node: Node, incident: Incident) -> bool:
-    """Whether anything may be new of an incident: time that is up, or something that it hangs on."""
-    if before.incidents.get(incident.id) is not incident or before.xids.recent is not node.xids.recent:
-        return True
-    waits = (ANNOUNCED_SECONDS, BLOCKING_SECONDS, SETTLED_SECONDS)
-    was, now = before.at - incident.detected_at, node.at - incident.detected_at
-    if any(was < wait <= now for wait in waits) or before.deaths is not node.deaths:
-        return True
-    if is_let_go(incident) and not incident.stuck:
-        return True
-    if before.work is not node.work and not incident.settled:
-        return True
-    old, new = before.daemons.get(incident.daemon), node.daemons.get(incident.daemon)
-    if old is None or new is None:
-        return True
-    parts: tuple[Callable[[Daemon], object], ...] = (
-        lambda daemon: incident.server in daemon.servers,
-        lambda daemon: getattr(daemon.servers.get(incident.server), "state", None),
-        lambda daemon: getattr(daemon.servers.get(incident.server), "fault_block", None),
-        lambda daemon: daemon.clients,
-        lambda daemon: daemon.connections.disconnects,
-        lambda daemon: daemon.state,
-        lambda daemon: daemon.connections.listed_at is None,
-        lambda daemon: asked_for_clients(daemon, incident),
-    )
-    return any(part(old) is not part(new) for part in parts)
-
-
-def _advance(
-    before: Node, node: Node, incident: Incident, news: tuple[Event, ...], *, stirred: bool, force: bool
-) -> Tracked:
-    """One incident, with what is new of it, and what is to be told of that; refusals alone change nothing else."""
-    was = incident
-    incident = _refusing(incident, news)
-    if stirred:
-        incident = root_cause.ranked(gathered(before, node, incident))
-        incident = _ended(node, held_up(node, incident))
-    age = node.at - incident.detected_at
-    incident = replace(incident, settled=incident.settled or force or age >= SETTLED_SECONDS)
-    incident = replace(incident, affected_counted=max(incident.affected_counted, _sure_affected(incident)))
-    incident, events = told(node.at, was, incident, force=force)
-    node = _counted(node, was, incident)
-    return (node if incident == was else _with(node, incident)), events
-
-
-def _refusing(incident: Incident, news: Iterable[Event]) -> Incident:
-    turned_away = [
-        Refusal(at=each.at, pid=each.pid)
-        for each in news
-        if each.event is EventName.CLIENT_REFUSED
-        and each.reason == RefusalReason.FAULT
-        and (each.daemon, each.server) == (incident.daemon, incident.server)
-    ]
-    if not turned_away or not incident.open:
-        return incident
-    refused = (*incident.refused, *turned_away)[:MOST_REFUSALS]
-    return replace(incident, refused=refused, refused_count=incident.refused_count + len(turned_away))
-
-
-def _ended(node: Node, incident: Incident) -> Incident:
-    """Whether it is over: the server is well again, or there is no more of it."""
-    if not incident.open:
-        return incident
-    daemon = node.daemons.get(incident.daemon)
-    ending = None
-    if daemon is None:
-        lost = incident.daemon_missing_since is not None and node.at - incident.daemon_missing_since > LOST_SECONDS
-        incident = replace(incident, daemon_missing_since=incident.daemon_missing_since or node.at)
-        ending = IncidentEnd.DAEMON_GONE if lost else None
-    elif daemon.ended:
-        ending = IncidentEnd.DAEMON_GONE
-    else:
-        ending = _ending_of_server(node, daemon, incident)
-    if ending is None:
-        return incident
-    return ended(node, incident, ending)
-
-
-def _ending_of_server(node: Node, daemon: Daemon, incident: Incident) -> IncidentEnd | None:
-    """A daemon that lists its servers lists this one; of one that is another by now, it is known that it went."""
-    server = daemon.servers.get(incident.server)
-    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.server_exited_at
-    if _is_another_server(node, incident) or (server is None and known_gone):
-        return IncidentEnd.SERVER_GONE
-    well = server is not None and server.state not in (None, ServerState.FAULT)
-    return IncidentEnd.RECOVERED if well else None
-
-
-def _counted(node: Node, was: Incident, incident: Incident) -> Node:
-    """Counters grow with what was added, so that none of it is counted twice."""
-    affected = incident.affected_counted - was.affected_counted
-    daemon = node.daemons.get(incident.daemon)
+def _count(node: Node, was: Incident, incident: Incident) -> Node:
+    """Count what is new in the daemon's totals and in the accounts of the workloads."""
+    daemon, affected = node.daemons.get(incident.daemon), incident.affected_counted - was.affected_counted
     if daemon is not None and (affected or incident.end_reported):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
         if incident.end_reported and incident.ending is IncidentEnd.RECOVERED and incident.seconds is not None:
-            totals = replace(totals, fault_recoveries=counted(totals.fault_recoveries, incident.seconds))
+            totals = replace(totals, fault_recoveries=_add_recovery(totals.fault_recoveries, incident.seconds))
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     if incident.settled and not was.settled:
-        hit = [incident.client_details[pid] for pid in incident.affected if pid in incident.client_details]
-        node = processes.faulted(node, hit, None)
-    if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= SUSPECTED_FROM:
-        node = processes.faulted(node, (), incident.suspect.client)
+        details = incident.client_details
+        node = processes.count_fault(node, [details[pid] for pid in incident.affected if pid in details], None)
+    if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= LIKELY:
+        node = processes.count_fault(node, (), incident.suspect.client)
     return node
 
 
-def _sure_affected(incident: Incident) -> int:
-    """How many it hit; what was inferred may yet give way to what the log tells."""
-    return len(incident.affected) if incident.affected_confirmed or incident.settled else 0
+def _add_recovery(times: RecoveryTimes, seconds: float) -> RecoveryTimes:
+    first = bisect_left(RECOVERY_SECONDS, seconds)
+    within = tuple(count + (bucket >= first) for bucket, count in enumerate(times.within))
+    return RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
 
 
-def _with(node: Node, incident: Incident) -> Node:
+def _with_incident(node: Node, incident: Incident) -> Node:
     return replace(node, incidents={**node.incidents, incident.id: incident})
 
 
-def _forgotten(node: Node) -> Node:
-    """Of too many, the eldest of the daemons that have the most: none puts out another's."""
-    over = [each for each in node.incidents.values() if each.end_reported]
-    kept = [each for each in over if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
-    if len(kept) > MOST_REMEMBERED:
-        later: Counter[str] = Counter()
-        places: dict[str, int] = {}
-        for each in reversed(kept):
-            places[each.id] = later[each.daemon]
-            later[each.daemon] += 1
-        kept = sorted(kept, key=lambda each: places[each.id])[:MOST_REMEMBERED]
-    if len(kept) == len(over):
+def _prune(node: Node) -> Node:
+    """Remove old incidents. Of too many, remove the oldest of the daemons with the most, so that each has its share."""
+    ended = [each for each in node.incidents.values() if each.end_reported]
+    remaining = [each for each in ended if node.at - (each.ended_at or 0.0) <= REMEMBERED_SECONDS]
+    if len(remaining) > MAX_ENDED:
+        newer: Counter[str] = Counter()
+        ranks: dict[str, int] = {}
+        for each in reversed(remaining):
+            ranks[each.id] = newer[each.daemon]
+            newer[each.daemon] += 1
+        remaining = sorted(remaining, key=lambda each: ranks[each.id])[:MAX_ENDED]
+    if len(remaining) == len(ended):
         return node
-    forgotten = {each.id for each in over} - {each.id for each in kept}
-    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in forgotten})
+    removed = {each.id for each in ended} - {each.id for each in remaining}
+    return replace(node, incidents={name: each for name, each in node.incidents.items() if name not in removed})

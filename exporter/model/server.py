@@ -108,11 +108,6 @@ class FaultLogBlock:
     confirmed: bool = False
 
     @property
-    def begin(self) -> tuple[float, str]:
-        """What tells it from another."""
-        return self.at, self.stamp
-
-    @property
     def clients(self) -> frozenset[int]:
         """The clients that the fault hit, as far as the block names them."""
         return self.torn_down.union(self.sticky_error)

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from exporter.incidents.fault_log import UNCONFIRMED_SECONDS, fault, faulted, recovered, recovery, shown_at
+from exporter.incidents.fault_log import (
+    UNCONFIRMED_SECONDS,
+    confirm_fault,
+    confirm_recovery,
+    fault_verdict,
+    recovery_verdict,
+    shown_at,
+)
 from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
@@ -271,6 +278,6 @@ _RULES: Mapping[
     ClaimKind.CLIENT_CONNECT: (_client_connect, _nothing),
     ClaimKind.CLIENT_DISCONNECT: (_client_disconnect, _client_left),
     ClaimKind.CONTAINED_FAULT: (_contained_fault, _fault_contained),
-    ClaimKind.FAULT: (fault, faulted),
-    ClaimKind.RECOVERY: (recovery, recovered),
+    ClaimKind.FAULT: (fault_verdict, confirm_fault),
+    ClaimKind.RECOVERY: (recovery_verdict, confirm_recovery),
 }

@@ -212,7 +212,7 @@ def only_user(daemon: Daemon) -> int | None:
 
 def named(daemon: Daemon) -> set[int]:
     """Whoever the daemon says has to do with it: servers, clients, and whom its faults hit."""
-    hit = (pid for server in daemon.servers.values() for pid in fault_log.named(server))
+    hit = (pid for server in daemon.servers.values() for pid in fault_log.named_clients(server))
     here = (daemon.servers, daemon.clients, daemon.connections.queued)
     gone = (daemon.connections.disconnected_at, daemon.connections.server_exited_at, daemon.connections.disconnects)
     return set().union(hit, *here, *gone)
@@ -249,6 +249,6 @@ def _disown(daemon: Daemon, at: float, pid: int) -> Transition:
             disconnects=without(daemon.connections.disconnects, pid),
             recently_disconnected=without(daemon.connections.recently_disconnected, pid),
         ),
-        servers={each: fault_log.without(server, pid) for each, server in daemon.servers.items()},
+        servers={each: fault_log.without_client(server, pid) for each, server in daemon.servers.items()},
     )
     return daemon, events

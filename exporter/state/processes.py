@@ -159,7 +159,7 @@ def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
     return replace(node, unattributed=frozenset(unattributed))
 
 
-def faulted(node: Node, affected: Iterable[ClientDetails], suspect: ClientDetails | None) -> Node:
+def count_fault(node: Node, affected: Iterable[ClientDetails], suspect: ClientDetails | None) -> Node:
     """Take a fault to the accounts of those whom it hit, however many clients each had, and of who is suspected."""
     for workload in dict.fromkeys(tenant.workload for tenant in affected):
         node = _used(node, workload, affected=1)

@@ -143,7 +143,7 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
     explained += decided
     node, faults = incidents.track(last, node, explained, force=True)
     node, unclaimed = xids.report_unclaimed(node, force=True)
-    yield node, explained + faults + unclaimed + incidents.still_open(node)
+    yield node, explained + faults + unclaimed + incidents.report_open(node)
 
 
 def _claims_decided(before: Node, node: Node, seen: Observation) -> Reduced:

@@ -116,7 +116,7 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
     known = daemon.servers.get(pid)
     if known is None:
         return without_events(daemon)
-    server = fault_log.block_line_read(known, at, entry, pids)
+    server = fault_log.read_block_line(known, at, entry, pids)
     daemon = daemon if server is known else servers.with_server(daemon, server)
     match message:
         case log_message.ClientConnecting(client, context):
@@ -152,7 +152,9 @@ def _known_server_says(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             return without_events(limits.memory_told(daemon, pid, device, limit))
         case log_message.PrioritySet(priority):
             return without_events(limits.priority_told(daemon, pid, priority))
-        case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_begun(known, server):
+        case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
+            known, server
+        ):
             return without_events(claims.made(daemon, at, ClaimKind.FAULT, pid))
         case log_message.ServerContextDestroyed(device) if server.devices_to_reset:
             return _device_reset(daemon, at, pid, server.devices_to_reset - {device})

@@ -38,7 +38,7 @@ def remedied(context: Context) -> Decision:
     last = _last(context, incident)
     if last is not None and context.at - last.at < context.thresholds.step:
         return Wait(reason=Reason(ReasonCode.REMEDY_TAKES_EFFECT, action=last.kind))
-    if incidents.is_let_go(incident) and not incident.stuck:
+    if incidents.all_disconnected(incident) and not incident.stuck:
         return waits
     for place in _places(context, incident, last):
         resolve = _climbed(context, incident, place)
@@ -164,4 +164,4 @@ def _spared(context: Context, server: int | None) -> Wait | None:
 def _clients_known(context: Context, incident: Incident) -> bool:
     server = context.daemon.servers[incident.server]
     told = server.uid is not None and context.daemon.log_followed
-    return told or incidents.asked_for_clients(context.daemon, incident)
+    return told or incidents.were_clients_queried(context.daemon, incident)

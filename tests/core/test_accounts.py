@@ -100,26 +100,26 @@ def faults(present: Node) -> dict[str, tuple[int, int]]:
 
 def test_a_fault_counts_once_for_each_owner_whom_it_hit_and_once_for_the_suspect() -> None:
     alices, bobs = (tenant(600, "alice"), tenant(601, "alice")), tenant(602, "bob")
-    once = processes.faulted(reduced(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
+    once = processes.count_fault(reduced(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
     assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
-    assert faults(processes.faulted(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
+    assert faults(processes.count_fault(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
     assert connected(once) == {"alice": 1, "bob": 0}
 
 
 def test_a_fault_with_nobody_suspected_and_nobody_known_is_on_nobodys_account() -> None:
     unknown = tenant(600, None)
-    assert processes.faulted(node(), (unknown,), None) == processes.faulted(node(), (), unknown) == node()
+    assert processes.count_fault(node(), (unknown,), None) == processes.count_fault(node(), (), unknown) == node()
 
 
 def test_an_account_of_faults_alone_is_kept_for_an_hour() -> None:
-    struck = processes.faulted(reduced(look()).node, (tenant(),), None)
+    struck = processes.count_fault(reduced(look()).node, (tenant(),), None)
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=struck).node) == {"alice": (1, 0)}
     assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=struck).node) == {}
 
 
 def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> None:
     at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
-    present = processes.faulted(at_work_without_account, (tenant(),), None)
+    present = processes.count_fault(at_work_without_account, (tenant(),), None)
     for hour in range(1, 4):
         present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert faults(present) == {"alice": (1, 0)}
@@ -128,7 +128,7 @@ def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> No
 def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST_OWNERS", 3)
     hit = [tenant(600 + number, f"user{number}") for number in range(5)]
-    assert set(faults(processes.faulted(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
+    assert set(faults(processes.count_fault(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
 
 
 @given(timelines)

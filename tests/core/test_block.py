@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.incidents.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, block_line_read, has_begun
+from exporter.incidents.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import BlockSection, FaultLogBlock, Server
@@ -73,7 +73,7 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
     for text in texts:
         entry = parse_log_line(stamped(text, "Server", SERVER, at))
         assert entry is not None
-        server = block_line_read(server, at, translated(entry, pids), pids)
+        server = read_block_line(server, at, translated(entry, pids), pids)
     return server
 
 
@@ -112,10 +112,10 @@ def faults(recorded: Recorded) -> list[FaultLogBlock]:
         if entry is None or entry.by_daemon:
             continue
         known = servers.get(entry.pid, Server(pid=entry.pid, started_at=seen.at))
-        servers[entry.pid] = block_line_read(known, seen.at, entry)
+        servers[entry.pid] = read_block_line(known, seen.at, entry)
         block = servers[entry.pid].fault_block
         if block is not None:
-            last[block.begin] = block
+            last[block.at, block.stamp] = block
     return list(last.values())
 
 
@@ -176,7 +176,7 @@ def test_any_line_may_be_lost_and_nobody_is_made_up(missing: int) -> None:
 def test_without_its_first_line_it_begins_with_whom_it_tears_down() -> None:
     before = after(R580[0])
     server = after(R580[2], start=before)
-    assert has_begun(before, server)
+    assert has_new_block(before, server)
     assert block_of(server).named == A
     assert lists(block_of(after(*R580[3:], start=server))) == ({0, 1}, (B, A))
 
@@ -209,7 +209,7 @@ def test_a_number_before_and_after_the_lists_is_in_neither() -> None:
 def test_a_begin_that_is_read_again_begins_nothing() -> None:
     server = after(*R580)
     again = after(BEGIN, start=server)
-    assert not has_begun(server, again)
+    assert not has_new_block(server, again)
     assert lists(block_of(again)) == lists(block_of(server))
 
 

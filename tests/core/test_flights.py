@@ -65,7 +65,7 @@ class TestIdle:
         died = fault(after=(work(B, launched=TOLD - 0.2, since=TOLD - 0.2),), watched_after=(), gone=(A, B))
         assert in_flight_work(died) == {A: False, B: True}
         assert died.suspect is not None
-        assert (died.suspect.client.pid, died.suspect.confidence) == (B, root_cause.SOLE_IN_FLIGHT)
+        assert (died.suspect.client.pid, died.suspect.confidence) == (B, root_cause.ONLY_IN_FLIGHT)
 
     def test_one_that_only_synchronised_until_that_failed(self) -> None:
         """Whether it was read before the fault or not."""
@@ -255,7 +255,7 @@ class TestWhatComesOfIt:
         incident = fault(after=(work(B, launched=TOLD - 0.3, since=TOLD - 0.3),))
         assert incident.suspect is not None
         assert incident.suspect.client.pid == B
-        assert incident.suspect.confidence == root_cause.SOLE_IN_FLIGHT
+        assert incident.suspect.confidence == root_cause.ONLY_IN_FLIGHT
         assert Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.3) in incident.suspect.indications
 
     def test_it_stays_when_the_readings_are_forgotten(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.incidents import root_cause
-from exporter.incidents.root_cause import ranked, with_suspects
+from exporter.incidents.root_cause import rank_suspects, rankings
 from exporter.model.gpu import FailedAccess, IncidentXid
 from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, FaultKind, Incident, InFlightWork
 from exporter.model.reason import Reason, ReasonCode
@@ -37,7 +37,7 @@ def fault(
     in_flight_work: tuple[InFlightWork, ...] = (),
 ) -> Incident:
     """A fault that hit these, as it is judged."""
-    return ranked(
+    return rank_suspects(
         Incident(
             id="x",
             daemon=DAEMON,
@@ -66,7 +66,7 @@ def idle(pid: int, seconds_since_launch: float | None = None) -> InFlightWork:
 
 def blame(hit: Iterable[int], **known: Any) -> dict[int, float]:
     """Of whoever may have done it, also where that is too little to be told."""
-    return {pid: each.confidence for pid, each in with_suspects(fault(*hit, **known)).items()}
+    return {pid: each.confidence for pid, each in rankings(fault(*hit, **known)).items()}
 
 
 def confidences(incident: Incident) -> dict[int, float]:
@@ -168,7 +168,7 @@ class TestUnknown:
     def test_the_only_one_is_likely_and_no_more(self) -> None:
         """It may be the victim of one that was not seen to leave."""
         incident = fault(A)
-        assert confidences(incident) == {A: root_cause.ALONE}
+        assert confidences(incident) == {A: root_cause.ONLY_AFFECTED}
         assert {each.code for each in incident.suspects[0].indications} <= {
             ReasonCode.ONLY_AFFECTED_CLIENT,
             ReasonCode.NAMED_BY_LOG,
@@ -187,7 +187,7 @@ class TestInFlight:
         incident = fault(A, B, C, in_flight_work=(idle(A), busy(B), idle(C)), access=DATA)
         sure = confidences(incident)
         assert incident.suspect is not None
-        assert (incident.suspect.client.pid, sure[B]) == (B, root_cause.SOLE_IN_FLIGHT)
+        assert (incident.suspect.client.pid, sure[B]) == (B, root_cause.ONLY_IN_FLIGHT)
         assert 0.5 < sure[B] < 0.8
         assert incident.suspect.indications[-1] == Reason(ReasonCode.ONLY_WORK_IN_FLIGHT)
 
@@ -222,7 +222,7 @@ class TestInFlight:
         """However many were idle."""
         everybody = range(1000, 1048)
         incident = fault(*everybody, in_flight_work=(*(idle(pid) for pid in everybody[1:]), busy(1000)), access=DATA)
-        assert confidences(incident) == {1000: root_cause.SOLE_IN_FLIGHT}
+        assert confidences(incident) == {1000: root_cause.ONLY_IN_FLIGHT}
 
     def test_a_client_that_was_cut_off_keeps_its_own_rule(self) -> None:
         """It is not among those who were hit."""

@@ -39,7 +39,7 @@ CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 def everywhere(story: Reduced) -> set[int]:
     """Whoever the daemon is believed to have to do with."""
     daemon = story.daemon
-    hit = {pid for server in daemon.servers.values() for pid in fault_log.named(server)}
+    hit = {pid for server in daemon.servers.values() for pid in fault_log.named_clients(server)}
     here = {*daemon.servers, *daemon.clients, *daemon.connections.queued}
     return (
         here

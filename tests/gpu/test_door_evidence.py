@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.incidents.root_cause import SOLE_IN_FLIGHT
+from exporter.incidents.root_cause import ONLY_IN_FLIGHT
 from tests.eventually import eventually
 
 from .clients import Client, Clients
@@ -69,7 +69,7 @@ class TestTrials:
         sure = {each["pid"]: each["confidence"] for each in incident["suspects"]}
         assert sure[culprit.pid] == max(sure.values()), incident["suspects"]
         assert all(sure.get(pid, 0.0) < sure[culprit.pid] for pid in idle), incident["suspects"]
-        assert idle != loads.keys() or sure[culprit.pid] >= SOLE_IN_FLIGHT, incident["suspects"]
+        assert idle != loads.keys() or sure[culprit.pid] >= ONLY_IN_FLIGHT, incident["suspects"]
 
 
 def _watches(exporter: Exporter, pids: set[int]) -> None:

@@ -233,21 +233,21 @@ class TestByWorkload:
     def test_a_fault_counts_once_for_each_workload(self) -> None:
         """For any number of clients."""
         hit = (tenant(600), tenant(601, "bob"), tenant(602))
-        present = processes.faulted(held_up(), hit, hit[1])
+        present = processes.count_fault(held_up(), hit, hit[1])
         assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 1}
         assert by(present, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
 
     def test_names_with_the_same_shown_text_are_one_workload(self) -> None:
         """No two series may have the same labels."""
         hit = [tenant(number, name) for number, name in enumerate(("a\nb", "a\rb", "a\tb"))]
-        present = processes.faulted(idle(), hit, hit[2])
+        present = processes.count_fault(idle(), hit, hit[2])
         assert by(present, AFFECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 3}
         assert by(present, SUSPECTED, "workload") == {"a\N{REPLACEMENT CHARACTER}b": 1}
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
 def test_a_hostile_name_of_a_suspect_is_one_short_label(name: str) -> None:
-    present = processes.faulted(
+    present = processes.count_fault(
         struck(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
     )
     named = info(present)["suspect_workload"]
