@@ -1,8 +1,8 @@
-"""Become what the exporter's unit makes of it, as far as a kernel without systemd can, and run a program as that.
+"""Take on the user, capability and system call filter of the exporter's unit, without systemd, and run a program.
 
     as_unit.py UID NUMBERS PROGRAM...
 
-An ordinary user with CAP_SYS_PTRACE and nothing else, to whom the system calls with these numbers (JSON; none: all) are
+An ordinary user with CAP_SYS_PTRACE only. Only the system calls with these numbers (JSON; none: all) are
 open and all others are refused with EPERM.
 """
 
@@ -35,7 +35,7 @@ class Program(ctypes.Structure):
 
 
 def become(uid: int) -> None:
-    """That user, with that capability."""
+    """Switch to the user, with that capability."""
     for capability in range(64):
         if capability != CAP_SYS_PTRACE:
             LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -49,7 +49,7 @@ def become(uid: int) -> None:
 
 
 def allow(numbers: list[int]) -> None:
-    """These system calls, and no others."""
+    """Permit only these system calls."""
     open_ = [each for number in numbers for each in ((JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, SECCOMP_RET_ALLOW))]
     lines = [(LOAD, 0, 0, 0), *open_, (RETURN, 0, 0, SECCOMP_RET_ERRNO | EPERM)]
     instructions = (Instruction * len(lines))(*(Instruction(*each) for each in lines))
@@ -64,7 +64,7 @@ def _do(result: int) -> None:
 
 
 def main() -> None:
-    """Become it, and be the program."""
+    """Restrict this process, then execute the program."""
     uid, numbers, program = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
     become(uid)
     _do(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))

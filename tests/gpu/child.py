@@ -1,4 +1,4 @@
-"""One process that the tests have started."""
+"""A process that the tests start."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ EVIDENCE_CHARACTERS = 4000
 
 
 class Child:
-    """A process in a group of its own, whose output goes to a file: no pipe to fill up, and no thread to read it."""
+    """A process in its own group. Its output goes to a file, so no pipe can fill up."""
 
     def __init__(
         self,
@@ -42,36 +42,36 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The PID, its group's too."""
+        """The PID, which is also that of the group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while it runs."""
         return self._process.poll()
 
     def text(self) -> str:
-        """All that it has said so far."""
+        """Return its output so far."""
         return self.output.read_text(errors="replace")
 
     def evidence(self) -> str:
-        """The end of its output, for the report of a failed test."""
+        """Return the end of its output, for the report of a failed test."""
         return f"{' '.join(self.arguments)}\nexit code {self.exit_code}\n{self.text()[-EVIDENCE_CHARACTERS:]}"
 
     def send(self, number: signal.Signals) -> None:
-        """Send it alone a signal."""
+        """Send a signal to the process, not to its group."""
         self._process.send_signal(number)
 
     def wait(self, within: float | None = 15) -> int:
-        """Its exit code, once it has ended; None: however long that takes."""
+        """Wait for its end, and return the exit code. None: without a limit."""
         return self._process.wait(within)
 
-    def end_later(self) -> None:
-        """Ask it to leave, and don't wait for it."""
+    def terminate(self) -> None:
+        """Send SIGTERM, and do not wait."""
         self.send(signal.SIGTERM)
 
     def end(self, within: float = 10) -> None:
-        """Ask it to leave, wait, and then kill whatever is left of its group."""
+        """Send SIGTERM, wait, then kill the rest of its group."""
         self.send(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.wait(within)

@@ -1,4 +1,4 @@
-"""Load programs, and what they know of themselves."""
+"""Load programs, and their own reports."""
 
 import json
 import os
@@ -16,15 +16,15 @@ from .mps import ControlDaemon
 
 Event = dict[str, Any]
 
-# It starts a program again as soon as that has ended.
+# It starts a program again when that has ended.
 AGAIN = ("sh", "-c", 'while :; do "$@"; done', "sh")
-# Where no daemon is: CUDA starts without MPS and says nothing.
+# A directory without a daemon: CUDA starts without MPS and reports nothing.
 NO_DAEMON = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
 FAREWELL_SECONDS = 10
 
 
 class Client:
-    """One running load program. What it says of itself is the truth that the program under test is judged by."""
+    """A running load program. Its own report is the truth for the tests."""
 
     def __init__(self, name: str, child: Child, uid: int, options: Mapping[str, str]) -> None:
         self.name = name
@@ -34,43 +34,43 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """As MPS, NVML and the program under test should tell it."""
+        """The PID that MPS, NVML and the exporter should report."""
         return self.child.pid
 
     @property
     def started(self) -> float:
-        """When it was started, a little before it was ready."""
+        """Unix time of its start."""
         return self.child.started
 
     @property
     def allocated_bytes(self) -> int:
-        """What it took by cudaMalloc, without its context."""
+        """Bytes that it allocated with cudaMalloc, without its context."""
         return int(self._one("ready")["allocated_bytes"])
 
     @property
     def ready_at(self) -> float:
-        """When it had its context and its memory."""
+        """Unix time at which it had its context and its memory."""
         return float(self._one("ready")["at"])
 
     @property
     def processors(self) -> int:
-        """How many SMs it was given."""
+        """Number of SMs that it may use."""
         return int(self._one("ready")["processors"])
 
     @property
     def done_at(self) -> float:
-        """When it was about to exit."""
+        """Unix time right before its exit."""
         return float(self._one("done")["at"])
 
     @property
     def error_codes(self) -> list[int]:
-        """The CUDA errors it got: none in an undisturbed life."""
+        """CUDA errors that it received."""
         return [event["code"] for event in self.events("error")]
 
     def events(self, kind: str) -> list[Event]:
-        """What it has said so far. A last line without its end is not said yet."""
-        said = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if _is_event(line))
-        return [event for event in said if event["event"] == kind]
+        """Return its events of a kind so far. An incomplete last line is ignored."""
+        events = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if _is_event(line))
+        return [event for event in events if event["event"] == kind]
 
     def settle(self, within: float = 40) -> None:
         """Wait until it is ready or refused."""
@@ -83,17 +83,17 @@ class Client:
             raise RuntimeError(self.child.evidence())
 
     def fails(self, within: float = 20) -> list[int]:
-        """Wait for its first CUDA error."""
+        """Wait for its first CUDA error, and return its errors."""
         eventually(self._assert_failed, within=within)
         return self.error_codes
 
     def leave(self) -> None:
-        """End it in good order."""
+        """Let it exit normally."""
         self.child.end()
 
     def truth(self) -> dict[str, Any]:
-        """What happened to it, as the truth files of recordings tell it."""
-        told: dict[str, Any] = {
+        """Return what happened to it, in the format of truth files."""
+        truth: dict[str, Any] = {
             "name": self.name,
             "started": round(self.started, 4),
             "gpus": self.options.get("--devices", "0"),
@@ -102,15 +102,15 @@ class Client:
             "exit_code": self.child.exit_code,
         }
         for event in self.events("ready"):
-            told.update(ready_at=event["at"], allocated_bytes=event["allocated_bytes"])
+            truth.update(ready_at=event["at"], allocated_bytes=event["allocated_bytes"])
         for event in self.events("fault"):
-            told.update(fault=event["kind"], faulted=event["at"])
+            truth.update(fault=event["kind"], faulted=event["at"])
         for event in self.events("done"):
-            told.update({key: event[key] for key in ("launches", "busy_seconds", "wall_seconds")})
-            told["done_at"] = event["at"]
+            truth.update({key: event[key] for key in ("launches", "busy_seconds", "wall_seconds")})
+            truth["done_at"] = event["at"]
         if self.error_codes:
-            told["cuda_errors"] = [_truth_of_error(event) for event in self.events("error")]
-        return told
+            truth["cuda_errors"] = [_truth_of_error(event) for event in self.events("error")]
+        return truth
 
     def _one(self, kind: str) -> Event:
         (event,) = self.events(kind)
@@ -118,14 +118,14 @@ class Client:
 
     def _assert_settled(self) -> None:
         over = self.child.exit_code is not None
-        assert over or self.events("ready") or self.events("error"), f"{self.name} has not said a thing yet"
+        assert over or self.events("ready") or self.events("error"), f"{self.name} has reported nothing yet"
 
     def _assert_failed(self) -> None:
         assert self.error_codes, f"{self.name} has had no CUDA error"
 
 
 class Clients:
-    """Starts clients of one daemon, and ends them all."""
+    """Start clients of one daemon, and end all of them."""
 
     def __init__(self, program: Path, daemon: ControlDaemon, directory: Path) -> None:
         self._program = program
@@ -143,7 +143,7 @@ class Clients:
         again: bool = False,
         **options: object,
     ) -> Client:
-        """Start a load program, `again` and again if so; `options` are its own, with underscores for hyphens."""
+        """Start a load program. `again`: start it again whenever it ends. `options` are its options."""
         texts = {f"--{key.replace('_', '-')}": str(value) for key, value in options.items()}
         child = Child(
             [*(AGAIN if again else ()), str(self._program), *(word for option in texts.items() for word in option)],
@@ -156,13 +156,13 @@ class Clients:
         return client
 
     def start_ready(self, name: str, **options: Any) -> Client:
-        """Start one, and wait until it is ready."""
+        """Start a client, and wait until it is ready."""
         client = self.start(name, **options)
         client.ready()
         return client
 
     def end(self) -> None:
-        """Ask all at once, so that many take no longer than one; then make sure of each."""
+        """Terminate all clients at the same time, then wait for each."""
         running = [client for client in self._started if client.child.exit_code is None]
         for client in running:
             client.child.send(signal.SIGTERM)
@@ -171,13 +171,13 @@ class Clients:
             client.child.end(within=max(0.1, deadline - time.monotonic()))
 
     def evidence(self) -> str:
-        """What those said that had errors or an unexpected end, or else the first, for the report of a failed test."""
+        """Return the output of clients with errors, else of the first, for the report of a failed test."""
         unhappy = [client for client in self._started if client.error_codes or client.child.exit_code not in (None, 0)]
         return "\n".join(client.child.evidence() for client in (unhappy or self._started)[:8])
 
 
 def build(source: Path, program: Path) -> Path:
-    """Compile the load program for the GPU at hand, and let every user run it."""
+    """Compile the load program for the present GPU, and let every user run it."""
     subprocess.run(["nvcc", "-arch=native", "-O2", "-o", str(program), str(source)], check=True, timeout=120)
     program.chmod(0o755)
     return program

@@ -1,6 +1,6 @@
-"""MPS, the program and its clients, each set up for a test and ended after it.
+"""Fixtures: MPS, the exporter and clients, started for a test and ended after it.
 
-The fixtures have the scope of a class: the tests of a class look at one scene, and a test of its own has one to itself.
+Fixtures have class scope: the tests of a class share one setup, and a single test has its own.
 """
 
 import datetime
@@ -25,27 +25,29 @@ from .watchdog import Watchdogs
 
 
 @runtime_checkable
-class Witness(Protocol):
-    """What can say something about why a test failed."""
+class EvidenceSource(Protocol):
+    """A fixture with text that can explain why a test failed."""
 
     def evidence(self) -> str:
-        """Text for the report."""
+        """Return text for the report."""
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Function) -> Iterator[None]:
-    """A failure on a machine that will be gone in a minute must bring its evidence along."""
+    """Add evidence to the report of a failed test, because the machine may not exist later."""
     outcome: Any = yield
     report: pytest.TestReport = outcome.get_result()
     if report.failed:
-        # By identity: a daemon is there under two names, before and after its start.
-        witnesses = {id(value): (name, value) for name, value in item.funcargs.items() if isinstance(value, Witness)}
+        # By identity: two fixtures have the same daemon, before and after its start.
+        witnesses = {
+            id(value): (name, value) for name, value in item.funcargs.items() if isinstance(value, EvidenceSource)
+        }
         report.sections.extend((name, value.evidence()) for name, value in witnesses.values())
 
 
 @pytest.fixture(scope="session")
 def root() -> Iterator[Path]:
-    """A short path, for the sockets' sake, which every user can traverse."""
+    """Yield a directory that every user can traverse. Its path is short enough for sockets."""
     given = os.environ.get("GPU_TESTS_ROOT")
     if given is not None:
         yield Path(given)
@@ -90,7 +92,7 @@ def daemon(unstarted_daemon: ControlDaemon) -> ControlDaemon:
 
 @pytest.fixture(scope="class")
 def exporter(daemon: ControlDaemon) -> Iterator[Exporter]:
-    """The program, showing clients of any age."""
+    """Yield an exporter that shows clients of any age."""
     exporter = Exporter(daemon, "--client-min-age=0s")
     try:
         exporter.wait()
@@ -115,7 +117,7 @@ def watchdogs(daemon: ControlDaemon) -> Iterator[Watchdogs]:
 
 @pytest.fixture(scope="session")
 def hung_daemon(root: Path, numbers: Iterator[int], load_program: Path) -> Iterator[HungDaemon]:
-    """It hangs while the other tests of the watchdog run, which need only ask for it."""
+    """Yield a daemon that hangs while the other tests of the watchdog run."""
     scene = HungDaemon(ControlDaemon(root / str(next(numbers))), load_program)
     scene.begin()
     yield scene

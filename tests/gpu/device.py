@@ -1,4 +1,4 @@
-"""The GPU, as nvidia-smi tells of it: a second opinion that owes nothing to the program under test."""
+"""The GPU as nvidia-smi reports it: a source that is independent of the exporter."""
 
 import subprocess
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Device:
-    """What labels and figures name it by."""
+    """Identity of the GPU in labels and figures."""
 
     uuid: str
     name: str
@@ -14,13 +14,13 @@ class Device:
 
 
 def the_device() -> Device:
-    """The one GPU of this node; with more of them, clients and counts would not be known to be on the same one."""
+    """Return the only GPU of this node. With several GPUs, the tests would not know which one a client uses."""
     (row,) = _query("--query-gpu=uuid,name,driver_version")
     return Device(*row)
 
 
 def memory_mib_by_pid() -> dict[int, int]:
-    """Every process with a CUDA context, the MPS server among them."""
+    """Return MiB by PID of all processes with a CUDA context, the MPS server included."""
     return {int(pid): int(mib) for pid, mib in _query("--query-compute-apps=pid,used_memory")}
 
 

@@ -1,4 +1,4 @@
-"""Many fault trials on a real GPU, each a recording and the truth about it, in one archive.
+"""Run many fault trials on a real GPU. Each is a recording with its truth; all are in one archive.
 
 python3 -m tests.gpu.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
 
@@ -18,23 +18,23 @@ import traceback
 from pathlib import Path
 
 from .clients import build
-from .stage import Stage
 from .trial_plans import PLANS
+from .trial_run import Stage
 
 PACKED_EVERY = 10
 MOST_FAILURES = 5
 
 
 def main() -> int:
-    """How many trials failed to be played, at most 100."""
+    """Return the number of trials that could not be run, at most 100."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--plan", choices=PLANS, default="exploratory")
-    parser.add_argument("--only", default="", help="trials whose name begins so")
+    parser.add_argument("--only", default="", help="run only trials whose name starts with this")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no trial after so long")
     arguments = parser.parse_args()
-    # As an interrupt, so that what there is gets packed, and no client or daemon is left behind.
+    # Like an interrupt, so that results are packed, and no client or daemon remains.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     trials = [trial for trial in PLANS[arguments.plan]() if trial.name.startswith(arguments.only)][: arguments.limit]
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ def main() -> int:
             begun = time.monotonic()
             try:
                 truth = stage.play(trial)
-                told = f"victims {len(truth['victims'])}, refused {len(truth['refused'])}, left {truth['left_over']}"
-            except Exception:  # noqa: BLE001  (one that could not be played costs none of the others)
+                outcome = f"victims {len(truth['victims'])}, refused {len(truth['refused'])}, left {truth['left_over']}"
+            except Exception:  # noqa: BLE001  (a trial that fails must not stop the others)
                 failures += 1
-                told = traceback.format_exc()
-            sys.stdout.write(f"{number}/{len(trials)} {trial.name}: {time.monotonic() - begun:.2f} s, {told}\n")
+                outcome = traceback.format_exc()
+            sys.stdout.write(f"{number}/{len(trials)} {trial.name}: {time.monotonic() - begun:.2f} s, {outcome}\n")
             sys.stdout.flush()
             if number % PACKED_EVERY == 0:
                 stage.write_answers()
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def _pack(root: Path, results: Path, logs: list[Path], out: Path) -> None:
-    """The archive is replaced whole, so that there is always a good one."""
+    """Replace the archive in one step, so that there is always a complete one."""
     unfinished = out.parent / f"{out.name}.unfinished"
     with tarfile.open(unfinished, "w:gz", compresslevel=3) as archive:
         for file in [*sorted(results.iterdir()), *logs]:

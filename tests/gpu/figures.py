@@ -1,4 +1,4 @@
-"""Measurements for people to read, kept as JSON in the file that GPU_FIGURES names."""
+"""Measurements as JSON, in the file that GPU_FIGURES names."""
 
 import json
 import os
@@ -9,7 +9,7 @@ Figure = str | float
 
 
 def note(**figures: Figure) -> None:
-    """Print them, and add them to what the file holds already."""
+    """Print figures, and add them to the file."""
     sys.stdout.write(f"figures: {json.dumps(figures)}\n")
     name = os.environ.get("GPU_FIGURES")
     if name is None:

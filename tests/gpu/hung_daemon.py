@@ -1,6 +1,6 @@
-"""A daemon that is stopped by a signal, and the watchdog that waits long enough before it restarts it.
+"""A daemon that SIGSTOP stops, and a watchdog that waits before it restarts the daemon.
 
-It takes two minutes, most of it waiting: so it is played in a thread, beside the other tests of the watchdog.
+It takes two minutes, most of it waiting. So it runs in a thread during the other tests of the watchdog.
 """
 
 import os
@@ -17,10 +17,10 @@ import psutil
 from tests.eventually import eventually
 
 from .clients import Clients
-from .limited import LimitsInForce, Newcomers, all_processors
+from .limited import LimitsInForce, NewClients, all_processors
 from .mps import ControlDaemon, is_live_mps
-from .race import seconds_until
-from .watchdog import Said, Watchdog
+from .timing import seconds_until
+from .watchdog import Event, Watchdog
 
 HUNG_AFTER_SECONDS = 90
 PATIENCE_SECONDS = 150
@@ -29,18 +29,18 @@ TENANTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Hang:
-    """What became of it; `taken` is in seconds from the signal on."""
+    """Result of the hang. `taken` is in seconds since the signal."""
 
     stopped: psutil.Process
     successor: psutil.Process | None
     taken: Mapping[str, float]
-    diagnosed: list[Said]
+    diagnosed: list[Event]
     done: list[str]
     saved: list[Path]
 
 
 class HungDaemon:
-    """The scene: one daemon, two clients, one watchdog."""
+    """One daemon, two clients, one watchdog."""
 
     def __init__(self, daemon: ControlDaemon, load_program: Path) -> None:
         self._daemon = daemon
@@ -51,16 +51,16 @@ class HungDaemon:
         self._ended = threading.Event()
 
     def begin(self) -> None:
-        """Let it take its course."""
+        """Start in the background."""
         self._played = self._threads.submit(self._play)
 
     def over(self) -> Hang:
-        """What became of it, once it is over."""
+        """Wait for the end, and return the result."""
         assert self._played is not None
         return self._played.result(PATIENCE_SECONDS)
 
     def end(self) -> None:
-        """Leave nobody behind, also where it is not over."""
+        """End all processes, in any state."""
         self._ended.set()
         if self._watchdog is not None:
             self._watchdog.end()
@@ -69,9 +69,9 @@ class HungDaemon:
         self._daemon.end()
 
     def evidence(self) -> str:
-        """For the report of a failed test."""
-        said = "" if self._watchdog is None else self._watchdog.evidence()
-        return "\n".join([said, self._daemon.evidence(), self._clients.evidence()])
+        """Return text for the report of a failed test."""
+        evidence = "" if self._watchdog is None else self._watchdog.evidence()
+        return "\n".join([evidence, self._daemon.evidence(), self._clients.evidence()])
 
     def _play(self) -> Hang:
         self._daemon.start()
@@ -82,13 +82,13 @@ class HungDaemon:
         eventually(watchdog.is_well)
         stopped = self._daemon.process()
         assert stopped is not None
-        limits, newcomers = LimitsInForce(self._daemon), Newcomers(self._clients, everything)
+        limits, new_clients = LimitsInForce(self._daemon), NewClients(self._clients, everything)
         os.kill(stopped.pid, signal.SIGSTOP)
         signs: dict[str, Callable[[], bool]] = {
             "unresponsive": lambda: _is_unresponsive(watchdog),
             "gone": lambda: not is_live_mps(stopped),
-            "answers": lambda: self._daemon.is_followed(stopped),
-            "client": lambda: not is_live_mps(stopped) and newcomers.one_is_limited(),
+            "answers": lambda: self._daemon.is_replaced(stopped),
+            "client": lambda: not is_live_mps(stopped) and new_clients.one_is_limited(),
             "limits": limits,
         }
         taken = seconds_until(
@@ -99,7 +99,7 @@ class HungDaemon:
             stopped=stopped,
             successor=self._daemon.process(),
             taken=taken,
-            diagnosed=watchdog.said("daemon_diagnosed"),
+            diagnosed=watchdog.logged("daemon_diagnosed"),
             done=watchdog.done(),
             saved=watchdog.saved(),
         )

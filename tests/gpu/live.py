@@ -1,4 +1,4 @@
-"""An exporter that runs beside many trials, with its default settings, and what it said of each."""
+"""An exporter with default settings that runs during the trials, and its reports of each."""
 
 import json
 import os
@@ -15,51 +15,51 @@ FAREWELL_SECONDS = 5
 
 
 class Live:
-    """`serve` for one daemon, and who watches what it says."""
+    """`serve` for one daemon, and a process that polls it."""
 
     def __init__(self, daemon: ControlDaemon) -> None:
         self._exporter = Exporter(daemon)
         self._exporter.wait()
-        self._onlooker = Child(
-            [sys.executable, "-m", "tests.gpu.onlooker", self._exporter.address, str(daemon.pipe_directory)],
-            output=daemon.directory / "onlooker.jsonl",
+        self._poller = Child(
+            [sys.executable, "-m", "tests.gpu.poll_exporter", self._exporter.address, str(daemon.pipe_directory)],
+            output=daemon.directory / "poll_exporter.jsonl",
             environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), *sys.path]))},
             directory=SOURCE,
         )
 
-    def said(self, begin: float, end: float) -> Mapping[str, Any]:
-        """What it said of the time between: each count of faults, each incident as it was first and last told."""
+    def reports(self, begin: float, end: float) -> Mapping[str, Any]:
+        """Return its reports of a time: fault counts, and each incident as first and last reported."""
         first: dict[str, Any] = {}
         last: dict[str, Any] = {}
         counts = []
-        for told in self._told():
-            if told["event"] == "faults" and told["before"] >= 0 and begin <= told["answered"] <= end:
-                counts.append(told)
-            if told["event"] == "incident" and begin <= told["incident"]["started_at"] <= end:
-                first.setdefault(told["incident"]["id"], told)
-                last[told["incident"]["id"]] = told["incident"]
-        times = {name: {key: told[key] for key in ("asked", "answered")} for name, told in first.items()}
+        for line in self._lines():
+            if line["event"] == "faults" and line["before"] >= 0 and begin <= line["answered"] <= end:
+                counts.append(line)
+            if line["event"] == "incident" and begin <= line["incident"]["started_at"] <= end:
+                first.setdefault(line["incident"]["id"], line)
+                last[line["incident"]["id"]] = line["incident"]
+        times = {name: {key: line[key] for key in ("asked", "answered")} for name, line in first.items()}
         return {"faults": counts, "incidents": [{"first": times[name], "last": last[name]} for name in first]}
 
     def pace(self) -> list[Mapping[str, Any]]:
-        """How closely it was looked at."""
-        return [told for told in self._told() if told["event"] == "pace"]
+        """Return how often it was polled."""
+        return [line for line in self._lines() if line["event"] == "pace"]
 
     def evidence(self) -> str:
-        """Of both, for the report of a failure."""
-        return f"{self._onlooker.evidence()}\n{self._exporter.evidence()}"
+        """Return the output of both processes, for the report of a failed test."""
+        return f"{self._poller.evidence()}\n{self._exporter.evidence()}"
 
     def end(self) -> None:
-        """Both, the one that asks first."""
-        self._onlooker.end(within=FAREWELL_SECONDS)
+        """End both, first the one that polls."""
+        self._poller.end(within=FAREWELL_SECONDS)
         self._exporter.end()
 
-    def _told(self) -> list[Any]:
-        return [json.loads(line) for line in self._onlooker.text().splitlines(keepends=True) if _is_whole(line)]
+    def _lines(self) -> list[Any]:
+        return [json.loads(line) for line in self._poller.text().splitlines(keepends=True) if _is_whole(line)]
 
 
 class Played:
-    """A trial that was played beside an exporter, which may yet say more of it."""
+    """A trial that ran beside an exporter, which may still report more of it."""
 
     def __init__(self, name: str, live: Live) -> None:
         self.name = name
@@ -68,12 +68,12 @@ class Played:
         self.end = float("inf")
 
     def over(self) -> None:
-        """It ends now."""
+        """Set its end to now."""
         self.end = time.time()
 
-    def said(self) -> Mapping[str, Any]:
-        """All that the exporter has said of it so far."""
-        return self.live.said(self.begin, self.end)
+    def reports(self) -> Mapping[str, Any]:
+        """Return all reports of the exporter so far."""
+        return self.live.reports(self.begin, self.end)
 
 
 def _is_whole(line: str) -> bool:

@@ -1,4 +1,4 @@
-"""A real MPS control daemon in directories of its own."""
+"""A real MPS control daemon in its own directories."""
 
 import os
 import subprocess
@@ -10,17 +10,17 @@ import psutil
 
 from tests.eventually import eventually
 
-# Both binaries' names end in -control or -server; the kernel keeps 15 characters of either.
+# The names end in -control or -server; the kernel has 15 characters of them.
 COMM = "nvidia-cuda-mps"
-# The longest path that a unix socket's address holds, without the terminating zero.
+# Length of the longest path of a Unix socket, without the terminating zero.
 SOCKET_PATH_LIMIT = 107
 EVIDENCE_LINES = 40
 
 
 class ControlDaemon:
-    """It can be started, ended and started again over what the last one left in its directories.
+    """A daemon that can be started again in the directories that the previous one left.
 
-    `uid` is whose it is, where it is not ours.
+    `uid` is its user, if it is not the user of the tests.
     """
 
     def __init__(self, directory: Path, *, uid: int | None = None) -> None:
@@ -37,7 +37,7 @@ class ControlDaemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a CUDA program a client of this daemon."""
+        """The environment that makes a CUDA program a client of this daemon."""
         directories = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
@@ -46,22 +46,22 @@ class ControlDaemon:
 
     @property
     def control_log(self) -> Path:
-        """Where the daemon writes, each query's five lines included."""
+        """The daemon's log. It has five lines for each query."""
         return self.log_directory / "control.log"
 
     @property
     def server_log(self) -> Path:
-        """Where all of its servers write."""
+        """The log of all its servers."""
         return self.log_directory / "server.log"
 
     @property
     def pid(self) -> int:
-        """The daemon's own word. The file outlives a daemon that was killed, so it alone doesn't say that one runs."""
+        """The PID in the pid file. The file remains after SIGKILL, so it does not prove that the daemon runs."""
         text = (self.pipe_directory / "nvidia-cuda-mps-control.pid").read_text()
         return int(text.strip())
 
     def process(self) -> psutil.Process | None:
-        """The running daemon, if there is one."""
+        """Return the running daemon, if there is one."""
         try:
             found = psutil.Process(self.pid)
             return found if is_live_mps(found) else None
@@ -69,19 +69,19 @@ class ControlDaemon:
             return None
 
     def servers(self) -> list[int]:
-        """Its children. Asking the daemon would disturb the program's queries, and be disturbed by them."""
+        """Return its child processes. A query would collide with those of the exporter."""
         daemon = self.process()
         if daemon is None:
             return []
         return sorted(child.pid for child in daemon.children() if is_live_mps(child))
 
     def server(self) -> int:
-        """The only server there is."""
+        """Return the PID of its only server."""
         (only,) = self.servers()
         return only
 
     def start(self, **variables: str) -> None:
-        """Start it as a daemon of its own, with further variables, and wait until it answers."""
+        """Start it with these variables, and wait until it answers."""
         with (self.directory / "start.log").open("ab") as output:
             subprocess.run(
                 ["nvidia-cuda-mps-control", "-d"],
@@ -97,15 +97,15 @@ class ControlDaemon:
         eventually(self._assert_answers, within=15)
 
     def command(self, text: str, within: float = 10) -> str:
-        """One command's reply. A command that collides with another one's session is refused, and asked again."""
+        """Return the reply to a command. A command that collides with another session is repeated."""
         return eventually(lambda: self._ask(text), within=within)
 
-    def is_followed(self, former: psutil.Process) -> bool:
-        """Whether that daemon has gone and another one answers, asked once."""
+    def is_replaced(self, former: psutil.Process) -> bool:
+        """Return whether that daemon has exited and another one answers one query."""
         return not is_live_mps(former) and self.answers()
 
     def answers(self, within: float = 2) -> bool:
-        """Whether it answers, asked once."""
+        """Return whether it answers one query."""
         try:
             self._ask("get_server_list", within)
         except (AssertionError, subprocess.TimeoutExpired):
@@ -113,20 +113,20 @@ class ControlDaemon:
         return True
 
     def quit(self) -> None:
-        """The ordinary end: `quit`, as an operator would type it."""
+        """End it with `quit`, as an operator does."""
         daemon = self.process()
         assert daemon is not None
         self.command("quit")
         eventually(lambda: self._assert_gone(daemon), within=20)
 
     def kill(self) -> None:
-        """SIGKILL: it takes server and clients along."""
+        """Send SIGKILL. Server and clients end, too."""
         daemon = self.process()
         assert daemon is not None
         daemon.kill()
 
     def end(self) -> None:
-        """Leave no process of this daemon's behind, whatever state it is in."""
+        """End all processes of this daemon, in any state."""
         if self.process() is not None:
             with suppress(AssertionError, subprocess.SubprocessError):
                 self._ask("quit -t 2")
@@ -136,7 +136,7 @@ class ControlDaemon:
                 process.kill()
 
     def evidence(self) -> str:
-        """The end of both logs, for the report of a failed test."""
+        """Return the end of both logs, for the report of a failed test."""
         return "\n".join(f"{log}\n{_tail(log)}" for log in (self.control_log, self.server_log))
 
     def _ask(self, text: str, within: float = 10) -> str:
@@ -162,7 +162,7 @@ class ControlDaemon:
         assert not self._members()
 
     def _members(self) -> list[psutil.Process]:
-        """Daemon, servers and clients: every process whose environment names this pipe directory."""
+        """Return all processes with this pipe directory in their environment: daemon, servers, clients."""
         return [process for process in psutil.process_iter() if self._owns(process)]
 
     def _owns(self, process: psutil.Process) -> bool:
@@ -173,12 +173,12 @@ class ControlDaemon:
 
 
 def as_user(uid: int | None) -> dict[str, Any]:
-    """For subprocess: run as that user alone; None: as who we are."""
+    """Return arguments for subprocess to run as that user; None: as the present user."""
     return {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
 
 
 def is_live_mps(process: psutil.Process) -> bool:
-    """A killed daemon whose new parent is slow to reap it is a zombie, not a running daemon."""
+    """Return whether the process is MPS and not a zombie."""
     try:
         return process.name().startswith(COMM) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

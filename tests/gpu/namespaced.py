@@ -1,4 +1,4 @@
-"""A real MPS control daemon in mount and PID namespaces of its own, with a client there, as a container has it."""
+"""A real MPS control daemon with a client in their own mount and PID namespaces, as in a container."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ sleep 300
 
 
 class NamespacedDaemon(ControlDaemon):
-    """Its pipe directory is a file system of its own, that only its namespace has; its PIDs are others than ours."""
+    """Only its mount namespace has its pipe directory, and its PIDs differ from the host's."""
 
     def __init__(self, directory: Path, load_program: Path) -> None:
         super().__init__(directory)
@@ -30,7 +30,7 @@ class NamespacedDaemon(ControlDaemon):
         self._init: Child | None = None
 
     def start(self) -> None:
-        """Start it with its client, and wait until that client is at work."""
+        """Start it with its client, and wait until the client launches kernels."""
         self._init = Child(
             [
                 "unshare",
@@ -52,26 +52,26 @@ class NamespacedDaemon(ControlDaemon):
 
     @property
     def pid(self) -> int:
-        """As the host has it."""
+        """The host's PID."""
         return self._of("nvidia-cuda-mps-control").pid
 
     def server_in_it(self) -> int:
-        """The host's PID of its server."""
+        """Return the host's PID of its server."""
         return self._of("nvidia-cuda-mps-server").pid
 
     def client_in_it(self) -> int:
-        """The host's PID of its client."""
+        """Return the host's PID of its client."""
         return self._of(self._load_program.name).pid
 
     def end(self) -> None:
-        """A PID namespace ends with its first process."""
+        """End the first process of the PID namespace, and so the namespace."""
         if self._init is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._init.pid, signal.SIGKILL)
             self._init.wait()
 
     def evidence(self) -> str:
-        """Its logs, and what its namespace said."""
+        """Return its logs and the output of its namespace."""
         return super().evidence() + ("" if self._init is None else self._init.evidence())
 
     def _of(self, name: str) -> psutil.Process:

@@ -1,4 +1,4 @@
-"""The program under test as a user runs it: `python3 -m exporter ...`, in a process of its own."""
+"""The exporter as a user runs it: `python3 -m exporter ...`, in a separate process."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from .mps import ControlDaemon
 from .scrape import Scrape, fetch
 
 SOURCE = Path(__file__).resolve().parents[2]
-# How the shell and Python name a program that leaves because of an interrupt, beside an ordinary 0.
+# Exit codes of a program that ends by an interrupt, in the shell and in Python, and 0.
 INTERRUPTED = (0, 128 + signal.SIGINT)
 
 
 def run(*arguments: str) -> str:
-    """A command that ends by itself: what it prints."""
+    """Run a command, and return its output."""
     done = subprocess.run(
         _command(*arguments), env=_environment(), cwd=SOURCE, capture_output=True, text=True, timeout=60
     )
@@ -31,16 +31,16 @@ def run(*arguments: str) -> str:
 
 
 def doctor(daemon: ControlDaemon) -> dict[str, Any]:
-    """What the preflight says of a daemon, by its own look; its exit code is the worst finding's."""
+    """Return the output of `doctor --json` for a daemon. Its exit code is that of the worst finding."""
     command = _command("doctor", "--json", *_directories(daemon))
     done = subprocess.run(command, env=_environment(), cwd=SOURCE, capture_output=True, text=True, timeout=60)
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == told["exit_code"], done.stderr
-    return told
+    output: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == output["exit_code"], done.stderr
+    return output
 
 
 class Exporter:
-    """`serve`, on a free port of this machine's loopback."""
+    """`serve`, on a free port of the loopback address."""
 
     def __init__(self, daemon: ControlDaemon, *arguments: str, **constants: Any) -> None:
         self.address = f"127.0.0.1:{_free_port()}"
@@ -57,7 +57,7 @@ class Exporter:
         self.child = Child(command, output=output, environment=self._environment, directory=SOURCE)
 
     def command(self, *words: str) -> str:
-        """Give it a command by its socket, as `pause` and `resume` do: what that prints."""
+        """Run a command that uses its socket, such as `pause`, and return the output."""
         done = subprocess.run(
             _command(*words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
         )
@@ -65,7 +65,7 @@ class Exporter:
         return done.stdout
 
     def status(self, *words: str) -> str:
-        """How it says that the node is, well or not."""
+        """Return the output of `status`, for any exit code."""
         done = subprocess.run(
             _command("status", *words), env=self._environment, cwd=SOURCE, capture_output=True, text=True, timeout=60
         )
@@ -73,21 +73,21 @@ class Exporter:
 
     @property
     def pid(self) -> int:
-        """For those who measure it."""
+        """The PID of the exporter."""
         return self.child.pid
 
     def wait(self) -> None:
-        """Until it answers, and says something of its daemon."""
+        """Wait until it answers and reports its daemon."""
         eventually(self._assert_serves, within=20)
 
     def scrape(self) -> Scrape:
-        """What /metrics says now. A program that has died does not come back by asking again."""
+        """Return /metrics. If the exporter has exited, fail at once."""
         if self.child.exit_code is not None:
             raise RuntimeError(self.evidence())
         return fetch(self.url)
 
     def end(self) -> None:
-        """As systemd would end it. Its whole log is kept, where GPU_CAPTURES says."""
+        """End it as systemd would. Its log is copied to the directory in GPU_CAPTURES."""
         self.child.end()
         captures = os.environ.get("GPU_CAPTURES")
         if captures:
@@ -95,12 +95,12 @@ class Exporter:
             Path(captures, name).write_text(self.child.text())
 
     def evidence(self) -> str:
-        """Its log, and what it says of its own eyes, for the report of a failed test."""
+        """Return its log and the state of its collectors, for the report of a failed test."""
         try:
-            told = [line for line in fetch(self.url).text.splitlines() if line.startswith("cuda_mps_exporter_source")]
+            output = [line for line in fetch(self.url).text.splitlines() if line.startswith("cuda_mps_exporter_source")]
         except OSError as problem:
-            told = [f"{self.url}: {problem}"]
-        return "\n".join([self.child.evidence(), *told])
+            output = [f"{self.url}: {problem}"]
+        return "\n".join([self.child.evidence(), *output])
 
     def _assert_serves(self) -> None:
         try:
@@ -111,7 +111,7 @@ class Exporter:
 
 
 class Recorder:
-    """`record FILE`, which runs until it is interrupted."""
+    """`record FILE`, which runs until an interrupt."""
 
     def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str) -> None:
         self.file = file
@@ -120,26 +120,26 @@ class Recorder:
         self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
 
     def text(self) -> str:
-        """What is in the recording so far."""
+        """Return the recording so far."""
         if self.child.exit_code not in (None, *INTERRUPTED):
             raise RuntimeError(self.evidence())
         return self.file.read_text() if self.file.exists() else ""
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send Ctrl-C, and wait for its end."""
         self.child.send(signal.SIGINT)
         assert self.child.wait() in INTERRUPTED, self.evidence()
 
     def interrupt_later(self) -> None:
-        """Ctrl-C, without waiting for what it does then."""
+        """Send Ctrl-C, and do not wait."""
         self.child.send(signal.SIGINT)
 
     def end(self) -> None:
-        """As systemd would end it."""
+        """End it as systemd would."""
         self.child.end()
 
     def evidence(self) -> str:
-        """Its log, for the report of a failed test."""
+        """Return its log, for the report of a failed test."""
         return self.child.evidence()
 
 
@@ -152,7 +152,7 @@ def _directories(daemon: ControlDaemon) -> tuple[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """Without the variables that name a daemon: the options must be enough."""
+    """Return the environment without the variables of MPS, because the options must be enough."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
     path = os.pathsep.join(filter(None, [str(SOURCE), own.get("PYTHONPATH")]))
     return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -1,7 +1,7 @@
-"""Tries every source once, as whoever runs it, and prints what came of it as JSON.
+"""Try every source once, as the present user, and print the results as JSON.
 
-It reads what to look at as JSON from its only argument, and stands alone: an ordinary user gets it on stdin, and need
-not be able to read the directory that it is kept in.
+Its only argument is JSON. It imports no other module: an ordinary user gets it on stdin, and need
+not be able to read its directory.
 """
 
 import importlib
@@ -38,11 +38,11 @@ def main() -> None:
 
 def _row(source: str, of: str, attempt: Callable[[], str]) -> dict[str, Any]:
     try:
-        return {"source": source, "of": of, "works": True, "said": attempt()}
+        return {"source": source, "of": of, "works": True, "detail": attempt()}
     except OSError as problem:
-        return {"source": source, "of": of, "works": False, "said": problem.strerror or str(problem)}
-    except Exception as problem:  # noqa: BLE001 (whatever goes wrong is what this probe is here to find out)
-        return {"source": source, "of": of, "works": False, "said": f"{type(problem).__name__}: {problem}"}
+        return {"source": source, "of": of, "works": False, "detail": problem.strerror or str(problem)}
+    except Exception as problem:  # noqa: BLE001 (the probe reports every error)
+        return {"source": source, "of": of, "works": False, "detail": f"{type(problem).__name__}: {problem}"}
 
 
 def _nvml(processes: Processes) -> Iterator[Try]:
@@ -61,7 +61,7 @@ def _nvml(processes: Processes) -> Iterator[Try]:
 
 
 def _initialised() -> Any:
-    """nvidia-ml-py, whose absence is a finding like any other. It has no types."""
+    """Return nvidia-ml-py. If it is missing, that is a result, too. It has no types."""
     nvml = importlib.import_module("pynvml")
     nvml.nvmlInit()
     return nvml
@@ -77,12 +77,12 @@ def _memory(listed: Callable[[], Any], pid: int) -> str:
     if pid not in used:
         raise LookupError("not listed")
     if used[pid] is None:
-        raise LookupError("listed, its memory not told")
+        raise LookupError("listed without its memory")
     return f"{used[pid] / MIB:g} MiB"
 
 
 def _utilisation(read: Callable[[], Any], processes: Processes) -> str:
-    """Whose samples there are: under MPS it should be the server's alone."""
+    """Return which processes have samples. Under MPS, only the server should have any."""
     names = {pid: name for name, pid in processes.items()}
     shares = {names.get(sample.pid, "other"): sample.smUtil for sample in read()}
     return ", ".join(f"{name} {share} %" for name, share in sorted(shares.items())) or "no samples"
@@ -109,7 +109,7 @@ def _files(files: dict[str, str]) -> Iterator[Try]:
 
 
 def _open(path: str) -> str:
-    """Opened and not read: /dev/kmsg would wait for its next record."""
+    """Open the file without a read, because a read of /dev/kmsg waits for the next record."""
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     return "opens"
 

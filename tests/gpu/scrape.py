@@ -1,4 +1,4 @@
-"""What /metrics says, as samples to ask questions of."""
+"""Samples of /metrics."""
 
 import time
 import urllib.request
@@ -20,36 +20,36 @@ class Scrape:
     samples: tuple[Sample, ...]
 
     def select(self, name: str, **labels: str) -> list[Sample]:
-        """The samples of that name whose labels include these."""
+        """Return the samples of a family with these labels."""
         return [sample for sample in self.samples if sample.name == name and labels.items() <= sample.labels.items()]
 
     def value(self, name: str, **labels: str) -> float:
-        """The value of the one sample there is."""
+        """Return the value of the only such sample."""
         found = self.select(name, **labels)
         assert len(found) == 1, f"{len(found)} samples of {name} with {labels}: {found}"
         return found[0].value
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum over all other labels. A counter is there at 0 before its first event: none at all is a failure."""
+        """Return the sum over all other labels. A counter exists with 0 before its first event, and must be present."""
         found = self.select(name, **labels)
         assert found, f"no sample of {name} with {labels}"
         return sum(sample.value for sample in found)
 
     def state(self, name: str, *, label: str = "state", **labels: str) -> str:
-        """The state of the one thing that these labels name: exactly one of its states is 1, and the others 0."""
+        """Return the state of an object. Exactly one of its states must be 1, and all others 0."""
         found = self.select(name, **labels)
         assert sorted(sample.value for sample in found) == [0.0] * (len(found) - 1) + [1.0], f"{name}: {found}"
         return next(sample.labels[label] for sample in found if sample.value == 1)
 
     def listed_pids(self) -> list[int]:
-        """The PIDs of clients with an identity, sorted; one that is told twice is there twice."""
+        """Return the sorted PIDs of `cuda_mps_client_info`, with duplicates."""
         return sorted(int(sample.labels["pid"]) for sample in self.select("cuda_mps_client_info"))
 
     def memory_by_pid(self) -> dict[int, int]:
-        """Bytes used by each listed client, joined as a dashboard would join them: on `daemon` and `client`."""
+        """Return the bytes of each client, joined on `daemon` and `client` like in a dashboard."""
         pids = {_identity(info): int(info.labels["pid"]) for info in self.select("cuda_mps_client_info")}
         memory = self.select("cuda_mps_client_memory_used_bytes")
-        assert {_identity(sample) for sample in memory} <= pids.keys(), f"memory of clients nobody knows: {memory}"
+        assert {_identity(sample) for sample in memory} <= pids.keys(), f"memory of clients without info: {memory}"
         return {pids[_identity(sample)]: int(sample.value) for sample in memory}
 
 

@@ -1,4 +1,4 @@
-"""A server that stays in FAULT though its clients have gone, and what brings it back."""
+"""A server that stays in FAULT without clients, and the commands that end this."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ Attempt = dict[str, Any]
 
 
 def remedies(daemon: ControlDaemon, server: int) -> list[Attempt]:
-    """Each that was tried, with its reply and the server's state afterwards; none, if the server is well."""
+    """Try the commands. Return each with its reply and the state afterwards; none if the server is active."""
     if _state_after(daemon, server) != "FAULT":
         return []
     clients = _ask(daemon, f"get_client_list {server}")
@@ -38,7 +38,7 @@ def _attempts(daemon: ControlDaemon, server: int, clients: list[str]) -> Iterato
 
 
 def _state_after(daemon: ControlDaemon, server: int) -> str:
-    """What it has become, when it has had the time to."""
+    """Wait, and return the state of the server."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         state = _ask(daemon, f"get_server_status {server}") if server in daemon.servers() else "gone"

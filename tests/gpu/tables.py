@@ -1,11 +1,11 @@
-"""Tables for people to read, one after another in the file that GPU_RIGHTS_TABLE names."""
+"""Tables in Markdown, in the file that GPU_RIGHTS_TABLE names."""
 
 import os
 import sys
 
 
-def keep(table: str) -> None:
-    """Print it, and add it to what the file holds already."""
+def write(table: str) -> None:
+    """Print a table, and append it to the file."""
     sys.stdout.write(table)
     name = os.environ.get("GPU_RIGHTS_TABLE")
     if name is not None:

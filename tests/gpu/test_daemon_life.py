@@ -1,4 +1,4 @@
-"""The daemon comes, is killed, comes back, and is stopped in good order; only the killing is a loss."""
+"""The daemon starts, is killed, starts again and is stopped. Only SIGKILL is a loss."""
 
 import time
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from .scrape import Scrape
 
 pytestmark = pytest.mark.gpu
 
-# One liveness query every 30 s: whoever has nothing else to go by needs that long.
+# Without other sources, the liveness query every 30 s decides.
 LIVENESS_WITHIN = 50
 
 
-def test_a_killed_daemon_is_down_and_lost_once_and_comes_back(
+def test_a_killed_daemon_is_one_loss_and_is_up_after_its_restart(
     exporter: Exporter, daemon: ControlDaemon, clients: Clients
 ) -> None:
     client = clients.start_ready("before", seconds=200)
@@ -45,10 +45,10 @@ def test_a_killed_daemon_is_down_and_lost_once_and_comes_back(
     assert back.total("cuda_mps_daemon_losses_total") == 1
 
 
-def test_who_starts_beside_a_dead_daemon_bypasses_it(
+def test_a_process_that_starts_without_a_daemon_bypasses_mps(
     exporter: Exporter, daemon: ControlDaemon, gpu: Device, clients: Clients
 ) -> None:
-    """CUDA starts without MPS then, and says nothing: no limits, and nobody on the daemon to see it."""
+    """CUDA then starts without MPS, without limits and without an error."""
     first = clients.start_ready("first", seconds=200)
     eventually(lambda: _lists(exporter, [first]))
     daemon.kill()
@@ -62,7 +62,7 @@ def test_who_starts_beside_a_dead_daemon_bypasses_it(
     eventually(bypassing, within=45)
 
 
-def test_an_ordinary_quit_is_no_loss(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
+def test_a_quit_is_no_loss(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
     client = clients.start_ready("before", seconds=60)
     eventually(lambda: _lists(exporter, [client]))
     client.leave()
@@ -79,7 +79,7 @@ def test_an_ordinary_quit_is_no_loss(exporter: Exporter, daemon: ControlDaemon, 
 
 @pytest.fixture(scope="class")
 def early_exporter(unstarted_daemon: ControlDaemon) -> Iterator[Exporter]:
-    """The program, started before its daemon."""
+    """Yield an exporter that starts before its daemon."""
     exporter = Exporter(unstarted_daemon, "--client-min-age=0s")
     try:
         exporter.wait()
@@ -88,7 +88,7 @@ def early_exporter(unstarted_daemon: ControlDaemon) -> Iterator[Exporter]:
         exporter.end()
 
 
-def test_a_daemon_that_comes_later_is_found(early_exporter: Exporter, unstarted_daemon: ControlDaemon) -> None:
+def test_finds_a_daemon_that_starts_later(early_exporter: Exporter, unstarted_daemon: ControlDaemon) -> None:
     eventually(lambda: _daemon_is(early_exporter, up=0))
     unstarted_daemon.start()
     eventually(lambda: _daemon_is(early_exporter, up=1), within=LIVENESS_WITHIN)

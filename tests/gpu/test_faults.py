@@ -1,4 +1,4 @@
-"""A fatal fault: FAULT lasts as long as a victim lingers, and then all is well again."""
+"""A fatal fault: FAULT lasts until the last affected client exits. Then the server is active again."""
 
 import pytest
 
@@ -15,16 +15,16 @@ ILLEGAL_ADDRESS = 700
 SERVER_NOT_READY = 807
 
 
-def test_a_fault_is_seen_until_its_last_victim_leaves(
+def test_a_fault_lasts_until_the_last_affected_client_exits(
     exporter: Exporter, daemon: ControlDaemon, clients: Clients
 ) -> None:
     victim = clients.start_ready("victim", seconds=120, busy_ms=1, every_ms=20, hold=120)
     server = str(daemon.server())
     eventually(lambda: _server_is(exporter, server, "active"))
 
-    culprit = clients.start_ready("culprit", fault="oob", fault_after=1)
+    cause = clients.start_ready("cause", fault="oob", fault_after=1)
     assert victim.fails() == [ILLEGAL_ADDRESS]
-    assert culprit.fails() == [ILLEGAL_ADDRESS]
+    assert cause.fails() == [ILLEGAL_ADDRESS]
     eventually(lambda: _server_is(exporter, server, "fault"))
 
     latecomer = clients.start("latecomer", seconds=1)

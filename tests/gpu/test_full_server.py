@@ -1,4 +1,4 @@
-"""More clients than a server takes: who is refused, and what it costs to watch the rest."""
+"""More clients than a server accepts: refused clients, and the cost of monitoring the others."""
 
 import statistics
 import time
@@ -16,12 +16,12 @@ from .program import Exporter
 pytestmark = pytest.mark.gpu
 
 STARTED = 64
-# What a server takes at most, from Volta on and before CUDA 13.1.
+# Maximum number of clients of a server, from Volta on and before CUDA 13.1.
 FIT = 48
 DEVICES_UNAVAILABLE = 46
 SCRAPES = 50
 WATCH_SECONDS = 20
-# What a monitor may take of a CPU core and of memory. The bounds are wide: the figures are what people should read.
+# Bounds of CPU and memory of the exporter. They are wide; docs/hardware.md has the figures.
 CPU_RATIO_LIMIT = 0.25
 RSS_LIMIT_BYTES = 256 * 2**20
 
@@ -36,7 +36,7 @@ def crowd(clients: Clients, exporter: Exporter) -> list[Client]:
 
 @pytest.fixture(scope="class")
 def accepted(crowd: list[Client]) -> list[Client]:
-    """Those that were let in; the rest got the error of a full server, and no other."""
+    """Return the accepted clients. All others have the error of a full server."""
     accepted = [client for client in crowd if client.events("ready")]
     refusals = [client.error_codes for client in crowd if client not in accepted]
     assert len(accepted) == FIT
@@ -45,12 +45,10 @@ def accepted(crowd: list[Client]) -> list[Client]:
 
 
 class TestFullServer:
-    """64 clients at a server for 48."""
+    """64 clients of a server with 48 slots."""
 
-    def test_those_that_fit_are_connected(
-        self, exporter: Exporter, daemon: ControlDaemon, accepted: list[Client]
-    ) -> None:
-        """MPS says `connected` of all 64; only those that became active count."""
+    def test_48_clients_are_connected(self, exporter: Exporter, daemon: ControlDaemon, accepted: list[Client]) -> None:
+        """The log of MPS has `connected` for all 64. Only clients that became active count."""
 
         def connected() -> None:
             scrape = exporter.scrape()
@@ -61,8 +59,8 @@ class TestFullServer:
 
         eventually(connected)
 
-    def test_the_rest_are_refused_for_the_limit(self, exporter: Exporter, accepted: list[Client]) -> None:
-        """Once each, and none for another reason."""
+    def test_16_clients_are_refused_for_the_limit(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """Once each, and for no other reason."""
 
         def refused() -> None:
             scrape = exporter.scrape()
@@ -72,16 +70,16 @@ class TestFullServer:
 
         eventually(refused)
 
-    def test_all_of_them_have_memory(self, exporter: Exporter, accepted: list[Client]) -> None:
-        """All clients are joined with their memory, however many."""
+    def test_all_connected_clients_have_memory(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """All clients can be joined with their memory."""
 
-        def told() -> None:
+        def all_have_memory() -> None:
             assert exporter.scrape().memory_by_pid().keys() == {client.pid for client in accepted}
 
-        eventually(told)
+        eventually(all_have_memory)
 
     def test_a_scrape_is_quick(self, exporter: Exporter, accepted: list[Client]) -> None:
-        """A scrape serves bytes that are ready; it waits for no source."""
+        """A scrape sends rendered bytes and waits for no collector."""
         scrapes = [exporter.scrape() for _ in range(SCRAPES)]
         median = statistics.median(scrape.seconds for scrape in scrapes)
         figures.note(
@@ -91,11 +89,11 @@ class TestFullServer:
         )
         assert median < 0.1
 
-    def test_watching_costs_little(self, exporter: Exporter, accepted: list[Client]) -> None:
-        """Its own time, and that of the control queries it starts."""
+    def test_monitoring_costs_little(self, exporter: Exporter, accepted: list[Client]) -> None:
+        """CPU time of the exporter and of its control queries."""
         process = psutil.Process(exporter.pid)
         before, began = process.cpu_times(), time.monotonic()
-        time.sleep(WATCH_SECONDS)  # a window to measure in, not a wait for something
+        time.sleep(WATCH_SECONDS)  # the measured window, not a wait
         after, seconds = process.cpu_times(), time.monotonic() - began
         own = (after.user - before.user + after.system - before.system) / seconds
         queries = (

@@ -1,4 +1,4 @@
-"""Several daemons on a node: configured, found by themselves, and in namespaces of their own."""
+"""Several daemons on a node: configured, discovered, and in their own namespaces."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +16,13 @@ from .program import Exporter
 
 pytestmark = pytest.mark.gpu
 
-# Running daemons are looked for every 10 s.
+# Discovery runs every 10 s.
 FOUND_WITHIN = 30
 
 
 @pytest.fixture(scope="class")
 def other(root: Path, numbers: Iterator[int]) -> Iterator[ControlDaemon]:
-    """A daemon of which nobody has told the program."""
+    """Yield a daemon that is not configured."""
     daemon = ControlDaemon(root / str(next(numbers)))
     yield daemon
     daemon.end()
@@ -36,31 +36,31 @@ def others_clients(other: ControlDaemon, load_program: Path) -> Iterator[Clients
 
 
 class TestTwoDaemons:
-    """One is configured; the other starts later, elsewhere, by somebody else."""
+    """One daemon is configured. The other starts later in another directory."""
 
-    def test_the_other_is_found_with_its_own_clients(
+    def test_discovers_the_other_daemon_with_its_clients(
         self, exporter: Exporter, daemon: ControlDaemon, other: ControlDaemon, clients: Clients, others_clients: Clients
     ) -> None:
-        """By its process, since no default directory is near it."""
+        """By its process, because it has no default directory."""
         ours = clients.start_ready("ours", mib=64, seconds=300)
         other.start()
         theirs = others_clients.start_ready("theirs", mib=64, seconds=300)
 
-        def told() -> None:
+        def listed() -> None:
             scrape = exporter.scrape()
             for each, client in ((daemon, ours), (other, theirs)):
                 name = str(each.pipe_directory)
                 assert scrape.value("cuda_mps_daemon_up", daemon=name) == 1
-                told = [info.labels["pid"] for info in scrape.select("cuda_mps_client_info", daemon=name)]
-                assert told == [str(client.pid)]
+                listed = [info.labels["pid"] for info in scrape.select("cuda_mps_client_info", daemon=name)]
+                assert listed == [str(client.pid)]
             expected = {
                 each.labels["daemon"]: each.labels["expected"] for each in scrape.select("cuda_mps_daemon_info")
             }
             assert expected == {str(daemon.pipe_directory): "true", str(other.pipe_directory): "false"}
 
-        eventually(told, within=FOUND_WITHIN)
+        eventually(listed, within=FOUND_WITHIN)
 
-    def test_neither_ones_client_bypasses_the_other(self, exporter: Exporter, gpu: Device) -> None:
+    def test_clients_of_one_daemon_do_not_bypass_the_other(self, exporter: Exporter, gpu: Device) -> None:
         """Both daemons serve the GPU."""
 
         def none() -> None:
@@ -68,8 +68,10 @@ class TestTwoDaemons:
 
         eventually(none, within=FOUND_WITHIN)
 
-    def test_the_loss_of_one_is_its_own(self, exporter: Exporter, daemon: ControlDaemon, other: ControlDaemon) -> None:
-        """And the other one's client lives on."""
+    def test_a_loss_counts_for_one_daemon_only(
+        self, exporter: Exporter, daemon: ControlDaemon, other: ControlDaemon
+    ) -> None:
+        """The client of the other daemon continues."""
         other.kill()
 
         def lost() -> None:
@@ -92,13 +94,13 @@ def namespaced(root: Path, numbers: Iterator[int], load_program: Path) -> Iterat
     daemon.end()
 
 
-def test_a_daemon_in_namespaces_of_its_own_is_told_of_in_the_hosts_pids(
+def test_a_daemon_in_its_own_namespaces_has_host_pids(
     exporter: Exporter, gpu: Device, namespaced: NamespacedDaemon
 ) -> None:
-    """Its log and its answers speak of other PIDs, and its pipe directory is on no path of the host's."""
+    """Its log and replies have other PIDs, and its pipe directory has no path on the host."""
     namespaced.start()
 
-    def told() -> str:
+    def listed() -> str:
         scrape = exporter.scrape()
         found = scrape.select("cuda_mps_client_info", pid=str(namespaced.client_in_it()))
         assert len(found) == 1
@@ -110,7 +112,7 @@ def test_a_daemon_in_namespaces_of_its_own_is_told_of_in_the_hosts_pids(
         assert scrape.state("cuda_mps_server_state", daemon=name) == "active"
         return name
 
-    name = eventually(told, within=FOUND_WITHIN + 15)
+    name = eventually(listed, within=FOUND_WITHIN + 15)
     figures.note(namespaced_daemon=name.replace(str(namespaced.directory), "…"))
     namespaced.end()
 

@@ -1,4 +1,4 @@
-"""Paused, the program holds nothing of the driver, so that modules unload and GPUs reset."""
+"""While paused, the exporter has nothing of the driver open, so modules can be unloaded and GPUs reset."""
 
 import os
 from contextlib import suppress
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 READ_WITHIN = 25
 
 
-def test_pause_lets_go_of_the_driver_and_resume_takes_it_up(exporter: Exporter, gpu: Device, clients: Clients) -> None:
+def test_pause_closes_the_driver_and_resume_opens_it(exporter: Exporter, gpu: Device, clients: Clients) -> None:
     clients.start_ready("present", mib=64, seconds=120)
 
     def read() -> None:
@@ -51,7 +51,7 @@ def test_pause_lets_go_of_the_driver_and_resume_takes_it_up(exporter: Exporter, 
 
 
 def _open_devices(pid: int) -> list[str]:
-    """What a process has open of the driver."""
+    """Return the device files of the driver that a process has open."""
     found = []
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):

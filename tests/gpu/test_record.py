@@ -1,4 +1,4 @@
-"""A recording of real life, replayed, tells what the clients lived through; it is kept for tests without a GPU."""
+"""The replay of a recording agrees with the clients. The recording is saved for tests without a GPU."""
 
 import json
 import os
@@ -26,11 +26,11 @@ Event = dict[str, Any]
 
 SCENARIO = "h200_three_clients"
 GIB_IN_MIB = 1024
-# Longer than the age at which clients get gauges of their own, and than two of NVML's rounds.
+# Longer than the minimum age of client series, and than two NVML collections.
 LIFETIME = 22
-# A log line is seen about a second after it was written.
+# A log line is read at most about a second after it was written.
 LAG = 5
-# An observation has the time of its look and is written when the look is over.
+# An observation has the start time of its collection and is written at its end.
 DISORDER = 1
 NEVER = {"client_refused", "client_waiting", "process_bypassing", "daemon_lost", "daemon_unresponsive"}
 
@@ -44,7 +44,7 @@ def recorder(daemon: ControlDaemon) -> Iterator[Recorder]:
 
 @pytest.fixture(scope="class")
 def three(clients: Clients, recorder: Recorder) -> list[Client]:
-    """Three whole lives, from before the first to after the last under the recorder's eyes."""
+    """Run three clients while the recorder runs."""
     eventually(lambda: _holds(recorder, '"source"'), within=20)
     sizes = {"alpha": 1, "beta": 2, "gamma": 4}
     started = [
@@ -62,7 +62,7 @@ def recording(recorder: Recorder, three: list[Client]) -> Path:
     for client in three:
         eventually(partial(_holds, recorder, f"Client process {client.pid} disconnected"))
     recorder.interrupt()
-    _keep(recorder.file, three)
+    _save(recorder.file, three)
     return recorder.file
 
 
@@ -72,10 +72,10 @@ def events(recording: Path) -> list[Event]:
 
 
 class TestRecording:
-    """One recording of three whole lives, looked at from several sides."""
+    """One recording of three clients from start to exit."""
 
-    def test_it_is_complete_json_lines_in_order(self, recording: Path, daemon: ControlDaemon) -> None:
-        """Whoever reads it later needs neither this machine nor this program."""
+    def test_has_complete_json_lines_in_order(self, recording: Path, daemon: ControlDaemon) -> None:
+        """It can be read without this machine and this program."""
         header, *observations = [json.loads(line) for line in recording.read_text().splitlines()]
         (watched,) = header["daemons"]
         assert watched["pipe_directory"] == str(daemon.pipe_directory)
@@ -84,40 +84,40 @@ class TestRecording:
             assert later >= earlier - DISORDER
         assert {"control", "log", "nvml"} <= {observation["source"] for observation in observations}
 
-    def test_each_client_came_and_went_once(self, events: list[Event], three: list[Client]) -> None:
-        """Logs, lists and exits tell of the same lives; the events tell of each but once."""
+    def test_each_client_connected_and_disconnected_once(self, events: list[Event], three: list[Client]) -> None:
+        """Several sources report each client; there is one event for each."""
         once = {client.pid: 1 for client in three}
         assert Counter(event["pid"] for event in _of(events, "client_connected")) == once
         assert Counter(event["pid"] for event in _of(events, "client_disconnected")) == once
 
-    def test_it_tells_when(self, events: list[Event], three: list[Client]) -> None:
-        """By the clients' own clocks."""
+    def test_events_have_the_clients_times(self, events: list[Event], three: list[Client]) -> None:
+        """Compared with the clients' clocks."""
         came = {event["pid"]: event["at"] for event in _of(events, "client_connected")}
         went = {event["pid"]: event["at"] for event in _of(events, "client_disconnected")}
         for client in three:
             assert client.started <= came[client.pid] <= client.ready_at + LAG
             assert client.done_at - 1 <= went[client.pid] <= client.done_at + LAG
 
-    def test_daemon_and_server_were_well(self, events: list[Event], daemon: ControlDaemon) -> None:
-        """One daemon, one server, no fault."""
+    def test_daemon_and_server_had_no_fault(self, events: list[Event], daemon: ControlDaemon) -> None:
+        """There is one daemon and one server."""
         assert len(_of(events, "daemon_up")) == 1
         assert [int(event["server"]) for event in _of(events, "server_started")] == [daemon.server()]
         states = [event["state"] for event in _of(events, "server_state")]
         assert "active" in states
         assert "fault" not in states
 
-    def test_nothing_else_happened(self, events: list[Event]) -> None:
-        """An undisturbed life has no alarming events."""
+    def test_has_no_other_events(self, events: list[Event]) -> None:
+        """Without faults there are no events of faults."""
         assert [event for event in events if event["event"] in NEVER] == []
 
-    def test_nobody_is_left_at_its_end(self, recording: Path) -> None:
-        """Who has left has no series."""
+    def test_no_client_remains_at_its_end(self, recording: Path) -> None:
+        """Exited clients have no series."""
         scrape = parse(program.run("replay", "--metrics", str(recording)))
         assert scrape.listed_pids() == []
         assert not scrape.select("cuda_mps_client_memory_used_bytes")
 
-    def test_cut_short_it_shows_them_alive(self, recording: Path, three: list[Client]) -> None:
-        """A moment of the past can be looked at as it was."""
+    def test_a_truncated_recording_shows_running_clients(self, recording: Path, three: list[Client]) -> None:
+        """The metrics are those of the last recorded moment."""
         cut = recording.with_suffix(".cut.jsonl")
         _cut(recording, cut, at=min(client.done_at for client in three) - 1)
         used = parse(program.run("replay", "--metrics", str(cut))).memory_by_pid()
@@ -135,13 +135,13 @@ def _holds(recorder: Recorder, text: str) -> None:
 
 
 def _cut(recording: Path, to: Path, at: float) -> None:
-    """What a recorder that was stopped at that time would have written."""
+    """Write the recording up to a time."""
     header, *observations = recording.read_text().splitlines(keepends=True)
     to.write_text(header + "".join(line for line in observations if json.loads(line)["at"] < at))
 
 
-def _keep(recording: Path, clients: list[Client]) -> None:
-    """The recording and the truth about it, where GPU_CAPTURES says."""
+def _save(recording: Path, clients: list[Client]) -> None:
+    """Write recording and truth to the directory in GPU_CAPTURES."""
     name = os.environ.get("GPU_CAPTURES")
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""Which source works for whom: root, and an ordinary user who looks at other users' processes."""
+"""Which sources work for root and for an ordinary user."""
 
 import importlib
 import json
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.gpu
 ORDINARY = "nobody"
 KERNEL_LOG = "/dev/kmsg"
 PROBE = Path(__file__).with_name("rights_probe.py")
-NOT_ROOTS = "nobody's bypasser"
+OTHER_USER = "bypassing process of nobody"
 ROOTS = "root's client"
 CONTROL = "root's control daemon"
-# What the program stands on. Of the rest, and of all that an ordinary user gets, the table tells.
+# Sources that the exporter needs as root. The table has all others.
 ROOT_NEEDS = (
     "NVML init",
     "control: get_server_list",
@@ -47,14 +47,14 @@ ROOT_NEEDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of trying one source, as one user."""
+    """Result of one source for one user."""
 
     works: bool
-    said: str
+    detail: str
 
     def __str__(self) -> str:
-        said = " ".join(self.said.split()).replace("|", "/")
-        return f"{'yes' if self.works else '**no**'}: {said}"
+        detail = " ".join(self.detail.split()).replace("|", "/")
+        return f"{'yes' if self.works else '**no**'}: {detail}"
 
 
 Findings = dict[tuple[str, str], Finding]
@@ -62,16 +62,16 @@ Findings = dict[tuple[str, str], Finding]
 
 @pytest.fixture(scope="class")
 def processes(daemon: ControlDaemon, clients: Clients) -> dict[str, int]:
-    """One of every kind, so that either reader has somebody else's to look at."""
+    """Return one process of each kind, of both users."""
     own = clients.start_ready("roots", mib=64, seconds=300, busy_ms=5, every_ms=10)
-    beside = clients.start_ready(
+    bypassing = clients.start_ready(
         "bypasser", mib=64, seconds=300, busy_ms=5, every_ms=10, environment=NO_DAEMON, uid=_uid()
     )
     control = daemon.process()
     assert control is not None
     return {
         ROOTS: own.pid,
-        NOT_ROOTS: beside.pid,
+        OTHER_USER: bypassing.pid,
         "root's MPS server": daemon.server(),
         CONTROL: control.pid,
     }
@@ -89,29 +89,29 @@ def by_ordinary(root: Path, daemon: ControlDaemon, processes: dict[str, int]) ->
 
 
 class TestRights:
-    """What the probe found as root, beside what it found as an ordinary user."""
+    """Results of the probe as root and as an ordinary user."""
 
     def test_the_table_is_written(
         self, daemon: ControlDaemon, gpu: Device, by_root: Findings, by_ordinary: Findings
     ) -> None:
         """Both users tried the same sources."""
         assert by_root.keys() == by_ordinary.keys()
-        tables.keep(_table(gpu, daemon, by_root, by_ordinary))
+        tables.write(_table(gpu, daemon, by_root, by_ordinary))
 
-    def test_root_has_all_that_the_program_stands_on(self, by_root: Findings) -> None:
-        """The service runs as root; nothing it needs may be closed to it."""
+    def test_root_can_read_all_needed_sources(self, by_root: Findings) -> None:
+        """A service that runs as root needs all of them."""
         missing = {key: finding for key, finding in by_root.items() if key[0] in ROOT_NEEDS and not finding.works}
         assert missing == {}
 
-    def test_root_sees_everybody_on_the_gpu(self, by_root: Findings) -> None:
-        """Clients in both lists, a process beside MPS in one."""
+    def test_root_sees_all_processes_on_the_gpu(self, by_root: Findings) -> None:
+        """Clients are in both lists, a bypassing process in one."""
         assert by_root["NVML compute process list", ROOTS].works
-        assert by_root["NVML compute process list", NOT_ROOTS].works
+        assert by_root["NVML compute process list", OTHER_USER].works
         assert by_root["NVML MPS process list", ROOTS].works
-        assert not by_root["NVML MPS process list", NOT_ROOTS].works, "a bypassing process is no client"
+        assert not by_root["NVML MPS process list", OTHER_USER].works, "a bypassing process is no client"
 
-    def test_an_ordinary_user_can_tell_processes_apart(self, by_ordinary: Findings) -> None:
-        """The start time, which with the PID is a process's identity, is everybody's to read."""
+    def test_an_ordinary_user_can_identify_processes(self, by_ordinary: Findings) -> None:
+        """All users can read the start time, which identifies a process together with the PID."""
         assert by_ordinary["/proc/PID/stat", ROOTS].works
         assert by_ordinary["pidfd_open", ROOTS].works
 
@@ -121,7 +121,7 @@ def _uid() -> int:
 
 
 def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: int | None) -> Findings:
-    """Run the probe as that user, with nvidia-ml-py where that user can read it."""
+    """Run the probe as a user, with nvidia-ml-py in a directory that the user can read."""
     modules = root / "modules"
     modules.mkdir(mode=0o755, exist_ok=True)
     source: Any = importlib.import_module("pynvml").__file__
@@ -145,11 +145,11 @@ def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: in
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])
-    return {(row["source"], row["of"]): Finding(row["works"], row["said"]) for row in rows}
+    return {(row["source"], row["of"]): Finding(row["works"], row["detail"]) for row in rows}
 
 
 def interpreter(uid: int | None) -> str:
-    """A Python that this user can start: the one of the tests may lie in somebody's private directory."""
+    """Return a Python that the user can start. That of the tests may be in a private directory."""
     system = shutil.which("python3", path=os.defpath)
     candidates = [sys.executable, *([system] if system else [])]
     for candidate in candidates:
@@ -190,7 +190,7 @@ def _table(gpu: Device, daemon: ControlDaemon, by_root: Findings, by_ordinary: F
 
 
 def _files_of(daemon: ControlDaemon) -> list[Path]:
-    """The directories are the tests' own; what is in them is the daemon's."""
+    """Return the files of the daemon. The tests made the directories."""
     return sorted([*daemon.pipe_directory.iterdir(), *daemon.log_directory.iterdir()])
 
 
@@ -201,7 +201,7 @@ def _mode(path: Path) -> str:
 
 
 def _umask() -> int:
-    """It can only be read by being set."""
+    """Return the umask, which can only be read by setting it."""
     present = os.umask(0o022)
     os.umask(present)
     return present

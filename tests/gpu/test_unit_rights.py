@@ -1,4 +1,4 @@
-"""With no more rights than its unit gives it, the program finds root's daemon by itself, and sees all of it.
+"""With the rights of its unit, the exporter discovers root's daemon and reads all of it.
 
 GPU_SYSTEM_CALLS names a file with the numbers of the system calls that the unit's SystemCallFilter= leaves, as JSON;
 without one, all are open.
@@ -36,7 +36,7 @@ READ_WITHIN = 40
 
 @pytest.fixture
 def exporter(root: Path, daemon: ControlDaemon) -> Iterator[Child]:
-    """A program that was told of no daemon, in a directory that its user can read."""
+    """Yield an exporter without a configured daemon, copied to a directory that its user can read."""
     program, private = root / "program", daemon.directory / "unit"
     shutil.copytree(SOURCE / "exporter", program / "exporter")
     for name in PACKAGES:
@@ -86,7 +86,7 @@ def test_the_units_rights_are_enough(daemon: ControlDaemon, clients: Clients, gp
 
 
 def _copy(package: str, to: Path) -> None:
-    """A package, or a module of one file."""
+    """Copy a package or a module."""
     found = Path(str(importlib.import_module(package).__file__))
     if found.name == "__init__.py":
         shutil.copytree(found.parent, to / package, ignore=shutil.ignore_patterns("__pycache__"))

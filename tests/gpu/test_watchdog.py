@@ -1,4 +1,4 @@
-"""The watchdog brings a killed daemon back, with its limits, and knows when to stop."""
+"""The watchdog restarts a killed daemon with its limits, and the circuit breaker stops restarts."""
 
 import statistics
 import time
@@ -10,28 +10,28 @@ from tests.eventually import eventually
 
 from . import figures
 from .clients import Client, Clients
-from .limited import TOO_MUCH_MIB, LimitsInForce, Newcomers, all_processors
+from .limited import TOO_MUCH_MIB, LimitsInForce, NewClients, all_processors
 from .mps import ControlDaemon
-from .race import seconds_until, stays
+from .timing import seconds_until, stays
 from .watchdog import NAME, Watchdog, Watchdogs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
 
 KILLS = 20
 TENANTS = 4
-# From the kill on: to a daemon that answers, to limits in force on its server, and, with the start of a CUDA program on
-# top of that, to a client who runs within them.
+# Seconds after SIGKILL: the daemon answers, limits are in force, and, after the start of a CUDA program,
+# a client has run within them.
 BACK_WITHIN = 2.5
 CLIENT_WITHIN = 3.5
-# Long enough for a restart that nobody wants.
+# Long enough for an unwanted restart.
 WATCHED_SECONDS = 6
 BUDGET = 2
 
 
-def test_a_killed_daemon_is_soon_back_with_its_limits(
+def test_restarts_a_killed_daemon_with_its_limits(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
-    """Twenty times, under load: clients that start anew as soon as they have ended, alive or killed."""
+    """Twenty times, under load: clients start again whenever they end."""
     everything = all_processors(clients)
     watchdog = watchdogs.start(backoff=1)
     tenants = [
@@ -50,8 +50,8 @@ def test_a_killed_daemon_is_soon_back_with_its_limits(
     assert watchdog.done() == ["restart for crashed: succeeded"]
 
 
-def test_the_breaker_opens_and_stays_open_until_it_is_closed(daemon: ControlDaemon, watchdogs: Watchdogs) -> None:
-    """Over the program's own restart, too."""
+def test_the_circuit_breaker_opens_and_stays_open_until_resume(daemon: ControlDaemon, watchdogs: Watchdogs) -> None:
+    """Also after a restart of the exporter."""
     watchdog = watchdogs.start(restarts=BUDGET, backoff=1)
     for number in range(1, BUDGET + 1):
         daemon.kill()
@@ -61,7 +61,7 @@ def test_the_breaker_opens_and_stays_open_until_it_is_closed(daemon: ControlDaem
     daemon.kill()
     eventually(lambda: _is_open(watchdog))
     stays(lambda: _is_gone(daemon), for_seconds=WATCHED_SECONDS)
-    watchdog.start_anew()
+    watchdog.restart()
     eventually(lambda: _is_open(watchdog))
     stays(lambda: _is_gone(daemon), for_seconds=WATCHED_SECONDS)
 
@@ -72,14 +72,14 @@ def test_the_breaker_opens_and_stays_open_until_it_is_closed(daemon: ControlDaem
 
 
 def _kill(daemon: ControlDaemon, clients: Clients, watchdog: Watchdog, everything: int) -> dict[str, float]:
-    """One kill, of a daemon with clients at work; how long it took until all was well again."""
+    """Kill a daemon with busy clients, and return the times until it has recovered."""
     eventually(lambda: _is_under_load(watchdog))
-    limits, newcomers = LimitsInForce(daemon), Newcomers(clients, everything)
+    limits, new_clients = LimitsInForce(daemon), NewClients(clients, everything)
     former, moment = daemon.process(), time.time()
     assert former is not None
     daemon.kill()
-    taken = seconds_until(answers=partial(daemon.is_followed, former), limits=limits, client=newcomers.one_is_limited)
-    assert newcomers.unlimited_since(moment + taken["limits"]) == []
+    taken = seconds_until(answers=partial(daemon.is_replaced, former), limits=limits, client=new_clients.one_is_limited)
+    assert new_clients.unlimited_since(moment + taken["limits"]) == []
     return taken
 
 
@@ -95,7 +95,7 @@ def _note(kills: list[dict[str, float]], tenants: list[Client], everything: int,
         kill_tenants_lives=len(lives),
         kill_tenants_lives_beside_mps=len(lives) - len(under_mps),
         kill_tenants_lives_before_memory_limit=sum(life["granted"] for life in under_mps),
-        kill_clients_told_as_before_limits=sum(each.get("count", 0) for each in watchdog.said("limits_bypassed")),
+        kill_clients_before_limits=sum(each.get("count", 0) for each in watchdog.logged("limits_bypassed")),
     )
 
 

@@ -1,4 +1,4 @@
-"""The watchdog and what heals by itself: it waits, and helps only where it was told to, and only those who linger."""
+"""The watchdog and faults: it waits for recovery, and ends only affected clients that delay it, if permitted."""
 
 import resource
 import subprocess
@@ -15,7 +15,7 @@ from tests.eventually import eventually
 from . import figures
 from .clients import NO_DAEMON, Clients
 from .mps import ControlDaemon
-from .race import stays
+from .timing import stays
 from .watchdog import NAME, Watchdog, Watchdogs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
@@ -30,25 +30,25 @@ TO_BE_REFUSED_SECONDS = 0.5
 SEEN_SECONDS = 1.5
 WATCHED_SECONDS = 6
 BUSY = {"seconds": 600, "busy_ms": 1, "every_ms": 20}
-# No server of MPS can start in so little.
+# Too little for a server of MPS.
 TOO_LITTLE_MEMORY = 1 << 28
 
 
-def test_a_lingering_victim_is_helped_out_step_by_step(
+def test_ends_an_affected_client_that_delays_recovery(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
-    """By SIGKILL, once it has had its time. Who has no part in the fault notices nothing."""
+    """By SIGKILL after the configured time. Other clients are not affected."""
     watchdog = watchdogs.start(allow=["kill_clients"], fault=FAULT_SECONDS, step=STEP_SECONDS)
     bypasser = clients.start_ready("bypasser", environment=NO_DAEMON, **BUSY)
     victim = clients.start_ready("victim", hold=600, **BUSY)
     server = daemon.server()
-    culprit = clients.start_ready("culprit", fault="trap", fault_after=1)
+    cause = clients.start_ready("cause", fault="trap", fault_after=1)
     victim.fails()
-    faulted = culprit.events("fault")[0]["at"]
+    faulted = cause.events("fault")[0]["at"]
 
     eventually(partial(_has_recovered, watchdog, 1), within=FAULT_SECONDS + STEP_SECONDS + 20)
     seconds = time.time() - faulted
-    acted = [(each["action"], each["at"] - faulted) for each in watchdog.said("watchdog_acts")]
+    acted = [(each["action"], each["at"] - faulted) for each in watchdog.logged("watchdog_acts")]
     acted = [(action, after) for action, after in acted if action != "set_limits"]
     figures.note(
         lingering_victim_steps=", ".join(f"{action} after {after:.1f} s" for action, after in acted),
@@ -67,47 +67,47 @@ def test_a_lingering_victim_is_helped_out_step_by_step(
 
 @pytest.fixture(scope="class")
 def eager(watchdogs: Watchdogs) -> Watchdog:
-    """One that may do whatever there is, and soon."""
+    """Return a watchdog that may take all actions, with short times."""
     return watchdogs.start(liveness=2, allow=LADDER, fault=FAULT_SECONDS, step=STEP_SECONDS)
 
 
-class TestLeftAlone:
-    """What needs no help, or what an operator wanted."""
+class TestNoAction:
+    """Faults that recover, and actions of an operator."""
 
-    def test_faults_that_heal(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
-        """Whether their victims leave at once or a little later."""
+    def test_faults_that_recover(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
+        """The affected clients exit at once or a little later."""
         for number in range(FAULTS):
             hold = LINGERS_SECONDS * (number % 2)
             victim = clients.start_ready(f"victim{number}", hold=hold, **BUSY)
-            clients.start_ready(f"culprit{number}", fault="oob", fault_after=0.3, hold=hold)
+            clients.start_ready(f"cause{number}", fault="oob", fault_after=0.3, hold=hold)
             victim.fails()
             eventually(partial(_has_recovered, eager, number + 1))
         assert eager.done() == []
 
     def test_a_killed_server(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
-        """The daemon makes another, for whoever comes next."""
+        """The daemon starts another server for the next client."""
         clients.start_ready("before", **BUSY)
         killed, living = daemon.server(), daemon.process()
         psutil.Process(killed).kill()
-        # Who comes in this very moment gets 805, and not a new server.
+        # A client that starts at this moment gets error 805 and no new server.
         eventually(lambda: _is_gone(daemon, killed))
         clients.start_ready("after", **BUSY)
         stays(lambda: _is_still(daemon, living), for_seconds=WATCHED_SECONDS)
         assert daemon.server() != killed
         assert eager.done() == []
 
-    def test_a_session_that_somebody_holds(self, daemon: ControlDaemon, eager: Watchdog) -> None:
-        """They are named."""
+    def test_an_open_session(self, daemon: ControlDaemon, eager: Watchdog) -> None:
+        """The watchdog names its process."""
         living = daemon.process()
         with _held_session(daemon) as holder:
             stays(lambda: _is_still(daemon, living), for_seconds=HELD_SECONDS)
-        said = [(each["state"], each.get("pid")) for each in eager.said("daemon_diagnosed")]
-        assert ("held", holder) in said
+        diagnosed = [(each["state"], each.get("pid")) for each in eager.logged("daemon_diagnosed")]
+        assert ("held", holder) in diagnosed
         eventually(eager.is_well)
         assert eager.done() == []
 
-    def test_a_daemon_that_was_told_to_quit(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
-        """It stays away until somebody starts it."""
+    def test_a_daemon_that_received_quit(self, daemon: ControlDaemon, clients: Clients, eager: Watchdog) -> None:
+        """It is not restarted."""
         clients.end()
         daemon.quit()
         eventually(lambda: _is_diagnosed(eager, "stopped"))
@@ -115,10 +115,10 @@ class TestLeftAlone:
         assert eager.done() == []
 
 
-def test_servers_that_cannot_start_are_told_of_and_not_fed(
+def test_reports_servers_that_cannot_start_and_takes_no_action(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
-    """A restart would mend nothing."""
+    """A restart would not help."""
     watchdog = watchdogs.start(liveness=2)
     living = daemon.process()
     assert living is not None
@@ -144,7 +144,7 @@ def _is_gone(daemon: ControlDaemon, server: int) -> None:
 
 @contextmanager
 def _held_session(daemon: ControlDaemon) -> Iterator[int]:
-    """An operator's open prompt, and its PID. One that collides with a question ends at once, and is opened again."""
+    """Yield the PID of an operator's open session. If it collides with a query, it is opened again."""
     holder = eventually(partial(_opened, daemon))
     try:
         yield holder.pid
@@ -174,8 +174,8 @@ def _is_diagnosed(watchdog: Watchdog, diagnosis: str) -> None:
 
 
 def _was_diagnosed(watchdog: Watchdog, diagnosis: str) -> None:
-    """At some time: the clients that ask may give up, and with them the servers."""
-    assert diagnosis in {each["state"] for each in watchdog.said("daemon_diagnosed")}, watchdog.evidence()
+    """At some time: the clients may give up, and the servers end with them."""
+    assert diagnosis in {each["state"] for each in watchdog.logged("daemon_diagnosed")}, watchdog.evidence()
 
 
 def _is_still(daemon: ControlDaemon, process: psutil.Process | None) -> None:

@@ -1,4 +1,4 @@
-"""An ordinary user forges the logs of a real daemon, beside a watchdog that may act."""
+"""An ordinary user forges the logs of a real daemon while a watchdog may act."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from . import figures
 from .clients import Clients
 from .mps import ControlDaemon
-from .race import stays
+from .timing import stays
 from .watchdog import NAME, Watchdog, Watchdogs
 
 pytestmark = pytest.mark.gpu
@@ -21,7 +21,7 @@ NOBODY = 65534
 CONTROL, SERVER = 0xABCDE000, 0xABCDE001
 BLOCKED_WITHIN = 60.0
 
-# It stands alone: the user need not be able to read the directory that this file is kept in.
+# It imports nothing else, so the user need not be able to read this directory.
 FORGE = """
 import os, struct, sys, time
 fifo, kind, pid, *texts = sys.argv[1:]
@@ -35,7 +35,7 @@ for text in texts:
 
 
 def forge(daemon: ControlDaemon, kind: int, pid: int, *texts: str) -> None:
-    """Write messages into the daemon's fifo, as a user without any right."""
+    """Write messages into the daemon's fifo as a user without rights."""
     fifo = str(daemon.pipe_directory / "log")
     arguments = [sys.executable, "-c", FORGE, fifo, str(kind), str(pid), *texts]
     subprocess.run(arguments, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", check=True, timeout=30)

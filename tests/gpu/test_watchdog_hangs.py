@@ -1,4 +1,4 @@
-"""What was stopped by a signal is named, and left alone for long enough; what a dead daemon left is cleared away."""
+"""Processes that SIGSTOP stopped are named and ended late. Leftover servers of a dead daemon are ended."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ from tests.eventually import eventually
 from . import figures
 from .clients import Clients
 from .hung_daemon import HUNG_AFTER_SECONDS, Hang, HungDaemon
-from .limited import Newcomers, all_processors
+from .limited import NewClients, all_processors
 from .mps import ControlDaemon, is_live_mps
-from .race import seconds_until, stays
+from .timing import seconds_until, stays
 from .watchdog import Watchdog, Watchdogs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
@@ -22,18 +22,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
 UNRESPONSIVE_WITHIN = 75
 RESTARTED_WITHIN = 120
 WATCHED_SECONDS = 6
-# A question that was just being asked when it was stopped counts from its asking.
+# A query that was pending at the signal counts from its start.
 A_MOMENT = 1
 
 
-def test_a_dead_daemons_stopped_server_is_ended_before_the_next_daemon_serves(
+def test_ends_a_stopped_server_of_a_dead_daemon_before_the_next_daemon_answers(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
-    """While the daemon lives, the server is named and no more; nobody asks about it, which would hang the daemon."""
+    """While the daemon runs, the server is only named, and gets no query, which would hang the daemon."""
     everything = all_processors(clients)
     watchdog = watchdogs.start(liveness=2)
     clients.start_ready("tenant", mib=64, seconds=600)
-    # The program sets a new server's limits and asks for them; a question that meets a stopped server hangs the daemon.
+    # The exporter sets and queries the limits of a new server; a query of a stopped server would hang the daemon.
     eventually(partial(_has_set_the_limits, watchdog))
     server = psutil.Process(daemon.server())
     os.kill(server.pid, signal.SIGSTOP)
@@ -44,13 +44,13 @@ def test_a_dead_daemons_stopped_server_is_ended_before_the_next_daemon_serves(
     assert watchdog.done() == []
     assert server.status() == psutil.STATUS_STOPPED
 
-    newcomers, former = Newcomers(clients, everything), daemon.process()
+    new_clients, former = NewClients(clients, everything), daemon.process()
     assert former is not None
     daemon.kill()
     taken = seconds_until(
         leftover_gone=lambda: not is_live_mps(server),
-        answers=partial(daemon.is_followed, former),
-        client=newcomers.one_is_limited,
+        answers=partial(daemon.is_replaced, former),
+        client=new_clients.one_is_limited,
     )
     figures.note(**{f"leftover_server_kill_to_{name}_seconds": seconds for name, seconds in taken.items()})
     assert taken["leftover_gone"] <= taken["answers"]
@@ -60,23 +60,23 @@ def test_a_dead_daemons_stopped_server_is_ended_before_the_next_daemon_serves(
 
 @pytest.fixture(scope="module")
 def hang(hung_daemon: HungDaemon) -> Hang:
-    """The daemon that was stopped when the first of these tests began."""
+    """Return the result of the daemon that was stopped when the first of these tests started."""
     return hung_daemon.over()
 
 
 @pytest.mark.timeout(200)
 class TestHungDaemon:
-    """A daemon that was stopped by a signal, with two clients."""
+    """A daemon that SIGSTOP stopped, with two clients."""
 
-    def test_it_is_soon_known_and_later_restarted(self, hang: Hang) -> None:
-        """No sooner than was asked for."""
+    def test_is_reported_soon_and_restarted_later(self, hang: Hang) -> None:
+        """Not before the configured time."""
         figures.note(**{f"daemon_stopped_to_{name}_seconds": seconds for name, seconds in hang.taken.items()})
         assert hang.taken["unresponsive"] <= UNRESPONSIVE_WITHIN
         assert HUNG_AFTER_SECONDS - A_MOMENT <= hang.taken["gone"] <= hang.taken["answers"] <= RESTARTED_WITHIN
         assert hang.done == ["restart for hung: succeeded"]
 
-    def test_the_stopped_process_is_named_and_is_what_ended(self, hang: Hang) -> None:
-        """By its identity: the one that answers is another."""
+    def test_names_and_ends_the_stopped_process(self, hang: Hang) -> None:
+        """The process that answers later is another one."""
         assert [(each["state"], each["pid"]) for each in hang.diagnosed if "pid" in each] == [
             ("suspended", hang.stopped.pid)
         ]
@@ -84,8 +84,8 @@ class TestHungDaemon:
         assert hang.successor is not None
         assert hang.successor != hang.stopped
 
-    def test_what_was_known_before_is_saved(self, hang: Hang) -> None:
-        """Once, with the state that the process was in."""
+    def test_saves_evidence_before_the_action(self, hang: Hang) -> None:
+        """Once, with the state of the process."""
         (bundle,) = hang.saved
         texts = {file.name: file.read_text(errors="replace") for file in bundle.iterdir() if file.is_file()}
         figures.note(evidence_saved=", ".join(f"{name} {len(text)}" for name, text in sorted(texts.items())))
@@ -96,19 +96,19 @@ class TestHungDaemon:
 
 def _is_diagnosed(watchdog: Watchdog, diagnosis: str, pid: int) -> None:
     assert watchdog.diagnosis == diagnosis, watchdog.evidence()
-    assert watchdog.said("daemon_diagnosed")[-1]["pid"] == pid
+    assert watchdog.logged("daemon_diagnosed")[-1]["pid"] == pid
 
 
 def _has_set_the_limits(watchdog: Watchdog) -> None:
-    assert watchdog.said("limits_in_force")
+    assert watchdog.logged("limits_in_force")
 
 
 def _answers(daemon: ControlDaemon) -> None:
-    """A question may collide with one of the program's."""
+    """A query may collide with one of the exporter."""
     daemon.command("get_server_list")
 
 
 def _commands(daemon: ControlDaemon, since: int) -> str:
-    """What it has been asked since its log was so long."""
-    said = daemon.control_log.read_bytes()[since:].decode(errors="replace").splitlines()
-    return "\n".join(line.partition("Cmd:")[2] for line in said if "Cmd:" in line)
+    """Return the commands in the log after an offset."""
+    lines = daemon.control_log.read_bytes()[since:].decode(errors="replace").splitlines()
+    return "\n".join(line.partition("Cmd:")[2] for line in lines if "Cmd:" in line)

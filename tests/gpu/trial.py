@@ -1,4 +1,4 @@
-"""What a fault trial is: who takes part, and what each does at its moment."""
+"""A fault trial: its clients, and what each does at its time."""
 
 import signal
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One client. Its deeds come by offsets to the trial's moment, in seconds; `options` are the load program's."""
+    """One client. Times are offsets to the trial's moment in seconds; `options` are those of the load program."""
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -18,7 +18,7 @@ class Part:
     bypasses: bool = False
 
     def timed(self, moment: float) -> dict[str, object]:
-        """Its options, once the time of day of the moment is known."""
+        """Return its options for a Unix time of the moment."""
         options = dict(self.options)
         if self.faults is not None:
             options["fault_at"] = f"{moment + self.faults:.6f}"
@@ -29,14 +29,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Parts start in order. `facts` go into the truth as they are: what the plan varies."""
+    """Parts start in order. `facts` go into the truth unchanged: what the plan varies."""
 
     name: str
     kind: str
     parts: tuple[Part, ...]
-    culprit: str | None = None
+    cause: str | None = None
     also_culprits: tuple[str, ...] = ()
     latecomers: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     limit: tuple[int, int] | None = None
-    """For a trial with a daemon of its own, whose servers are held to this: resource (setrlimit(2)) and value."""
+    """For a trial with its own daemon: resource limit (setrlimit(2)) of its servers, and value."""

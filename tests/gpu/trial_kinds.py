@@ -1,4 +1,4 @@
-"""The kinds of trials, each in as many variants as asked for."""
+"""Kinds of trials, each in several variants."""
 
 import resource
 import signal
@@ -7,7 +7,7 @@ from itertools import product
 
 from .trial import Part, Trial
 
-# Time from an illegal access to the block of lines in the server's log, about.
+# Approximate time from an illegal access to the fault block in the server's log.
 BLOCK_AFTER = 0.14
 WELL = {"seconds": 60, "every_ms": 10}
 LOADS: Mapping[str, Mapping[str, object]] = {
@@ -20,7 +20,7 @@ DELAYS = (0, 5, 10, 15, 20, 30, 50, 80, 120, 150, 200, 300)
 
 
 def fatal_kernels(*kinds: str) -> Iterator[Trial]:
-    """A kernel that faults, by how many share the GPU, what they do, and who came first."""
+    """Yield trials with a faulting kernel, by number of clients, their load, and order of arrival."""
     places = list(product((2, 3, 4, 8), ("first", "middle", "last")))
     for kind in kinds:
         for number, (count, place) in enumerate(places):
@@ -33,54 +33,54 @@ def fatal_kernels(*kinds: str) -> Iterator[Trial]:
                 name=f"{kind}_{number:02}_{place}_of_{count}_{load}",
                 kind=kind,
                 parts=tuple(parts),
-                culprit="culprit",
+                cause="cause",
                 latecomers=2 if lingers else 1 if number == 7 else 0,
                 facts={"load": load, "place": place, "count": count, "lingers": lingers},
             )
 
 
 def kills(count: int) -> Iterator[Trial]:
-    """SIGKILL, with kernels of different lengths in flight."""
+    """Yield trials with SIGKILL during kernels of different lengths."""
     for number in range(count):
         load = ("busy", "idle", "full")[number % 3]
         kernel_ms = (5, 20, 100, 300, 2000)[number % 5]
         neighbours = [neighbour(index, load) for index in range(1 + number % 3)]
-        culprit = Part(name="culprit", options={**WELL, "busy_ms": kernel_ms, "every_ms": 0}, killed=0)
-        parts = [*neighbours[: number % 2], culprit, *neighbours[number % 2 :]]
+        cause = Part(name="cause", options={**WELL, "busy_ms": kernel_ms, "every_ms": 0}, killed=0)
+        parts = [*neighbours[: number % 2], cause, *neighbours[number % 2 :]]
         yield Trial(
             name=f"kill_{number:02}_{kernel_ms}ms_{load}",
             kind="kill",
             parts=tuple(parts),
-            culprit="culprit",
+            cause="cause",
             facts={"load": load, "kernel_ms": kernel_ms, "count": len(parts)},
         )
 
 
 def ends(count: int) -> Iterator[Trial]:
-    """Other ways in which a client can end; which of them harm others is the question."""
+    """Yield trials with other ways to exit, to find out which of them affect others."""
     long = {**WELL, "busy_ms": 300, "every_ms": 0}
     for number in range(count):
         load = ("busy", "idle")[number % 2]
-        culprits = {
-            "term-busy": Part(name="culprit", options={**long, "on_term": "die"}, killed=0, by=signal.SIGTERM),
-            "kill-idle": Part(name="culprit", options={**WELL, **LOADS["idle"]}, killed=0),
+        causes = {
+            "term-busy": Part(name="cause", options={**long, "on_term": "die"}, killed=0, by=signal.SIGTERM),
+            "kill-idle": Part(name="cause", options={**WELL, **LOADS["idle"]}, killed=0),
             **{kind: harmful(kind) for kind in ("abort-busy", "segv-busy", "exit-busy", "_exit-busy", "assert")},
         }
         if number < 2:
-            culprits.update({kind: harmful(kind) for kind in ("abort", "misaligned")})
-        for kind, culprit in culprits.items():
+            causes.update({kind: harmful(kind) for kind in ("abort", "misaligned")})
+        for kind, cause in causes.items():
             neighbours = [neighbour(index, load) for index in range(2)]
             yield Trial(
                 name=f"{kind}_{number:02}_{load}",
                 kind=kind,
-                parts=(neighbours[0], culprit, neighbours[1]),
-                culprit="culprit",
+                parts=(neighbours[0], cause, neighbours[1]),
+                cause="cause",
                 facts={"load": load, "count": 3},
             )
 
 
 def exits_before_a_fault(numbers: Iterable[int], delays: Iterable[int] = DELAYS) -> Iterator[Trial]:
-    """So many milliseconds before another's fault, about: one exits, with little memory or much, or three do."""
+    """Yield trials in which one client or three exit some milliseconds before the fault of another."""
     for number, milliseconds in product(numbers, delays):
         leavers, mib = ((1, 64), (1, 64), (1, 20480), (3, 64))[number % 4]
         leaves = BLOCK_AFTER - milliseconds / 1000
@@ -93,39 +93,39 @@ def exits_before_a_fault(numbers: Iterable[int], delays: Iterable[int] = DELAYS)
                 *(Part(name=f"leaver{index}", options=options, leaves=leaves) for index in range(leavers)),
                 harmful("oob"),
             ),
-            culprit="culprit",
+            cause="cause",
             facts={"planted_ms": milliseconds, "leavers": leavers, "mib": mib, "load": "busy"},
         )
 
 
 def siblings(delays: Iterable[int]) -> Iterator[Trial]:
-    """An idle client is killed so many milliseconds before another's fault, about."""
+    """Yield trials in which an idle client is killed some milliseconds before the fault of another."""
     for milliseconds in delays:
         sibling = Part(name="sibling", options={**WELL, **LOADS["idle"]}, killed=BLOCK_AFTER - milliseconds / 1000)
         yield Trial(
             name=f"sibling_{milliseconds:03}ms",
             kind="killed-idle-then-oob",
             parts=(neighbour(0, "busy"), sibling, harmful("oob")),
-            culprit="culprit",
+            cause="cause",
             facts={"planted_ms": milliseconds, "load": "busy"},
         )
 
 
 def bypassers(count: int) -> Iterator[Trial]:
-    """A process beside MPS faults, alone."""
+    """Yield trials with a fault of a bypassing process."""
     for number in range(count):
-        bypasser = Part(name="culprit", options={**WELL, "fault": "oob"}, faults=0, bypasses=True)
+        bypasser = Part(name="cause", options={**WELL, "fault": "oob"}, faults=0, bypasses=True)
         yield Trial(
             name=f"bypasser_{number}",
             kind="bypasser-oob",
             parts=(neighbour(0, "busy"), bypasser, neighbour(1, "busy")),
-            culprit="culprit",
+            cause="cause",
             facts={"load": "busy"},
         )
 
 
 def crash_loops(count: int) -> Iterator[Trial]:
-    """Servers that cannot start, for want of address space."""
+    """Yield trials with servers that cannot start, because they have too little address space."""
     for number in range(count):
         yield Trial(
             name=f"crash_loop_{number}",
@@ -136,22 +136,22 @@ def crash_loops(count: int) -> Iterator[Trial]:
 
 
 def work_cut_short(works: Iterable[str]) -> Iterator[Trial]:
-    """Killed while a kernel reads and writes memory, and while it copies."""
+    """Yield trials with SIGKILL while a kernel uses memory, or during a copy."""
     for number, work in enumerate(works):
         load = ("busy", "idle")[number % 2]
         options = {**WELL, "mib": 512, "busy_ms": 300, "every_ms": 0, "work": work}
-        culprit = Part(name="culprit", options=options, killed=0)
+        cause = Part(name="cause", options=options, killed=0)
         yield Trial(
             name=f"kill_{work}_{number:02}_{load}",
             kind=f"kill-{work}",
-            parts=(neighbour(0, load), culprit, neighbour(1, load)),
-            culprit="culprit",
+            parts=(neighbour(0, load), cause, neighbour(1, load)),
+            cause="cause",
             facts={"load": load, "count": 3},
         )
 
 
 def other_accesses(count: int) -> Iterator[Trial]:
-    """A read, a wild jump, a misaligned write."""
+    """Yield trials with an illegal read, a wild jump, a misaligned write."""
     for kind, number in product(("oob-read", "jump", "misaligned"), range(count)):
         load = ("busy", "idle")[number % 2]
         parts = [neighbour(index, load) for index in range(3)]
@@ -160,27 +160,27 @@ def other_accesses(count: int) -> Iterator[Trial]:
             name=f"{kind}_at_{number % 3}_{number:02}_{load}",
             kind=kind,
             parts=tuple(parts),
-            culprit="culprit",
+            cause="cause",
             facts={"load": load, "place": number % 3, "count": 3},
         )
 
 
-def lingering_culprits(count: int) -> Iterator[Trial]:
-    """Who leaves first is then somebody else."""
+def surviving_causes(count: int) -> Iterator[Trial]:
+    """Yield trials in which the cause does not exit first."""
     for kind, number in product(("trap", "oob"), range(count)):
         load = ("busy", "idle")[number % 2]
-        culprit = harmful(kind, **LOADS[load], hold=LINGER_SECONDS)
+        cause = harmful(kind, **LOADS[load], hold=LINGER_SECONDS)
         yield Trial(
             name=f"{kind}_lingers_{number:02}_{load}",
             kind=kind,
-            parts=(neighbour(0, load), culprit, neighbour(1, load)),
-            culprit="culprit",
+            parts=(neighbour(0, load), cause, neighbour(1, load)),
+            cause="cause",
             facts={"load": load, "place": 1, "count": 3, "lingers": True},
         )
 
 
 def order() -> Iterator[Trial]:
-    """Whom the log and the Xid name, by who was there first and who had work."""
+    """Yield trials that show which client the log and the Xid name."""
     for number, (load, place) in enumerate(product(("idle", "full", "busy"), range(4))):
         parts = [neighbour(index, load) for index in range(4)]
         parts[place] = harmful("oob", **LOADS[load])
@@ -188,33 +188,33 @@ def order() -> Iterator[Trial]:
             name=f"oob_order_{number:02}_{place}_of_4_{load}",
             kind="oob",
             parts=tuple(parts),
-            culprit="culprit",
+            cause="cause",
             facts={"load": load, "place": place, "count": 4},
         )
 
 
 def exits_beside_a_kill() -> Iterator[Trial]:
-    """Another client exits in good order while one is killed in mid-kernel: two suspects."""
+    """Yield trials in which one client exits normally while another is killed during a kernel."""
     for number in range(6):
         leaves = (-0.02, 0, 0.02, 0.05, -0.05, 0.01)[number]
-        culprit = Part(name="culprit", options={**WELL, "busy_ms": 300, "every_ms": 0}, killed=0)
+        cause = Part(name="cause", options={**WELL, "busy_ms": 300, "every_ms": 0}, killed=0)
         leaver = Part(name="leaver", options={**WELL, **LOADS["busy"]}, leaves=leaves)
         yield Trial(
             name=f"kill_beside_exit_{number:02}",
             kind="kill-beside-exit",
-            parts=(neighbour(0, "busy"), *((culprit, leaver) if number % 2 else (leaver, culprit))),
-            culprit="culprit",
+            parts=(neighbour(0, "busy"), *((cause, leaver) if number % 2 else (leaver, cause))),
+            cause="cause",
             facts={"load": "busy", "leaves": leaves, "count": 3},
         )
 
 
 def neighbour(index: int, load: str, **options: object) -> Part:
-    """One that does no harm."""
+    """Return a client that causes no fault."""
     return Part(name=f"neighbour{index}", options={**WELL, **LOADS[load], **options})
 
 
 def ordinary_exits(count: int) -> Iterator[Trial]:
-    """One leaves two busy neighbours in good order."""
+    """Yield trials in which one of three busy clients exits normally."""
     for number in range(count):
         leaver = Part(name="leaver", options={**WELL, **LOADS["busy"], "mib": 64}, leaves=0)
         yield Trial(
@@ -226,7 +226,7 @@ def ordinary_exits(count: int) -> Iterator[Trial]:
 
 
 def harmful(kind: str, **options: object) -> Part:
-    """The one that does."""
+    """Return the client that causes the fault."""
     if kind == "kill":
-        return Part(name="culprit", options={**WELL, **options, "busy_ms": 300, "every_ms": 0}, killed=0)
-    return Part(name="culprit", options={**WELL, **options, "fault": kind}, faults=0)
+        return Part(name="cause", options={**WELL, **options, "busy_ms": 300, "every_ms": 0}, killed=0)
+    return Part(name="cause", options={**WELL, **options, "fault": kind}, faults=0)

@@ -1,4 +1,4 @@
-"""Which trials there are. A plan's order is left to chance once and for all: a run cut short has some of everything."""
+"""Plans of trials. The order is random but fixed, so an incomplete run has some of every kind."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ SECOND_AFTER = 0.7
 
 
 def exploratory() -> list[Trial]:
-    """Some of everything that ends a client or a neighbour."""
+    """Return a few trials of every kind."""
     return _shuffled(
         *kinds.fatal_kernels("oob", "null", "trap"),
         *kinds.kills(20),
@@ -26,19 +26,19 @@ def exploratory() -> list[Trial]:
     )
 
 
-def signs() -> list[Trial]:
-    """What might tell one kind from another, and the culprit from the others."""
+def indications() -> list[Trial]:
+    """Return trials for indications of the kind and the cause of a fault."""
     return _shuffled(
         *kinds.work_cut_short(("churn", "churn", "copy") * 5),
         *kinds.other_accesses(4),
-        *kinds.lingering_culprits(4),
+        *kinds.surviving_causes(4),
         *kinds.order(),
         *kinds.exits_beside_a_kill(),
     )
 
 
 def full() -> list[Trial]:
-    """What the published figures need: each kind of fault many times, and what only looks like one."""
+    """Return the trials for the published figures: each kind many times, and harmless events."""
     return _shuffled(
         *kinds.fatal_kernels("oob", "trap"),
         *list(kinds.fatal_kernels("null"))[::3],
@@ -50,7 +50,7 @@ def full() -> list[Trial]:
         *kinds.exits_before_a_fault((0,), (30, 300)),
         *kinds.siblings((100, 125, 150)),
         *kinds.exits_beside_a_kill(),
-        *kinds.lingering_culprits(2),
+        *kinds.surviving_causes(2),
         *kinds.bypassers(2),
         *kinds.ordinary_exits(2),
         *kinds.crash_loops(1),
@@ -58,7 +58,7 @@ def full() -> list[Trial]:
 
 
 def two_gpus() -> list[Trial]:
-    """Who is reached by way of a client that is on both, and what becomes of two faults at once."""
+    """Return trials with a client on two GPUs, and with two faults at once."""
     again = (replace(trial, name=f"{trial.name}_again") for trial in _shapes() if trial.kind == "kill")
     return _shuffled(*_shapes(), *again, *_second_faults())
 
@@ -73,13 +73,13 @@ def _shapes() -> Iterator[Trial]:
                 harmful(kind, devices=devices, **LOADS[load]) if index == 0 else neighbour(index, load, devices=devices)
                 for index, devices in enumerate(gpus)
             ),
-            culprit="culprit",
+            cause="cause",
             facts={"shape": shape, "load": load},
         )
 
 
 def _second_faults() -> Iterator[Trial]:
-    """While the server is in FAULT, for a victim on one GPU that lives on, a client of the other GPU faults."""
+    """Yield trials with a second fault on the other GPU while the server is in FAULT."""
     for number, (first, second) in enumerate((("oob", "oob"), ("trap", "oob"), ("oob", "kill"), ("kill", "trap")) * 2):
         load = ("busy", "idle")[number // 4]
         killed, faults = (SECOND_AFTER, None) if second == "kill" else (None, SECOND_AFTER)
@@ -94,13 +94,13 @@ def _second_faults() -> Iterator[Trial]:
                 also,
                 neighbour(1, load, devices="1"),
             ),
-            culprit="culprit",
+            cause="cause",
             also_culprits=("second",),
             facts={"load": load, "lingers": True},
         )
 
 
-PLANS = {"exploratory": exploratory, "signs": signs, "full": full, "two-gpus": two_gpus}
+PLANS = {"exploratory": exploratory, "signs": indications, "full": full, "two-gpus": two_gpus}
 
 
 def _shuffled(*trials: Trial) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""The program with its watchdog in `act`, on a node without systemd: what it is told to do, has done, and says."""
+"""The exporter with its watchdog in mode `act`, on a node without systemd."""
 
 import json
 import os
@@ -14,64 +14,64 @@ from .program import Exporter
 
 NAME = "node"
 QUIET = {"set_limits"}
-"""Actions that end nothing and nobody."""
-# What the program finds by itself is lost with a daemon that it starts: the driver's libraries, and whose test it is.
+"""Actions that end no process."""
+# A daemon that the exporter starts does not inherit these variables: driver libraries, name of the test.
 _INHERITED = ("LD_LIBRARY_PATH", "GPU_TESTS_ROOT")
 
-Said = Mapping[str, Any]
+Event = Mapping[str, Any]
 
 
 class Watchdog:
-    """It looks after one daemon, and knows of no other."""
+    """An exporter that watches one daemon."""
 
     def __init__(
         self, daemon: ControlDaemon, *, liveness: float = 30, allow: Sequence[str] = (), **rules: float
     ) -> None:
-        """Start it; `rules` are its times, and what it may do in them."""
+        """Start it; `rules` are times and permitted actions."""
         self._daemon = daemon
         self._file = daemon.directory / "config.toml"
         self._file.write_text(_configuration(daemon, {"mode": "act", "allow": list(allow)}))
         self._constants = {"discovery": False, "intervals": {"liveness": liveness}, "rules": rules}
         self.exporter = self._start()
 
-    def start_anew(self) -> None:
-        """End the program, as systemd would, and start it again over what it has kept."""
+    def restart(self) -> None:
+        """End the exporter as systemd would, and start it again with its stored state."""
         self.exporter.end()
         self.exporter = self._start()
 
     def end(self) -> None:
-        """End the program."""
+        """End the exporter."""
         self.exporter.end()
 
     def evidence(self) -> str:
-        """What the program says, for the report of a failed test."""
+        """Return the output of the exporter, for the report of a failed test."""
         return self.exporter.evidence()
 
     def resume(self) -> None:
-        """What an operator does, once it is mended: budget and back-off begin anew, and the breaker closes."""
+        """Run `resume`: budget and backoff start again, and the circuit breaker closes."""
         self.exporter.command("resume", NAME)
 
     def saved(self) -> list[Path]:
-        """What it has saved before it destroyed anything: one directory each time."""
+        """Return the evidence directories, one for each action."""
         return sorted((self._daemon.directory / "state" / "evidence").glob("*"))
 
     @property
     def diagnosis(self) -> str:
-        """What it holds to be the matter."""
+        """Return the diagnosis."""
         return self.exporter.scrape().state("cuda_mps_watchdog_diagnosis", label="diagnosis", daemon=NAME)
 
     @property
     def state(self) -> str:
-        """What it is at."""
+        """Return the state of the watchdog."""
         return self.exporter.scrape().state("cuda_mps_watchdog_state", daemon=NAME)
 
     def restarts(self, result: str = "succeeded") -> int:
-        """How many restarts of the daemon have come to that, for whatever reason."""
+        """Return the number of restarts with a result, for all reasons."""
         scrape = self.exporter.scrape()
         return int(scrape.total("cuda_mps_watchdog_restarts_total", daemon=NAME, result=result))
 
     def done(self) -> list[str]:
-        """All that it has done, but for limits that it has set: `action for reason: result`, once each."""
+        """Return the actions except `set_limits`, once each: `action for reason: result`."""
         scrape = self.exporter.scrape()
         restarts = [("restart", sample) for sample in scrape.select("cuda_mps_watchdog_restarts_total", daemon=NAME)]
         others = [
@@ -84,13 +84,13 @@ class Watchdog:
             if sample.value and action not in QUIET
         ]
 
-    def said(self, event: str) -> list[Said]:
-        """What its log has of such an event, since its last start."""
-        told = (json.loads(line) for line in self.exporter.child.text().splitlines() if line.startswith("{"))
-        return [each for each in told if each["event"] == event]
+    def logged(self, event: str) -> list[Event]:
+        """Return the records of an event in its log since its last start."""
+        records = (json.loads(line) for line in self.exporter.child.text().splitlines() if line.startswith("{"))
+        return [each for each in records if each["event"] == event]
 
     def is_well(self) -> None:
-        """The daemon is, and nothing is to be done."""
+        """Check that the daemon is well and the watchdog idle."""
         assert (self.diagnosis, self.state) == ("well", "idle"), self.evidence()
 
     def _start(self) -> Exporter:
@@ -100,30 +100,30 @@ class Watchdog:
 
 
 class Watchdogs:
-    """Those of one daemon, one after another."""
+    """Watchdogs of one daemon, one after another."""
 
     def __init__(self, daemon: ControlDaemon) -> None:
         self._daemon = daemon
         self._last: Watchdog | None = None
 
     def start(self, **rules: Any) -> Watchdog:
-        """Start one, and wait until it knows that its daemon is well."""
+        """Start a watchdog, and wait until it reports its daemon as well."""
         self._last = watchdog = Watchdog(self._daemon, **rules)
         eventually(watchdog.is_well)
         return watchdog
 
     def end(self) -> None:
-        """End the last one."""
+        """End the last watchdog."""
         if self._last is not None:
             self._last.end()
 
     def evidence(self) -> str:
-        """What the last one says, for the report of a failed test."""
+        """Return the output of the last watchdog, for the report of a failed test."""
         return "" if self._last is None else self._last.evidence()
 
 
 def _configuration(daemon: ControlDaemon, watchdog: Mapping[str, object]) -> str:
-    """Strings, numbers and lists are written alike in JSON and TOML."""
+    """Return the configuration. Strings, numbers and lists are the same in JSON and TOML."""
     inherited = [f"{name}={os.environ[name]}" for name in _INHERITED if os.environ.get(name)]
     tables = {
         "[watchdog]": watchdog,

@@ -56,7 +56,7 @@ class Collection:
             for place, mix in enumerate(mixes):
                 seconds = self._seconds_for(mixes[place:])
                 if seconds < SHORTEST_SECONDS:
-                    _say(f"{mix.name}: left out, no time")
+                    _print(f"{mix.name}: left out, no time")
                     continue
                 wrong += self._play(Play(mix, daemon, program, self._mixes / mix.name), rows, seconds)
         finally:
@@ -79,7 +79,7 @@ class Collection:
         except Exception:
             problems.append(traceback.format_exc())
         took = time.monotonic() - began
-        _say(f"{play.mix.name}: {seconds:.0f} s measured, {took:.0f} s in all; {'; '.join(problems) or 'well'}")
+        _print(f"{play.mix.name}: {seconds:.0f} s measured, {took:.0f} s in all; {'; '.join(problems) or 'well'}")
         return bool(problems)
 
     def _seconds_for(self, mixes: Sequence[Mix]) -> float:
@@ -103,7 +103,7 @@ def _beside(mix: Mix) -> float:
     return joining + (MODELS_SECONDS + MODEL_SECONDS * mix.models if mix.models else 0.0)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}", flush=True)
 
 

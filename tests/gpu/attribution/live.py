@@ -89,7 +89,7 @@ def play(directory: Path, out: Path) -> bool:
         return adds_up(told)
     finally:
         for client in clients:
-            client.end_later()
+            client.terminate()
         for client in clients:
             client.end(within=3)
         exporter.end()

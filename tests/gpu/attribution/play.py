@@ -103,7 +103,7 @@ class Play:
             for part in self.mix.parts
             if part.changes is not None
         ]
-        leaves = [(part.leaves, started[part.name].end_later) for part in self.mix.parts if part.leaves is not None]
+        leaves = [(part.leaves, started[part.name].terminate) for part in self.mix.parts if part.leaves is not None]
         return [*comes, *changes, *leaves]
 
     def _start(self, part: Part) -> None:
@@ -140,7 +140,7 @@ class Play:
     def _leave(self) -> None:
         for _, child in self._started:
             if child.exit_code is None:
-                child.end_later()
+                child.terminate()
         deadline = time.monotonic() + FAREWELL_SECONDS
         for _, child in self._started:
             child.end(within=max(0.1, deadline - time.monotonic()))

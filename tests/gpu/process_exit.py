@@ -1,4 +1,4 @@
-"""What can be learnt of a process' end from beside it, through a pidfd and /proc, by who is not its parent."""
+"""What a process that is not the parent can learn of a process's exit: pidfd and /proc."""
 
 import fcntl
 import os
@@ -10,12 +10,12 @@ from typing import Any
 
 from .child import Child
 
-Told = dict[str, Any]
+Observations = dict[str, Any]
 
 ROUND_MS = 10
 MOST_STATES = 200
 LATE_REAPING_SECONDS = 0.05
-# linux/pidfd.h: struct pidfd_info as it first was, 64 bytes, in the word that PIDFD_GET_INFO is made of.
+# linux/pidfd.h: the first struct pidfd_info, 64 bytes, in the number of PIDFD_GET_INFO.
 INFO_SIZE = 64
 GET_INFO = 3 << 30 | INFO_SIZE << 16 | 0xFF << 8 | 11
 INFO_EXIT = 1 << 3
@@ -27,30 +27,30 @@ class _Watched:
         self.child = child
         self.pidfd = os.pidfd_open(child.pid)
         self.ready_at: float | None = None
-        self.told: Told = {"states": []}
+        self.observed: Observations = {"states": []}
 
     def sample(self, now: float) -> None:
-        """Its state and flags, where they have changed."""
+        """Record state and flags if they have changed."""
         found = stat(self.child.pid)
         seen = None if found is None else {key: found[key] for key in ("state", "flags")}
-        states = self.told["states"]
+        states = self.observed["states"]
         if len(states) < MOST_STATES and (not states or states[-1]["seen"] != seen):
             states.append({"at": round(now, 4), "seen": seen})
 
     def ended(self, now: float) -> None:
         self.ready_at = now
-        self.told.update(
+        self.observed.update(
             ended=round(now, 4), stat_at_end=stat(self.child.pid), info_at_end=exit_information(self.pidfd)
         )
 
-    def ask_again(self, now: float) -> None:
-        """Until the kernel tells how it ended: it does so once the parent has taken note."""
-        if "status" not in self.told and isinstance(status := exit_information(self.pidfd), int):
-            self.told.update(status=status, status_learnt=round(now, 4))
+    def query_status(self, now: float) -> None:
+        """Query the exit status, which the kernel reports after the parent has reaped the process."""
+        if "status" not in self.observed and isinstance(status := exit_information(self.pidfd), int):
+            self.observed.update(status=status, status_learnt=round(now, 4))
 
 
 class Watcher:
-    """Watches in a thread of its own. It has the parent take note of an end at once, or a little later."""
+    """Observe processes in a thread. The parent reaps them at once or a little later."""
 
     def __init__(self, *, reaps_at_once: bool) -> None:
         self.reaps_at_once = reaps_at_once
@@ -60,22 +60,22 @@ class Watcher:
         self._thread.start()
 
     def watch(self, child: Child) -> None:
-        """From now on, to its end."""
+        """Observe a process until its end."""
         self._watched.append(_Watched(child))
         if self.reaps_at_once:
             threading.Thread(target=child.wait, args=(None,), daemon=True).start()
 
     def running(self) -> list[Child]:
-        """Those that have not ended."""
+        """Return the processes that have not ended."""
         return [each.child for each in self._watched if each.ready_at is None]
 
-    def told(self, pid: int) -> Told:
-        """All that was learnt of one."""
+    def observations(self, pid: int) -> Observations:
+        """Return all observations of a process."""
         (found,) = (each for each in self._watched if each.child.pid == pid)
-        return {**found.told, "reaped_at_once": self.reaps_at_once}
+        return {**found.observed, "reaped_at_once": self.reaps_at_once}
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop."""
         self._stop.set()
         self._thread.join()
         for each in self._watched:
@@ -88,9 +88,9 @@ class Watcher:
             for each in list(self._watched):
                 each.sample(now)
                 if each.ready_at is not None:
-                    each.ask_again(now)
+                    each.query_status(now)
                     if not self.reaps_at_once and now - each.ready_at > LATE_REAPING_SECONDS:
-                        each.child.exit_code  # noqa: B018  (it is what reaps)
+                        each.child.exit_code  # noqa: B018  (this reaps it)
 
     def _wait(self) -> None:
         poll = select.poll()
@@ -101,8 +101,8 @@ class Watcher:
             running[pidfd].ended(time.time())
 
 
-def stat(pid: int) -> Told | None:
-    """State, flags and, for a zombie, the wait status: fields 3, 9 and 52 of /proc/PID/stat (proc(5))."""
+def stat(pid: int) -> Observations | None:
+    """Return state, flags and, for a zombie, the wait status: fields 3, 9 and 52 of /proc/PID/stat (proc(5))."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -112,7 +112,7 @@ def stat(pid: int) -> Told | None:
 
 
 def exit_information(pidfd: int) -> int | str | None:
-    """The wait status by PIDFD_GET_INFO (Linux 6.15); None where the kernel does not tell it yet, or the error."""
+    """Return the wait status by PIDFD_GET_INFO (Linux 6.15), None if it is not known yet, or the error."""
     buffer = bytearray(struct.pack("Q", INFO_EXIT).ljust(INFO_SIZE, b"\0"))
     try:
         fcntl.ioctl(pidfd, GET_INFO, buffer)

@@ -1,4 +1,4 @@
-"""The main job: who is on the daemon, and with how much memory."""
+"""Clients of a daemon and their memory."""
 
 import time
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.gpu
 MEMORY_WITHIN = 25
 DEFAULT_MIN_AGE = 15
 GIB_IN_MIB = 1024
-# A context without any memory of the client's own takes some 516 MiB on Hopper; far less or more is not a context.
+# A context takes some 516 MiB on Hopper.
 CONTEXT_MIB = range(64, 1024)
 
 
 @pytest.fixture(scope="class")
 def three(clients: Clients, exporter: Exporter) -> list[Client]:
-    """They start all at once while the program already watches."""
+    """Start three clients at once while the exporter runs."""
     sizes = {"alpha": 1, "beta": 2, "gamma": 4}
     started = [
         clients.start(name, mib=gib * GIB_IN_MIB, seconds=300, busy_ms=2, every_ms=10) for name, gib in sizes.items()
@@ -37,15 +37,15 @@ def three(clients: Clients, exporter: Exporter) -> list[Client]:
 
 
 class TestThreeClients:
-    """Clients of 1, 2 and 4 GiB, each busy for a while and idle for a while."""
+    """Clients of 1, 2 and 4 GiB that alternate between busy and idle."""
 
     def test_each_is_listed_once_with_its_server_and_user(
         self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]
     ) -> None:
-        """Identity stands on the info family alone."""
+        """Only the info family has the identity."""
 
         def identified() -> None:
-            """Who a process is, is known a moment after that it is."""
+            """The identity is known shortly after the connection."""
             for info in _lists(exporter, three).select("cuda_mps_client_info"):
                 assert info.value == 1
                 assert info.labels["server"] == str(daemon.server())
@@ -55,8 +55,8 @@ class TestThreeClients:
 
         eventually(identified)
 
-    def test_they_are_counted(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
-        """Levels and counters agree, and nobody is told of as refused or waiting."""
+    def test_clients_are_counted(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
+        """Gauges and counters agree, and no client is refused or waits."""
 
         def counted() -> None:
             scrape = exporter.scrape()
@@ -68,12 +68,12 @@ class TestThreeClients:
 
         eventually(counted)
 
-    def test_their_memory_is_right_to_the_mebibyte(self, exporter: Exporter, gpu: Device, three: list[Client]) -> None:
-        """Each client knows what it took; what is on top is the same for all."""
+    def test_memory_is_correct_to_the_mebibyte(self, exporter: Exporter, gpu: Device, three: list[Client]) -> None:
+        """The rest above a client's own allocation is the context, of equal size for all."""
 
         def contexts() -> set[float]:
-            """One program has one size of context: what is left of each client's memory without its own."""
-            used = _tells_memory_of(exporter, three).memory_by_pid()
+            """Return the sizes of contexts: each client's memory without its own allocation."""
+            used = _has_memory_of(exporter, three).memory_by_pid()
             sizes = {(used[client.pid] - client.allocated_bytes) / MIB for client in three}
             assert len(sizes) == 1, f"{sizes} of {used}"
             return sizes
@@ -84,19 +84,19 @@ class TestThreeClients:
         assert {sample.labels["gpu"] for sample in memory} == {gpu.uuid}
         figures.note(context_mib=size)
 
-    def test_nvidia_smi_says_the_same(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
-        """A second witness, which lists the server too."""
+    def test_nvidia_smi_reports_the_same(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
+        """A second source, which lists the server too."""
 
         def same() -> None:
-            used = _tells_memory_of(exporter, three).memory_by_pid()
-            told = device.memory_mib_by_pid()
-            assert told.keys() == {*used, daemon.server()}
-            assert {pid: size // MIB for pid, size in used.items()} == {pid: told[pid] for pid in used}
+            used = _has_memory_of(exporter, three).memory_by_pid()
+            reported = device.memory_mib_by_pid()
+            assert reported.keys() == {*used, daemon.server()}
+            assert {pid: size // MIB for pid, size in used.items()} == {pid: reported[pid] for pid in used}
 
         eventually(same, within=MEMORY_WITHIN)
 
     def test_daemon_and_server_are_well(self, exporter: Exporter, daemon: ControlDaemon, three: list[Client]) -> None:
-        """Exactly one state each, and no loss."""
+        """Each has exactly one state, and there is no loss."""
 
         def well() -> None:
             scrape = exporter.scrape()
@@ -111,13 +111,13 @@ class TestThreeClients:
         assert info.labels["pipe_directory"] == str(daemon.pipe_directory)
 
     def test_none_of_them_bypasses(self, exporter: Exporter, gpu: Device, three: list[Client]) -> None:
-        """Nobody is accused for having been seen by NVML first."""
-        eventually(lambda: _tells_memory_of(exporter, three), within=MEMORY_WITHIN)
+        """A client that NVML reported first is not a bypassing process."""
+        eventually(lambda: _has_memory_of(exporter, three), within=MEMORY_WITHIN)
         assert exporter.scrape().value("cuda_mps_bypassing_processes", gpu=gpu.uuid) == 0
 
 
-def test_a_client_is_soon_seen_and_soon_gone(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
-    # The first client of a daemon waits for its server's start, which is no time of the program's.
+def test_a_client_appears_and_disappears_quickly(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
+    # The first client of a daemon waits for the server's start, which does not count here.
     first = clients.start_ready("first", seconds=120)
     eventually(lambda: _lists(exporter, [first]))
 
@@ -143,7 +143,7 @@ def test_a_client_is_soon_seen_and_soon_gone(exporter: Exporter, daemon: Control
 
 @pytest.fixture(scope="class")
 def default_exporter(daemon: ControlDaemon) -> Iterator[Exporter]:
-    """The program with nothing said about clients' age."""
+    """Yield an exporter with the default minimum age of clients."""
     exporter = Exporter(daemon)
     try:
         exporter.wait()
@@ -152,7 +152,7 @@ def default_exporter(daemon: ControlDaemon) -> Iterator[Exporter]:
         exporter.end()
 
 
-def test_a_young_client_is_counted_and_listed_when_it_is_older(default_exporter: Exporter, clients: Clients) -> None:
+def test_a_young_client_is_counted_and_gets_series_later(default_exporter: Exporter, clients: Clients) -> None:
     client = clients.start_ready("young", mib=64, seconds=120)
 
     def counted() -> Scrape:
@@ -161,15 +161,15 @@ def test_a_young_client_is_counted_and_listed_when_it_is_older(default_exporter:
         return scrape
 
     young = eventually(counted, within=DEFAULT_MIN_AGE - 3)
-    assert young.at - client.started < DEFAULT_MIN_AGE - 1, "counted too late to tell"
+    assert young.at - client.started < DEFAULT_MIN_AGE - 1, "counted too late for this test"
     assert young.listed_pids() == []
     assert not young.select("cuda_mps_client_memory_used_bytes")
-    older = eventually(lambda: _tells_memory_of(default_exporter, [client]), within=2 * DEFAULT_MIN_AGE)
-    # A second for what start times are rounded to.
+    older = eventually(lambda: _has_memory_of(default_exporter, [client]), within=2 * DEFAULT_MIN_AGE)
+    # Start times are rounded to a second.
     assert older.at - client.started >= DEFAULT_MIN_AGE - 1
 
 
-def test_a_bypassing_process_is_counted_until_it_leaves(exporter: Exporter, gpu: Device, clients: Clients) -> None:
+def test_a_bypassing_process_is_counted_until_it_exits(exporter: Exporter, gpu: Device, clients: Clients) -> None:
     inside = clients.start_ready("inside", mib=64, seconds=200)
     outside = clients.start_ready("outside", mib=64, seconds=200, environment=NO_DAEMON)
 
@@ -197,8 +197,8 @@ def _lists(exporter: Exporter, clients: list[Client]) -> Scrape:
     return scrape
 
 
-def _tells_memory_of(exporter: Exporter, clients: list[Client]) -> Scrape:
-    """With all of it: NVML lists a client some 100 ms before it has its memory."""
+def _has_memory_of(exporter: Exporter, clients: list[Client]) -> Scrape:
+    """Check that NVML reports all memory: it lists a client some 100 ms before it has its memory."""
     scrape = _lists(exporter, clients)
     used = scrape.memory_by_pid()
     assert used.keys() == {client.pid for client in clients}

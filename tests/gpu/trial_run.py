@@ -1,4 +1,4 @@
-"""Where fault trials are played: one daemon and exporter for all, a recorder for each, and the truth about each."""
+"""Run fault trials: one daemon and one exporter for all, a recorder and the truth for each."""
 
 import gzip
 import json
@@ -15,28 +15,28 @@ from tests.eventually import eventually
 from .clients import NO_DAEMON, Client, Clients
 from .live import Live, Played
 from .mps import ControlDaemon
+from .process_exit import Watcher
 from .program import Recorder
 from .stuck_server import remedies
 from .trial import Part, Trial
-from .watcher import Watcher
 
 STAGGER_SECONDS = 0.05
 LEAD_SECONDS = 0.55
 LEAD_SECONDS_A_CLIENT = 0.1
 LATECOMER_AFTER = 0.25
-# From the moment on: a fault takes 0.3 s at the most, and what does no harm must be seen to do none.
+# After the fault. A fault takes at most 0.3 s; a harmless trial must show that nothing happens.
 AFTERMATH_SECONDS = 0.8
 LINGER_LIMIT_SECONDS = 4
 FAREWELL_SECONDS = 3
-# The recorder looks five times a second.
+# The recorder collects five times a second.
 TAIL_SECONDS = 0.45
 REFUSED = 807
-# An incident is settled two seconds after it was found.
+# An incident is final two seconds after its detection.
 LAST_WORD_SECONDS = 3.5
 
 
 class Stage:
-    """Plays trials one after another. What is left of one is cleared away before the next."""
+    """Run trials one after another, and clean up after each."""
 
     def __init__(self, directory: Path, load_program: Path, results: Path) -> None:
         self._directory = directory
@@ -49,7 +49,7 @@ class Stage:
         self._leaving: Recorder | None = None
 
     def play(self, trial: Trial) -> Mapping[str, Any]:
-        """Its truth, which is also written beside its recording."""
+        """Run a trial, and return its truth, which is also written beside the recording."""
         self._count += 1
         if trial.limit is None:
             return self._play(trial, self._common_daemon())
@@ -63,30 +63,30 @@ class Stage:
             self._end(daemon)
 
     def close(self) -> None:
-        """End the daemon and whatever else runs."""
-        self._see_off()
+        """End the daemon and all other processes."""
+        self._end_recorder()
         self._drop_daemon()
         self.write_answers()
 
     def write_answers(self) -> None:
-        """What the exporter said of those trials that it can say nothing new of."""
+        """Write the exporter's reports of trials that are final."""
         now = time.time()
         for played in [each for each in self._unsettled if now - each.end > LAST_WORD_SECONDS]:
             self._write_answer(played)
 
     def _write_answer(self, played: Played) -> None:
-        self._write(f"{played.name}.live.json", json.dumps(played.said(), indent=1) + "\n")
+        self._write(f"{played.name}.live.json", json.dumps(played.reports(), indent=1) + "\n")
         self._unsettled.remove(played)
 
     def logs(self) -> list[Path]:
-        """What all the daemons wrote, and those who watched them."""
+        """Return the logs of all daemons and of the exporters."""
         return sorted(
             file for shape in ("d*/log/*.log", "d*/*.log", "d*/*.jsonl") for file in self._directory.glob(shape)
         )
 
     def _play(self, trial: Trial, daemon: ControlDaemon) -> Mapping[str, Any]:
         recorder = Recorder(daemon, self._directory / f"{trial.name}.jsonl")
-        self._see_off()
+        self._end_recorder()
         self._leaving = recorder
         if daemon not in self._live:
             self._live[daemon] = Live(daemon)
@@ -108,14 +108,14 @@ class Stage:
         return truth
 
     def _is_stuck(self, daemon: ControlDaemon, name: str) -> bool:
-        """Whether a server is in FAULT though all its clients have gone; what helps then is noted."""
-        told = [attempt for server in daemon.servers() for attempt in remedies(daemon, server)]
-        if told:
-            self._write(f"{name}.stuck.json", json.dumps(told, indent=1) + "\n")
-        return bool(told)
+        """Return whether a server is in FAULT without clients. What ends this state is recorded."""
+        observed = [attempt for server in daemon.servers() for attempt in remedies(daemon, server)]
+        if observed:
+            self._write(f"{name}.stuck.json", json.dumps(observed, indent=1) + "\n")
+        return bool(observed)
 
-    def _see_off(self) -> None:
-        """The last recorder's end, while the next one starts."""
+    def _end_recorder(self) -> None:
+        """Wait for the end of the previous recorder."""
         recorder, self._leaving = self._leaving, None
         if recorder is None:
             return
@@ -143,7 +143,7 @@ class Stage:
             self._end(daemon)
 
     def _end(self, daemon: ControlDaemon) -> None:
-        """And its exporter, once that has had its last word."""
+        """End a daemon, and its exporter after its last report."""
         live = self._live.pop(daemon, None)
         if live is not None:
             unsettled = [each for each in self._unsettled if each.live is live]
@@ -155,7 +155,7 @@ class Stage:
 
 
 class Performance:
-    """One trial as it is played."""
+    """One run of a trial."""
 
     def __init__(self, trial: Trial, clients: Clients, number: int) -> None:
         self.trial = trial
@@ -168,7 +168,7 @@ class Performance:
         self._moment = 0.0
 
     def run(self) -> None:
-        """From the first client's start to the last one's end."""
+        """Run from the first client's start to the last one's end."""
         count = len(self.trial.parts)
         self._moment = time.time() + LEAD_SECONDS + count * (LEAD_SECONDS_A_CLIENT + STAGGER_SECONDS)
         for part in self.trial.parts:
@@ -183,11 +183,11 @@ class Performance:
             self._all_end_by(self._moment + LINGER_LIMIT_SECONDS)
         for child in self._watcher.running():
             self._note("asked to leave", child.pid)
-            child.end_later()
+            child.terminate()
         self.left_over = not self._all_end_by(time.time() + FAREWELL_SECONDS)
 
     def end(self) -> Mapping[str, Any]:
-        """Leave nobody behind; the truth."""
+        """End all processes, and return the truth."""
         self._clients.end()
         self._all_end_by(time.time() + FAREWELL_SECONDS)
         self._watcher.close()
@@ -200,7 +200,7 @@ class Performance:
             "moment": round(self._moment, 6),
             "clients": {str(client.pid): self._truth_of(client) for client in clients},
             "happened": self._happened,
-            "culprit": next((client.pid for part, client in self._parts if part.name == self.trial.culprit), None),
+            "cause": next((client.pid for part, client in self._parts if part.name == self.trial.cause), None),
             "fault_kind": self.trial.kind,
             "also_culprits": [client.pid for part, client in self._parts if part.name in self.trial.also_culprits],
             "victims": [client.pid for part, client in self._parts if self._is_victim(part, client)],
@@ -232,19 +232,19 @@ class Performance:
         return not self._watcher.running()
 
     def _is_victim(self, part: Part, client: Client) -> bool:
-        culprits = {self.trial.culprit, *self.trial.also_culprits}
-        return bool(client.error_codes) and part.name not in culprits and REFUSED not in client.error_codes
+        causes = {self.trial.cause, *self.trial.also_culprits}
+        return bool(client.error_codes) and part.name not in causes and REFUSED not in client.error_codes
 
     def _lingered(self, client: Client) -> bool:
-        """It had an error and lived on for a while."""
-        ended = self._watcher.told(client.pid).get("ended")
+        """Return whether the client had an error and continued for a while."""
+        ended = self._watcher.observations(client.pid).get("ended")
         errors = client.events("error")
         return bool(errors) and ended is not None and ended - errors[0]["at"] > AFTERMATH_SECONDS
 
     def _truth_of(self, client: Client) -> dict[str, Any]:
         bypasses = any(part.bypasses for part, each in self._parts if each is client)
-        told = self._watcher.told(client.pid)
-        return {**client.truth(), "bypasses": bypasses, "exited_at": told.get("ended"), "watched": told}
+        observed = self._watcher.observations(client.pid)
+        return {**client.truth(), "bypasses": bypasses, "exited_at": observed.get("ended"), "watched": observed}
 
 
 def _assert_recording(recorder: Recorder) -> None:

@@ -1,4 +1,4 @@
-"""Every query writes to the daemon's log: how much a quiet node's log grows because somebody watches."""
+"""Each query adds lines to the daemon's log: how much the log of an idle node grows."""
 
 import time
 
@@ -15,10 +15,10 @@ from .program import Exporter
 pytestmark = pytest.mark.gpu
 
 CLIENTS = 8
-# News makes the program ask more often for a while; what is measured is the time after that.
+# After an event, the exporter sends more queries for a while. The measurement starts after that.
 SETTLE_SECONDS = 8
 WATCH_SECONDS = 62
-# Any answer is a sign of life, so one command in 30 seconds is enough; the window may hold a doubt's few besides.
+# One command in 30 seconds is enough, because any reply counts. A few more are allowed.
 COMMANDS_LIMIT = WATCH_SECONDS // 30 + 4
 DAY = 86400
 BYTES_A_DAY_LIMIT = 1_000_000
@@ -26,7 +26,7 @@ COMMANDS_A_DAY, LISTS_A_DAY = DAY // 30, DAY // 300
 
 
 def bytes_a_day(daemon: ControlDaemon) -> int:
-    """By what each kind of command costs on this daemon as it is, and how often each is given in a day."""
+    """Return the bytes of log a day, from the cost of each kind of command and its rate."""
     start = daemon.control_log.stat().st_size
     server = daemon.server()
     for command in ("get_server_list", f"get_server_status {server}", f"get_client_list {server}"):
@@ -39,7 +39,7 @@ def bytes_a_day(daemon: ControlDaemon) -> int:
     return round((COMMANDS_A_DAY - 2 * LISTS_A_DAY) * for_life + LISTS_A_DAY * (status + clients))
 
 
-def test_a_quiet_node_keeps_a_short_log(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
+def test_the_log_of_an_idle_node_grows_slowly(exporter: Exporter, daemon: ControlDaemon, clients: Clients) -> None:
     idle = [clients.start(f"idle{number}", seconds=300, every_ms=200) for number in range(CLIENTS)]
     for client in idle:
         client.ready()
@@ -50,7 +50,7 @@ def test_a_quiet_node_keeps_a_short_log(exporter: Exporter, daemon: ControlDaemo
     eventually(listed)
     time.sleep(SETTLE_SECONDS)
     start, began = daemon.control_log.stat().st_size, time.monotonic()
-    time.sleep(WATCH_SECONDS)  # a window to measure in, not a wait for something
+    time.sleep(WATCH_SECONDS)  # the measured window, not a wait
     seconds = time.monotonic() - began
     written = daemon.control_log.read_bytes()[start:]
     commands = written.count(b"Cmd:")

@@ -1,8 +1,8 @@
-"""What one exporter says of a daemon's faults, and when: one JSON object a line on stdout.
+"""Poll an exporter for a daemon's faults, and print each report with its time: one JSON object a line.
 
-python3 -m tests.gpu.onlooker HOST:PORT DAEMON
+python3 -m tests.gpu.poll_exporter HOST:PORT DAEMON
 
-A process of its own, so that nothing else delays its clock. It ends when it is asked to, or nobody answers any more.
+It is a separate process, so that nothing delays its clock. It ends by a signal, or when the exporter does not answer.
 """
 
 import http.client
@@ -19,14 +19,14 @@ PACE_TOLD_EVERY_SECONDS = 5.0
 
 
 class Page:
-    """One page, over a connection that is kept."""
+    """A page, over a persistent connection."""
 
     def __init__(self, address: str, path: str) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=10)
         self._path = path
 
     def ask(self) -> tuple[str, dict[str, float]]:
-        """Its text, and the times right before and after."""
+        """Return its text, and the times right before and after."""
         asked = time.time()
         self._connection.request("GET", self._path)
         answer = self._connection.getresponse()
@@ -37,14 +37,14 @@ class Page:
         return text, {"asked": round(asked, 6), "answered": round(answered, 6)}
 
 
-def say(event: str, **told: Any) -> None:
-    """In one write, since two threads say something."""
-    sys.stdout.write(json.dumps({"event": event, **told}) + "\n")
+def report(event: str, **values: Any) -> None:
+    """Print a line in one write, because two threads print."""
+    sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()
 
 
 def watch_count(address: str, daemon: str) -> None:
-    """Scrape, and say when the daemon's count of faults has changed, and how closely that was looked at."""
+    """Scrape. Report each change of the daemon's count of faults, and how often it was polled."""
     page = Page(address, "/metrics")
     sample = re.compile(rf'^cuda_mps_faults_total{{daemon="{re.escape(daemon)}"}} (\S+)$', re.MULTILINE)
     count, scrapes, last, longest = -1.0, 0, time.time(), 0.0
@@ -54,30 +54,30 @@ def watch_count(address: str, daemon: str) -> None:
         found = sample.search(text)
         now = 0.0 if found is None else float(found[1])
         if now != count:
-            say("faults", count=now, before=count, **times)
+            report("faults", count=now, before=count, **times)
             count = now
         scrapes, longest, last = scrapes + 1, max(longest, times["answered"] - last), times["answered"]
         if last > pace_due:
-            say("pace", scrapes=scrapes, longest_gap=round(longest, 4), at=last)
+            report("pace", scrapes=scrapes, longest_gap=round(longest, 4), at=last)
             scrapes, longest, pace_due = 0, 0.0, last + PACE_TOLD_EVERY_SECONDS
         time.sleep(SCRAPED_EVERY_SECONDS)
 
 
 def watch_incidents(address: str, daemon: str) -> None:
-    """Say each incident of the daemon when it is new or has changed."""
+    """Report each new or changed incident of the daemon."""
     page = Page(address, "/api/v1/incidents")
-    said: dict[str, object] = {}
+    reported: dict[str, object] = {}
     while True:
         text, times = page.ask()
         for incident in json.loads(text)["data"]:
-            if incident["daemon"] == daemon and said.get(incident["id"]) != incident:
-                said[incident["id"]] = incident
-                say("incident", incident=incident, **times)
+            if incident["daemon"] == daemon and reported.get(incident["id"]) != incident:
+                reported[incident["id"]] = incident
+                report("incident", incident=incident, **times)
         time.sleep(ASKED_EVERY_SECONDS)
 
 
 def main(address: str, daemon: str) -> None:
-    """Until it is ended."""
+    """Run until a signal ends it."""
     threading.Thread(target=watch_incidents, args=(address, daemon), daemon=True).start()
     watch_count(address, daemon)
 

@@ -1,4 +1,4 @@
-"""How long things take to come about, as they are seen from outside."""
+"""Time until something happens, measured from outside."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ LOOK_EVERY_SECONDS = 0.02
 
 
 def seconds_until(*, within: float = PATIENCE_SECONDS, **signs: Callable[[], bool]) -> dict[str, float]:
-    """How long from now until each of these is so. They are looked at in turn, each until it is."""
+    """Return the seconds until each check succeeds. The checks are polled in turn."""
     began = time.monotonic()
     taken: dict[str, float] = {}
     while len(taken) < len(signs):
@@ -23,7 +23,7 @@ def seconds_until(*, within: float = PATIENCE_SECONDS, **signs: Callable[[], boo
 
 
 def stays(check: Callable[[], None], *, for_seconds: float) -> None:
-    """That nothing happens can only be watched for a while: the check holds all the time."""
+    """Check that something does not change for a while."""
     until = time.monotonic() + for_seconds
     while time.monotonic() < until:
         check()

@@ -1,4 +1,4 @@
-"""Who had work in flight when a fault struck, by libcuda's doors: the culprit had, and whoever was idle had not."""
+"""Work in flight when a fault occurs, by the libcuda probes: the cause has some, and idle clients have none."""
 
 import json
 import urllib.request
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 FAULT_AFTER_SECONDS = 8
 WATCHED_WITHIN_SECONDS = 4
-"""The doors are read once a second, and must have been watched for three when the fault strikes."""
+"""The probes are read once a second, and must be attached for three seconds before the fault."""
 
 LAUNCHES = "cuda_mps_client_kernel_launches_total"
 
@@ -31,7 +31,7 @@ TRIALS = (
     ("trap", ("busy", "idle", "idle"), "idle"),
     ("oob-read", ("idle", "idle", "full"), "full"),
 )
-"""What the culprit does, what each of its neighbours does, and what it does itself until then."""
+"""What the cause does at the fault, what each other client does, and what the cause does before."""
 
 
 @pytest.fixture(scope="class")
@@ -45,31 +45,31 @@ def watching(daemon: ControlDaemon) -> Iterator[Exporter]:
 
 
 class TestTrials:
-    """One after another, with one daemon: all who were hit go at once, and the server is well again."""
+    """Trials with one daemon. All affected clients exit at once, and the server recovers."""
 
     @pytest.mark.parametrize(
-        ("fault", "mix", "own"), TRIALS, ids=lambda told: told if type(told) is str else "-".join(told)
+        ("fault", "mix", "own"), TRIALS, ids=lambda value: value if type(value) is str else "-".join(value)
     )
-    def test_the_culprit_had_work_in_flight_and_the_idle_ones_had_not(
+    def test_the_cause_had_work_in_flight_and_idle_clients_had_none(
         self, watching: Exporter, clients: Clients, fault: str, mix: tuple[str, ...], own: str
     ) -> None:
-        """And where all the others were idle, it is the suspect."""
+        """If all other clients were idle, the cause is the suspect."""
         loads = {clients.start_ready(load, **LOADS[load]).pid: load for load in mix}
-        culprit = clients.start_ready("culprit", fault=fault, fault_after=FAULT_AFTER_SECONDS, **LOADS[own])
-        eventually(lambda: _watches(watching, {culprit.pid, *loads}), within=WATCHED_WITHIN_SECONDS)
+        cause = clients.start_ready("cause", fault=fault, fault_after=FAULT_AFTER_SECONDS, **LOADS[own])
+        eventually(lambda: _watches(watching, {cause.pid, *loads}), within=WATCHED_WITHIN_SECONDS)
 
-        culprit.fails()
-        incident = eventually(lambda: _settled(watching, culprit))
+        cause.fails()
+        incident = eventually(lambda: _settled(watching, cause))
 
         idle = {pid for pid, load in loads.items() if load == "idle"}
         in_flight = {each["pid"]: each["in_flight"] for each in incident["affected"]}
-        assert in_flight.keys() == {culprit.pid, *loads}
-        assert in_flight[culprit.pid] is True, in_flight
+        assert in_flight.keys() == {cause.pid, *loads}
+        assert in_flight[cause.pid] is True, in_flight
         assert {pid for pid in idle if in_flight[pid] is False} == idle, in_flight
         sure = {each["pid"]: each["confidence"] for each in incident["suspects"]}
-        assert sure[culprit.pid] == max(sure.values()), incident["suspects"]
-        assert all(sure.get(pid, 0.0) < sure[culprit.pid] for pid in idle), incident["suspects"]
-        assert idle != loads.keys() or sure[culprit.pid] >= ONLY_IN_FLIGHT, incident["suspects"]
+        assert sure[cause.pid] == max(sure.values()), incident["suspects"]
+        assert all(sure.get(pid, 0.0) < sure[cause.pid] for pid in idle), incident["suspects"]
+        assert idle != loads.keys() or sure[cause.pid] >= ONLY_IN_FLIGHT, incident["suspects"]
 
 
 def _watches(exporter: Exporter, pids: set[int]) -> None:
@@ -78,9 +78,11 @@ def _watches(exporter: Exporter, pids: set[int]) -> None:
     assert {named[sample.labels["client"]] for sample in scrape.select(LAUNCHES, kind="kernel")} >= pids
 
 
-def _settled(exporter: Exporter, culprit: Client) -> dict[str, Any]:
+def _settled(exporter: Exporter, cause: Client) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://{exporter.address}/api/v1/incidents", timeout=10) as answer:
-        told = json.load(answer)["data"]
-    found: list[dict[str, Any]] = [each for each in told if culprit.pid in {hit["pid"] for hit in each["affected"]}]
-    assert [each["settled"] for each in found] == [True], told
+        incidents = json.load(answer)["data"]
+    found: list[dict[str, Any]] = [
+        each for each in incidents if cause.pid in {client["pid"] for client in each["affected"]}
+    ]
+    assert [each["settled"] for each in found] == [True], incidents
     return found[0]

@@ -1,4 +1,4 @@
-"""What people look at, on a real node: the page, and what the preflight finds there and does not."""
+"""The page and `doctor` on a real node."""
 
 import json
 import os
@@ -18,19 +18,19 @@ from .scrape import MIB
 pytestmark = pytest.mark.gpu
 
 PLANTED = {"memory-limit-in-environment", "process-bypassing", "pipe-directory-differs"}
-"""Mistakes that tests here make, and that a node without them must not be said to have."""
+"""Mistakes that these tests plant. Without them, `doctor` must not report them."""
 
 # NVML's lists are read every 10 s.
 SEEN_WITHIN = 25
 
 
-class TestThePage:
-    """A fault whose victim lives on, as somebody sees it who opens the page."""
+class TestPage:
+    """The page during a fault with a surviving affected client."""
 
-    def test_it_shows_who_is_there_and_then_who_holds_up_recovery(
+    def test_shows_clients_and_the_client_that_delays_recovery(
         self, exporter: Exporter, daemon: ControlDaemon, clients: Clients
     ) -> None:
-        """Until that one has gone, with the command that ends it."""
+        """With the command that ends it, until it has exited."""
         victim = clients.start_ready("victim", mib=2048, seconds=120, busy_ms=1, every_ms=20, hold=120)
 
         def there() -> None:
@@ -39,46 +39,44 @@ class TestThePage:
             assert f"{int(used) // MIB} MiB" in _page(exporter, "/")
 
         eventually(there, within=SEEN_WITHIN)
-        _keep("page-well.html", _page(exporter, "/"))
+        _save("page-well.html", _page(exporter, "/"))
 
-        clients.start_ready("culprit", fault="oob", fault_after=1).fails()
-        eventually(lambda: _says(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
+        clients.start_ready("cause", fault="oob", fault_after=1).fails()
+        eventually(lambda: _shows(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
         page = _page(exporter, "/")
-        _keep("page-fault.html", page)
+        _save("page-fault.html", page)
         figures.note(page_kb=len(page.encode()) / 1000)
 
         victim.leave()
-        eventually(lambda: _says_not(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
+        eventually(lambda: _does_not_show(exporter, f"kill -KILL {victim.pid}"), within=SEEN_WITHIN)
 
     def test_a_runbook_is_served(self, exporter: Exporter) -> None:
-        """To whoever was woken."""
+        """The page links to it."""
         assert _page(exporter, "/runbooks/CudaMpsServerFault.md").startswith("# CudaMpsServerFault")
 
 
-class TestThePreflight:
-    """Nothing is found that is not there; what was planted is."""
+class TestDoctor:
+    """`doctor` reports the planted mistakes and no others."""
 
     def test_a_daemon_with_a_client_has_none_of_the_mistakes(self, daemon: ControlDaemon, clients: Clients) -> None:
-        """A doctor who cries wolf is not believed."""
+        """False reports would make it useless."""
         clients.start_ready("client", seconds=60)
         found = doctor(daemon)
-        _keep("doctor-well.json", json.dumps(found, indent=1))
+        _save("doctor-well.json", json.dumps(found, indent=1))
         ids = {each["id"] for each in found["findings"]}
         assert not ids & PLANTED
         errors = [each for each in found["findings"] if each["severity"] == "error"]
         assert not errors, errors
 
-    def test_a_process_beside_mps_and_where_it_looks_for_its_daemon(
-        self, daemon: ControlDaemon, clients: Clients
-    ) -> None:
-        """By its own environment."""
+    def test_a_bypassing_process_and_its_pipe_directory(self, daemon: ControlDaemon, clients: Clients) -> None:
+        """From its environment."""
         clients.start_ready("beside", seconds=60, environment=NO_DAEMON)
         found = doctor(daemon)
-        _keep("doctor-beside.json", json.dumps(found, indent=1))
+        _save("doctor-beside.json", json.dumps(found, indent=1))
         assert "pipe-directory-differs" in {each["id"] for each in found["findings"]}
 
 
-def test_a_memory_limit_where_it_does_nothing(unstarted_daemon: ControlDaemon) -> None:
+def test_a_memory_limit_without_effect(unstarted_daemon: ControlDaemon) -> None:
     unstarted_daemon.start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
     ids = {each["id"] for each in doctor(unstarted_daemon)["findings"]}
     assert "memory-limit-in-environment" in ids
@@ -90,15 +88,15 @@ def _page(exporter: Exporter, path: str) -> str:
     return text
 
 
-def _says(exporter: Exporter, words: str) -> None:
+def _shows(exporter: Exporter, words: str) -> None:
     assert words in _page(exporter, "/")
 
 
-def _says_not(exporter: Exporter, words: str) -> None:
+def _does_not_show(exporter: Exporter, words: str) -> None:
     assert words not in _page(exporter, "/")
 
 
-def _keep(name: str, text: str) -> None:
+def _save(name: str, text: str) -> None:
     captures = os.environ.get("GPU_CAPTURES")
     if captures:
         Path(captures, name).write_text(text)
