@@ -29,7 +29,7 @@ class NamespacedDaemon(ControlDaemon):
         self._load_program = load_program
         self._init: Child | None = None
 
-    def start(self) -> None:
+    def start(self, **variables: str) -> None:
         """Start it with its client, and wait until the client launches kernels."""
         self._init = Child(
             [

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,7 @@ class Part:
     by: signal.Signals = signal.SIGKILL
     bypasses: bool = False
 
-    def timed(self, moment: float) -> dict[str, object]:
+    def timed(self, moment: float) -> dict[str, Any]:
         """Return its options for a Unix time of the moment."""
         options = dict(self.options)
         if self.faults is not None:
