@@ -97,6 +97,9 @@ MISSING_SECONDS = 0.2
 RECHECK_SECONDS = 5.0
 """How often identities are compared if there is no pidfd, and processes that were not found are searched again."""
 
+EXEC_SECONDS = 2.0
+"""A process that is younger may be read before or during execve(2), so it is read again after this time."""
+
 MAX_PIDFDS = 512
 """How many processes have a pidfd by default. The identities of the others are compared."""
 
@@ -137,6 +140,8 @@ class Processes:
         self._poll = select.poll()
         self._retry_at: dict[int, float] = {}
         """When each process that was not found is searched again."""
+        self._young: dict[int, tuple[float, ProcessReading]] = {}
+        """When each young process is read again, and its first reading."""
         self._pid_files_due = 0.0
         self._collected_locations: Mapping[str, DaemonLocation] = {}
         self._recheck_due = 0.0
@@ -155,7 +160,7 @@ class Processes:
         for pid in self._known.keys() - wanted:
             self._forget(pid)
         now = self._clock.monotonic()
-        observations: list[Observation] = [*self._new_processes(wanted, now)]
+        observations: list[Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
         if now >= self._pid_files_due or locations != self._collected_locations:
             self._collected_locations = locations
             observations += self._daemon_changes(locations)
@@ -203,7 +208,19 @@ class Processes:
                 self._retry_at[pid] = now + RECHECK_SECONDS
             else:
                 self._known[pid] = reading.start_ticks
+                if reading.at - reading.started < EXEC_SECONDS:
+                    self._young[pid] = (now + EXEC_SECONDS, reading)
                 yield reading
+
+    def _executed(self, now: float) -> Iterator[ProcessReading]:
+        """Read young processes again, and report those that run another program, or have another environment."""
+        for pid in [pid for pid, (due, _) in self._young.items() if due <= now]:
+            _, before = self._young.pop(pid)
+            after = self._read(pid)
+            if after is not None and after.start_ticks == before.start_ticks:
+                after = replace(after, started=before.started, parent=before.parent)
+                if after != replace(before, at=after.at):
+                    yield after
 
     def _read(self, pid: int) -> ProcessReading | None:
         reading = self._proc.facts(pid)
@@ -226,6 +243,7 @@ class Processes:
 
     def _forget(self, pid: int) -> None:
         self._known.pop(pid, None)
+        self._young.pop(pid, None)
         descriptor = self._pidfds.pop(pid, None)
         if descriptor is not None:
             self._poll.unregister(descriptor)

@@ -15,7 +15,7 @@ from exporter.clock import SystemClock
 from exporter.collectors import processes
 from exporter.collectors.pid_files import PID_FILE
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import MAX_PIDFDS, MISSING_SECONDS, Processes, affordable_pidfds
+from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, MISSING_SECONDS, Processes, affordable_pidfds
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -127,6 +127,58 @@ def test_an_environment_that_may_not_be_read_is_unknown(
     (facts,) = seen(watch(start().pid), ProcessReading)
     assert isinstance(facts, ProcessReading)
     assert facts.environment is None
+
+
+@pytest.fixture
+def forked() -> Iterator[tuple[int, Callable[[], None]]]:
+    """A child between fork and exec, and a function that lets it execute `sleep` with a limit in its environment."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os.execve("/bin/sleep", ["sleep", "600"], {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
+    os.close(reader)
+
+    def execute() -> None:
+        os.write(writer, b"x")
+        wait_until(lambda: b"PERCENTAGE" in Path(f"/proc/{pid}/environ").read_bytes(), "the end of execve")
+
+    yield pid, execute
+    os.close(writer)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_reads_a_process_again_that_was_read_before_its_exec(forked: tuple[int, Callable[[], None]]) -> None:
+    pid, execute = forked
+    clock = HandClock()
+    source = Processes({}, proc=Path("/proc"), clock=clock, wait=0.0)
+    source.watch(frozenset({pid}))
+    (before,) = seen(source, ProcessReading)
+    assert isinstance(before, ProcessReading)
+
+    execute()
+    assert seen(source, ProcessReading) == []
+    clock.time += EXEC_SECONDS
+    (after,) = seen(source, ProcessReading)
+
+    assert isinstance(after, ProcessReading)
+    assert (after.command, after.environment) == ("sleep", {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
+    assert (after.pid, after.start_ticks, after.parent) == (pid, before.start_ticks, before.parent)
+    clock.time += 10 * EXEC_SECONDS
+    assert seen(source, ProcessReading) == []
+    source.close()
+
+
+def test_reports_a_young_process_once_if_it_does_not_change(start: Starter) -> None:
+    clock = HandClock()
+    source = Processes({}, proc=Path("/proc"), clock=clock, wait=0.0)
+    source.watch(frozenset({start().pid}))
+    assert len(seen(source, ProcessReading)) == 1
+    clock.time += EXEC_SECONDS
+    assert seen(source, ProcessReading) == []
+    source.close()
 
 
 def test_a_pid_that_this_proc_does_not_have_is_neither_told_nor_gone(watch: Watch) -> None:
