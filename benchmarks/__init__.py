@@ -1,1 +1,1 @@
-"""What the exporter costs, measured on stand-ins."""
+"""Benchmarks: the cost of the exporter, measured on stand-ins or a real node."""

@@ -1,4 +1,4 @@
-"""What the exporter costs beside nvitop-exporter, on the same node at the same time."""
+"""Cost of the exporter compared with nvitop-exporter, on the same node at the same time."""
 
 import random
 import shutil
@@ -23,37 +23,37 @@ MILLISECONDS = 1000
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("against_nvitop", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--nvitop", type=Path, default=_installed(), help="nvitop-exporter (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="measure CPU for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=5.0, help="and so long before (default: %(default)s)")
     parser.add_argument("--scrapes", type=int, default=100, help="of each, in turn (default: %(default)s)")
-    told = parser.parse_args(words)
-    if told.nvitop is None:
+    options = parser.parse_args(words)
+    if options.nvitop is None:
         parser.error("nvitop-exporter is not installed: pip install '.[benchmarks]'")
-    with real_or_standin(told) as node, exporter(node, told.flag) as ours, nvitop(node, told.nvitop) as theirs:
+    with real_or_standin(options) as node, exporter(node, options.flag) as ours, nvitop(node, options.nvitop) as theirs:
         theirs.wait_until(f'^process_gpu_memory.*pid="{node.clients[-1]}"')
-        figures = [Figure(name="clients", value=len(node.clients)), *_compare(ours, theirs, told)]
-    return report(f"Against nvitop-exporter: {node.title}", figures, told.json)
+        figures = [Figure(name="clients", value=len(node.clients)), *_compare(ours, theirs, options)]
+    return report(f"Against nvitop-exporter: {node.title}", figures, options.json)
 
 
 def nvitop(node: Node, executable: Path) -> AbstractContextManager[Program]:
-    """Theirs, with its defaults."""
+    """Run nvitop-exporter with its defaults."""
     port = free_port()
     command = [str(executable), "--port", str(port)]
     return running(command, port, node.environment(), node.directory / "nvitop.log")
 
 
-def _compare(ours: Program, theirs: Program, told: Namespace) -> Sequence[Figure]:
+def _compare(ours: Program, theirs: Program, options: Namespace) -> Sequence[Figure]:
     programs = (ours, theirs)
-    scrape_for(told.settle, *programs)
+    scrape_for(options.settle, *programs)
     before, began = [cpu(program.pid) for program in programs], time.monotonic()
-    scrape_for(told.seconds, *programs)
+    scrape_for(options.seconds, *programs)
     passed = time.monotonic() - began
     used = [cpu(program.pid).since(each).all for program, each in zip(programs, before, strict=True)]
     times: list[list[float]] = [[], []]
-    for _ in range(told.scrapes):
+    for _ in range(options.scrapes):
         for which in random.sample(range(2), 2):
             times[which].append(programs[which].fetch().seconds * MILLISECONDS)
     scrape = [statistics.median(each) for each in times]

@@ -1,11 +1,11 @@
-"""What the scripts can be told."""
+"""Command line arguments of the scripts."""
 
 import argparse
 from pathlib import Path
 
 
 def parser(script: str, purpose: str, *, gpus: int, clients: int) -> argparse.ArgumentParser:
-    """The arguments that all scripts have, with this script's defaults."""
+    """Return a parser with the arguments of all scripts and this script's defaults."""
     found = argparse.ArgumentParser(prog=f"python -m benchmarks.{script}", description=purpose)
     found.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     found.add_argument("--gpus", type=int, default=gpus, help="GPUs of the stand-in node (default: %(default)s)")

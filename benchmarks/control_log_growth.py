@@ -1,4 +1,4 @@
-"""How much a daemon's control.log grows in a day because the exporter asks it, on a quiet node.
+"""Growth of a daemon's control.log in a day by the exporter's queries, on an idle node.
 
 The service's own cycle, on a clock that runs as fast as the stand-in daemon can answer:
 `python -m benchmarks.control_log_growth [--clients N] [--gpus N] [--hours N] [--json FILE]`
@@ -29,38 +29,38 @@ from tests.standin.mps import MpsStandIn
 
 DAY_SECONDS = 86_400
 MOST_BYTES_A_DAY = 1_000_000
-"""With as many clients as by default; more make longer lists."""
+"""Number of clients by default. More clients make longer lists."""
 DEFAULT_CLIENTS = 8
 WARM_UP_SECONDS = 120
-"""The first questions, and doubts about clients that are just met, are not those of a quiet node."""
+"""Seconds before the measurement: the exporter sends more queries after its start and about new clients."""
 FIRST_PID = 4_100_000
-"""Nobody has such a PID; the stand-in takes any."""
+"""No process has such a PID. The stand-in accepts any."""
 
 
 @dataclass(slots=True)
 class FastClock:
-    """Time that passes when it is told to."""
+    """A clock that the script advances."""
 
     at: float = 1_000_000.0
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return self.at
 
     def monotonic(self) -> float:
-        """The same."""
+        """Return the same value."""
         return self.at
 
     def step(self) -> float:
-        """Nobody sets it."""
+        """Return 0: the clock is never set."""
         return 0.0
 
 
-class PromptEye(CollectorThread):
+class ImmediateCollector(CollectorThread):
     """A collector without a thread: `trigger` collects."""
 
     def start(self) -> None:
-        """No thread."""
+        """Start no thread."""
 
     def trigger(self, *, report: bool = False) -> None:
         """Collect now."""
@@ -69,7 +69,7 @@ class PromptEye(CollectorThread):
 
 @dataclass(slots=True)
 class QuietNode:
-    """A stand-in daemon with idle clients, and the service's cycle that watches it."""
+    """A stand-in daemon with idle clients, and the main loop that monitors it."""
 
     standin: MpsStandIn
     pids: Sequence[int]
@@ -77,7 +77,7 @@ class QuietNode:
     clock: FastClock = field(default_factory=FastClock)
 
     def watch(self, hours: float) -> str:
-        """All that was written into control.log in these hours, after a while to settle."""
+        """Return the text added to control.log in these hours, after the settling time."""
         location = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         logs = DaemonLogs(location, self.clock)
         inbox: Inbox = Inbox()
@@ -104,7 +104,7 @@ class QuietNode:
             cycle.once(timeout=0)
 
     def _thread(self, name: str, collect: Callable[[], Reading], inbox: Inbox) -> CollectorThread:
-        return PromptEye(name, collect, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
+        return ImmediateCollector(name, collect, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
 
     def _cycle(self, follower: CollectorThread, inbox: Inbox) -> Loop:
         control = ControlClient(
@@ -133,7 +133,7 @@ class QuietNode:
         )
 
     def _read_gpus(self) -> Reading:
-        """Every client uses every GPU, as NVML would tell."""
+        """Return readings in which every client uses every GPU."""
         processes = tuple(GpuProcess(pid=pid, used_bytes=1 << 30) for pid in self.pids)
         readings = (
             GpuReading(at=self.clock.at, gpu=gpu, index=index, compute_processes=processes, mps_processes=processes)
@@ -143,7 +143,7 @@ class QuietNode:
 
 
 def measure(clients: int, gpus: int, hours: float) -> Mapping[str, tuple[int, int]]:
-    """Watch a quiet node with so many clients and GPUs; times and bytes of each kind of command, a day."""
+    """Monitor an idle node. Return the number and bytes a day of each kind of command."""
     uuids = [f"GPU-{number:08x}-0000-4000-8000-000000000000" for number in range(gpus)]
     pids = range(FIRST_PID, FIRST_PID + clients)
     with tempfile.TemporaryDirectory() as directory, MpsStandIn(Path(directory), gpus=uuids) as standin:
@@ -160,7 +160,7 @@ def measure(clients: int, gpus: int, hours: float) -> Mapping[str, tuple[int, in
 
 
 def table(by_command: Mapping[str, tuple[int, int]], clients: int = DEFAULT_CLIENTS) -> Iterable[str]:
-    """One row for each kind of command, then their sum and, up to so many clients, whether that is little enough."""
+    """Yield a row for each kind of command, the sum and, up to `clients` clients, whether it reaches the target."""
     total = sum(size for _, size in by_command.values())
     yield f"{'a day':40} {'times':>6} {'bytes':>9}"
     yield from (f"{kind:40} {times:6} {size:9}" for kind, (times, size) in by_command.items())
@@ -171,7 +171,7 @@ def table(by_command: Mapping[str, tuple[int, int]], clients: int = DEFAULT_CLIE
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="control_log_growth", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS)
     parser.add_argument("--gpus", type=int, default=1)

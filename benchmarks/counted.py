@@ -1,4 +1,4 @@
-"""Clients that count what they do, in files that can be read at any time."""
+"""Clients that count their work in files."""
 
 import contextlib
 import os
@@ -24,27 +24,27 @@ with open(sys.argv[1], "r+b") as file:
         time.sleep(0.0005)
         count[0] += 1
 """
-"""What a client does where there is no GPU: it shows that the script works, and nothing else."""
+"""Program of a client without a GPU. It only shows that the script works."""
 
 
 class Crowd:
-    """Such clients."""
+    """Clients that count their work."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
 
     def done(self) -> int:
-        """What all of them have done so far."""
+        """Return the work of all clients so far."""
         return sum(self._counts())
 
     def rate(self, pass_time: Callable[[], None]) -> float:
-        """How much a second they do while time is made to pass."""
+        """Return the work a second while `pass_time` runs."""
         before, began = self.done(), time.monotonic()
         pass_time()
         return (self.done() - before) / (time.monotonic() - began)
 
     def wait(self) -> None:
-        """Until all of them are at work; RuntimeError if that takes too long."""
+        """Wait until all clients work; RuntimeError if that takes too long."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(self._counts()):
             if time.monotonic() > deadline:
@@ -57,7 +57,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def crowd(node: RealNode | StandInNode, clients: int, rounds: int) -> Iterator[Crowd]:
-    """So many more clients of a node, at work; on a real one, their kernels go so many rounds."""
+    """Yield more clients of a node that work. On a real node, their kernels run `rounds` rounds."""
     program: Sequence[str] = (sys.executable, "-c", TURNS)
     if isinstance(node, RealNode):
         program = (str(build(LAUNCHES, node.directory / "launches")),)

@@ -1,4 +1,4 @@
-"""What of a CPU core the exporter uses, scraped as Prometheus scrapes by default."""
+"""CPU use of the exporter, scraped at Prometheus' default interval."""
 
 import sys
 import time
@@ -15,15 +15,15 @@ SCRAPE_SECONDS = 15.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("cpu", __doc__ or "", gpus=1, clients=48)
     parser.add_argument("--seconds", type=float, default=120.0, help="measure for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, help="but leave out so much of its start")
-    told = parser.parse_args(words)
-    with real_or_standin(told) as node, exporter(node, told.flag) as program:
-        scrape_for(told.settle, program)
+    options = parser.parse_args(words)
+    with real_or_standin(options) as node, exporter(node, options.flag) as program:
+        scrape_for(options.settle, program)
         before, began = cpu(program.pid), time.monotonic()
-        scrape_for(told.seconds, program)
+        scrape_for(options.seconds, program)
         used, seconds = cpu(program.pid).since(before), time.monotonic() - began
     percent = 100 / seconds
     figures = [
@@ -32,11 +32,11 @@ def main(words: Sequence[str] | None = None) -> int:
         Figure(name="control commands", value=used.children * percent, unit="% of a core"),
         Figure(name="both", value=used.all * percent, unit="% of a core", most=TARGET_PERCENT),
     ]
-    return report(f"CPU over {seconds:.0f} s: {node.title}", figures, told.json)
+    return report(f"CPU over {seconds:.0f} s: {node.title}", figures, options.json)
 
 
 def scrape_for(seconds: float, *programs: Program) -> None:
-    """Be their Prometheus for so long."""
+    """Scrape the programs at Prometheus' default interval for some seconds."""
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         for program in programs:

@@ -1,4 +1,4 @@
-"""Scrapes as Prometheus makes them, and how long they take."""
+"""Scrapes like those of Prometheus, and their duration."""
 
 import gzip
 import http.client
@@ -12,26 +12,26 @@ HEADERS = {
     "text/plain;version=1.0.0;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
     "Accept-Encoding": "gzip",
 }
-"""What Prometheus sends (scrape/scrape.go)."""
+"""Header of Prometheus (scrape/scrape.go)."""
 
 PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A body as it was sent, and how long it took from the connection's first packet to the last byte, in seconds."""
+    """A body, and the seconds from the connection's first packet to the last byte."""
 
     body: bytes
     seconds: float
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The body as text, decompressed."""
         return (gzip.decompress(self.body) if self.body.startswith(b"\x1f\x8b") else self.body).decode()
 
 
 def fetch(port: int, path: str = "/metrics") -> Fetched:
-    """One GET on a connection of its own: the exporter speaks HTTP/1.0, which ends it with the answer."""
+    """Send one GET on a new connection."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     began = time.perf_counter()
     try:
@@ -47,5 +47,5 @@ def fetch(port: int, path: str = "/metrics") -> Fetched:
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:
-    """Of many measurements, the one that so many percent do not exceed."""
+    """Return a percentile of measurements."""
     return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]

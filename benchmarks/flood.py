@@ -1,4 +1,4 @@
-"""What a flood of log lines costs, whether each line is read or counted, and how soon a fault in its midst is told."""
+"""Cost of a flood of log lines, whether each line is read or counted, and the delay of a fault during the flood."""
 
 import contextlib
 import sys
@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks import arguments
-from benchmarks.flooded import stories
+from benchmarks.flooded import log_lines
 from benchmarks.measure import cpu, resident_mib
 from benchmarks.programs import Program, exporter
 from benchmarks.report import Figure, report
@@ -18,10 +18,10 @@ from exporter.collectors.pipe_dir import FILES
 from exporter.loop import IDLE_INTERVAL_SECONDS
 
 MOST_SECONDS = 1.0
-"""From a fault's being written to its being in the metrics; and from the flood's end to its last line."""
+"""Limit in seconds from a fault in the log to the metrics, and from the end of the flood to its last line."""
 MOST_PERCENT = 15.0
 MOST_GROWTH = 1.05
-"""Resident memory at the end by that half-way: what allocators leave uncertain."""
+"""Limit of resident memory at the end divided by that half-way; the rest is noise of allocators."""
 
 STEP_SECONDS = 0.01
 POLL_SECONDS = 0.02
@@ -31,19 +31,19 @@ READ, LOST = "cuda_mps_exporter_log_lines_total", "cuda_mps_exporter_log_lines_l
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("flood", __doc__ or "", gpus=1, clients=8)
     parser.add_argument("--seconds", type=float, default=60.0, help="flood for so long (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=10_000, help="lines a second (default: %(default)s)")
     parser.add_argument(
         "--settle", type=float, default=IDLE_INTERVAL_SECONDS, help="begin when nothing was written for so long"
     )
-    told = parser.parse_args(words)
-    if told.real:
-        parser.error("nobody can have a real daemon write so much; this is for stand-ins alone")
-    with StandInNode(told.gpus, told.clients) as node, exporter(node, told.flag) as program:
-        figures = list(_flooded(node, program, told.rate, told.seconds, told.settle))
-    return report(f"A flood of {told.rate} lines a second: {node.title}", figures, told.json)
+    options = parser.parse_args(words)
+    if options.real:
+        parser.error("a real daemon cannot write so much; use stand-ins")
+    with StandInNode(options.gpus, options.clients) as node, exporter(node, options.flag) as program:
+        figures = list(_flooded(node, program, options.rate, options.seconds, options.settle))
+    return report(f"A flood of {options.rate} lines a second: {node.title}", figures, options.json)
 
 
 def _flooded(node: StandInNode, program: Program, rate: int, seconds: float, settle: float) -> Iterator[Figure]:
@@ -60,8 +60,8 @@ def _flooded(node: StandInNode, program: Program, rate: int, seconds: float, set
     caught_up, lines = time.monotonic() - ended, rate * seconds
     memory.append(resident_mib(program.pid))
     yield Figure(name="lines a second, as written", value=lines / (ended - began))
-    told = _counted(program, READ) + _counted(program, LOST)
-    yield Figure(name="lines neither read nor counted as lost", value=abs(written - told - quiet), most=0)
+    accounted = _counted(program, READ) + _counted(program, LOST)
+    yield Figure(name="lines neither read nor counted as lost", value=abs(written - accounted - quiet), most=0)
     yield Figure(name="lines over the budget", value=100 * _counted(program, LOST) / lines, unit="% of the flood")
     yield Figure(name="the last line, after the flood's end", value=caught_up, unit="s", most=MOST_SECONDS)
     yield Figure(name="CPU", value=100 * used / (ended - began), unit="% of a core", most=MOST_PERCENT)
@@ -69,18 +69,18 @@ def _flooded(node: StandInNode, program: Program, rate: int, seconds: float, set
     for when, mebibytes in zip(("before", "half-way", "at the end"), memory, strict=True):
         yield Figure(name=f"resident {when}", value=mebibytes, unit="MiB")
     yield Figure(name="resident at the end / half-way", value=memory[2] / memory[1], most=MOST_GROWTH)
-    yield Figure(name="a fault in its midst, till it is told", value=noticed[0], unit="s", most=MOST_SECONDS)
+    yield Figure(name="a fault during the flood until the metrics", value=noticed[0], unit="s", most=MOST_SECONDS)
 
 
 def write(node: StandInNode, rate: int, seconds: float) -> None:
-    """Write lines into both logs of the node's daemon, as evenly as may be."""
-    told = cycle(stories(node.server_pid))
+    """Write lines evenly into both logs of the node's daemon."""
+    lines = cycle(log_lines(node.server_pid))
     began, written = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context((node.log_directory / name).open("a", buffering=1 << 20)) for name in FILES}
         while written < rate * seconds:
             due = min(rate * seconds, rate * (time.monotonic() - began)) - written
-            for name, line in islice(told, int(due)):
+            for name, line in islice(lines, int(due)):
                 files[name].write(line)
             for file in files.values():
                 file.flush()
@@ -90,7 +90,7 @@ def write(node: StandInNode, rate: int, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _watched(node: StandInNode, program: Program) -> Iterator[list[float]]:
-    """A fault, and how many seconds later the metrics tell of it; to be known at the end of the block."""
+    """Cause a fault. The yielded list has its delay in the metrics in seconds at the end of the block."""
     seconds: list[float] = []
 
     def watch() -> None:
@@ -108,7 +108,7 @@ def _watched(node: StandInNode, program: Program) -> Iterator[list[float]]:
 
 
 def _unfollowed(node: StandInNode, program: Program, settle: float) -> float:
-    """How many lines there were before it began to follow the logs: once it has read all that were written since."""
+    """Wait until all lines are read. Return the number of lines before the exporter started to follow the logs."""
     before, now = (-1.0, -1.0), (0.0, 0.0)
     while before != now:
         before = now
@@ -118,7 +118,7 @@ def _unfollowed(node: StandInNode, program: Program, settle: float) -> float:
 
 
 def _all_read(node: StandInNode, program: Program, quiet: float) -> float:
-    """Wait until all is read, or nothing more is: how many lines there are by then."""
+    """Wait until all lines are read, or no more are. Return the number of lines."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while (lines := _lines(node)) != _counted(program, READ) + _counted(
         program, LOST

@@ -1,9 +1,9 @@
-"""What a daemon's logs are full of when they are full: a poller's questions, clients that come and go, and the rest."""
+"""Log lines for a flood: a poller's queries, clients that connect and exit, and others."""
 
 from collections.abc import Iterator
 
 FIRST_PID = 4_200_000
-"""Nobody has such a PID."""
+"""No process has such a PID."""
 PIDS = 10_000
 
 CONTROL, SERVER = "control.log", "server.log"
@@ -26,12 +26,12 @@ _STORY = (
     (SERVER, "Server failed to recevie command with status 806, assuming client {{PID: {pid}, Context ID: 1}} exit"),
     (SERVER, "Client {{PID: {pid}, Context ID: 1}} exit"),
     (SERVER, "Client process {pid} disconnected"),
-    (SERVER, "A line of which nobody has heard before, number {pid}"),
+    (SERVER, "A line of an unknown kind, number {pid}"),
 )
 
 
-def stories(server: int) -> Iterator[tuple[str, str]]:
-    """Which log, and what line is written into it, as this server and its daemon would (R580); client after client."""
+def log_lines(server: int) -> Iterator[tuple[str, str]]:
+    """Yield the log and the line that this server and its daemon would write (R580), client after client."""
     for pid in range(FIRST_PID, FIRST_PID + PIDS):
         for log, text in _STORY:
             writer = f"Control {1:5}" if log == CONTROL else f"Server {server:5}"

@@ -1,4 +1,4 @@
-"""What a daemon suffers when the log of another daemon is flooded, or its log directory hangs.
+"""Effect on a daemon of another daemon with a flooded log or a hung log directory.
 
 In each round, one client of daemon B faults, and then B is killed, in each of the conditions of daemon A.
 """
@@ -16,7 +16,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from benchmarks import arguments
-from benchmarks.flooded import SERVER, stories
+from benchmarks.flooded import SERVER, log_lines
 from benchmarks.measure import cpu
 from benchmarks.programs import Program, free_port, running
 from benchmarks.report import Figure, report
@@ -34,12 +34,12 @@ STEP_SECONDS = 0.02
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 2.0
 WRITTEN_SECONDS = 1.5
-"""A daemon is left alone that the watchdog has not seen before."""
+"""The watchdog does not restart a daemon that it has not observed before."""
 
 WINDOW_SECONDS = 6.0
-"""After so long without a restart, the next restart comes at once."""
+"""Seconds without a restart after which the next restart has no delay."""
 
-FILL = "[2026-11-20 15:08:45.147 Server {server:5}] A line of which nobody has heard before, number {number}\n"
+FILL = "[2026-11-20 15:08:45.147 Server {server:5}] A line of an unknown kind, number {number}\n"
 REPLIES = "[2026-11-20 15:08:45.147 Server {server:5}] Client process {number} disconnected\n"
 
 CONFIGURATION = """
@@ -68,7 +68,7 @@ OURS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "PATH")
 
 
 class Node:
-    """Two daemons, each with a client, and what the exporter is told of them."""
+    """Two daemons, each with a client, and the exporter's configuration."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -77,7 +77,7 @@ class Node:
         self.starts = directory / "starts"
 
     def open(self) -> None:
-        """Start everything."""
+        """Start all processes."""
         command = self.directory / "start"
         command.write_text(STARTER.format(starts=self.starts))
         command.chmod(0o755)
@@ -97,37 +97,37 @@ class Node:
         (self.directory / "config.toml").write_text(written)
 
     def connect(self, name: str) -> None:
-        """Give a daemon a client."""
+        """Start a client of a daemon."""
         self.clients[name] = subprocess.Popen(["sleep", "infinity"])
         self.daemons[name].connect_and_wait(self.clients[name].pid)
 
-    def leave(self, name: str) -> None:
+    def disconnect(self, name: str) -> None:
         """End the daemon's client."""
         client = self.clients.pop(name)
         client.kill()
         client.wait()
 
     def started(self) -> float | None:
-        """When the last daemon was started by the exporter, on the wall clock."""
+        """Return when the exporter last started a daemon (Unix time)."""
         lines = self.starts.read_text().split()
         return float(lines[-1]) if lines else None
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for name in list(self.clients):
-            self.leave(name)
+            self.disconnect(name)
         for mps in self.daemons.values():
             mps.close()
 
     def environment(self) -> Mapping[str, str]:
-        """What makes the exporter see it."""
+        """Return the environment for the exporter."""
         own = {"RUNTIME_DIRECTORY": str(self.directory / "run"), "STATE_DIRECTORY": str(self.directory / "state")}
         path = {"PATH": self.daemons[A].environment()["PATH"]}
         return {**path, **own, "CUDA_MPS_EXPORTER_CONFIG_FILE": str(self.directory / "config.toml")}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("isolation", __doc__ or "", gpus=1, clients=1)
     parser.add_argument("--rounds", type=int, default=10, help="how often in each condition (default: %(default)s)")
     parser.add_argument(
@@ -135,18 +135,18 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--burst", type=int, default=40_000_000, help="bytes in one write (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="between two steps (default: %(default)s)")
-    told = parser.parse_args(words)
-    if told.real:
-        parser.error("nobody can have a real daemon write so much; this is for stand-ins alone")
+    options = parser.parse_args(words)
+    if options.real:
+        parser.error("a real daemon cannot write so much; use stand-ins")
     with tempfile.TemporaryDirectory(prefix="mps-isolation-") as directory:
         node = Node(Path(directory))
         try:
             node.open()
-            with _exporter(node, told.flag) as program:
-                figures = list(_measured(node, program, told.rounds, told.seconds, told.burst, told.settle))
+            with _exporter(node, options.flag) as program:
+                figures = list(_measured(node, program, options.rounds, options.seconds, options.burst, options.settle))
         finally:
             node.close()
-    return report("A daemon beside one whose log is flooded or hangs: stand-ins", figures, told.json)
+    return report("A daemon beside one with a flooded or hung log: stand-ins", figures, options.json)
 
 
 def _exporter(node: Node, flags: Sequence[str]) -> contextlib.AbstractContextManager[Program]:
@@ -162,7 +162,7 @@ def _measured(node: Node, program: Program, rounds: int, seconds: float, burst: 
         "quiet": contextlib.nullcontext,
         "a flood of unknown lines": lambda: _flood(node, _lines(node, FILL)),
         "a flood of known lines": lambda: _flood(node, _lines(node, REPLIES)),
-        "a flood of all kinds": lambda: _flood(node, _story(node)),
+        "a flood of all kinds": lambda: _flood(node, _log_lines(node)),
     }
     if _can_hang(node.directory):
         conditions["a directory that hangs"] = lambda: hangs(node.daemons[A].log_directory)
@@ -196,7 +196,7 @@ def _ratios(
     rounds: int,
     settle: float,
 ) -> Iterator[Figure]:
-    """The conditions take turns, in a random order, so that a busy machine slows all of them."""
+    """Measure the conditions in random order, so that a busy machine slows all of them."""
     faults: dict[str, list[float]] = {name: [] for name in conditions}
     restarts: dict[str, list[float]] = {name: [] for name in conditions}
     for _ in range(rounds):
@@ -204,7 +204,7 @@ def _ratios(
             with conditions[name]():
                 time.sleep(settle)
                 faults[name].append(_fault(node, program, B))
-                node.leave(B)
+                node.disconnect(B)
                 program.wait_until(f'cuda_mps_server_state{{.*daemon="{B}".*state="fault"}} 0', every=POLL_SECONDS)
                 restarts[name].append(_restart(node, program, B))
                 node.connect(B)
@@ -220,7 +220,7 @@ def _up(program: Program, daemon: str) -> None:
 
 
 def _fault(node: Node, program: Program, daemon: str) -> float:
-    """From a fault until the metrics tell of it, in seconds."""
+    """Return the seconds from a fault to the metrics."""
     fault = rf'cuda_mps_server_state{{.*daemon="{daemon}".*state="fault"}} 1'
     began = time.monotonic()
     node.daemons[daemon].fault(node.clients[daemon].pid)
@@ -229,7 +229,7 @@ def _fault(node: Node, program: Program, daemon: str) -> float:
 
 
 def _restart(node: Node, program: Program, daemon: str) -> float:
-    """From the death of a daemon until it is started again, in seconds."""
+    """Return the seconds from the death of a daemon to its restart."""
     _up(program, daemon)
     before = node.started()
     time.sleep(max(WRITTEN_SECONDS, (before or 0.0) + WINDOW_SECONDS - time.time()))
@@ -237,12 +237,12 @@ def _restart(node: Node, program: Program, daemon: str) -> float:
     node.daemons[daemon].kill()
     wait_until(lambda: node.started() != before, f"a start of {daemon}")
     seconds = (node.started() or 0.0) - began
-    wait_until(lambda: _talks(node.daemons[daemon]), f"daemon {daemon}")
+    wait_until(lambda: _answers(node.daemons[daemon]), f"daemon {daemon}")
     _up(program, daemon)
     return seconds
 
 
-def _talks(daemon: MpsStandIn) -> bool:
+def _answers(daemon: MpsStandIn) -> bool:
     try:
         daemon.outcome(1)
     except OSError:
@@ -253,13 +253,13 @@ def _talks(daemon: MpsStandIn) -> bool:
 
 
 def _burst(what: str, node: Node, program: Program, lines: Iterator[str], size: int, settle: float) -> Figure:
-    """From a burst, in which a fault comes last, until the metrics tell of the fault."""
+    """Return the time from a burst of lines with a fault at its end to the fault in the metrics."""
     time.sleep(settle)
     text = "".join(islice(lines, size // len(next(lines))))
     with (node.daemons[A].log_directory / SERVER).open("a") as file:
         file.write(text)
     seconds = _fault(node, program, A)
-    node.leave(A)
+    node.disconnect(A)
     program.wait_until(f'cuda_mps_server_state{{.*daemon="{A}".*state="fault"}} 0', every=POLL_SECONDS)
     node.connect(A)
     return Figure(name=what, value=seconds, unit="s", most=MOST_BURST_SECONDS)
@@ -270,14 +270,14 @@ def _lines(node: Node, form: str) -> Iterator[str]:
     return (form.format(server=server, number=4_200_000 + number % 100_000) for number in count())
 
 
-def _story(node: Node) -> Iterator[str]:
+def _log_lines(node: Node) -> Iterator[str]:
     while True:
-        yield from (line for log, line in stories(node.daemons[A].server_pid or 0) if log == SERVER)
+        yield from (line for log, line in log_lines(node.daemons[A].server_pid or 0) if log == SERVER)
 
 
 @contextlib.contextmanager
 def _flood(node: Node, lines: Iterator[str]) -> Iterator[None]:
-    """For so long, `BYTES_A_SECOND` are written into A's server.log."""
+    """Write `BYTES_A_SECOND` into the server.log of daemon A during the block."""
     ended = threading.Event()
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""What memory the exporter holds with many clients, after many more have come and gone."""
+"""Memory of the exporter with many clients, after many more have connected and exited."""
 
 import statistics
 import sys
@@ -12,31 +12,31 @@ from benchmarks.standin_node import ROOM, StandInNode
 
 TARGET_MIB = 80.0
 TARGET_GROWTH_MIB = 1.0
-"""Over all of the second half: what allocators and the kernel's counting leave uncertain."""
+"""Limit of the growth in the second half; smaller values are noise of allocators and of the kernel's counters."""
 
 AT_ONCE = ROOM // 2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("memory", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--churn", type=int, default=10_000, help="clients that come and go (default: %(default)s)")
-    told = parser.parse_args(words)
-    if told.real:
+    options = parser.parse_args(words)
+    if options.real:
         parser.error("a real GPU takes hours for so many clients; this is for stand-ins alone")
-    with StandInNode(told.gpus, told.clients) as node, exporter(node, told.flag) as program:
+    with StandInNode(options.gpus, options.clients) as node, exporter(node, options.flag) as program:
         began = resident_mib(program.pid)
         samples: list[float] = []
-        for left in range(told.churn, 0, -AT_ONCE):
+        for left in range(options.churn, 0, -AT_ONCE):
             node.pass_through(min(AT_ONCE, left))
             program.fetch()
             samples.append(resident_mib(program.pid))
-        program.wait_until(rf"^cuda_mps_clients_disconnected_total{{.*}} {told.churn}(\.0)?$")
+        program.wait_until(rf"^cuda_mps_clients_disconnected_total{{.*}} {options.churn}(\.0)?$")
     second_half = samples[len(samples) // 2 :]
     slope, _ = statistics.linear_regression(range(len(second_half)), second_half)
     figures = [
         Figure(name="clients connected", value=len(node.clients)),
-        Figure(name="clients that came and went", value=told.churn),
+        Figure(name="clients that connected and exited", value=options.churn),
         Figure(name="resident before they did", value=began, unit="MiB"),
         Figure(name="resident half-way", value=second_half[0], unit="MiB"),
         Figure(name="resident at the end", value=samples[-1], unit="MiB", most=TARGET_MIB),
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
             most=TARGET_GROWTH_MIB,
         ),
     ]
-    return report(f"Memory: {node.title}", figures, told.json)
+    return report(f"Memory: {node.title}", figures, options.json)
 
 
 if __name__ == "__main__":

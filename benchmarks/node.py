@@ -1,4 +1,4 @@
-"""The node that is watched: GPUs, an MPS daemon, and its clients."""
+"""The monitored node: GPUs, an MPS daemon and its clients."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -7,26 +7,26 @@ from typing import Any, Protocol
 
 
 class Node(Protocol):
-    """A node, made of stand-ins or a real one."""
+    """A node of stand-ins, or a real one."""
 
     directory: Path
-    """What it and the programs that watch it write is below here."""
+    """Directory of all files of the node and of the programs that monitor it."""
 
     clients: Sequence[int]
-    """The PIDs of those that are connected."""
+    """PIDs of connected clients."""
 
     constants: Mapping[str, Any]
-    """Constants of the exporter with which it watches this node and nothing else."""
+    """Constants of the exporter with which it monitors only this node."""
 
     @property
     def title(self) -> str:
-        """What it is, for the heading of a table."""
+        """The node's description, for the heading of a table."""
         ...
 
     def environment(self) -> Mapping[str, str]:
-        """What to set in a process that is to find it."""
+        """Return the environment of a process that uses this node."""
         ...
 
     def daemon_hangs(self) -> AbstractContextManager[None]:
-        """For so long, the daemon answers nobody."""
+        """Let the daemon answer no command during the block."""
         ...

@@ -1,4 +1,4 @@
-"""Which node a script is to run on."""
+"""Choice of the node for a script."""
 
 import argparse
 import contextlib
@@ -9,8 +9,8 @@ from benchmarks.standin_node import StandInNode
 
 
 @contextlib.contextmanager
-def real_or_standin(told: argparse.Namespace) -> Iterator[RealNode | StandInNode]:
-    """The node that the arguments ask for, with its clients connected."""
-    made = RealNode(told.clients) if told.real else StandInNode(told.gpus, told.clients)
+def real_or_standin(options: argparse.Namespace) -> Iterator[RealNode | StandInNode]:
+    """Yield the node of the arguments, with its clients connected."""
+    made = RealNode(options.clients) if options.real else StandInNode(options.gpus, options.clients)
     with made as node:
         yield node

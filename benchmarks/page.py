@@ -1,4 +1,4 @@
-"""How large the page at / is, and how long one rendering takes, beside one of the metrics; on a node made of values."""
+"""Size of the page at / and duration of a rendering, compared with the metrics, on a simulated node."""
 
 import statistics
 import sys
@@ -19,15 +19,15 @@ MOST_MILLISECONDS = 50.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("page", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--times", type=int, default=200, help="how often each is rendered (default: %(default)s)")
-    told = parser.parse_args(words)
-    sight = full(told.gpus, told.clients)
+    options = parser.parse_args(words)
+    sight = full(options.gpus, options.clients)
     page, collector = Page({"Metrics": "/metrics"}), NodeCollector(View(sight.node))
     size = len(page.node(sight))
     ours, metrics = [], []
-    for _ in range(told.times):
+    for _ in range(options.times):
         ours.append(_milliseconds(lambda: page.node(sight)))
         metrics.append(_milliseconds(lambda: generate_latest(collector)))
     spent = statistics.median(ours)
@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
         ),
         Figure(name="one rendering / one of the metrics", value=spent / statistics.median(metrics)),
     ]
-    return report(f"The page: {told.gpus} GPUs with {told.clients} clients each", figures, told.json)
+    return report(f"The page: {options.gpus} GPUs with {options.clients} clients each", figures, options.json)
 
 
 def _milliseconds(render: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""What a few paired differences say of the true one."""
+"""Confidence bound of a few paired differences."""
 
 import statistics
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ STUDENT_95 = (
 
 
 def upper_bound(differences: Sequence[float]) -> float:
-    """What the true difference exceeds in one case of twenty; for 2 to 31 differences."""
+    """Return the upper 95 % bound of the true difference, for 2 to 31 differences."""
     count = len(differences)
     error: float = statistics.stdev(differences) / count**0.5
     return statistics.fmean(differences) + STUDENT_95[count - 2] * error

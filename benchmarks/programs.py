@@ -1,4 +1,4 @@
-"""The programs that are measured, each in a process of its own."""
+"""The measured programs, each in its own process."""
 
 import contextlib
 import json
@@ -27,30 +27,30 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """For those who measure it."""
+        """The PID."""
         return self.process.pid
 
     def fetch(self, path: str = "/metrics") -> Fetched:
-        """One GET."""
+        """Send one GET."""
         return fetch(self.port, path)
 
     def wait_until(
-        self, said: str, seconds: float = PATIENCE_SECONDS, times: int | None = None, every: float = 0.1
+        self, pattern: str, seconds: float = PATIENCE_SECONDS, times: int | None = None, every: float = 0.1
     ) -> None:
-        """Until its metrics say this, so many times if it is told how many; RuntimeError if they never do."""
+        """Wait until the metrics match a pattern, `times` times if given; RuntimeError if they never do."""
         found = 0
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError):
-                found = len(re.findall(said, self.fetch().text, re.MULTILINE))
+                found = len(re.findall(pattern, self.fetch().text, re.MULTILINE))
                 if found == times or (times is None and found):
                     return
             time.sleep(every)
-        raise RuntimeError(f"{said}: {found} times, not {times}; its log ends:\n{self.log.read_text()[-2000:]}")
+        raise RuntimeError(f"{pattern}: {found} times, not {times}; its log ends:\n{self.log.read_text()[-2000:]}")
 
 
 def free_port() -> int:
-    """A port that nobody listens on just now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -58,13 +58,13 @@ def free_port() -> int:
 
 
 def _own() -> dict[str, str]:
-    """Return this process's environment without settings of MPS and of the exporter, which would be measured too."""
+    """Return this process's environment without settings of MPS and of the exporter."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
 
 
 @contextlib.contextmanager
 def running(command: Sequence[str], port: int, environment: Mapping[str, str], log: Path) -> Iterator[Program]:
-    """A program at work; it is ended with the block."""
+    """Run a program during the block."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command, env={**_own(), **environment}, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
@@ -82,7 +82,7 @@ def running(command: Sequence[str], port: int, environment: Mapping[str, str], l
 
 @contextlib.contextmanager
 def exporter(node: Node, flags: Sequence[str] = (), module: str = "tests.program") -> Iterator[Program]:
-    """The exporter with the node's flags and these, once it shows all clients of the node and their memory."""
+    """Run the exporter with the node's flags and these. Wait until it shows all clients and their memory."""
     port = free_port()
     run, state, settings = (node.directory / name for name in ("run", "state", "config.toml"))
     for directory in (run, state):

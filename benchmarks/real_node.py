@@ -1,4 +1,4 @@
-"""A real node: the GPU of the machine, a control daemon in directories of its own, and clients that run CUDA."""
+"""A real node: the GPU of the machine, a control daemon in its own directories, and CUDA clients."""
 
 import contextlib
 import os
@@ -19,10 +19,10 @@ LOAD = Path(__file__).parents[1] / "tests" / "gpu" / "load.cu"
 
 
 class RealNode:
-    """One GPU with so many clients, each of which launches a short kernel five times a second."""
+    """One GPU with clients that each launch a short kernel five times a second."""
 
     constants: Mapping[str, Any] = MappingProxyType({})
-    """None: it is measured with default settings, on a machine without other daemons."""
+    """Empty: the exporter has default settings, on a machine without other daemons."""
 
     def __init__(self, clients: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="mps", dir="/tmp"))
@@ -34,7 +34,7 @@ class RealNode:
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> "RealNode":
-        """Start everything."""
+        """Start all processes."""
         with contextlib.ExitStack() as starting:
             starting.callback(shutil.rmtree, self.directory, ignore_errors=True)
             starting.callback(self._daemon.end)
@@ -52,20 +52,20 @@ class RealNode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
+        """End all processes."""
         self._closing.close()
 
     def adopt(self, pid: int) -> None:
-        """One more client: a process of somebody else's that has this node's environment, and connects by itself."""
+        """Add a process of the caller as a client. It has this node's environment and connects by itself."""
         self.clients = [*self.clients, pid]
 
     def environment(self) -> dict[str, str]:
-        """What to set in a process that is to find the daemon."""
+        """Return the environment of a client."""
         return self._daemon.environment
 
     @contextlib.contextmanager
     def daemon_hangs(self) -> Iterator[None]:
-        """For so long, the daemon answers nobody; those who are connected run on."""
+        """Let the daemon answer no command during the block. Connected clients continue."""
         os.kill(self._daemon.pid, signal.SIGSTOP)
         try:
             yield

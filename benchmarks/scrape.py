@@ -1,4 +1,4 @@
-"""How long a scrape takes, whatever the sources are at: against a body of the same size from the same server."""
+"""Duration of a scrape in several conditions, compared with a static body of the same size."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ PAGES = ("/metrics", "/static")
 MILLISECONDS = 1000
 
 PATIENCE_SECONDS = 120.0
-"""The daemon is asked every 30 s whether it lives, with a deadline."""
+"""The daemon gets a query every 30 s, with a deadline."""
 
 NOTHING = ""
 DAEMON_DOWN = r"^cuda_mps_daemon_up{.*} 0"
@@ -32,14 +32,14 @@ NVML_DOWN = r'^cuda_mps_exporter_source_up{source="nvml"} 0'
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is the matter, and what the metrics say when it has been noticed."""
+    """A condition, and the metrics that show it."""
 
     begins: Callable[[], AbstractContextManager[object]]
     noticed: str = NOTHING
 
 
 def cases(node: RealNode | StandInNode) -> dict[str, Case]:
-    """All that can be tried on a node; no real driver hangs when it is told to."""
+    """Return the possible conditions of a node. A real driver cannot be made to hang."""
     found = {"at rest": Case(contextlib.nullcontext), "daemon hangs": Case(node.daemon_hangs, DAEMON_DOWN)}
     if isinstance(node, StandInNode):
         found["NVML hangs"] = Case(node.nvml_hangs, NVML_DOWN)
@@ -48,27 +48,27 @@ def cases(node: RealNode | StandInNode) -> dict[str, Case]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("scrape", __doc__ or "", gpus=8, clients=48)
     parser.add_argument("--requests", type=int, default=1000, help="of each page, in each case (default: %(default)s)")
     parser.add_argument("--case", action="append", metavar="NAME", help="this one alone; can be given again")
-    told = parser.parse_args(words)
+    options = parser.parse_args(words)
     figures: list[Figure] = []
-    with real_or_standin(told) as node, exporter(node, told.flag, "benchmarks.served") as program:
+    with real_or_standin(options) as node, exporter(node, options.flag, "benchmarks.served") as program:
         figures.append(Figure(name="clients", value=len(node.clients)))
         figures.append(Figure(name="size of a scrape, packed", value=len(program.fetch().body), unit="bytes"))
         program.fetch("/static")
         for name, case in cases(node).items():
-            if told.case is None or name in told.case:
+            if options.case is None or name in options.case:
                 with case.begins():
                     program.wait_until(case.noticed, PATIENCE_SECONDS)
-                    figures.extend(_compare(program, name, told.requests))
+                    figures.extend(_compare(program, name, options.requests))
         figures.extend(_renderings(program))
-    return report(f"Scrapes: {node.title}", figures, told.json)
+    return report(f"Scrapes: {node.title}", figures, options.json)
 
 
 def _compare(program: Program, case: str, requests: int) -> Iterator[Figure]:
-    """Both pages in turn, in a random order, since neighbours in time meet the same machine."""
+    """Fetch both pages in pairs of random order, so that both meet the same load."""
     seconds: dict[str, list[float]] = {page: [] for page in PAGES}
     for _ in range(requests):
         for page in random.sample(PAGES, len(PAGES)):
@@ -89,7 +89,7 @@ def _renderings(program: Program) -> Iterator[Figure]:
 
 @contextlib.contextmanager
 def _churn(node: StandInNode) -> Iterator[None]:
-    """Clients come and go, one after the other, so that there is always something to publish."""
+    """Let clients connect and exit, so that there is always something to publish."""
     enough = threading.Event()
 
     def come_and_go() -> None:

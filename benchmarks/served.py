@@ -1,4 +1,4 @@
-"""The exporter, with two more pages: `/static`, the metrics of when it was first asked for, and `/renderings`.
+"""The exporter with two more pages: `/static`, the metrics of its first request, and `/renderings`.
 
 The first is a body of the same size from the same server, to compare a scrape with; the second has the CPU seconds of
 each publication, as JSON. Everything else is as in `python -m tests.program`, and so are the arguments.
@@ -20,7 +20,7 @@ Respond = Callable[..., Answer]
 
 
 def with_more_pages(answer: Respond, renderings: list[float]) -> Respond:
-    """Answers as before, and to those two paths too."""
+    """Return a function that answers these two paths, and all others as before."""
     static: list[Answer] = []
 
     def respond(site: Site, request: Any, *headers: str) -> Answer:
@@ -39,7 +39,7 @@ def with_more_pages(answer: Respond, renderings: list[float]) -> Respond:
 
 
 def timed(publish: Callable[..., None], seconds: list[float]) -> Callable[..., None]:
-    """Publishes as before, and notes how much CPU time that took."""
+    """Return a function that publishes as before, and records the CPU time."""
 
     def publish_timed(*arguments: Any) -> None:
         began = time.thread_time()
@@ -59,9 +59,9 @@ def _with_path(request: Any, path: str) -> Any:
 
 
 def main() -> int:
-    """Serve."""
+    """Run the exporter."""
     renderings: list[float] = []
-    # The program is measured as it is: only here its methods are wrapped, so mypy must not object.
+    # The measured program is unchanged. Its methods are wrapped only here.
     Site.answer = with_more_pages(Site.answer, renderings)  # type: ignore[method-assign]
     Exposition.publish = timed(Exposition.publish, renderings)  # type: ignore[method-assign]
     return program.main(sys.argv[2:], **json.loads(sys.argv[1]))

@@ -1,11 +1,11 @@
-"""The sessions in a control.log: which commands were given, and what each of them wrote."""
+"""Sessions in a control.log: commands, and the bytes that each wrote."""
 
 from collections import Counter
 from collections.abc import Mapping
 
 
 def bytes_by_command(log: str) -> Mapping[str, tuple[int, int]]:
-    """How often each kind of command was given, and the bytes of its sessions."""
+    """Return the number and the bytes of the sessions of each kind of command."""
     times: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     size, kind = 0, "nothing"

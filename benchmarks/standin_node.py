@@ -1,4 +1,4 @@
-"""A node of stand-ins: a control daemon with clients that are real processes, and an NVML library."""
+"""A node of stand-ins: a control daemon, an NVML library, and real processes as clients."""
 
 import contextlib
 import shutil
@@ -15,17 +15,17 @@ from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process
 
 CLIENT = ("sleep", "infinity")
 ROOM = 64
-"""How many more clients the server takes than there are: for those that come and go."""
+"""Free client slots, for clients that connect and exit."""
 
 
 class StandInNode:
-    """So many GPUs, which one daemon serves, with so many clients on each."""
+    """GPUs of one daemon, with clients on each."""
 
     constants: Mapping[str, Any] = MappingProxyType({"discovery": False})
-    """Other daemons of the machine would be measured too. The daemon's directory is in the environment."""
+    """Without discovery, because other daemons would be measured too. The environment names the directory."""
 
     def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
-        """`command` is what a client runs."""
+        """`command` is the program of a client."""
         self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))
         self.title = f"stand-ins, {gpus} GPU" + "s" * (gpus != 1)
         self.clients: Sequence[int] = ()
@@ -41,7 +41,7 @@ class StandInNode:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "StandInNode":
-        """Start everything."""
+        """Start all processes."""
         self._nvml.build()
         self._mps.start()
         for device in self._devices * self._clients_each:
@@ -52,7 +52,7 @@ class StandInNode:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
+        """End all processes."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -61,31 +61,31 @@ class StandInNode:
 
     @property
     def log_directory(self) -> Path:
-        """Where the daemon's logs are."""
+        """The directory of the daemon's logs."""
         return self._mps.log_directory
 
     @property
     def server_pid(self) -> int:
-        """The PID of the daemon's server; 0 where it has none."""
+        """The PID of the daemon's server; 0 without one."""
         return self._mps.server_pid or 0
 
     def fault(self) -> None:
-        """A client does something fatal; all stay, and the server remains in FAULT."""
+        """Cause a fault. All clients stay, so the server remains in FAULT."""
         self._mps.fault(self.clients[0])
 
     def adopt(self, pid: int) -> None:
-        """One more client: a process of somebody else's, which stays."""
+        """Add a process of the caller as a client."""
         self._mps.connect_and_wait(pid)
         self.clients = [*self.clients, pid]
         self._write()
 
     def environment(self) -> dict[str, str]:
-        """What to set in a process that is to find the stand-ins, and no other daemon of the machine."""
+        """Return the environment of a process that uses the stand-ins and no other daemon."""
         return self._mps.environment() | self._nvml.environment()
 
     @contextlib.contextmanager
     def daemon_hangs(self) -> Iterator[None]:
-        """For so long, the daemon answers nobody."""
+        """Let the daemon answer no command during the block."""
         self._mps.stop_signal()
         try:
             yield
@@ -94,7 +94,7 @@ class StandInNode:
 
     @contextlib.contextmanager
     def nvml_hangs(self) -> Iterator[None]:
-        """For so long, no call of NVML returns."""
+        """Let no call of NVML return during the block."""
         self._write(hangs("*"))
         try:
             yield
@@ -102,7 +102,7 @@ class StandInNode:
             self._write()
 
     def pass_through(self, count: int) -> None:
-        """So many more clients come, and go."""
+        """Let more clients connect and exit."""
         passing = [subprocess.Popen(self._command) for _ in range(count)]
         for process in passing:
             self._mps.connect_and_wait(process.pid)
@@ -114,7 +114,7 @@ class StandInNode:
         self._nvml.write([self._busy(device) for device in self._devices], behaviours)
 
     def _busy(self, device: Device) -> Device:
-        """The device with its clients, and the server, to which NVML gives all their use."""
+        """Return the device with its clients and the server, which has all utilization in NVML."""
         count = len(self._devices)
         clients = [Process(pid, 2048 * MEBIBYTE) for pid in self.clients[device.index :: count]]
         server = Process(self.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)

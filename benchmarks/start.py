@@ -1,4 +1,4 @@
-"""How long a command takes to start and to answer, beside an interpreter that does nothing: medians of one run."""
+"""Duration of commands compared with an empty Python interpreter: medians of one run."""
 
 import os
 import random
@@ -27,23 +27,23 @@ COMMANDS: Mapping[str, tuple[Sequence[str], float | None]] = {
     "resume": (("resume",), 20.0),
     "replay": (("replay", "--events", str(RECORDING)), None),
 }
-"""The commands, each with its arguments and its target: how many times as long as the interpreter it may take."""
+"""The commands with their arguments and limits, as multiples of the interpreter's time."""
 
 MILLISECONDS = 1000
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("start", __doc__ or "", gpus=1, clients=4)
     parser.add_argument("--times", type=int, default=20, help="of each, in a random order (default: %(default)s)")
     parser.add_argument("--program", type=Path, default=PROGRAM, help="the exporter's command (default: %(default)s)")
-    told = parser.parse_args(words)
-    commands = {name: [str(told.program), *given] for name, (given, _) in COMMANDS.items()}
+    options = parser.parse_args(words)
+    commands = {name: [str(options.program), *given] for name, (given, _) in COMMANDS.items()}
     commands[INTERPRETER] = [sys.executable, "-c", "pass"]
     times: dict[str, list[float]] = {name: [] for name in commands}
-    with real_or_standin(told) as node, exporter(node, told.flag):
+    with real_or_standin(options) as node, exporter(node, options.flag):
         environment = {**os.environ, **node.environment(), "RUNTIME_DIRECTORY": str(node.directory / "run")}
-        for _ in range(told.times):
+        for _ in range(options.times):
             for name in random.sample(list(commands), len(commands)):
                 times[name].append(_milliseconds(commands[name], environment))
     alone = statistics.median(times.pop(INTERPRETER))
@@ -54,7 +54,7 @@ def main(words: Sequence[str] | None = None) -> int:
             Figure(name=name, value=median, unit="ms"),
             Figure(name=f"{name} / {INTERPRETER}", value=median / alone, most=COMMANDS[name][1]),
         ]
-    return report(f"Start-up: {node.title}", figures, told.json)
+    return report(f"Start-up: {node.title}", figures, options.json)
 
 
 def _milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:

@@ -1,4 +1,4 @@
-"""How soon a line that is written into a daemon's log is observed by the service's own collector thread."""
+"""Delay from a written log line to its observation by the service's collector thread."""
 
 import random
 import statistics
@@ -22,26 +22,26 @@ MOST_SECONDS = 0.2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
+    """Measure, and report."""
     parser = arguments.parser("wake_up", __doc__ or "", gpus=0, clients=0)
     parser.add_argument("--lines", type=int, default=200, help="how many are written (default: %(default)s)")
-    parser.add_argument("--daemons", type=int, default=24, help="whose logs are followed (default: %(default)s)")
-    told = parser.parse_args(words)
-    if told.real:
+    parser.add_argument("--daemons", type=int, default=24, help="number of daemons (default: %(default)s)")
+    options = parser.parse_args(words)
+    if options.real:
         parser.error("a log is a log: it is written here")
     with tempfile.TemporaryDirectory(prefix="mps-logs-") as directory:
-        seconds = list(_seconds(Path(directory), told.daemons, told.lines))
+        seconds = list(_seconds(Path(directory), options.daemons, options.lines))
     figures = [
         Figure(
             name="from a line's being written to its being observed, median", value=statistics.median(seconds), unit="s"
         ),
         Figure(name="the same, worst", value=max(seconds), unit="s", most=MOST_SECONDS),
     ]
-    return report(f"Wake-up: {told.lines} lines, logs of {told.daemons} daemons", figures, told.json)
+    return report(f"Wake-up: {options.lines} lines, logs of {options.daemons} daemons", figures, options.json)
 
 
 def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
-    """For each line, written at any time into any log."""
+    """Yield the delay of each line, written at random times into random logs."""
     directories = {f"daemon{number}": directory / f"daemon{number}" for number in range(daemons)}
     files = [each / file for each in directories.values() for file in FILES]
     for each in files:

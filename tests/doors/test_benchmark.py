@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.doors import main
+from benchmarks.probed_call import main
 
 
 @pytest.mark.usefixtures("kernel")

@@ -1,7 +1,7 @@
-"""What a probe at a door of libcuda costs whoever goes through it: watched and unwatched, in turn.
+"""Cost of a probed call of libcuda: with and without probes, in turn.
 
-The doors are a stand-in's, which do next to nothing, so that what is added can be seen; as root. Where the machine is
-a virtual one, a probe traps through its hypervisor perhaps, and costs many times what it costs elsewhere.
+The library is a stand-in whose functions do almost nothing, so that the added time is visible. Run as root. On a
+virtual machine, a probe may trap into the hypervisor and cost many times as much.
 """
 
 import argparse
@@ -25,20 +25,20 @@ RATES = (1_000, 10_000, 100_000)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, and tell."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.doors", description=__doc__)
+    """Measure, and report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.probed_call", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--pairs", type=int, default=10, help="watched and unwatched, so often (default: %(default)s)")
     parser.add_argument("--launches", type=int, default=20_000, help="each time so many (default: %(default)s)")
-    told = parser.parse_args(words)
-    if not 2 <= told.pairs <= len(STUDENT_95) + 1:
+    options = parser.parse_args(words)
+    if not 2 <= options.pairs <= len(STUDENT_95) + 1:
         parser.error(f"--pairs: from 2 to {len(STUDENT_95) + 1}")
-    work = Work(launches=told.launches, nanoseconds=0, synchronise="cuStreamSynchronize")
+    work = Work(launches=options.launches, nanoseconds=0, synchronise="cuStreamSynchronize")
     try:
         with tempfile.TemporaryDirectory() as directory:
-            doors = _Doors(StandInCuda(Path(directory)))
-            launches = [doors.pair(replace(work, each=told.launches)) for _ in range(told.pairs)]
-            both = [doors.pair(replace(work, each=1)) for _ in range(told.pairs)]
+            probed = _Probed(StandInCuda(Path(directory)))
+            launches = [probed.pair(replace(work, each=options.launches)) for _ in range(options.pairs)]
+            both = [probed.pair(replace(work, each=1)) for _ in range(options.pairs)]
     except BpfError as error:
         parser.error(str(error))
     figures = [*_figures("launch", launches), *_figures("launch and wait", both)]
@@ -46,21 +46,21 @@ def main(words: Sequence[str] | None = None) -> int:
     figures += [
         Figure(name=f"of the time, {rate} launches a second", value=added * rate / 1e7, unit="%") for rate in RATES
     ]
-    return report(f"A probed call, {told.pairs} pairs of {told.launches} launches", figures, told.json)
+    return report(f"A probed call, {options.pairs} pairs of {options.launches} launches", figures, options.json)
 
 
-class _Doors:
+class _Probed:
     def __init__(self, cuda: StandInCuda) -> None:
         self._cuda = cuda
         self._offsets = cuda.offsets()
         self._kernel = Kernel()
 
     def pair(self, work: Work) -> tuple[float, float]:
-        """Nanoseconds a launch, unwatched and watched, in an order left to chance, so that no drift favours either."""
-        taken = {watched: self._spell(work, watched=watched) for watched in random.sample((False, True), 2)}
+        """Return nanoseconds a launch without and with probes, in random order, so that drift affects both equally."""
+        taken = {watched: self._phase(work, watched=watched) for watched in random.sample((False, True), 2)}
         return taken[False], taken[True]
 
-    def _spell(self, work: Work, *, watched: bool) -> float:
+    def _phase(self, work: Work, *, watched: bool) -> float:
         if not watched:
             return self._nanoseconds(work)
         watcher = LibcudaProbes(self._kernel, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME), SMS)
