@@ -132,7 +132,7 @@ class Watchdog:
             self._state_lost = not recovered.whole
             self.configure(self._config)
             self._log.info("watchdog_state_regained", whole=recovered.whole)
-            node = evaluation.regained(node, recovered.watches, self._clock.now(), whole=recovered.whole)
+            node = evaluation.restore_state(node, recovered.watches, self._clock.now(), whole=recovered.whole)
         now = self._clock.monotonic()
         if not changed and now - self._evaluated_at < EVALUATION_SECONDS:
             return node, ()

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from exporter.model.daemon import Daemon, DaemonRuntime
-from exporter.model.values import replace, revised
+from exporter.model.values import replace, updated
 
 DAEMON = Daemon(name="node", pipe_directory="pipe", log_directory="log", runtime=DaemonRuntime(devices={0: "GPU-0"}))
 
@@ -36,13 +36,13 @@ def test_a_field_that_there_is_not_is_refused() -> None:
 
 def test_what_has_its_changes_already_stays_itself() -> None:
     assert (
-        revised(
+        updated(
             DAEMON,
-            runtime=revised(DAEMON.runtime, devices={0: "GPU-0"}),
-            declared=revised(DAEMON.declared, expected=False),
+            runtime=updated(DAEMON.runtime, devices={0: "GPU-0"}),
+            declared=updated(DAEMON.declared, expected=False),
         )
         is DAEMON
     )
-    assert revised(DAEMON, declared=revised(DAEMON.declared, expected=True)) == replace(
+    assert updated(DAEMON, declared=updated(DAEMON.declared, expected=True)) == replace(
         DAEMON, declared=replace(DAEMON.declared, expected=True)
     )

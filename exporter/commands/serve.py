@@ -24,8 +24,8 @@ from exporter.recording import header_of
 from exporter.service import Service
 from exporter.store.archive import StateFile
 from exporter.store.writer import Writer
-from exporter.watchdog.evaluation import lost
-from exporter.watchdog.verification import taken_up
+from exporter.watchdog.evaluation import mark_state_lost
+from exporter.watchdog.verification import end_all_interrupted
 from exporter.web.web_config import WebSecurity
 
 STDERR = 2
@@ -65,10 +65,10 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         remembered = writer.open()
         attribution = AttributionState(equal=config.attribution.equal_parts)
         node = replace(header_of(config).node(), attribution=attribution)
-        node = taken_up(remembered.into(node), clock.now())
+        node = end_all_interrupted(remembered.into(node), clock.now())
         Service(
             config,
-            node if writer.available else lost(node, clock.now()),
+            node if writer.available else mark_state_lost(node, clock.now()),
             assembly.pool(),
             inbox,
             clock,

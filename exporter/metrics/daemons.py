@@ -9,7 +9,7 @@ from exporter.model.server import DisconnectReason, RefusalReason, Server, Serve
 from exporter.state.gpus import by_its_ordinals
 from exporter.state.servers import clients_limit
 from exporter.view import View
-from exporter.watchdog.limits import LimitDemand, LimitStatus, demands
+from exporter.watchdog.limits import LimitCheck, LimitStatus, check_limits
 
 DAEMON: Scope[Daemon] = Scope(("daemon",), lambda view: (((each.name,), each) for each in view.daemons()))
 
@@ -140,26 +140,26 @@ def _as_ratio(percentage: float | None) -> float | None:
     return None if percentage is None else percentage / 100
 
 
-def _demands(view: View) -> Iterable[tuple[Daemon, tuple[LimitDemand, ...]]]:
+def _limit_checks(view: View) -> Iterable[tuple[Daemon, tuple[LimitCheck, ...]]]:
     for daemon in view.daemons():
         watch = view.node.watches.get(daemon.name)
         if watch is not None and watch.wanted_limits is not None and daemon.answers:
-            yield daemon, demands(daemon, watch.wanted_limits, view.node.at)
+            yield daemon, check_limits(daemon, watch.wanted_limits, view.node.at)
 
 
-def _server_demands(view: View) -> Items[list[LimitDemand]]:
-    for daemon, found in _demands(view):
+def _server_limit_checks(view: View) -> Items[list[LimitCheck]]:
+    for daemon, found in _limit_checks(view):
         for server in daemon.servers:
             yield (daemon.name, str(server)), [each for each in found if each.server == server]
 
 
-def _default_demands(view: View) -> Items[list[LimitDemand]]:
-    return (((daemon.name,), [each for each in found if each.server is None]) for daemon, found in _demands(view))
+def _default_limit_checks(view: View) -> Items[list[LimitCheck]]:
+    return (((daemon.name,), [each for each in found if each.server is None]) for daemon, found in _limit_checks(view))
 
 
-def _drifted(found: list[LimitDemand]) -> bool | None:
+def _drifted(found: list[LimitCheck]) -> bool | None:
     """Return whether a limit has drifted; None if none has for certain, and not all are known."""
-    worst = max((each.standing for each in found), default=LimitStatus.UNKNOWN)
+    worst = max((each.status for each in found), default=LimitStatus.UNKNOWN)
     return None if worst is LimitStatus.UNKNOWN else worst is LimitStatus.DRIFTED
 
 
@@ -183,9 +183,9 @@ LIMITS = group(
     "Fraction of a GPU's threads that each client of the next server may use.",
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
     "GPU memory that each client of the next server may allocate. Absent without a limit.",
-    Scope(_SERVER.labels, _server_demands).value("cuda_mps_server_limits_drifted", _drifted),
+    Scope(_SERVER.labels, _server_limit_checks).value("cuda_mps_server_limits_drifted", _drifted),
     "Whether a limit of the server differs from the configured or remembered one.",
-    Scope(DAEMON.labels, _default_demands).value("cuda_mps_daemon_limits_drifted", _drifted),
+    Scope(DAEMON.labels, _default_limit_checks).value("cuda_mps_daemon_limits_drifted", _drifted),
     "Whether a limit of the next server differs from the configured or remembered one.",
     family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
     "Clients that connected before the limits of their server were in force. The limits do not apply to them.",

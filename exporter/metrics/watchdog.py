@@ -118,7 +118,8 @@ WATCHDOG = group(
     ),
     "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
     _WATCHED.value(
-        "cuda_mps_watchdog_restarts_left", lambda each: restart.left(each.watch, each.policy.thresholds, each.at)
+        "cuda_mps_watchdog_restarts_left",
+        lambda each: restart.restarts_left(each.watch, each.policy.thresholds, each.at),
     ),
     "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
     _WATCH.time(

@@ -8,26 +8,26 @@ from exporter.model.identity import ProcessIdentity
 
 
 class ActionKind(StrEnum):
-    """What can be done for a daemon."""
+    """What the watchdog can do for a daemon."""
 
     RESTART = "restart"
-    """Bring the control daemon back."""
+    """Restart the control daemon."""
     END_SERVER = "end_server"
-    """SIGKILL for a server that hangs; the daemon starts another when a client comes (measured, R580)."""
+    """Send SIGKILL to a server that hangs. The daemon starts another one for the next client (measured, R580)."""
     KILL_CLIENTS = "kill_clients"
-    """SIGKILL for those who hold up the end of a fault.
+    """Send SIGKILL to the clients that delay the end of a fault.
 
-    Nothing gentler does: after `terminate_client` for one of them, the daemon answers nobody until that client has
-    gone (R580, 4 of 4).
+    Nothing gentler works: after `terminate_client` for such a client, the daemon answers no command until that client
+    has exited (R580, 4 of 4).
     """
     SHUT_DOWN_SERVER = "shut_down_server"
-    """`shutdown_server` for a server that stays in FAULT, with `-f` where that does not do."""
+    """Send `shutdown_server` for a server that stays in FAULT, and with `-f` if that has no effect."""
     SET_LIMITS = "set_limits"
-    """Put the limits in force that should be."""
+    """Set the limits that are not in force."""
 
 
 AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
-"""What is done against a fault alone."""
+"""Actions that are taken only against faults."""
 
 
 class ActionReason(StrEnum):
@@ -44,23 +44,23 @@ class ActionReason(StrEnum):
 
 
 class ActionResult(StrEnum):
-    """What became of an action."""
+    """Result of an action."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     OBSERVED = "observed"
-    """It would have been done, but the watchdog only observes."""
+    """The action was not taken because of `observe` mode."""
     BY_SYSTEMD = "by_systemd"
-    """The unit's own Restart= did it."""
+    """systemd did it, by the unit's Restart=."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveEvidence:
-    """Write down what is known, before anything is destroyed. That it fails ends no action."""
+    """Save what is known, before a destructive step. A failure does not end the action."""
 
 
 class Role(StrEnum):
-    """What a process is to MPS."""
+    """Role of a process in MPS."""
 
     DAEMON = "control daemon"
     SERVER = "server"
@@ -69,7 +69,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndProcess:
-    """Send SIGKILL to this process, if it still has this role. A process that has ended is no problem."""
+    """Send SIGKILL to this process if it still has this role. It is no problem if the process has ended."""
 
     identity: ProcessIdentity
     role: Role
@@ -77,7 +77,7 @@ class EndProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartUnit:
-    """Have systemd restart a unit; or `only_start` it, so that one which somebody else has started by then stays."""
+    """Restart a unit through systemd. `only_start` leaves a unit alone that was started since."""
 
     unit: str
     only_start: bool = False
@@ -85,7 +85,7 @@ class RestartUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """Run the command that starts the daemon, with these variables and no others of ours but PATH, as its user."""
+    """Run the command that starts the daemon as user `uid`, with PATH and these environment variables only."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -94,9 +94,9 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveCommand:
-    """Give the control daemon a command, as the user who started it: nobody else's are obeyed, but root's (R580).
+    """Send the control daemon a command as the user who started it: it obeys only that user and root (R580).
 
-    The exit code says little: a reply that says no fails the step, unless the action can do without (not `vital`).
+    The exit code says little. If the command is `vital`, a reply that refuses it fails the step.
     """
 
     command: str
@@ -108,7 +108,7 @@ ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One thing to be done for a daemon, step by step. `uid` is the user who started it, where that is known."""
+    """An action for a daemon. `uid` is the user who started the daemon, if known."""
 
     daemon: str
     kind: ActionKind

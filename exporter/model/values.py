@@ -1,21 +1,18 @@
 """Copies of frozen values with changes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-Get = Callable[[Any], Any]
-Set = Callable[[Any, Any], None]
-
 if TYPE_CHECKING:
     from dataclasses import replace as replace
 
-    revised = replace
+    updated = replace
 else:
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """The value with these changes; KeyError for a field that it has not."""
+        """Return a copy with these changes. Raise KeyError for a field that the class does not have."""
         slots, setters = _slots(type(value))
         changed = object.__new__(type(value))
         for get, put in slots:
@@ -24,17 +21,21 @@ else:
             setters[name](changed, new)
         return changed
 
-    def revised(value: Any, /, **changes: Any) -> Any:
-        """The value with these changes; itself where it has them already, as a judgement mostly finds."""
+    def updated(value: Any, /, **changes: Any) -> Any:
+        """Return the value itself if it has these values already, as mostly in an evaluation; else a copy."""
         slots = {name: getattr(value, name) for name in changes}
         if all(new is slots[name] or new == slots[name] for name, new in changes.items()):
             return value
         return replace(value, **changes)
 
 
+Getter = Callable[[Any], Any]
+Setter = Callable[[Any, Any], None]
+
+
 @cache
-def _slots(kind: type) -> tuple[tuple[tuple[Get, Set], ...], Mapping[str, Set]]:
-    """How each field of a class is read and written, past what keeps it frozen."""
+def _slots(kind: type) -> tuple[tuple[tuple[Getter, Setter], ...], dict[str, Setter]]:
+    """Return the functions that read and write each field. The latter bypass what makes the class frozen."""
     slots = {field.name: getattr(kind, field.name) for field in fields(kind)}
     pairs = tuple((slot.__get__, slot.__set__) for slot in slots.values())
     return pairs, {name: slot.__set__ for name, slot in slots.items()}

@@ -13,48 +13,48 @@ from exporter.model.settings import Limits
 
 
 class Condition(StrEnum):
-    """How a control daemon is. One at a time: the gravest."""
+    """Condition of a control daemon: the gravest one that applies."""
 
     WELL = "well"
     STARTING = "starting"
     UNKNOWN = "unknown"
-    """Too little is seen: of one alone, nothing follows."""
+    """The indications do not suffice: one alone proves nothing."""
     CRASHED = "crashed"
-    """It is no more, and nobody had told it to go."""
+    """The daemon exited without a `quit`."""
     STOPPED = "stopped"
-    """An operator told it to go."""
+    """An operator stopped the daemon."""
     NEVER_SEEN = "never_seen"
-    """It is expected, and there is no trace that it ever was."""
+    """The daemon is expected, and nothing shows that it ever ran."""
     UNRESPONSIVE = "unresponsive"
-    """It lives and answers nobody."""
+    """The daemon runs and answers no command."""
     SUSPENDED = "suspended"
-    """It was stopped by a signal (SIGSTOP), or by a debugger, and answers nobody."""
+    """A signal (SIGSTOP) or a debugger stopped the daemon, and it answers no command."""
     STUCK_IN_DRIVER = "stuck_in_driver"
-    """It, or one of its servers, sleeps and cannot be woken, nor killed."""
+    """The daemon or one of its servers is in uninterruptible sleep and cannot be killed."""
     SERVER_SUSPENDED = "server_suspended"
-    """One of its servers was stopped by a signal; the daemon is sound, and hangs as soon as it asks that server."""
+    """A signal or a debugger stopped a server. The daemon works, and hangs when it next queries that server."""
     SERVER_UNRESPONSIVE = "server_unresponsive"
-    """The daemon answers nobody, as it waits for one of its servers."""
+    """The daemon answers no command because it waits for one of its servers."""
     PROGRAM_UNRESPONSIVE = "program_unresponsive"
     """The control program gets no answer, but the daemon answers the exporter's own connections."""
     HELD = "held"
-    """Somebody's open session keeps all others out."""
+    """The open session of another program blocks the daemon."""
     FAULT = "fault"
-    """One of its servers is in FAULT."""
+    """A server is in FAULT."""
     CRASH_LOOP = "crash_loop"
-    """Its servers exit before they are ready."""
+    """The servers exit before they are ready."""
 
 
 HARMLESS = (Condition.WELL, Condition.STARTING, Condition.UNKNOWN)
-"""Conditions that call for nothing."""
+"""Conditions that need no action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """A daemon's condition, since when it lasts, and what indicates it.
+    """Condition of a daemon, since when, and its indications.
 
-    `culprit` is the process that the diagnosis names: the one with the open session, or the one that is suspended,
-    hangs or sleeps. `server` and `incident` belong to a fault, or to a server that hangs.
+    `process` is the process that holds the session, is suspended, hangs or sleeps. `server` and `incident` belong to a
+    fault, `server` also to a server that hangs.
     """
 
     condition: Condition
@@ -67,10 +67,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitDrift:
-    """A limit that is not as it should be. `since` is when that was seen; None: it is set before anybody has asked.
+    """A limit that differs from the wanted one.
 
-    `tries` is how often the command that sets it was given in vain, `tried_at` when it last was. `hopeless` says that
-    it was told that this does not help.
+    `since` is None if the limit was set before the daemon was queried. The command that sets it was sent `tries` times,
+    last at `tried_at`, without effect. `ineffective` means that this was reported.
     """
 
     since: float | None = None
@@ -81,12 +81,12 @@ class LimitDrift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitEnforcement:
-    """How a daemon's limits stand.
+    """Whether a daemon's limits are in force.
 
-    `process` is the control daemon that they are of, where it is known. It is `restoring` while this is another one
-    than before, on which they have not all been in force yet. `seen` are its defaults as last known. `drifting` has, by
-    the command that sets it, each limit that is not as it should be. `exposed` has, by server, since when its clients
-    have come without their limits; `sound` are the servers that have had them all. `in_force` says that all was.
+    `process` is the control daemon that has the limits. `restoring` means that it replaced another one, and not all
+    limits have been in force since. `defaults` are its last known default limits. `drifts` are by the command that sets
+    the limit. `unlimited_since` is by server: since when clients have connected without their limits. In each of
+    `limited_servers`, all limits have been in force. `in_force` means that all limits are.
     """
 
     process: ProcessIdentity | None = None
@@ -99,7 +99,7 @@ class LimitEnforcement:
 
 
 class WatchdogPhase(StrEnum):
-    """What the watchdog is at, for a daemon."""
+    """What the watchdog does for a daemon."""
 
     IDLE = "idle"
     ACTING = "acting"
@@ -108,25 +108,25 @@ class WatchdogPhase(StrEnum):
     CIRCUIT_OPEN = "circuit_open"
     DEFERRED_TO_SYSTEMD = "deferred_to_systemd"
     STATE_LOST = "state_lost"
-    """What it knew of the daemon could not be read or written: it restarts nothing until an operator says `resume`."""
+    """The stored state could not be read or written. The watchdog restarts nothing until an operator's `resume`."""
 
 
 class BlockReason(StrEnum):
-    """Why the watchdog does not act for a daemon, though the configuration says that it may."""
+    """Why the watchdog does not act for a daemon although the configuration permits it."""
 
     ANOTHER_EXPORTER = "another_exporter"
-    """Another exporter of this machine acts for the daemon."""
+    """Another exporter on this machine acts for the daemon."""
     NO_LOCK = "no_lock"
-    """The lock that keeps two exporters from acting for one daemon cannot be taken."""
+    """The lock that prevents two exporters from acting for one daemon cannot be taken."""
     STATE_LOST = "state_lost"
-    """As the state of this name."""
+    """The phase of the same name."""
     FOREIGN_DIRECTORY = "foreign_directory"
-    """The daemon's pipe directory belongs to a user who must not run it."""
+    """The pipe directory belongs to a user who must not run the daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionCount:
-    """How often an action was taken, for this reason and with this result."""
+    """How often an action was taken for this reason and with this result."""
 
     kind: ActionKind
     reason: ActionReason
@@ -136,10 +136,10 @@ class ActionCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingAction:
-    """An action that is under way, or whose effect is yet to be seen (`done_at` is not None).
+    """An action that runs, or ended at `done_at` and is not verified yet.
 
-    `before` is the daemon's process before the action: the one that answers afterwards must be another. `problem` is
-    why a step failed, and `evidence` the directory of files that were saved before.
+    `before` is the daemon's process before the action: after a restart, another one must answer. `problem` is why a
+    step failed, and `evidence` the directory with the files that were saved.
     """
 
     kind: ActionKind
@@ -153,7 +153,7 @@ class OngoingAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastAction:
-    """The last action that the watchdog began. In `observe` it would have, and the action is not `begun`."""
+    """The watchdog's last action. If it is not `begun`, it was only planned, in `observe` mode."""
 
     kind: ActionKind
     reason: ActionReason
@@ -162,9 +162,9 @@ class LastAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationStep:
-    """How far the ladder of remedies for a fault was climbed: the last action, and when it was taken, or done.
+    """The last action against a fault, and when it began or ended.
 
-    `forced` is whether the server was told to go though it has clients.
+    `forced` means that the server was shut down although it had clients.
     """
 
     incident: str
@@ -175,7 +175,7 @@ class EscalationStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
-    """A GPU of the daemon's asks for a reset or a reboot, by this Xid: restarting MPS would mend nothing."""
+    """A GPU of the daemon needs a reset or a reboot because of this Xid. A restart of MPS would not fix it."""
 
     at: float
     xid: int
@@ -185,22 +185,22 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogState:
-    """What is remembered of a daemon by the watchdog; it outlives the exporter.
+    """What the watchdog remembers of a daemon. It outlives the exporter.
 
-    `restarts` are when it was restarted, within the budget's window, by whomever; `failures` how many did not help
-    since it was last well for a whole window; `not_before` is when the next may come, for the `need` that was told
-    last. `opened_at` is when the circuit breaker opened, None: closed. `lost_at` is when the exporter found that what
-    was known of the daemon before cannot be read, or what happens cannot be written; None: it is known. `released_at`
-    is when an operator last said `resume`. `stopped_at` is when an operator stopped the daemon, as long as it is.
-    `well_since` is since when it has been well. `limits` are those that held before, as last observed, `wanted` those
-    that should hold now, `enforcing` how they stand. `bypassed` counts the clients that were on a server before its
-    limits were. `intention` identifies what was last done, or would have been, so that it is done once; like `need`, it
-    is compared and never read. `reason` is why the watchdog waits, and `last_action` what it last did: the one that is
-    older is None. `problem` is why the last action failed, until one succeeds or the daemon is well.
+    `restarts` are the times of all restarts within the budget's window, also of those by systemd. `failures` counts the
+    restarts that failed since the daemon was last well for a whole window. `not_before` is the time of the next
+    restart for the problem `backoff_for`. The circuit breaker is open if `circuit_opened_at` is not None. Since
+    `state_lost_at`, the stored state could not be read or written. `resumed_at` is the time of an operator's last
+    `resume`. `stopped_at` is when an operator stopped the daemon, until it runs again.
 
-    `process` is the process that the daemon last was. `children` are its servers, as far as /proc has shown that this
-    process was their parent: one that outlives it is in the way of the next daemon. `unit_restarts` is how often
-    systemd had restarted its unit, as far as that is counted.
+    `limits` were in force last, and `wanted_limits` must be in force. `bypassed` counts the clients that connected to a
+    server before its limits were set. `last_planned` identifies the last action, so that it is taken once; like
+    `backoff_for`, it is only compared. `reason` is why the watchdog waits, and `last_action` what it did: the earlier
+    one of the two is None. `problem` is why the last action failed, until one succeeds or the daemon is well.
+
+    `process` is the daemon's last process. `children` are its servers, if /proc has shown that this process was their
+    parent: a server that outlives it prevents the next daemon from starting. `unit_restarts` is the number of restarts
+    by systemd that were counted.
     """
 
     phase: WatchdogPhase = WatchdogPhase.IDLE
@@ -234,18 +234,15 @@ class WatchdogState:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredState:
-    """The watches of a state that could be read only some time after the start; `whole` is whether none is lost."""
+    """Watchdog states that could be read only after the start. `whole` means that none is lost."""
 
     watches: Mapping[str, WatchdogState]
     whole: bool
 
 
 def with_stop_remembered(daemon: Daemon, watch: WatchdogState | None) -> Daemon:
-    """A daemon of which nothing was seen yet: one that an operator had stopped is so until it is seen to live."""
+    """Return the daemon as stopped if an operator had stopped it and it was not observed since."""
     if watch is None or watch.stopped_at is None or daemon.state is not None:
         return daemon
-    return replace(
-        daemon,
-        state=DaemonState.STOPPED,
-        lifecycle=replace(daemon.lifecycle, state_since=watch.stopped_at, ever_ran=True),
-    )
+    lifecycle = replace(daemon.lifecycle, state_since=watch.stopped_at, ever_ran=True)
+    return replace(daemon, state=DaemonState.STOPPED, lifecycle=lifecycle)

@@ -308,7 +308,7 @@ def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
     watch, account = shown.watch or WatchdogState(), shown.account
     state, idle = of_watch_state(watch.phase), watch.phase is WatchdogPhase.IDLE
-    left = 0 if view.policy is None else restart.left(watch, view.policy.thresholds, view.at)
+    left = 0 if view.policy is None else restart.restarts_left(watch, view.policy.thresholds, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",

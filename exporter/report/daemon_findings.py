@@ -39,7 +39,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         watch = node.watches.get(daemon.name, WatchdogState())
         if watch.quarantine is not None:
             yield _quarantined(node, at, daemon, watch.quarantine, policy)
-        held_by = None if policy is None or not daemon.declared.expected else policy.block_of(daemon)
+        held_by = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
         if policy is not None and held_by is not None and policy.configured_mode_of(daemon) is Mode.ACT:
             yield Finding(code=OF_BLOCK[held_by], at=at, daemon=daemon.name)
         found = _found(node, at, daemon, watch, policy)

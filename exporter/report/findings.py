@@ -31,7 +31,7 @@ from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
-from exporter.watchdog.limits import LimitDemand, LimitStatus, demands
+from exporter.watchdog.limits import LimitCheck, LimitStatus, check_limits
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
@@ -166,12 +166,12 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
         watch = node.watches.get(daemon.name)
         if watch is None or watch.wanted_limits is None or not daemon.answers:
             continue
-        drifted = [each for each in demands(daemon, watch.wanted_limits, at) if each.standing is LimitStatus.DRIFTED]
+        drifted = [each for each in check_limits(daemon, watch.wanted_limits, at) if each.status is LimitStatus.DRIFTED]
         if drifted:
             yield _drifted(node, daemon, at, drifted, policy)
 
 
-def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitDemand], policy: Policy | None) -> Finding:
+def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitCheck], policy: Policy | None) -> Finding:
     address, first = address_of(node, daemon.name, policy), drifted[0]
     where = "for new servers" if first.server is None else f"on server {first.server}"
     more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""

@@ -229,9 +229,9 @@ def _take(node: Node, seen: Observation) -> Reduced:
         case ProcessState() | UnitState() | ControlSocket() | SessionHolder():
             return _silence_settled((process_states.witness_read(node, seen), ()), seen.at)
         case ActionDone():
-            return verification.done(node, seen), ()
+            return verification.record_result(node, seen), ()
         case Resumed():
-            return verification.resumed(node, seen)
+            return verification.resume(node, seen)
         case KernelRecord():
             return state_processes.record_read(xids.record_read(node, seen), seen), ()
 

@@ -1,4 +1,4 @@
-"""What each diagnosis calls for."""
+"""What the watchdog does about each diagnosis."""
 
 from collections.abc import Iterator
 
@@ -15,49 +15,43 @@ from exporter.watchdog import fault_remedies, restart
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Wait
 
 
-def quarantined(context: Context) -> Evaluated:
-    """The watch, in quarantine where a GPU of the daemon's asks for it."""
-    if context.watch.quarantine is not None:
-        return context.watch, ()
-    since = context.watch.resumed_at or 0.0
-    asking = (each for each in _demands(context) if each.at > since)
-    found = max(asking, key=lambda each: each.at, default=None)
+def quarantine(context: Context) -> Evaluated:
+    """Put the daemon into quarantine if one of its GPUs needs a reset or a reboot."""
+    watch = context.watch
+    if watch.quarantine is not None:
+        return watch, ()
+    new = (each for each in _demands(context) if each.at > (watch.resumed_at or 0.0))
+    found = max(new, key=lambda each: each.at, default=None)
     if found is None:
-        return context.watch, ()
+        return watch, ()
     event = Event(
         at=context.at,
         event=EventName.DAEMON_QUARANTINED,
         daemon=context.daemon.name,
         gpu=found.gpu,
         xid=found.xid,
-        reason=reason(found),
+        reason=_need(found),
     )
-    return replace(context.watch, quarantine=found), (event,)
+    return replace(watch, quarantine=found), (event,)
 
 
-def reason(quarantine: Quarantine) -> Reason:
-    """Return what the GPU needs."""
-    code = ReasonCode.GPU_NEEDS_RESET if quarantine.action == RESET else ReasonCode.GPU_NEEDS_REBOOT
-    return Reason(code, xid=quarantine.xid, gpu=quarantine.gpu)
+def _need(found: Quarantine) -> Reason:
+    code = ReasonCode.GPU_NEEDS_RESET if found.action == RESET else ReasonCode.GPU_NEEDS_REBOOT
+    return Reason(code, xid=found.xid, gpu=found.gpu)
 
 
 def _demands(context: Context) -> Iterator[Quarantine]:
-    """What the driver says outright, and what NVIDIA's catalogue does of Xids that no program can cause."""
+    """Yield what the driver demands, and what NVIDIA's catalogue demands after Xids that no program can cause."""
     xids = context.node.xids
     for gpu, demand in xids.recovery_actions.items():
         if _serves(context, gpu):
             yield Quarantine(at=demand.at, xid=RECOVERY_XID, gpu=gpu, action=demand.action)
     for (gpu, number), count in xids.counts.items():
-        action = _action(number)
-        if action is not None and _serves(context, gpu):
-            yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=action)
-
-
-def _action(number: str) -> str | None:
-    known = xid_meaning(int(number)) if number.isdecimal() else None
-    if known is None or not exonerates(int(number)):
-        return None
-    return known.action if known.action in (RESET, REBOOT) else None
+        known = xid_meaning(int(number)) if number.isdecimal() else None
+        if known is None or known.action not in (RESET, REBOOT) or not exonerates(int(number)):
+            continue
+        if _serves(context, gpu):
+            yield Quarantine(at=count.last_at, xid=int(number), gpu=gpu, action=known.action)
 
 
 def _serves(context: Context, gpu: str) -> bool:
@@ -67,34 +61,35 @@ def _serves(context: Context, gpu: str) -> bool:
     return gpus.served(context.daemon, known.reading)
 
 
-def decided(context: Context) -> Decision:
-    """What is to be done for a daemon for which nothing is being done."""
-    found = context.watch.diagnosis
-    if context.watch.quarantine is not None:
-        return Wait(reason=reason(context.watch.quarantine), phase=WatchdogPhase.QUARANTINED)
-    if context.watch.state_lost_at is not None and context.mode is Mode.ACT:
+def decide(context: Context) -> Decision:
+    """Return the action to take, or why the watchdog waits. No action must be under way."""
+    watch, found = context.watch, context.watch.diagnosis
+    if watch.quarantine is not None:
+        return Wait(reason=_need(watch.quarantine), phase=WatchdogPhase.QUARANTINED)
+    if watch.state_lost_at is not None and context.mode is Mode.ACT:
         return Wait(reason=Reason(ReasonCode.STATE_LOST), phase=WatchdogPhase.STATE_LOST)
     if found is None:
         return None
     match found.condition:
         case Condition.CRASHED:
-            return restart.crashed(context, found.since)
+            return restart.restart_crashed(context, found.since)
         case Condition.UNRESPONSIVE:
-            return fault_remedies.unblocked(context) or restart.hung(context, found.since)
+            return fault_remedies.kill_blockers(context) or restart.restart_hung(context, found.since)
         case Condition.SUSPENDED:
-            return restart.hung(context, found.since)
+            return restart.restart_hung(context, found.since)
         case Condition.SERVER_SUSPENDED:
-            return _server_hangs(context, found, ReasonCode.SERVER_MUST_CONTINUE)
+            return _end_hung_server(context, found, ReasonCode.SERVER_MUST_CONTINUE)
         case Condition.SERVER_UNRESPONSIVE:
-            return fault_remedies.unblocked(context) or _server_hangs(context, found, ReasonCode.SERVER_MUST_END)
+            kill = fault_remedies.kill_blockers(context)
+            return kill or _end_hung_server(context, found, ReasonCode.SERVER_MUST_END)
         case Condition.FAULT:
-            return fault_remedies.remedied(context)
+            return fault_remedies.remedy_fault(context)
         case _:
-            return _left_alone(found)
+            return _no_remedy(found)
 
 
-def _server_hangs(context: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
-    """End a server that hangs, if the configuration allows it and /proc has shown that it is the daemon's server."""
+def _end_hung_server(context: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
+    """End a server that hangs, if the configuration permits it and /proc has shown that it is the daemon's server."""
     after, process = context.thresholds.hung_after, found.process
     if AllowedAction.END_HUNG_SERVER not in context.thresholds.allow or process is None:
         return Wait(reason=Reason(remedy, server=found.server))
@@ -104,22 +99,20 @@ def _server_hangs(context: Context, found: Diagnosis, remedy: ReasonCode) -> Dec
         return Wait(reason=Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=found.server, state=found.condition))
     if found.condition is Condition.SERVER_UNRESPONSIVE and len(context.watch.children) > 1:
         return Wait(reason=Reason(ReasonCode.HUNG_SERVER_AMBIGUOUS, server=found.server))
-    end = EndProcess(identity=process, role=Role.SERVER)
-    answers = f"server {process.pid} {process.start_ticks}"
-    return PlannedAction(
-        kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, steps=(SaveEvidence(), end), answers=answers
-    )
+    steps = (SaveEvidence(), EndProcess(identity=process, role=Role.SERVER))
+    cause = f"server {process.pid} {process.start_ticks}"
+    return PlannedAction(kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, steps=steps, cause=cause)
 
 
-def _left_alone(found: Diagnosis) -> Wait | None:
-    code = _LEFT_ALONE.get(found.condition)
+def _no_remedy(found: Diagnosis) -> Wait | None:
+    code = _NO_REMEDY.get(found.condition)
     if code is None:
         return None
-    pid = found.process.pid if found.process is not None and found.condition in _WITH_CULPRIT else None
-    return Wait(reason=Reason(code, pid=pid))
+    named = found.process if found.condition in (Condition.HELD, Condition.STUCK_IN_DRIVER) else None
+    return Wait(reason=Reason(code, pid=None if named is None else named.pid))
 
 
-_LEFT_ALONE = {
+_NO_REMEDY = {
     Condition.STOPPED: ReasonCode.STOPPED_BY_OPERATOR,
     Condition.NEVER_SEEN: ReasonCode.NEVER_SEEN,
     Condition.PROGRAM_UNRESPONSIVE: ReasonCode.PROGRAM_AT_FAULT,
@@ -127,4 +120,4 @@ _LEFT_ALONE = {
     Condition.STUCK_IN_DRIVER: ReasonCode.STUCK_IN_KERNEL,
     Condition.CRASH_LOOP: ReasonCode.SERVERS_CANNOT_START,
 }
-_WITH_CULPRIT = (Condition.HELD, Condition.STUCK_IN_DRIVER)
+"""Why the watchdog waits in a condition that passes, or that only others can end."""

@@ -11,17 +11,17 @@ from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 
 ACTION_SECONDS = 0.1
-"""How long an action is taken to last."""
+"""Assumed duration of an action."""
 
 CHANCE = 0.5
-"""A rehearsal is the same each time."""
+"""The same in each run, so that the results are the same."""
 
 START = ("nvidia-cuda-mps-control", "-d")
-"""What is taken to start a daemon of which no unit is known."""
+"""Assumed start command of a daemon without a known unit."""
 
 
 def policy_for(node: Node, mode: Mode, thresholds: Thresholds) -> Policy:
-    """The orders by which the daemons of a recording are watched."""
+    """Return the policy for the daemons of a recording."""
     daemon_policies = {
         name: DaemonPolicy() if daemon.declared.unit is not None else DaemonPolicy(command=START)
         for name, daemon in node.daemons.items()
@@ -30,26 +30,21 @@ def policy_for(node: Node, mode: Mode, thresholds: Thresholds) -> Policy:
 
 
 def dry_run(node: Node, observations: Iterable[Observation], policy: Policy) -> Iterator[Reduced]:
-    """Take in a recording's observations one by one, and judge after each; at last, settle what was still open."""
-    begun: list[ActionDone] = []
-    for seen in observations:
-        done = [each for each in begun if each.at <= seen.at]
-        begun = [each for each in begun if each.at > seen.at]
-        for each in (*done, seen):
+    """Reduce the observations of a recording, and evaluate the node after each one and at the end."""
+    pending: list[ActionDone] = []
+    for observation in observations:
+        done = [each for each in pending if each.at <= observation.at]
+        pending = [each for each in pending if each.at > observation.at]
+        for each in (*done, observation):
             node, events = reduce(node, each)
-            node, said, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
-            begun += [_done(action, node.at) for action in actions]
-            yield node, (*events, *said)
-    for settled, events in reduce_all(node, ()):
-        node, said, _ = evaluate(settled, policy, at=settled.at, chance=CHANCE)
-        yield node, (*events, *said)
+            node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
+            pending += [_done(action, node.at) for action in actions]
+            yield node, (*events, *evaluated)
+    for resolved, events in reduce_all(node, ()):
+        node, evaluated, _ = evaluate(resolved, policy, at=resolved.at, chance=CHANCE)
+        yield node, (*events, *evaluated)
 
 
 def _done(action: Action, at: float) -> ActionDone:
-    return ActionDone(
-        at=at + ACTION_SECONDS,
-        daemon=action.daemon,
-        kind=action.kind,
-        reason=action.reason,
-        seconds=ACTION_SECONDS,
-    )
+    at += ACTION_SECONDS
+    return ActionDone(at=at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)

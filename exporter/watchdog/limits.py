@@ -1,6 +1,6 @@
-"""Limits put and kept in force."""
+"""Limits of a daemon: compare them with the wanted ones, set them, restore them after a restart."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -8,26 +8,40 @@ from functools import lru_cache
 from exporter.model.action import Action, ActionKind, ActionReason, GiveCommand
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.event import Event, EventName
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import Limits, Mode
-from exporter.model.values import revised
+from exporter.model.values import updated
 from exporter.model.watchdog import LimitDrift, LimitEnforcement, WatchdogState
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
 from exporter.state import process_states
 
-BLOCK_SECONDS = 0.3
-"""A server tells its limits line by line, the priority last, in some milliseconds; older ones do not tell that."""
+LOG_SECONDS = 0.3
+"""A server logs its limits within some milliseconds, the priority last. Older servers do not log the priority."""
 
 PERCENTAGE_ERROR = 0.05
-"""A daemon tells a percentage with one decimal."""
+"""A daemon reports percentages with one decimal."""
+
+WHOLE_GPU = 100.0
+"""The percentage of a daemon for which none was set (R580)."""
+
+RETRY_SECONDS = 5.0
+"""How long the watchdog waits before it sends a command again that had no effect."""
+
+MAX_TRIES = 3
+"""After this many tries, the watchdog sends the command only once in `SLOW_RETRY_SECONDS`."""
+
+SLOW_RETRY_SECONDS = 60.0
+
+MAX_COMMANDS = 64
+"""How many limits one action sets. The next action sets the others."""
 
 
 class LimitStatus(IntEnum):
-    """How a limit stands."""
+    """Whether a limit is in force."""
 
     IN_FORCE = 0
     UNKNOWN = 1
@@ -35,361 +49,284 @@ class LimitStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitDemand:
-    """A limit that is to hold: of a server, or of future servers (None). `command` sets it.
+class LimitCheck:
+    """A wanted limit of a server, or of future servers (None). `command` sets it.
 
-    `reason` says how the actual limit differs, if it has drifted.
+    `reason` is how the actual limit differs, if it has drifted.
     """
 
     server: int | None
     command: str
-    standing: LimitStatus
+    status: LimitStatus
     reason: Reason
-
-
-def demands(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitDemand, ...]:
-    """Every limit that is wanted, the defaults first."""
-    found = list(_of_defaults(daemon, wanted))
-    for server in daemon.servers.values():
-        found += _of_server(daemon, server, wanted, at)
-    return tuple(found)
-
-
-def commands_for_defaults(daemon: Daemon, wanted: Limits) -> tuple[str, ...]:
-    """What sets the defaults of a daemon that has none yet."""
-    return tuple(each.command for each in _of_defaults(daemon, wanted))
-
-
-def _of_defaults(daemon: Daemon, wanted: Limits) -> Iterable[LimitDemand]:
-    share, priority = wanted.active_thread_percentage, wanted.client_priority
-    memory = daemon.default_limits.pinned_memory
-    yield from _of_memory(daemon, None, "set_default_device_pinned_mem_limit", memory, wanted)
-    if share is not None:
-        command = f"set_default_active_thread_percentage {share:g}"
-        yield _threads(daemon, None, command, daemon.default_limits.active_thread_percentage, share)
-    if priority is not None:
-        yield _priority(daemon, None, daemon.default_limits.client_priority, priority)
-
-
-def _of_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterable[LimitDemand]:
-    share, priority = wanted.active_thread_percentage, wanted.client_priority
-    verb, told = f"set_device_pinned_mem_limit {server.pid}", _has_told(server, at)
-    yield from _of_memory(daemon, server.pid, verb, server.pinned_memory_limits, wanted, told=told)
-    if share is not None:
-        command = f"set_active_thread_percentage {server.pid} {share:g}"
-        yield _threads(daemon, server.pid, command, server.active_thread_percentage, share)
-    if priority is not None and server.client_priority is not None:
-        yield _priority(daemon, server.pid, server.client_priority, priority)
-
-
-def _has_told(server: Server, at: float) -> bool:
-    """Whether its log has told all its limits: those on memory that it did not tell, it does not have."""
-    if server.limits_logged_at is None:
-        return False
-    return server.client_priority is not None or at - server.limits_logged_at >= BLOCK_SECONDS
-
-
-def _of_memory(
-    daemon: Daemon, server: int | None, verb: str, limits: Mapping[int, int], wanted: Limits, *, told: bool = False
-) -> Iterable[LimitDemand]:
-    """An empty answer says that there is none; `told`: so does silence."""
-    for device, limit in sorted(wanted.pinned_memory.items()):
-        command = f"{verb} {device} {format_byte_size(limit)}"
-        known = told or device in limits or _question(command) in daemon.commands.asked_at
-        there = limits.get(device)
-        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=there, wanted=limit)
-        yield _demand(daemon, server, command, reason, known=known, holds=there == limit)
-
-
-def _threads(daemon: Daemon, server: int | None, command: str, there: float | None, share: float) -> LimitDemand:
-    known = there is not None
-    holds = there is not None and abs(there - share) <= PERCENTAGE_ERROR
-    reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=there, wanted=share)
-    return _demand(daemon, server, command, reason, known=known, holds=holds)
-
-
-def _priority(daemon: Daemon, server: int | None, there: int | None, priority: int) -> LimitDemand:
-    command = f"set_default_client_priority {priority}"
-    reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=there, wanted=priority)
-    return _demand(daemon, server, command, reason, known=there is not None, holds=there == priority)
-
-
-@lru_cache(maxsize=1024)
-def _question(command: str) -> str | None:
-    """That about what one of our own commands sets: of these there are few, and each is looked at twice a second."""
-    return query_changed_by(command)
-
-
-def _demand(
-    daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool
-) -> LimitDemand:
-    """What a command may have changed just now is not known, until it has been asked again."""
-    if not known or _question(command) in daemon.default_limits.stale:
-        standing = LimitStatus.UNKNOWN
-    else:
-        standing = LimitStatus.IN_FORCE if holds else LimitStatus.DRIFTED
-    return LimitDemand(server=server, command=command, standing=standing, reason=reason)
-
-
-AGAIN_SECONDS = 5.0
-"""A command that did not help is not given again within this time."""
-
-MANY = 3
-"""After so many tries it is given once in `SELDOM_SECONDS`."""
-
-SELDOM_SECONDS = 60.0
-
-MOST_COMMANDS = 64
-"""So many limits are set in one action; the rest in the next."""
-
-
-def attempt(
-    node: Node, daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitDemand], at: float
-) -> tuple[WatchdogState, tuple[Event, ...], Action | None]:
-    """Set what is not in force; and of a new daemon, whose defaults nobody has asked for yet, all of them at once.
-
-    The commands are followed by the questions that tell what now holds. What does not help is said once.
-    """
-    before = watch.enforcement
-    due = [each for each in found.values() if _may_be_set(node, daemon, each) and _due(each, watch, at)]
-    due = due[:MOST_COMMANDS]
-    drifts = {**before.drifts, **{each.command: _tried(before.drifts.get(each.command), at) for each in due}}
-    ineffective = [each for each in found.values() if _in_vain(before.drifts.get(each.command), each, at)]
-    for each in ineffective:
-        drifts[each.command] = revised(drifts[each.command], ineffective=True)
-    events = tuple(_hopeless(daemon, each, at) for each in ineffective)
-    watch = revised(watch, enforcement=revised(before, drifts=drifts))
-    # One that is just back answers before its process is known: it is taken for its predecessor's user's.
-    process = daemon.runtime.process or watch.process
-    uid = None if process is None else process.uid
-    return watch, events, _action(daemon, due, uid, restoring=before.restoring) if due else None
-
-
-def _may_be_set(node: Node, daemon: Daemon, demand: LimitDemand) -> bool:
-    """A server in FAULT has no clients to come; one that was stopped hangs the daemon that is to tell it anything."""
-    server = None if demand.server is None else daemon.servers.get(demand.server)
-    if server is None:
-        return True
-    return server.state is not ServerState.FAULT and process_states.askable(node, server.pid)
-
-
-def _due(demand: LimitDemand, watch: WatchdogState, at: float) -> bool:
-    unasked = watch.enforcement.restoring and demand.server is None and demand.standing is LimitStatus.UNKNOWN
-    if demand.standing is not LimitStatus.DRIFTED and not unasked:
-        return False
-    known = watch.enforcement.drifts.get(demand.command)
-    if known is None or known.tried_at is None:
-        return True
-    return at - known.tried_at >= (AGAIN_SECONDS if known.tries < MANY else SELDOM_SECONDS)
-
-
-def _tried(known: LimitDrift | None, at: float) -> LimitDrift:
-    known = known or LimitDrift()
-    return revised(known, tries=known.tries + 1, tried_at=at)
-
-
-def _in_vain(known: LimitDrift | None, demand: LimitDemand, at: float) -> bool:
-    if known is None or known.ineffective or known.tries < MANY or known.tried_at is None:
-        return False
-    return demand.standing is LimitStatus.DRIFTED and at - known.tried_at >= AGAIN_SECONDS
-
-
-def _hopeless(daemon: Daemon, demand: LimitDemand, at: float) -> Event:
-    problem = Reason(ReasonCode.LIMIT_COMMAND_INEFFECTIVE, command=demand.command, count=MANY, seconds=SELDOM_SECONDS)
-    return Event(
-        at=at,
-        event=EventName.LIMITS_DRIFTED,
-        daemon=daemon.name,
-        server=demand.server,
-        reason=demand.reason,
-        problem=problem,
-    )
-
-
-def _action(daemon: Daemon, due: list[LimitDemand], uid: int | None, *, restoring: bool) -> Action:
-    """All is set before anything is asked: clients do not wait for answers."""
-    commands = [each.command for each in due]
-    questions = [question for command in commands if (question := query_changed_by(command)) is not None]
-    return Action(
-        daemon=daemon.name,
-        kind=ActionKind.SET_LIMITS,
-        reason=ActionReason.LIMITS_LOST if restoring else ActionReason.LIMITS_DRIFTED,
-        steps=tuple(GiveCommand(command=command) for command in (*commands, *questions)),
-        uid=uid,
-    )
-
-
-WHOLE_GPU = 100.0
-"""The percentage of a daemon that was told of none (R580)."""
-
-
-def to_hold(configured: Limits, watch: WatchdogState) -> Limits:
-    """What is to hold now: as configured; and where another daemon has taken over, what held before."""
-    return wanted(configured, watch) if watch.enforcement.restoring else configured
-
-
-def wanted(configured: Limits, watch: WatchdogState) -> Limits:
-    """What the next daemon is to have: as configured, and else as it was, limit by limit and device by device."""
-    before = watch.limits or Limits()
-    share, priority = configured.active_thread_percentage, configured.client_priority
-    return Limits(
-        active_thread_percentage=before.active_thread_percentage if share is None else share,
-        pinned_memory={**before.pinned_memory, **configured.pinned_memory},
-        client_priority=before.client_priority if priority is None else priority,
-    )
-
-
-def followed(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
-    """What is remembered of a daemon's limits, after this was seen of it."""
-    process = identity_of(daemon.runtime.process)
-    enforcement = watch.enforcement
-    if _is_another(daemon, process, enforcement):
-        enforcement = LimitEnforcement(restoring=True)
-    if process is not None and process != enforcement.process:
-        enforcement = revised(enforcement, process=process)
-    if daemon.state is not DaemonState.UP:
-        return revised(watch, enforcement=enforcement)
-    limits, seen = _held(watch.limits or Limits(), enforcement.defaults, daemon), _seen(enforcement.defaults, daemon)
-    return revised(watch, limits=limits or None, enforcement=revised(enforcement, defaults=seen))
-
-
-def _is_another(daemon: Daemon, process: ProcessIdentity | None, enforcement: LimitEnforcement) -> bool:
-    """Whether it is not the one that it was. Where that cannot be told, its having gone says so."""
-    if process is not None and enforcement.process is not None:
-        return process != enforcement.process
-    return daemon.ended
-
-
-def _held(before: Limits, seen: Limits, daemon: Daemon) -> Limits:
-    """A default that has changed was set, and so was any that a daemon does not have of its own."""
-    share, priority = daemon.default_limits.active_thread_percentage, daemon.default_limits.client_priority
-    if share is not None and seen.active_thread_percentage not in (None, share):
-        before = revised(before, active_thread_percentage=None if share == WHOLE_GPU else share)
-    if priority or (priority == 0 and seen.client_priority is not None):
-        before = revised(before, client_priority=priority or None)
-    return revised(before, pinned_memory={**before.pinned_memory, **daemon.default_limits.pinned_memory})
-
-
-def _seen(before: Limits, daemon: Daemon) -> Limits:
-    share, priority = daemon.default_limits.active_thread_percentage, daemon.default_limits.client_priority
-    return Limits(
-        active_thread_percentage=before.active_thread_percentage if share is None else share,
-        client_priority=before.client_priority if priority is None else priority,
-    )
 
 
 LimitsEvaluated = tuple[WatchdogState, tuple[Event, ...]]
 
 
+def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
+    """Compare all wanted limits with the actual ones, the defaults first."""
+    servers = (each for server in daemon.servers.values() for each in _check_server(daemon, server, wanted, at))
+    return (*check_defaults(daemon, wanted), *servers)
+
+
+def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
+    """Compare the wanted limits with the defaults for future servers."""
+    defaults, share, priority = daemon.default_limits, wanted.active_thread_percentage, wanted.client_priority
+    yield from _check_memory(
+        daemon, None, "set_default_device_pinned_mem_limit", defaults.pinned_memory, wanted, logged=False
+    )
+    if share is not None:
+        command = f"set_default_active_thread_percentage {share:g}"
+        yield _check_threads(daemon, None, command, defaults.active_thread_percentage, share)
+    if priority is not None:
+        yield _check_priority(daemon, None, defaults.client_priority, priority)
+
+
+def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
+    share, priority, logged_at = wanted.active_thread_percentage, wanted.client_priority, server.limits_logged_at
+    # If the log has all limits of the server, it has no memory limit that the log does not have.
+    logged = logged_at is not None and (server.client_priority is not None or at - logged_at >= LOG_SECONDS)
+    verb = f"set_device_pinned_mem_limit {server.pid}"
+    yield from _check_memory(daemon, server.pid, verb, server.pinned_memory_limits, wanted, logged=logged)
+    if share is not None:
+        command = f"set_active_thread_percentage {server.pid} {share:g}"
+        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
+    if priority is not None and server.client_priority is not None:
+        yield _check_priority(daemon, server.pid, server.client_priority, priority)
+
+
+def _check_memory(
+    daemon: Daemon, server: int | None, verb: str, limits: Mapping[int, int], wanted: Limits, *, logged: bool
+) -> Iterator[LimitCheck]:
+    """An empty reply, or a complete log without the limit (`logged`), shows that there is none."""
+    for device, limit in sorted(wanted.pinned_memory.items()):
+        command, found = f"{verb} {device} {format_byte_size(limit)}", limits.get(device)
+        known = logged or device in limits or _query(command) in daemon.commands.asked_at
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=found, wanted=limit)
+        yield _check(daemon, server, command, reason, known=known, holds=found == limit)
+
+
+def _check_threads(daemon: Daemon, server: int | None, command: str, found: float | None, share: float) -> LimitCheck:
+    reason = Reason(ReasonCode.THREAD_PERCENTAGE_DIFFERS, found=found, wanted=share)
+    holds = found is not None and abs(found - share) <= PERCENTAGE_ERROR
+    return _check(daemon, server, command, reason, known=found is not None, holds=holds)
+
+
+def _check_priority(daemon: Daemon, server: int | None, found: int | None, priority: int) -> LimitCheck:
+    command = f"set_default_client_priority {priority}"
+    reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=found, wanted=priority)
+    return _check(daemon, server, command, reason, known=found is not None, holds=found == priority)
+
+
+def _check(daemon: Daemon, server: int | None, command: str, reason: Reason, *, known: bool, holds: bool) -> LimitCheck:
+    """A limit that a command may have changed is unknown until the next query."""
+    status = LimitStatus.IN_FORCE if holds else LimitStatus.DRIFTED
+    if not known or _query(command) in daemon.default_limits.stale:
+        status = LimitStatus.UNKNOWN
+    return LimitCheck(server=server, command=command, status=status, reason=reason)
+
+
+@lru_cache(maxsize=1024)
+def _query(command: str) -> str | None:
+    """Return the query for the limit that the command sets. There are few commands, parsed twice a second."""
+    return query_changed_by(command)
+
+
+# -- Limits of a daemon and of its successor ---------------------------------------------------------------------------
+
+
+def limits_to_enforce(configured: Limits, watch: WatchdogState) -> Limits:
+    """Return the configured limits; after a restart, also those that were in force before."""
+    return limits_to_restore(configured, watch) if watch.enforcement.restoring else configured
+
+
+def limits_to_restore(configured: Limits, watch: WatchdogState) -> Limits:
+    """Return the limits of the next daemon: for each limit and device the configured value, else the last one."""
+    before = watch.limits or Limits()
+    wanted = _overlaid(before, configured.active_thread_percentage, configured.client_priority)
+    return updated(wanted, pinned_memory={**before.pinned_memory, **configured.pinned_memory})
+
+
+def _overlaid(before: Limits, share: float | None, priority: int | None) -> Limits:
+    return Limits(
+        active_thread_percentage=before.active_thread_percentage if share is None else share,
+        client_priority=before.client_priority if priority is None else priority,
+    )
+
+
+def _track_daemon(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
+    """Return the state with the daemon's last known limits."""
+    process, enforcement = identity_of(daemon.runtime.process), watch.enforcement
+    replaced = daemon.ended
+    if process is not None and enforcement.process is not None:
+        replaced = process != enforcement.process
+    if replaced:
+        enforcement = LimitEnforcement(restoring=True)
+    if process is not None:
+        enforcement = updated(enforcement, process=process)
+    if daemon.state is not DaemonState.UP:
+        return updated(watch, enforcement=enforcement)
+    found, known = daemon.default_limits, enforcement.defaults
+    share, priority = found.active_thread_percentage, found.client_priority
+    limits = watch.limits or Limits()
+    # A default was set if it has changed, or if a daemon does not have it by itself.
+    if share is not None and known.active_thread_percentage not in (None, share):
+        limits = updated(limits, active_thread_percentage=None if share == WHOLE_GPU else share)
+    if priority or (priority == 0 and known.client_priority is not None):
+        limits = updated(limits, client_priority=priority or None)
+    limits = updated(limits, pinned_memory={**limits.pinned_memory, **found.pinned_memory})
+    enforcement = updated(enforcement, defaults=_overlaid(known, share, priority))
+    return updated(watch, limits=limits or None, enforcement=enforcement)
+
+
+# -- Enforcement -------------------------------------------------------------------------------------------------------
+
+
 def enforce(
     node: Node, daemon: Daemon, watch: WatchdogState, configured: Limits, mode: Mode, at: float
 ) -> tuple[WatchdogState, tuple[Event, ...], Action | None]:
-    """How a daemon's limits stand now, and what is to be done about it: an action, which must be carried out.
+    """Return the new state, the events, and the action that sets limits. The caller must take the action.
 
-    To be called at every judgement, also while the daemon is not there.
+    It must be called in every evaluation, also while the daemon does not run.
     """
-    watch = followed(daemon, watch)
-    limits = to_hold(configured, watch)
-    watch = revised(watch, wanted_limits=limits or None)
-    # One that has just not answered may hang: a command would hang with it, and hold up what helps.
+    watch = _track_daemon(daemon, watch)
+    wanted = limits_to_enforce(configured, watch)
+    watch = updated(watch, wanted_limits=wanted or None)
+    # A daemon that has just not answered may hang. A command would hang, too, and delay what helps.
     if daemon.state is not DaemonState.UP or daemon.commands.unanswered_since is not None:
         return watch, (), None
-    found = demands(daemon, limits, at)
-    watch, drifted = _drifted(daemon, watch, _worst(found), at)
-    watch, bypassed = _exposed(daemon, watch, found, at)
-    watch, in_force = _in_force(daemon, watch, found, at)
+    found = check_limits(daemon, wanted, at)
+    checks: dict[str, LimitCheck] = {}
+    # One priority applies to all servers: for each command, the worst status counts.
+    for each in found:
+        if each.command not in checks or each.status > checks[each.command].status:
+            checks[each.command] = each
+    watch, drifted = _report_drift(daemon, watch, checks, at)
+    watch, bypassed = _report_bypass(daemon, watch, found, at)
+    watch, in_force = _report_in_force(daemon, watch, found, at)
     events = (*drifted, *bypassed, *in_force)
     if mode is Mode.OBSERVE:
         return watch, events, None
-    watch, ineffective, action = attempt(node, daemon, watch, _worst(found), at)
+    watch, ineffective, action = _set_limits(node, daemon, watch, checks, at)
     return watch, (*events, *ineffective), action
 
 
-def _worst(found: Iterable[LimitDemand]) -> Mapping[str, LimitDemand]:
-    """By the command that sets it, how each limit stands where it stands worst: one priority is for all servers."""
-    worst: dict[str, LimitDemand] = {}
-    for each in found:
-        if each.command not in worst or each.standing > worst[each.command].standing:
-            worst[each.command] = each
-    return worst
-
-
-def _drifted(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitDemand], at: float) -> LimitsEvaluated:
-    """Each limit that is not as it should be is told once, until it is. While nobody knows, nothing has changed."""
-    before = watch.enforcement.drifts
-    now: dict[str, LimitDrift] = {}
+def _report_drift(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float) -> LimitsEvaluated:
+    """Report each drifted limit once, until it is in force. An unknown limit changes nothing."""
+    drifts: dict[str, LimitDrift] = {}
     events: list[Event] = []
-    for command, demand in found.items():
-        known = before.get(command)
-        if demand.standing is LimitStatus.DRIFTED and (known is None or known.since is None):
-            known = revised(known or LimitDrift(), since=at)
-            events.append(
-                Event(
-                    at=at,
-                    event=EventName.LIMITS_DRIFTED,
-                    daemon=daemon.name,
-                    server=demand.server,
-                    reason=demand.reason,
-                )
-            )
-        if demand.standing is not LimitStatus.IN_FORCE and known is not None:
-            now[command] = known
-    return revised(watch, enforcement=revised(watch.enforcement, drifts=now)), tuple(events)
+    for command, check in found.items():
+        known = watch.enforcement.drifts.get(command)
+        if check.status is LimitStatus.DRIFTED and (known is None or known.since is None):
+            known = updated(known or LimitDrift(), since=at)
+            events.append(_drifted(daemon, check, at))
+        if check.status is not LimitStatus.IN_FORCE and known is not None:
+            drifts[command] = known
+    return updated(watch, enforcement=updated(watch.enforcement, drifts=drifts)), tuple(events)
 
 
-def _exposed(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitDemand], at: float) -> LimitsEvaluated:
-    """Whose clients have come without limits; where a server has them all at last, those are counted and told."""
-    before, standings = watch.enforcement, _by_server(found)
-    unlimited_since: dict[int, float] = {}
-    limited_servers: list[int] = []
-    events: list[Event] = []
-    for server in daemon.servers.values():
-        since, standing = before.unlimited_since.get(server.pid), standings.get(server.pid, LimitStatus.IN_FORCE)
-        was_sound = server.pid in before.limited_servers
-        if since is None and standing is LimitStatus.DRIFTED:
-            since = at if was_sound else server.started_at
-        if since is not None and standing is LimitStatus.IN_FORCE:
-            events += _slipped_in(daemon, server.pid, since, at)
-        elif since is not None:
-            unlimited_since[server.pid] = since
-        if was_sound or standing is LimitStatus.IN_FORCE:
-            limited_servers.append(server.pid)
-    bypassed = watch.bypassed + sum(event.count or 0 for event in events)
-    enforcement = revised(before, unlimited_since=unlimited_since, limited_servers=tuple(limited_servers))
-    return revised(watch, enforcement=enforcement, bypassed=bypassed), tuple(events)
+def _drifted(daemon: Daemon, check: LimitCheck, at: float, problem: Reason | None = None) -> Event:
+    name, reason = EventName.LIMITS_DRIFTED, check.reason
+    return Event(at=at, event=name, daemon=daemon.name, server=check.server, reason=reason, problem=problem)
 
 
-def _by_server(found: Iterable[LimitDemand]) -> Mapping[int | None, LimitStatus]:
+def _report_bypass(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> LimitsEvaluated:
+    """Count the clients that connected to a server before its limits, when all its limits are in force."""
+    before = watch.enforcement
     worst: dict[int | None, LimitStatus] = {}
     for each in found:
-        worst[each.server] = max(each.standing, worst.get(each.server, each.standing))
-    return worst
+        worst[each.server] = max(each.status, worst.get(each.server, each.status))
+    unlimited_since: dict[int, float] = {}
+    limited: list[int] = []
+    events: list[Event] = []
+    for server in daemon.servers.values():
+        since, status = before.unlimited_since.get(server.pid), worst.get(server.pid, LimitStatus.IN_FORCE)
+        was_limited = server.pid in before.limited_servers
+        if since is None and status is LimitStatus.DRIFTED:
+            since = at if was_limited else server.started_at
+        if since is not None and status is not LimitStatus.IN_FORCE:
+            unlimited_since[server.pid] = since
+        elif since is not None:
+            clients = (each for each in daemon.clients.values() if each.server == server.pid)
+            count = sum(each.connected_at >= since for each in clients)
+            name, reason = EventName.LIMITS_BYPASSED, Reason(ReasonCode.CONNECTED_BEFORE_LIMITS)
+            if count:
+                event = Event(at=at, event=name, daemon=daemon.name, server=server.pid, count=count, reason=reason)
+                events.append(event)
+        if was_limited or status is LimitStatus.IN_FORCE:
+            limited.append(server.pid)
+    bypassed = watch.bypassed + sum(event.count or 0 for event in events)
+    enforcement = updated(before, unlimited_since=unlimited_since, limited_servers=tuple(limited))
+    return updated(watch, enforcement=enforcement, bypassed=bypassed), tuple(events)
 
 
-def _slipped_in(daemon: Daemon, server: int, since: float, at: float) -> Iterable[Event]:
-    clients = [each for each in daemon.clients.values() if each.server == server and each.connected_at >= since]
-    if clients:
-        yield Event(
-            at=at,
-            event=EventName.LIMITS_BYPASSED,
-            daemon=daemon.name,
-            server=server,
-            count=len(clients),
-            reason=Reason(ReasonCode.CONNECTED_BEFORE_LIMITS),
-        )
+def _report_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> LimitsEvaluated:
+    """Report once that all limits are in force."""
+    before, worst = watch.enforcement, max((each.status for each in found), default=None)
+    if worst is LimitStatus.UNKNOWN:
+        return watch, ()
+    in_force = worst is LimitStatus.IN_FORCE
+    restoring = before.restoring and worst is LimitStatus.DRIFTED
+    if in_force and before.in_force:
+        return watch, ()
+    events = (Event(at=at, event=EventName.LIMITS_IN_FORCE, daemon=daemon.name),) if in_force else ()
+    return updated(watch, enforcement=updated(before, in_force=in_force, restoring=restoring)), events
 
 
-def _in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitDemand], at: float) -> LimitsEvaluated:
-    """All that is wanted is verified: told once, until some of it is not."""
-    before = watch.enforcement
-    worst = max((each.standing for each in found), default=None)
-    match worst:
-        case None:
-            return revised(watch, enforcement=revised(before, in_force=False, restoring=False)), ()
-        case LimitStatus.IN_FORCE if not before.in_force:
-            event = Event(at=at, event=EventName.LIMITS_IN_FORCE, daemon=daemon.name)
-            return revised(watch, enforcement=revised(before, in_force=True, restoring=False)), (event,)
-        case LimitStatus.DRIFTED if before.in_force:
-            return revised(watch, enforcement=revised(before, in_force=False)), ()
-        case _:
-            return watch, ()
+def _set_limits(
+    node: Node, daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float
+) -> tuple[WatchdogState, tuple[Event, ...], Action | None]:
+    """Return the action that sets the drifted limits; for a new daemon, also those that were not queried yet.
+
+    Commands without effect are reported once.
+    """
+    drifts, restoring = dict(watch.enforcement.drifts), watch.enforcement.restoring
+    events: list[Event] = []
+    due = [each for each in found.values() if _may_set(node, daemon, each) and _is_due(each, watch, at)][:MAX_COMMANDS]
+    for check in found.values():
+        known, drifted = drifts.get(check.command), check.status is LimitStatus.DRIFTED
+        if known is None or known.ineffective or known.tries < MAX_TRIES or known.tried_at is None:
+            continue
+        if drifted and at - known.tried_at >= RETRY_SECONDS:
+            drifts[check.command] = updated(known, ineffective=True)
+            code, command = ReasonCode.LIMIT_COMMAND_INEFFECTIVE, check.command
+            problem = Reason(code, command=command, count=MAX_TRIES, seconds=SLOW_RETRY_SECONDS)
+            events.append(_drifted(daemon, check, at, problem))
+    for check in due:
+        known = drifts.get(check.command) or LimitDrift()
+        drifts[check.command] = updated(known, tries=known.tries + 1, tried_at=at)
+    watch = updated(watch, enforcement=updated(watch.enforcement, drifts=drifts))
+    if not due:
+        return watch, tuple(events), None
+    # All limits are set before any is queried: clients do not wait for replies.
+    commands = [each.command for each in due]
+    queries = [query for command in commands if (query := query_changed_by(command)) is not None]
+    # A new daemon may answer before its process is known: then it has the same user as the one before.
+    process = daemon.runtime.process or watch.process
+    action = Action(
+        daemon=daemon.name,
+        kind=ActionKind.SET_LIMITS,
+        reason=ActionReason.LIMITS_LOST if restoring else ActionReason.LIMITS_DRIFTED,
+        steps=tuple(GiveCommand(command=command) for command in (*commands, *queries)),
+        uid=None if process is None else process.uid,
+    )
+    return watch, tuple(events), action
+
+
+def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
+    """Return False for a server in FAULT, which gets no clients, and a suspended server, which hangs the daemon."""
+    server = None if check.server is None else daemon.servers.get(check.server)
+    if server is None:
+        return True
+    return server.state is not ServerState.FAULT and process_states.askable(node, server.pid)
+
+
+def _is_due(check: LimitCheck, watch: WatchdogState, at: float) -> bool:
+    not_queried = watch.enforcement.restoring and check.server is None and check.status is LimitStatus.UNKNOWN
+    if check.status is not LimitStatus.DRIFTED and not not_queried:
+        return False
+    known = watch.enforcement.drifts.get(check.command)
+    if known is None or known.tried_at is None:
+        return True
+    return at - known.tried_at >= (RETRY_SECONDS if known.tries < MAX_TRIES else SLOW_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Whether an action helped, and the dry run of the watchdog on a recording."""
+"""Results of actions: whether a restart helped, what an operator's `resume` and an exporter restart change."""
 
 from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
@@ -9,37 +9,37 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogState
 from exporter.watchdog import restart
-from exporter.watchdog.context import Context, Evaluated, with_count
+from exporter.watchdog.context import Context, Evaluated, count_action
 
-UNHEARD_SECONDS = 180.0
-"""After so long nothing more is heard of an action, in seconds. The longest step, a unit's restart, may take 75."""
+RESULT_SECONDS = 180.0
+"""How long the watchdog waits for an action's result. The longest step, a unit's restart, may take 75 s."""
 
-COMES_SECONDS = 1.0
-"""A daemon is there 15 ms after its command (measured, R580), and a unit's some tenths of a second later."""
+START_SECONDS = 1.0
+"""A daemon runs 15 ms after its command (measured, R580), and a unit's daemon some tenths of a second later."""
 
 
-def done(node: Node, seen: ActionDone) -> Node:
-    """An action has ended; what it has helped is yet to be seen."""
-    watch = node.watches.get(seen.daemon)
+def record_result(node: Node, done: ActionDone) -> Node:
+    """Record the end of an action. Its effect is verified later."""
+    watch = node.watches.get(done.daemon)
     acting = None if watch is None else watch.acting
-    if watch is None or acting is None or (acting.kind, acting.reason) != (seen.kind, seen.reason):
+    if watch is None or acting is None or (acting.kind, acting.reason) != (done.kind, done.reason):
         return node
-    ended = replace(acting, done_at=seen.at, problem=seen.problem, evidence=seen.evidence)
-    return replace(node, watches={**node.watches, seen.daemon: replace(watch, acting=ended)})
+    ended = replace(acting, done_at=done.at, problem=done.problem, evidence=done.evidence)
+    return replace(node, watches={**node.watches, done.daemon: replace(watch, acting=ended)})
 
 
-def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
-    """An operator lets it be restarted again: all that kept it from being is forgotten."""
-    if seen.daemon not in node.daemons:
+def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
+    """Clear all that prevents a restart, because an operator has asked for it."""
+    name, at = resumed.daemon, resumed.at
+    if name not in node.daemons:
         return node, ()
-    before = node.watches.get(seen.daemon, WatchdogState())
-    watch, events = restart.closed(before, seen.daemon, seen.at, Reason(ReasonCode.OPERATOR_RESUMED))
+    before = node.watches.get(name, WatchdogState())
+    watch, events = restart.close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
     if before.quarantine is not None:
-        released = EventName.DAEMON_RELEASED
-        events += (Event(at=seen.at, event=released, daemon=seen.daemon, xid=before.quarantine.xid),)
+        events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
     watch = replace(
         watch,
-        resumed_at=seen.at,
+        resumed_at=at,
         quarantine=None,
         state_lost_at=None,
         restarts=(),
@@ -51,66 +51,61 @@ def resumed(node: Node, seen: Resumed) -> tuple[Node, tuple[Event, ...]]:
         last_action=None,
         problem=None,
     )
-    return replace(node, watches={**node.watches, seen.daemon: watch}), events
+    return replace(node, watches={**node.watches, name: watch}), events
 
 
-def interrupted(watch: WatchdogState, at: float) -> WatchdogState:
-    """What was under way when the exporter ended goes on no more: what it has done so far may do, or not."""
+def end_interrupted(watch: WatchdogState, at: float) -> WatchdogState:
+    """End the action that ran when the exporter ended. A restart may have helped all the same."""
     acting = watch.acting
     if acting is None or acting.done_at is not None:
         return watch
-    lost = None if acting.kind is ActionKind.RESTART else Reason(ReasonCode.EXPORTER_RESTARTED)
-    return replace(watch, acting=replace(acting, done_at=at, problem=lost))
+    problem = None if acting.kind is ActionKind.RESTART else Reason(ReasonCode.EXPORTER_RESTARTED)
+    return replace(watch, acting=replace(acting, done_at=at, problem=problem))
 
 
-def taken_up(node: Node, at: float) -> Node:
-    """A node whose watches another run of the exporter has left."""
-    return replace(node, watches={name: interrupted(watch, at) for name, watch in node.watches.items()})
+def end_all_interrupted(node: Node, at: float) -> Node:
+    """Return the stored node of an earlier run of the exporter, with its actions ended."""
+    return replace(node, watches={name: end_interrupted(watch, at) for name, watch in node.watches.items()})
 
 
-def settled(context: Context) -> Evaluated:
-    """The watch without its action, once it is known whether that helped."""
+def verify(context: Context) -> Evaluated:
+    """Return the state without its action, once its effect is known."""
     acting = context.watch.acting
     if acting is None:
         return context.watch, ()
     if acting.done_at is None:
-        unheard = context.at - acting.began_at > UNHEARD_SECONDS
-        return _ended(context, acting, Reason(ReasonCode.NO_RESULT)) if unheard else (context.watch, ())
+        overdue = context.at - acting.began_at > RESULT_SECONDS
+        return _ended(context, acting, Reason(ReasonCode.NO_RESULT)) if overdue else (context.watch, ())
     if acting.problem is not None or acting.kind is not ActionKind.RESTART:
         return _ended(context, acting, acting.problem)
-    if _died_again(context, acting, acting.done_at):
+    if context.condition is Condition.CRASHED and _crashed_again(context, acting, acting.done_at):
         return _ended(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
-    if _never_came(context, acting.done_at):
+    # No daemon was observed since an earlier run of the exporter began the restart.
+    missing = context.condition is Condition.CRASHED and not context.daemon.lifecycle.ever_ran
+    if missing and context.at - acting.done_at > START_SECONDS:
         return _ended(context, acting, Reason(ReasonCode.DAEMON_MISSING))
-    missing = _missing(context, acting)
-    if missing is not None and context.at - acting.done_at <= context.thresholds.verify:
+    problem = _restart_problem(context, acting)
+    if problem is not None and context.at - acting.done_at <= context.thresholds.verify:
         return context.watch, ()
-    return _ended(context, acting, missing)
+    return _ended(context, acting, problem)
 
 
-def _died_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
-    """Whether it has come, and crashed since: there is nothing to wait for then.
+def _crashed_again(context: Context, acting: OngoingAction, done_at: float) -> bool:
+    """Return whether the new daemon has crashed.
 
-    One that hung is seen to end too: that is the restart's own doing, unless it was done by then, or another was seen.
+    The restart itself ends a daemon that hung. The exit counts if it came after the restart, or of another process.
     """
-    found, loss_at = context.watch.diagnosis, context.daemon.lifecycle.last_loss_at
-    if found is None or found.condition is not Condition.CRASHED or loss_at is None or loss_at <= acting.began_at:
+    loss_at = context.daemon.lifecycle.last_loss_at
+    if loss_at is None or loss_at <= acting.began_at:
         return False
     another = identity_of(context.watch.process) != acting.before
     return acting.reason is ActionReason.CRASHED or loss_at > done_at or another
 
 
-def _never_came(context: Context, since: float) -> bool:
-    """Whether nothing is left of a restart that another run of the exporter had begun: no daemon takes so long."""
-    found = context.watch.diagnosis
-    crashed = found is not None and found.condition is Condition.CRASHED
-    return crashed and not context.daemon.lifecycle.ever_ran and context.at - since > COMES_SECONDS
-
-
-def _missing(context: Context, acting: OngoingAction) -> Reason | None:
-    """Return what is missing of a restarted daemon; None if it answers and its process is another than before."""
+def _restart_problem(context: Context, acting: OngoingAction) -> Reason | None:
+    """Return None if the daemon answers and its process is another one than before."""
     daemon = context.daemon
-    if not context.lives or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
+    if not context.works or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
         return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=context.thresholds.verify)
     now = identity_of(daemon.runtime.process)
     if acting.before is not None and now is None:
@@ -123,7 +118,7 @@ def _missing(context: Context, acting: OngoingAction) -> Reason | None:
 def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> Evaluated:
     watch, name, at = context.watch, context.daemon.name, context.at
     result = ActionResult.SUCCEEDED if problem is None else ActionResult.FAILED
-    watch = replace(with_count(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
+    watch = replace(count_action(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
     if acting.kind in AGAINST_FAULTS and watch.escalation is not None:
         watch = replace(watch, escalation=replace(watch.escalation, at=acting.done_at or at))
     event = Event(
@@ -139,8 +134,8 @@ def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> E
     if problem is None or acting.kind is not ActionKind.RESTART:
         return watch, (event,)
     watch = replace(watch, failures=watch.failures + 1)
-    if watch.failures < restart.FAILED_IN_A_ROW:
+    if watch.failures < restart.FAILURES_IN_A_ROW:
         return watch, (event,)
     failed = Reason(ReasonCode.RESTARTS_FAILED, count=watch.failures)
-    watch, opened = restart.opened(watch, name, at, failed)
+    watch, opened = restart.open_circuit(watch, name, at, failed)
     return watch, (event, *opened)

@@ -50,8 +50,8 @@ def test_the_first_comes_at_once_and_each_further_one_twice_as_late(times: int, 
     [((), 0, 5), ((0.0,), 1, 4), ((0.0,), 900, 5), ((0.0, 100.0), 950, 4), ((1.0,) * 7, 2, 0)],
 )
 def test_what_is_left(restarts: tuple[float, ...], at: float, left: int) -> None:
-    assert restart.left(WatchdogState(restarts=restarts), Thresholds(), at) == left
-    assert restart.left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
+    assert restart.restarts_left(WatchdogState(restarts=restarts), Thresholds(), at) == left
+    assert restart.restarts_left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
 
 
 def test_a_daemon_that_does_not_last_is_brought_back_ever_later_and_then_no_more() -> None:
@@ -85,7 +85,7 @@ def test_resume_closes_it_and_gives_back_the_budget() -> None:
     post.resume()
     assert post.told(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.OPERATOR_RESUMED))
     assert len(post.actions) == 6
-    assert restart.left(post.watch, Thresholds(), post.at) == 4
+    assert restart.restarts_left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_it_closes_by_itself_when_somebody_has_mended_it() -> None:

@@ -9,7 +9,7 @@ from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import WatchdogState
-from exporter.watchdog.limits import AGAIN_SECONDS, MANY, MOST_COMMANDS, SELDOM_SECONDS
+from exporter.watchdog.limits import MAX_COMMANDS, MAX_TRIES, RETRY_SECONDS, SLOW_RETRY_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -323,7 +323,7 @@ class TestFrugality:
 
     def test_it_is_given_three_times_and_then_once_a_minute(self) -> None:
         """From the first, at 0."""
-        again, seldom = int(AGAIN_SECONDS), int(SELDOM_SECONDS)
+        again, seldom = int(RETRY_SECONDS), int(SLOW_RETRY_SECONDS)
         assert (
             self.times(self.unhelped(), 200)
             == [
@@ -340,7 +340,7 @@ class TestFrugality:
         enforced = self.unhelped()
         self.times(enforced, 200)
         (_, ineffective) = enforced.of(EventName.LIMITS_DRIFTED)
-        assert ineffective.at == AT + MANY * AGAIN_SECONDS
+        assert ineffective.at == AT + MAX_TRIES * RETRY_SECONDS
         assert ineffective.problem == Reason(
             ReasonCode.LIMIT_COMMAND_INEFFECTIVE, seconds=60.0, count=3, command=SET_MEMORY
         )
@@ -362,7 +362,7 @@ class TestFrugality:
         enforced = Enforced(many)
         asked = [reply(f"get_default_device_pinned_mem_limit {device}") for device in range(64)]
         commands = enforced.see(*up(SERVER), *asked, *server_log(*start_block(memory=None)))
-        assert len(commands) == MOST_COMMANDS
+        assert len(commands) == MAX_COMMANDS
         assert len(enforced.judge(AT + 0.5)) == 64
 
 

@@ -147,7 +147,7 @@ def test_what_systemd_did_is_counted_and_said_once(mode: Mode) -> None:
     assert post.told(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "by_systemd")]
     assert post.action_counts == {("restart", "crashed", "by_systemd"): 1}
     assert (post.actions, post.watch.phase) == ([], WatchdogPhase.IDLE)
-    assert watchdog_restart.left(post.watch, Thresholds(), post.at) == 4
+    assert watchdog_restart.restarts_left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_also_what_it_did_before_anybody_saw_the_death() -> None:

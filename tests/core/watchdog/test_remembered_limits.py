@@ -9,7 +9,7 @@ from exporter.model.event import EventName
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import LimitEnforcement, WatchdogState
 from exporter.serialization import build, plain
-from exporter.watchdog.limits import to_hold, wanted
+from exporter.watchdog.limits import limits_to_enforce, limits_to_restore
 from tests.builders import AT, CONTROL, SERVER, exited, reply
 from tests.core.watchdog.enforced import ALL, GIB, SET_MEMORY, Enforced, defaults, server, start_block, up
 
@@ -121,9 +121,9 @@ class TestConfigured:
     def test_over_what_held_before(self, configured: Limits, expected: Limits) -> None:
         """For the next daemon; on the one that is there it alone is to hold."""
         there = WatchdogState(limits=ALL)
-        assert wanted(configured, there) == expected
-        assert to_hold(configured, there) == configured
-        assert to_hold(configured, replace(there, enforcement=LimitEnforcement(restoring=True))) == expected
+        assert limits_to_restore(configured, there) == expected
+        assert limits_to_enforce(configured, there) == configured
+        assert limits_to_enforce(configured, replace(there, enforcement=LimitEnforcement(restoring=True))) == expected
 
     def test_what_an_operator_sets_against_it_is_set_back(self) -> None:
         """And is not remembered in its place."""

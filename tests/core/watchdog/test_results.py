@@ -113,10 +113,10 @@ def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
 def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_seen() -> None:
     post = acting()
     post.restarted()
-    watch = verification.interrupted(post.watch, DEATH + 5)
+    watch = verification.end_interrupted(post.watch, DEATH + 5)
     assert watch.acting is not None
     assert watch.acting.done_at == DEATH + 5
-    assert verification.interrupted(watch, DEATH + 9) == watch
+    assert verification.end_interrupted(watch, DEATH + 9) == watch
     post.node = replace(post.node, watches={DAEMON: watch})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
     post.until(DEATH + 7.5)
@@ -128,7 +128,7 @@ def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_see
 def test_if_nothing_comes_of_it_it_is_done_again() -> None:
     post = acting()
     post.restarted()
-    post.node = replace(post.node, watches={DAEMON: verification.interrupted(post.watch, DEATH + 5)})
+    post.node = replace(post.node, watches={DAEMON: verification.end_interrupted(post.watch, DEATH + 5)})
     post.see(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
     post.until(DEATH + 13)
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_MISSING))]
@@ -139,14 +139,14 @@ def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
     post = Post(allow=HUNG)
     post.see(suspended(SERVER))
     post.until(DEATH + 91)
-    watch = verification.interrupted(post.watch, post.at)
+    watch = verification.end_interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
     post.judge(post.at + 1)
     assert outcome(post) == [("failed", Reason(ReasonCode.EXPORTER_RESTARTED))]
 
 
 def test_what_is_not_under_way_is_not_interrupted() -> None:
-    assert verification.interrupted(WatchdogState(), AT) == WatchdogState()
+    assert verification.end_interrupted(WatchdogState(), AT) == WatchdogState()
 
 
 def test_who_hung_has_gone_and_another_one_answers() -> None:

@@ -78,14 +78,14 @@ def test_a_first_start_with_an_empty_state_directory_acts() -> None:
 
 
 def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
-    present = evaluation.lost(replace(node(), watches={DAEMON: WatchdogState(restarts=(AT,))}), AT)
+    present = evaluation.mark_state_lost(replace(node(), watches={DAEMON: WatchdogState(restarts=(AT,))}), AT)
 
     assert present.watches == {DAEMON: WatchdogState(restarts=(AT,), state_lost_at=AT)}
 
 
 def regained(post: Post, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
     """Let the state be read now."""
-    post.node = evaluation.regained(post.node, watches, post.at, whole=whole)
+    post.node = evaluation.restore_state(post.node, watches, post.at, whole=whole)
     post.policy = replace(post.policy, state_lost=not whole)
     post.judge(post.at)
 
@@ -131,7 +131,7 @@ def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     post.see(*dies())
     post.did()
     post.see(*returns(DEATH + 2))
-    post.node = evaluation.lost(post.node, post.at)
+    post.node = evaluation.mark_state_lost(post.node, post.at)
     before = post.action_counts
     assert before
 
@@ -170,4 +170,4 @@ def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> Non
 
 
 def test_a_node_without_watches_stays_as_it_is() -> None:
-    assert evaluation.regained(Node(), {}, AT, whole=True) == Node()
+    assert evaluation.restore_state(Node(), {}, AT, whole=True) == Node()
