@@ -107,16 +107,15 @@ class QuietNode:
         return ImmediateCollector(name, collect, period=None, deadline=60.0, inbox=inbox, clock=self.clock)
 
     def _cycle(self, follower: CollectorThread, inbox: Inbox) -> Loop:
+        location = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         control = ControlClient(
-            self._name,
-            self.standin.pipe_directory,
+            location,
             executable="nvidia-cuda-mps-control",
             deadline=60.0,
             clock=self.clock,
             path=self.standin.environment()["PATH"],
         )
         asking, nvml = self._thread("control", control.collect, inbox), self._thread("nvml", self._read_gpus, inbox)
-        location = on_host(self._name, self.standin.pipe_directory, self.standin.log_directory)
         daemon = Daemon(name=self._name, pipe_directory=self._name, log_directory=str(self.standin.log_directory))
         return Loop(
             Node(daemons={self._name: daemon}),

@@ -12,7 +12,7 @@ import structlog
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, boot_ns
-from exporter.collectors.child import OURSELVES, User
+from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control import ControlClient, SessionLock
 from exporter.collectors.discovery import Discovery
@@ -27,7 +27,7 @@ from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Pods, Processes, affordable_pidfds
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.collectors.units import Units, UnitStates
+from exporter.collectors.units import Systemctl, Units, UnitStates
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
@@ -95,9 +95,10 @@ class Assembly:
         held = affordable_pidfds()
         self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
-        self.units = Units(clock, path=self._path)
+        systemctl = Systemctl(clock, path=self._path)
+        self.units = Units(systemctl, clock)
         self._kernel_log = KernelLog(constants.kmsg, clock)
-        self._unit_states = UnitStates(clock, path=self._path)
+        self._unit_states = UnitStates(systemctl, clock)
         self._unit_states_thread = self._thread(
             UNIT_STATES, self._unit_states.collect, period=UNIT_STATES_PERIOD, deadline=UNITS_DEADLINE, quiet=True
         )
@@ -108,7 +109,7 @@ class Assembly:
             self._journal_thread = self._thread(JOURNAL, collect, period=JOURNAL_PERIOD, quiet=True)
         self.discovery = None
         if constants.discovery:
-            self.discovery = Discovery(patterns=PIPE_DIRECTORIES, anywhere=True, proc=constants.procfs, clock=clock)
+            self.discovery = Discovery(patterns=PIPE_DIRECTORIES, proc=constants.procfs, clock=clock)
         self.locations = LocationRegistry(discovery=self.discovery, processes=self.processes, journal=self._journal)
 
     def pool(self) -> CollectorPool:
@@ -163,24 +164,20 @@ class Assembly:
         return ActionRunner(tools, inbox=self._inbox, location=_location)
 
     def control_client(
-        self, location: DaemonLocation, deadline: float | None = None, user: User = OURSELVES
+        self, location: DaemonLocation, deadline: float | None = None, user: User = OWN_USER
     ) -> ControlClient:
         """Return a client that queries the daemon there as `user`, with a deadline in seconds for each reply."""
-        runtime_directory, constants = self._config.runtime_directory, self._config.constants
-        client = ControlClient(
-            location.name,
-            location.pipe.path,
+        constants = self._config.constants
+        return ControlClient(
+            location,
             executable=constants.control_executable,
             deadline=constants.control_deadline if deadline is None else deadline,
             clock=self._clock,
             path=self._path,
-            lock=SessionLock(runtime_directory, self._clock),
-            runtime_directory=runtime_directory,
+            lock=SessionLock(self._config.runtime_directory, self._clock),
             user=user,
             proc=self._proc,
         )
-        client.set_location(location)
-        return client
 
     @property
     def control_deadline(self) -> float:

@@ -17,6 +17,7 @@ from exporter import log
 from exporter.accept_failures import AcceptFailures
 from exporter.actions.locks import ActLocks
 from exporter.clock import Clock
+from exporter.collectors.child import keep_capabilities_from_children
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
@@ -32,7 +33,6 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, Resumed
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
-from exporter.privilege import keep_capabilities_from_children
 from exporter.report import objects, remedy, status_text
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.remedy import Address, address_of

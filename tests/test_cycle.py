@@ -299,15 +299,15 @@ def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
 @pytest.fixture
 def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
     """A cycle that asks the stand-in's daemon."""
+    location = on_host(NAME, mps.pipe_directory, mps.log_directory)
     client = ControlClient(
-        NAME,
-        mps.pipe_directory,
+        location,
         executable="nvidia-cuda-mps-control",
         deadline=PATIENCE_SECONDS,
         clock=turning.clock,
         path=mps.environment()["PATH"],
     )
-    turning.locations[NAME] = on_host(NAME, mps.pipe_directory, mps.log_directory)
+    turning.locations[NAME] = location
     turning.pollers[NAME] = ControlPoller(client, turning.thread("control", client.collect))
     return turning.cycle
 

@@ -25,7 +25,7 @@ from . import program
 from .builders import UNIT
 from .conftest import Starter
 from .eventually import PATIENCE_SECONDS, eventually
-from .sources.test_units import Systemctl
+from .sources.test_units import FakeSystemctl
 from .standin.mps import MpsStandIn, is_alive
 from .standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
 from .tools import needed
@@ -346,7 +346,7 @@ def test_a_daemon_ends_as_its_unit_says(
     file = tmp_path / "exporter.toml"
     keys = {"pipe_directory": mps.pipe_directory, "log_directory": mps.log_directory, "unit": UNIT}
     file.write_text("[[daemons]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
-    systemctl = Systemctl(tmp_path)
+    systemctl = FakeSystemctl(tmp_path)
     systemctl.says(f"{known}ActiveState=active\nResult=success\n")
     mps.start()
     path = f"{systemctl.path.parent}:{environment['PATH']}"

@@ -17,7 +17,7 @@ from exporter.actions.steps import (
     run_command,
 )
 from exporter.clock import Clock
-from exporter.collectors.child import OURSELVES, User, user
+from exporter.collectors.child import OWN_USER, User, keep_capabilities_from_children, user
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pid_files import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
@@ -27,7 +27,6 @@ from exporter.model.action import Action, ActionStep, EndProcess, GiveCommand, R
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.privilege import keep_capabilities_from_children
 
 MakeClient = Callable[[DaemonLocation, float, User], ControlClient]
 """Makes what gives a command to the daemon in a place, with this deadline in seconds, as this user."""
@@ -127,7 +126,7 @@ class StepRunner:
         try:
             return user(self._action.uid)
         except PermissionError:
-            return OURSELVES
+            return OWN_USER
 
 
 CLOSE_SECONDS = 1.5

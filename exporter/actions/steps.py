@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.child import OURSELVES, User, user
+from exporter.collectors.child import OWN_USER, User, user
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
 from exporter.collectors.proc import Proc
@@ -121,7 +121,7 @@ def run_program(
     environment: Mapping[str, str],
     seconds: float,
     patience: Deadline,
-    user: User = OURSELVES,
+    user: User = OWN_USER,
     grace: float = 0.0,
 ) -> ProgramResult:
     """Run it, for so long at most, then end it with all of its session that is left; `grace` is as in `until_end`.
@@ -197,7 +197,7 @@ def give_command(
     """Give a command, again while a daemon that is `appearing` is not there yet; the last reply."""
     ends = clock.monotonic() + APPEARS_SECONDS
     while True:
-        reply = client.ask(command)
+        reply = client.send(command)
         absent = query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
         if not (appearing and absent) or patience.over or clock.monotonic() >= ends:
             return reply

@@ -3,22 +3,19 @@
 import contextlib
 import fcntl
 import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
 
 from exporter.clock import Clock
-from exporter.collectors.child import OURSELVES, User, communicate, disarming
+from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
 from exporter.collectors.daemon_health import probe, wait_channel
-from exporter.collectors.location_registry import Approach, Way
 from exporter.collectors.pid_files import foreign_listener
-from exporter.collectors.pid_namespace import PidNamespace
-from exporter.collectors.pipe_dir import DaemonLocation, Identity, on_host
+from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Reading
 from exporter.model.identity import ProcessIdentity, identity_of
@@ -37,24 +34,24 @@ from exporter.parse.control_reply import (
 RETRY_SECONDS = 0.02
 LOCKS = 64
 """How many lock files there can be, however many pipe directories come and go. Two that share one wait for each other,
-as for anybody else."""
+as for another program."""
 
 
 class SessionLock:
-    """The right to ask a daemon, which is known by the identity of its pipe directory."""
+    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters share it."""
 
     def __init__(
         self, directory: Path, clock: Clock, *, deadline: float = 1.0, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """`deadline` is how long to wait for others, in seconds."""
-        self._directory = directory
+        """`deadline` is how long to wait for other holders, in seconds."""
+        self.directory = directory
         self._clock = clock
         self._deadline = deadline
         self._sleep = sleep
 
     @contextlib.contextmanager
     def held(self, identity: Identity | None) -> Iterator[bool]:
-        """Hold the lock, if it can be had in time; says whether."""
+        """Hold the lock if possible. Yield whether it is held."""
         descriptor = None if identity is None else self._open(identity)
         try:
             yield descriptor is not None and self._acquire(descriptor)
@@ -63,8 +60,7 @@ class SessionLock:
                 os.close(descriptor)
 
     def _open(self, identity: Identity) -> int | None:
-        device, inode = identity
-        file = self._directory / f"session-{(device + inode) % LOCKS}.lock"
+        file = self.directory / f"session-{sum(identity) % LOCKS}.lock"
         with contextlib.suppress(OSError):
             return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         return None
@@ -84,15 +80,15 @@ ATTEMPTS = 4
 
 PROBES_AT_ONCE = 2
 LATER_PROBE_SECONDS = 60.0
-"""After so many connections in a row without an answer, the next one follows this much later: each that a daemon does
-not accept takes one of 128 places in its queue (measured, R580)."""
+"""After so many connections in a row without an answer, the next one follows this much later. Each one that a daemon
+does not accept takes one of 128 places in its queue (measured, R580)."""
 
 _STOPPED = "Tt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Commands to give, and the processes that they concern: the daemon's own and its servers."""
+    """Commands to send, and the processes that must answer them: the daemon's own and its servers."""
 
     commands: tuple[str, ...] = ()
     process: ProcessIdentity | None = None
@@ -100,12 +96,11 @@ class Request:
 
 
 class ControlClient:
-    """Gives commands to one daemon, one at a time."""
+    """Sends commands to one daemon, one at a time."""
 
     def __init__(
         self,
-        daemon: str,
-        pipe_directory: Path,
+        location: DaemonLocation,
         *,
         executable: str,
         deadline: float,
@@ -113,80 +108,85 @@ class ControlClient:
         path: str = os.defpath,
         sleep: Callable[[float], None] = time.sleep,
         lock: SessionLock | None = None,
-        runtime_directory: Path | None = None,
-        user: User = OURSELVES,
+        user: User = OWN_USER,
         proc: Proc | None = None,
     ) -> None:
-        """`user` is who asks: what changes anything is granted to the daemon's own user and to root alone (R580).
+        """`user` runs the program: only root and the daemon's own user may change anything (R580).
 
-        `proc` shows whether a process is stopped; without it, every process is taken to run.
+        `proc` shows whether a process is stopped. Without it, every process counts as running.
         """
-        self.daemon = daemon
+        self.daemon = location.name
+        self._location = location
         self._executable = executable
         self._deadline = deadline
         self._clock = clock
-        self._environment: Mapping[str, str] = {"PATH": path, "LC_ALL": "C"}
-        self._sleep = sleep
+        self._environment = {"PATH": path, "LC_ALL": "C"}
         self._lock = lock
-        self._runtime_directory = runtime_directory
         self._user = user
-        self._location = on_host(daemon, pipe_directory, pipe_directory)
         self._proc = proc
         self._request = Request()
         self._probes_unanswered = 0
         self._next_probe = float("-inf")
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
+        self._retrying = Retrying(
+            retry=retry_if_result(lambda reply: query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.REFUSED),
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential_jitter(multiplier=0.05, max=0.5, jitter=0.05),
+            retry_error_callback=_last_result,
+            sleep=sleep,
+        )
 
     def set_location(self, location: DaemonLocation) -> None:
-        """The daemon's place is now this, from the next command on."""
+        """Set where the daemon is, from the next command on."""
         self._location = location
 
     def request(
         self, commands: tuple[str, ...], *, process: ProcessIdentity | None = None, servers: Iterable[int] = ()
     ) -> None:
-        """Say what to ask at the next look; `process` and `servers` are the daemon's, as far as they are known."""
+        """Set the commands of the next collection, and the daemon's `process` and `servers` as far as known."""
         self._request = Request(commands=commands, process=process, servers=frozenset(servers))
 
     def collect(self) -> Reading:
-        """Ask what is wanted; after a command that got no answer, nothing more.
+        """Send the requested commands, until one gets no answer.
 
-        A question is not asked if it would make the daemon wait for a server that is stopped: the daemon would hang for
-        every other process too (measured, R580). The core knows states of half a second ago; this is the last look.
+        A query that a stopped server must answer is not sent: the daemon would hang for every other program too
+        (measured, R580). The reducer's states are up to half a second old, so they are read again here.
         """
         request, self._request = self._request, Request()
-        if foreign_listener(self._location) is not None:
+        if self._closed or foreign_listener(self._location) is not None:
             return Reading()
         seen: list[Observation] = []
         problem: Problem | None = None
-        for command in () if self._closed else request.commands:
+        for command in request.commands:
             stopped = self._stopped_server(command, request.servers)
             if stopped is not None:
                 seen.append(stopped)
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
-            reply = self.ask(command)
+            reply = self.send(command)
             seen.append(reply)
-            problem = self._problem(reply) or problem
-            found = query_outcome(reply.exit_code, reply.stderr)
-            if found is QueryOutcome.TIMED_OUT:
-                seen.extend(self._probed(request.process))
-            else:
-                self._probes_unanswered = 0
-            if found is not QueryOutcome.ANSWERED:
+            outcome = query_outcome(reply.exit_code, reply.stderr)
+            if outcome is QueryOutcome.TIMED_OUT:
+                problem = timed_out(command, self._deadline)
+                seen.extend(self._probe(request.process))
+                break
+            self._probes_unanswered = 0
+            if outcome is QueryOutcome.UNUSABLE:
+                output = (reply.stderr.strip() or reply.stdout.strip())[:200]
+                problem = command_failed(self._executable, reply.exit_code, output)
+            if outcome is not QueryOutcome.ANSWERED:
+                # That no daemon runs, or that it refuses, is a reply and not a problem of this collector.
                 break
         return Reading(tuple(seen), problem)
 
     def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
-        """Return the first server that this command asks and that is stopped."""
-        for pid in sorted(servers_queried(command, servers)):
-            state = self._state(pid)
-            if state is not None and state.state in _STOPPED:
-                return state
-        return None
+        """Return a stopped server that would have to answer this command."""
+        states = map(self._state, sorted(servers_queried(command, servers)))
+        return next((each for each in states if each is not None and each.state in _STOPPED), None)
 
-    def _probed(self, process: ProcessIdentity | None) -> Iterable[ControlSocket]:
-        """Connect to the daemon without the program, unless it is known to be stopped or was just tried in vain."""
+    def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
+        """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
         stopped = state is not None and identity_of(state) == process and state.state in _STOPPED
         now = self._clock.monotonic()
@@ -208,119 +208,68 @@ class ControlClient:
             return None
         return ProcessState(at=self._clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
 
-    def ask(self, command: str) -> ControlReply:
-        """Give one command, again where it collides with another's; the answer of the last attempt.
+    def send(self, command: str) -> ControlReply:
+        """Send one command, and again if it collides with that of another program. Return the last reply.
 
-        A daemon of a user who may not run the expected one is told nothing.
+        Nothing is sent to a daemon of a user who may not run the expected one.
         """
         foreign = foreign_listener(self._location)
         if foreign is not None:
-            return self._unasked(command, f"the control socket belongs to UID {foreign}, who must not run this daemon")
-        retrying = Retrying(
-            retry=retry_if_result(_refused),
-            stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.05, max=0.5, jitter=0.05),
-            retry_error_callback=_last_result,
-            sleep=self._sleep,
-        )
-        reply: ControlReply = retrying(self._ask_once, command)
+            text = f"the control socket belongs to UID {foreign}, who must not run this daemon"
+            return ControlReply(at=self._clock.now(), daemon=self.daemon, command=command, exit_code=127, stderr=text)
+        reply: ControlReply = self._retrying(self._send_once, command)
         return reply
 
-    def _unasked(self, command: str, why: str) -> ControlReply:
-        return ControlReply(at=self._clock.now(), daemon=self.daemon, command=command, exit_code=127, stderr=why)
-
-    def _ask_once(self, command: str) -> ControlReply:
-        location = self._location
-        with Approach(location, self._runtime_directory).opened() as way, self._alone(way):
+    def _send_once(self, command: str) -> ControlReply:
+        location, lock = self._location, self._lock
+        namespace = location.namespace
+        text = command if namespace is None else translate_command(command, namespace.inner)
+        with contextlib.ExitStack() as stack:
+            access = stack.enter_context(pipe_access(location, None if lock is None else lock.directory))
+            if lock is not None:
+                stack.enter_context(lock.held(access.identity))
             began = self._clock.monotonic()
-            exit_code, stdout, stderr = self._run(_spoken(command, location.namespace), way)
+            try:
+                output = run(
+                    [self._executable, text] if text == VERSION_FLAG else [self._executable],
+                    text=f"{text}\n",
+                    environment={**self._environment, PIPE_DIRECTORY: access.pipe_directory},
+                    deadline=self._deadline,
+                    clock=self._clock,
+                    user=self._user,
+                    descriptors=access.descriptors,
+                    on_start=self._on_start,
+                )
+            except OSError as error:
+                output = Output(127, stderr=f"{self._executable}: {error.strerror or error}")
+        pids = None
+        if namespace is not None:
+            numbers = numbers_in_text(output.stdout)
+            namespace.update(numbers)
+            pids = namespace.outer(numbers)
         return ControlReply(
             at=self._clock.now(),
             daemon=self.daemon,
             command=command,
-            exit_code=exit_code,
-            stdout=stdout,
-            stderr=stderr,
+            exit_code=output.exit_code,
+            stdout=output.stdout,
+            stderr=output.stderr,
             seconds=round(self._clock.monotonic() - began, 6),
-            pids=_pids(stdout, location.namespace),
+            pids=pids,
         )
 
-    def _alone(self, way: Way) -> contextlib.AbstractContextManager[bool]:
-        return contextlib.nullcontext(False) if self._lock is None else self._lock.held(way.identity)
+    def _on_start(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        if self._closed:
+            kill_session(child)
 
     def close(self) -> None:
-        """Ask no more; a question that is under way is broken off, so that its child does not outlive the exporter."""
+        """Send nothing more, and kill a child that runs, so that it does not outlive the exporter."""
         self._closed = True
         child = self._child
         if child is not None and child.poll() is None:
-            _end(child)
-
-    def _run(self, command: str, way: Way) -> tuple[int | None, str, str]:
-        arguments = [self._executable, command] if command == VERSION_FLAG else [self._executable]
-        try:
-            child = subprocess.Popen(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._environment, PIPE_DIRECTORY: way.pipe_directory},
-                pass_fds=way.descriptors,
-                start_new_session=True,
-                user=self._user.uid,
-                group=self._user.gid,
-                extra_groups=self._user.groups,
-                preexec_fn=None if self._user is OURSELVES else disarming(),
-            )
-        except OSError as error:
-            return 127, "", f"{self._executable}: {error.strerror or error}"
-        self._child = child
-        with child:
-            if self._closed:
-                _end(child)
-            output = communicate(child, f"{command}\n".encode(), self._deadline, self._clock)
-            if output is None:
-                _end(child)
-                return None, "", ""
-        return child.returncode, _text(output[0]), _text(output[1])
-
-    def _problem(self, reply: ControlReply) -> Problem | None:
-        """Return why there is no reply of the daemon. That no daemon runs, or that it refuses, is a reply."""
-        match query_outcome(reply.exit_code, reply.stderr):
-            case QueryOutcome.TIMED_OUT:
-                return timed_out(reply.command, self._deadline)
-            case QueryOutcome.UNUSABLE:
-                output = (reply.stderr.strip() or reply.stdout.strip())[:200]
-                return command_failed(self._executable, reply.exit_code, output)
-            case _:
-                return None
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    """With all that it started. To end another user's takes CAP_KILL."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-def _spoken(command: str, namespace: PidNamespace | None) -> str:
-    return command if namespace is None else translate_command(command, namespace.inner)
-
-
-def _pids(stdout: str, namespace: PidNamespace | None) -> Mapping[int, int] | None:
-    """Whom an answer speaks of, in this namespace's PIDs, where its daemon's are others."""
-    if namespace is None:
-        return None
-    spoken = numbers_in_text(stdout)
-    namespace.meet(spoken)
-    return namespace.outer(spoken)
-
-
-def _refused(reply: ControlReply) -> bool:
-    return query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.REFUSED
+            kill_session(child)
 
 
 def _last_result(state: RetryCallState) -> object:
     return None if state.outcome is None else state.outcome.result()
-
-
-def _text(output: bytes) -> str:
-    return output.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Discovery of control daemons: running processes, units, known directories."""
+"""Discovery of control daemons: running processes, known directories, and those that the device plugin declares."""
 
 import itertools
 import os
@@ -11,9 +11,17 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
-from exporter.collectors.pid_files import owned, pid_in
+from exporter.collectors.pid_files import read_pid, socket_owner
 from exporter.collectors.pid_namespace import PidNamespace
-from exporter.collectors.pipe_dir import DaemonLocation, Directory, Identity, Root, on_host, others_can_be_reached
+from exporter.collectors.pipe_dir import (
+    CONTROL_SOCKET,
+    DaemonLocation,
+    Directory,
+    Identity,
+    Root,
+    can_open_below_roots,
+    on_host,
+)
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
@@ -26,85 +34,71 @@ MOST_OF_ONE_PATTERN = 256
 MOST_DECLARED = 64
 STARTED = ".started"
 LONGEST_NAME = 110
-"""With the `@` and the container after it, a name is no longer than a label is shown (128).
+"""With `@` and a container after it, a name is at most as long as a label may be (128).
 
-No daemon's socket has a path of more than 107 bytes (unix(7))."""
+The path of a daemon's socket has at most 107 bytes (unix(7))."""
 
 LONGEST_PATH = 256
 
 
-def named_by(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
-    """The directories with a control socket that these absolute globs name. /tmp is everybody's: links are not."""
-    return (_location(path) for path in _matches(patterns) if _is_pipe_directory(path))
-
-
-def declared_by_device_plugin(patterns: Sequence[str]) -> Sequence[DaemonLocation]:
-    """Return the places in which NVIDIA's device plugin for Kubernetes has started a daemon and has not stopped it.
-
-    The plugin makes the file `.started` beside the pipe directory of a resource after it started the daemon, and
-    removes it after it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later). Only root
-    and the exporter's own user can declare a daemon so.
-    """
-    declared = (_location(path) for path in _matches(patterns) if path.name == "pipe" and _is_started(path.parent))
-    return tuple(itertools.islice(declared, MOST_DECLARED))
-
-
-def _matches(patterns: Sequence[str]) -> Iterator[Path]:
-    for pattern in patterns:
-        paths = Path("/").glob(pattern.lstrip("/"))
-        for path in sorted(itertools.islice(paths, MOST_OF_ONE_PATTERN)):
-            if is_nameable(str(path)):
-                yield path
-
-
-def _location(path: Path) -> DaemonLocation:
-    return on_host(str(path), path, _log_directory_beside(path))
-
-
 def is_nameable(path: str) -> bool:
-    """Whether a path can be a daemon's name."""
+    """Return whether a path can be a daemon's name."""
     return len(path) <= LONGEST_NAME and is_path(path)
 
 
 def is_path(path: str) -> bool:
-    """Whether a path can be opened and shown."""
+    """Return whether a path can be opened and shown."""
     return path.startswith("/") and len(path) <= LONGEST_PATH and path.isprintable()
 
 
-def _is_pipe_directory(path: Path) -> bool:
+def _matches(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
+    for pattern in patterns:
+        paths = Path("/").glob(pattern.lstrip("/"))
+        for path in sorted(itertools.islice(paths, MOST_OF_ONE_PATTERN)):
+            if is_nameable(str(path)):
+                # The likely log directory until the daemon's environment is read (as in the Kubernetes device plugin).
+                logs = path.with_name("log") if path.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
+                yield on_host(str(path), path, logs)
+
+
+def _has_socket(path: Path) -> bool:
+    """Return whether this is a directory with a control socket. Any user can create links in /tmp."""
     try:
-        return not path.is_symlink() and (path / "control").is_socket()
+        return not path.is_symlink() and (path / CONTROL_SOCKET).is_socket()
     except OSError:
         return False
 
 
-def _is_started(resource: Path) -> bool:
+def _is_declared(path: Path) -> bool:
+    """Return whether NVIDIA's device plugin for Kubernetes has started a daemon here and has not stopped it.
+
+    The plugin creates the file `.started` beside the pipe directory after it started the daemon, and removes it after
+    it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later). A file of another user
+    than root and the exporter's declares nothing.
+    """
+    if path.name != "pipe":
+        return False
     try:
-        found = (resource / STARTED).lstat()
+        found = path.with_name(STARTED).lstat()
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
 
 
-def _log_directory_beside(pipe: Path) -> Path:
-    """Where the logs are likely to be, until a daemon's own word is known (as in the Kubernetes device plugin)."""
-    return pipe.with_name("log") if pipe.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
-
-
 MOST_DAEMONS = 64
-"""How many daemons of ordinary users and of containers are found in all."""
+"""How many daemons of ordinary users and of containers are followed."""
 
 MOST_OF_A_USER = 16
-"""How many of them are found for one user, or for one container or pod in which they run as root."""
+"""How many of these are followed for one user, or for one container or pod in which they run as root."""
 
 MOST_OF_THE_HOST = 64
-"""How many more, where root started them on the host; anybody may be root in a container."""
+"""How many more are followed if root started them on the host. Any user can be root in a container."""
 
 MOST_NAMED = 3
 """How many owners a report names."""
 
-MOST_LOOKED_AT = 256
-"""Of how many daemons of one user or container the directory is looked at."""
+MOST_EXAMINED = 256
+"""How many daemons of one owner have their directory examined."""
 
 INIT_PID = 1
 
@@ -113,186 +107,163 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A daemon that is found, and is followed if there is room.
+    """A location with a daemon that is followed if there is room.
 
-    `owner` is who started it. `since` is when it was first found, on the monotonic clock. An `expected` daemon always
-    gets room. Daemons of `host` are those that root started outside of containers.
+    `owner` is who started it. Times are on the monotonic clock. An `expected` daemon always has room. Daemons of the
+    `host` are those that root started outside of containers.
     """
 
-    name: str
+    location: DaemonLocation
     owner: str
-    since: float
+    found_at: float
+    seen_at: float
     expected: bool = False
     host: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """How many daemons get room: of one owner, of all owners together, and of the host's root beside these."""
+def admit(candidates: Iterable[Candidate]) -> frozenset[str]:
+    """Return the names of the daemons that have room.
 
-    of_one: int
-    of_all: int
-    of_host: int
-
-    def admitted(self, candidates: Iterable[Candidate]) -> frozenset[str]:
-        """Return the names of the daemons that get room.
-
-        The first daemon of each owner comes before the second one of any, and so on. Of one owner, the daemon that was
-        found first comes first. So whoever starts more daemons displaces only daemons of their own.
-        """
-        candidates = sorted(candidates, key=lambda each: each.since)
-        host = [each.name for each in candidates if each.host and not each.expected]
-        ranked = sorted(_ranked(candidates), key=lambda each: each[0])
-        shared = [name for rank, name in ranked if rank < self.of_one]
-        expected = (each.name for each in candidates if each.expected)
-        return frozenset((*expected, *host[: self.of_host], *shared[: self.of_all]))
-
-    def problem(self, refused: Iterable[Candidate]) -> Problem | None:
-        """Return who started too many daemons. It changes with the owners, not with each daemon."""
-        owners = sorted({each.owner for each in refused})
-        if not owners:
-            return None
-        named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
-        return Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail=named, limits=(self.of_one, self.of_all))
-
-
-def _ranked(candidates: Iterable[Candidate]) -> Iterator[tuple[int, str]]:
-    before: Counter[str] = Counter()
+    The first daemon of each owner comes before the second one of any, and so on. The daemons of one owner are in the
+    order in which they were found. So a user who starts more daemons displaces only daemons of the same user.
+    """
+    candidates = sorted(candidates, key=lambda each: each.found_at)
+    expected = [each.location.name for each in candidates if each.expected]
+    host = [each.location.name for each in candidates if each.host and not each.expected]
+    counts: Counter[str] = Counter()
+    ranked: list[tuple[int, str]] = []
     for each in candidates:
         if not each.expected and not each.host:
-            yield before[each.owner], each.name
-            before[each.owner] += 1
+            ranked.append((counts[each.owner], each.location.name))
+            counts[each.owner] += 1
+    shared = [name for rank, name in sorted(ranked, key=lambda each: each[0]) if rank < MOST_OF_A_USER]
+    return frozenset((*expected, *host[:MOST_OF_THE_HOST], *shared[:MOST_DAEMONS]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """A place where a daemon was last seen to run at `at`, on the monotonic clock."""
-
-    location: DaemonLocation
-    at: float
-    candidate: Candidate
+def too_many(refused: Iterable[Candidate]) -> Problem | None:
+    """Return who started too many daemons. The text changes with the owners, not with each daemon."""
+    owners = sorted({each.owner for each in refused})
+    if not owners:
+        return None
+    named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
+    return Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail=named, limits=(MOST_OF_A_USER, MOST_DAEMONS))
 
 
 class Discovery:
-    """Keeps the places of all daemons: those that were given, and those found."""
+    """Finds the locations of daemons, and follows those of named ones."""
 
-    def __init__(
-        self,
-        given: Sequence[DaemonLocation] = (),
-        *,
-        patterns: Sequence[str],
-        anywhere: bool = True,
-        proc: Path,
-        clock: Clock,
-    ) -> None:
-        """`patterns` are absolute globs of pipe directories; unless `anywhere`, daemons are found in these alone."""
-        self._given = {location.name: location for location in given}
+    def __init__(self, *, patterns: Sequence[str], proc: Path, clock: Clock) -> None:
+        """`patterns` are absolute globs of pipe directories."""
         self._patterns = patterns
-        self._anywhere = anywhere
         self._proc = Proc(proc, clock)
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
-        self._found: dict[str, _Finding] = {}
-        self._met: set[tuple[int, int]] = set()
-        self._told: Mapping[str, DaemonLocation] = {}
-        self._declared: Mapping[str, DaemonFound] = {}
-        self.locations: Mapping[str, DaemonLocation] = dict(self._given)
-        """Where each daemon is, by its name: replaced as a whole, so that any thread may take it."""
+        self._named: Mapping[str, DaemonLocation] = {}
+        self._found: dict[str, Candidate] = {}
+        self._examined: set[tuple[int, int]] = set()
+        self._reported: Mapping[str, DaemonLocation] = {}
+        self._declared: Mapping[str, DaemonLocation] = {}
+        self.locations: Mapping[str, DaemonLocation] = {}
+        """By daemon name. It is replaced as a whole, so any thread may read it."""
 
     def set_named(self, locations: Sequence[DaemonLocation]) -> None:
-        """Say which places have names already, from the next look on."""
-        self._given = {location.name: location for location in locations}
+        """Set the locations that have names already, from the next collection on."""
+        self._named = {location.name: location for location in locations}
 
     def collect(self) -> Reading:
-        """The places that are new, or others than they were."""
-        problems: list[Problem | None] = []
+        """Return the locations that are new or changed, and those that the device plugin declares."""
         now = self._clock.monotonic()
-        self._found = {name: each for name, each in self._found.items() if self._still_stands(each, now)}
-        known = self._known_directories()
+        self._found = {name: each for name, each in self._found.items() if self._is_current(each, now)}
         daemons = self._daemons.all()
-        running: dict[str, tuple[DaemonLocation, ControlDaemon, Candidate]] = {}
-        looked_at: Counter[str] = Counter()
+        running, problems = self._running(daemons, now)
+        candidates = self._found | {name: candidate for name, (candidate, _) in running.items()}
+        admitted = admit(candidates.values())
+        self._found = {name: each for name, each in candidates.items() if name in admitted}
+        for name, (candidate, daemon) in running.items():
+            if name in admitted:
+                location = self._with_process(candidate.location, daemon)
+                self._found[name] = replace(candidate, location=location)
+        problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
+        self._examined = {daemon.identity for daemon in daemons}
+        self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
+        return Reading((*self._changed(), *self._declarations()), joined(problems))
+
+    def _is_current(self, found: Candidate, now: float) -> bool:
+        """Return whether a daemon ran there recently, and its name is not that of another directory since."""
+        named = self._named.get(found.location.name, found.location)
+        return now - found.seen_at <= FORGOTTEN_SECONDS and named.pipe.path == found.location.pipe.path
+
+    def _running(
+        self, daemons: Sequence[ControlDaemon], now: float
+    ) -> tuple[dict[str, tuple[Candidate, ControlDaemon]], list[Problem | None]]:
+        """Return the daemons with a known location, root's first, and why others have none."""
+        known = self._known_directories()
+        problems: list[Problem | None] = []
+        running: dict[str, tuple[Candidate, ControlDaemon]] = {}
+        counts: Counter[str] = Counter()
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
             owner = _owner(daemon)
-            looked_at[owner] += 1
-            if looked_at[owner] > MOST_LOOKED_AT:
+            counts[owner] += 1
+            if counts[owner] > MOST_EXAMINED:
                 continue
-            location = self._place_of(daemon, known, daemons)
+            location = self._location_of(daemon, known, daemons)
             if location is not None:
-                running.setdefault(
-                    location.name, (location, daemon, self._candidate(location.name, owner, daemon, now))
+                before = self._found.get(location.name)
+                candidate = Candidate(
+                    location=location,
+                    owner=owner,
+                    found_at=now if before is None else before.found_at,
+                    seen_at=now,
+                    expected=location.name in self._named,
+                    host=self._is_on_host(daemon),
                 )
+                running.setdefault(location.name, (candidate, daemon))
             elif daemon.environment is None:
                 problems.append(Problem(code=ProblemCode.PROCESS_NOT_READABLE, pid=daemon.pid))
-            elif not others_can_be_reached():
+            elif not can_open_below_roots():
                 problems.append(Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
-        shares = Shares(of_one=MOST_OF_A_USER, of_all=MOST_DAEMONS, of_host=MOST_OF_THE_HOST)
-        gone = (each.candidate for name, each in self._found.items() if name not in running)
-        admitted = shares.admitted((*gone, *(candidate for _, _, candidate in running.values())))
-        self._found = {name: each for name, each in self._found.items() if name in admitted}
-        for name, (location, daemon, candidate) in running.items():
-            if name in admitted:
-                self._found[name] = _Finding(self._settled(location, daemon), now, candidate)
-        problems.append(
-            shares.problem(candidate for name, (_, _, candidate) in running.items() if name not in admitted)
-        )
-        self._met = {daemon.identity for daemon in daemons}
-        self.locations = {**self._given, **{name: each.location for name, each in self._found.items()}}
-        return Reading((*self._news(), *self._declarations()), joined(problems))
+        return running, problems
 
-    def _still_stands(self, finding: _Finding, now: float) -> bool:
-        """Whether it is not too long ago, and the name not given to another directory since."""
-        given = self._given.get(finding.location.name, finding.location)
-        return now - finding.at <= FORGOTTEN_SECONDS and given.pipe.path == finding.location.pipe.path
-
-    def _candidate(self, name: str, owner: str, daemon: ControlDaemon, now: float) -> Candidate:
-        before = self._found.get(name)
-        return Candidate(
-            name=name,
-            owner=owner,
-            since=now if before is None else before.candidate.since,
-            expected=name in self._given,
-            host=self._is_the_hosts(daemon),
-        )
-
-    def _is_the_hosts(self, daemon: ControlDaemon) -> bool:
-        """Whether root started it, and in no container."""
+    def _is_on_host(self, daemon: ControlDaemon) -> bool:
+        """Return whether root started it outside of containers."""
         if daemon.facts.uid != 0 or daemon.depth != 1:
             return False
         mounts = self._proc.namespace(daemon.pid, "mnt")
         host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
         return mounts is not None and mounts == host
 
-    def _news(self) -> Iterator[DaemonFound]:
-        """Places that are new, or others; and a place's new daemon: the old one may be forgotten by now."""
-        before, self._told = self._told, self.locations
+    def _changed(self) -> Iterator[DaemonFound]:
+        """Yield new and changed locations, and those with a new daemon: the reducer may have forgotten the old one."""
+        before, self._reported = self._reported, self.locations
         for name, location in self.locations.items():
-            known = before.get(name)
-            if known is None or known.process != location.process or _told(known) != _told(location):
-                yield replace(_told(location), at=self._clock.now())
+            if name not in before or _key(before[name]) != _key(location):
+                yield _observation(location, self._clock.now())
 
     def _declarations(self) -> Iterator[DaemonFound]:
         """Yield the daemons that the node's device plugin no longer declares, then all that it declares."""
-        declared = {location.name: _told(location) for location in declared_by_device_plugin(self._patterns)}
-        withdrawn = {name: found for name, found in self._declared.items() if name not in declared}
-        self._declared, now = declared, self._clock.now()
-        for expected, found in ((False, withdrawn), (True, declared)):
-            yield from (replace(each, at=now, expected=expected, by=NamedBy.DEVICE_PLUGIN) for each in found.values())
+        matches = (each for each in _matches(self._patterns) if _is_declared(each.pipe.path))
+        declared = {each.name: each for each in itertools.islice(matches, MOST_DECLARED)}
+        withdrawn = [each for name, each in self._declared.items() if name not in declared]
+        self._declared, at = declared, self._clock.now()
+        for expected, locations in ((False, withdrawn), (True, declared.values())):
+            for each in locations:
+                yield replace(_observation(each, at), expected=expected, by=NamedBy.DEVICE_PLUGIN)
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
-        """Those that were given, that were found on this host before, and that a pattern names, in this order."""
+        """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""
         before = (each.location for each in self._found.values() if each.location.pipe.root is None)
+        matches = (each for each in _matches(self._patterns) if _has_socket(each.pipe.path))
         known: dict[Identity, DaemonLocation] = {}
-        for location in (*self._given.values(), *before, *named_by(self._patterns)):
+        for location in (*self._named.values(), *before, *matches):
             identity = location.pipe.identity()
             if identity is not None:
                 known.setdefault(identity, location)
         return known
 
-    def _place_of(
+    def _location_of(
         self, daemon: ControlDaemon, known: Mapping[Identity, DaemonLocation], daemons: Sequence[ControlDaemon]
     ) -> DaemonLocation | None:
-        """Where a daemon is; None where that cannot be seen, or is not its own."""
+        """Return where a daemon is; None if that cannot be read, or is the directory of another daemon."""
         if daemon.environment is None:
             return _by_pid_file(daemon, known.values(), daemons)
         path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
@@ -304,54 +275,36 @@ class Discovery:
         identity = pipe.identity()
         if identity is None:
             return _by_pid_file(daemon, known.values(), daemons)
-        if not self._is_of(daemon, pipe):
+        # For a moment, the process that starts a daemon in the background (`-d`) looks like the daemon.
+        confirmed = daemon.identity in self._examined or read_pid(pipe) == daemon.own_pid
+        if not confirmed or socket_owner(pipe, [daemon]) is None:
             return None
-        # Without a look at the directory: it may hang, and the finder looks for the daemons of everybody.
-        log = Directory(Path(logs), None if self._is_ours(root) else root)
+        # The log directory is not opened here: it may hang, and this thread finds the daemons of all users.
+        log = Directory(Path(logs), None if self._is_own(root) else root)
         if identity in known:
             location = known[identity]
-            return location if location.name in self._given else replace(location, log=log)
-        if not self._anywhere:
-            return None
-        pipe = self._nearest(pipe)
-        name = path if pipe.root is None else f"{path}@{self._where(daemon)}"
-        return DaemonLocation(name=name, pipe=pipe, log=log)
+            return location if location.name in self._named else replace(location, log=log)
+        if Directory(pipe.path).identity() == identity:
+            return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
+        return DaemonLocation(name=f"{path}@{self._container(daemon)}", pipe=pipe, log=log)
 
-    def _is_of(self, daemon: ControlDaemon, pipe: Directory) -> bool:
-        """Whether it is the daemon of this directory: as its pid file says, or it still is there at the next look.
-
-        Who starts a daemon in the background (`-d`) looks like it, for a moment.
-        """
-        met = daemon.identity in self._met or pid_in(pipe) == daemon.own_pid
-        return met and owned(pipe, [daemon]) is not None
-
-    def _nearest(self, directory: Directory) -> Directory:
-        """The same directory by the same path on the host, where that is so."""
-        here = Directory(directory.path)
-        identity = directory.identity()
-        if identity is None:
-            return here if directory.root is not None and self._is_ours(directory.root) else directory
-        return here if here.identity() == identity else directory
-
-    def _is_ours(self, root: Root) -> bool:
-        """Whether every path means the same to that process."""
+    def _is_own(self, root: Root) -> bool:
+        """Return whether all paths are the same for that process and this one."""
         mounts = self._proc.namespace(root.pid, "mnt")
         same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
         return same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
 
-    def _where(self, daemon: ControlDaemon) -> str:
-        """What tells a place from the same path elsewhere, and outlives the daemon: its container, else namespace."""
+    def _container(self, daemon: ControlDaemon) -> str:
+        """Return what distinguishes equal paths and outlives the daemon: its container, or its mount namespace."""
         container = _CONTAINER.search(daemon.facts.cgroup or "")
         return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
 
-    def _settled(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
-        """The place with its daemon; whose namespace is kept while it is the same, with all that it remembers."""
-        before = self.locations.get(location.name, location).namespace
+    def _with_process(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
+        """Return the location with its daemon. A PID namespace that it had before keeps what it remembers."""
+        namespace = self.locations.get(location.name, location).namespace
         if daemon.depth < 2:
             namespace = None
-        elif before is not None and before.is_of(daemon.pid):
-            namespace = before
-        else:
+        elif namespace is None or not namespace.contains(daemon.pid):
             namespace = PidNamespace(self._proc, daemon.pid, self._clock)
         return replace(location, process=daemon.identity, namespace=namespace)
 
@@ -359,27 +312,28 @@ class Discovery:
 def _by_pid_file(
     daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
 ) -> DaemonLocation | None:
-    """The one directory whose pid file names a daemon that cannot be looked into, and no other daemon."""
-    named = [location for location in locations if pid_in(location.pipe) == daemon.own_pid]
-    alike = [each for each in daemons if each.own_pid == daemon.own_pid]
-    mine = [location for location in named if owned(location.pipe, alike) == daemon]
-    return mine[0] if len(mine) == 1 else None
+    """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
+    named = [location for location in locations if read_pid(location.pipe) == daemon.own_pid]
+    same_pid = [each for each in daemons if each.own_pid == daemon.own_pid]
+    found = [location for location in named if socket_owner(location.pipe, same_pid) == daemon]
+    return found[0] if len(found) == 1 else None
 
 
 def _owner(daemon: ControlDaemon) -> str:
-    """Whose share a daemon takes. Root in a container is whoever started the container."""
+    """Return whose share a daemon uses. Root in a container is the user who started the container."""
     uid = daemon.facts.uid
-    whose = parse_cgroup(daemon.facts.cgroup or "")
-    if uid == 0 and (whose.pod_uid or whose.container):
-        return f"pod {whose.pod_uid}" if whose.pod_uid else f"container {whose.container}"
+    cgroup = parse_cgroup(daemon.facts.cgroup or "")
+    if uid == 0 and (cgroup.pod_uid or cgroup.container):
+        return f"pod {cgroup.pod_uid}" if cgroup.pod_uid else f"container {cgroup.container}"
     return f"UID {uid}"
 
 
-def _told(location: DaemonLocation) -> DaemonFound:
+def _key(location: DaemonLocation) -> tuple[tuple[int, int] | None, Path, Path]:
+    return location.process, location.pipe.path, location.log.path
+
+
+def _observation(location: DaemonLocation, at: float) -> DaemonFound:
+    pipe_directory, log_directory = str(location.pipe.path), str(location.log.path)
     return DaemonFound(
-        at=0.0,
-        daemon=location.name,
-        pipe_directory=str(location.pipe.path),
-        log_directory=str(location.log.path),
-        by=NamedBy.DISCOVERED,
+        at=at, daemon=location.name, pipe_directory=pipe_directory, log_directory=log_directory, by=NamedBy.DISCOVERED
     )

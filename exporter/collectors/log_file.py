@@ -254,7 +254,7 @@ class LogFollower:
         namespace = self.location.namespace
         if namespace is None or not lines:
             return [None] * len(lines)
-        namespace.meet({number for line in lines for number in pids_in_line(line)})
+        namespace.update({number for line in lines for number in pids_in_line(line)})
         return [namespace.outer(numbers_in_line(line)) for line in lines]
 
     def _check_path(self) -> Problem | None:

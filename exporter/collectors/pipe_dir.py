@@ -1,8 +1,9 @@
-"""Access to a pipe directory, across mount and PID namespaces."""
+"""Access to pipe directories, across mount and PID namespaces."""
 
 import contextlib
 import ctypes
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from exporter.collectors.pid_namespace import PidNamespace
 from exporter.collectors.proc import Proc
 
 OPENAT2 = 437
-"""The system call's number, the same on every machine that CUDA runs on."""
+"""The number of the system call on all machines that CUDA supports."""
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
@@ -19,10 +20,10 @@ RESOLVE_IN_ROOT = 0x10
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 Identity = tuple[int, int]
-"""Device and inode: one directory, however it is reached."""
+"""Device and inode: one directory, by whatever path it is reached."""
 
 
-class _How(ctypes.Structure):
+class _OpenHow(ctypes.Structure):
     """`struct open_how` (openat2(2))."""
 
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
@@ -30,7 +31,7 @@ class _How(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The root directory of a process, which may be another than ours."""
+    """The root directory of a process, in which paths can differ from those of this process."""
 
     proc: Proc
     pid: int
@@ -39,7 +40,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory by its path; `root` is given where that path means something to another process alone."""
+    """A directory by its path, below a `root` if only that process has this path."""
 
     path: Path
     root: Root | None = None
@@ -49,7 +50,7 @@ class Directory:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """A descriptor of it (O_PATH). Raises OSError."""
+        """Yield a descriptor of it (O_PATH). Raises OSError."""
         descriptor = self._open()
         try:
             yield descriptor
@@ -57,7 +58,7 @@ class Directory:
             os.close(descriptor)
 
     def identity(self) -> Identity | None:
-        """Which directory it is; None where it is not there, or cannot be reached."""
+        """Return its device and inode; None if it does not exist or cannot be reached."""
         try:
             with self.opened() as descriptor:
                 found = os.fstat(descriptor)
@@ -66,7 +67,7 @@ class Directory:
             return None
 
     def owner(self, name: str) -> int | None:
-        """The UID of the owner of what has this name in it, and is no link; None where there is nothing."""
+        """Return the UID of the owner of a file in it; None if there is none. A link is not followed."""
         try:
             with self.opened() as descriptor:
                 return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
@@ -84,15 +85,15 @@ class Directory:
 
 
 def open_file(directory: int, name: str) -> int:
-    """A descriptor of what has this name in a directory, for reading. Raises OSError.
+    """Return a descriptor to read a file of a directory. Raises OSError.
 
-    No link is followed that somebody may have put in its place, and nobody is waited for.
+    It follows no link that another user may have put there, and a FIFO does not block it.
     """
     return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
 
 
-def others_can_be_reached() -> bool:
-    """Whether there is a way below another process's root: Linux has one from 5.6 on, where no filter takes it away."""
+def can_open_below_roots() -> bool:
+    """Return whether the kernel has openat2 (Linux 5.6), and no filter prevents it."""
     try:
         root = os.open("/", _FLAGS)
         try:
@@ -105,7 +106,7 @@ def others_can_be_reached() -> bool:
 
 
 def _open_below(root: int, path: Path) -> int:
-    how = _How(flags=_FLAGS, mode=0, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    how = _OpenHow(flags=_FLAGS, mode=0, resolve=RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     descriptor: int = libc.syscall(
@@ -120,19 +121,25 @@ def _open_below(root: int, path: Path) -> int:
     return descriptor
 
 
+PID_FILE = "nvidia-cuda-mps-control.pid"
+CONTROL_SOCKET = "control"
+PRIVILEGED_SOCKET = "control_privileged"
+FIFO = "log"
+_LINKED = (CONTROL_SOCKET, PRIVILEGED_SOCKET, "control_lock", FIFO)
+
 FILES = ("server.log", "control.log")
-"""In the order in which they are read: what a server had to say comes before the daemon's word that it has exited."""
+"""The log files in the order in which they are read: a server's last lines before the daemon's line that it exited."""
 STDOUT = "stdout.log"
-"""The one log of a daemon in the foreground whose stdout is a file of its log directory."""
+"""The only log of a foreground daemon that writes its stdout to a file of its log directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonLocation:
-    """A daemon's place.
+    """Where a daemon is.
 
-    `process` is the PID and start time of the daemon that was last found there; `namespace` is given where it lives in
-    another PID namespace. `logs` are its log files, in the order in which they are read. A daemon that is `expected`
-    may be run by certain users alone (`owners.py`), of whom `owner` is the one that is named.
+    `process` is the PID and start time of the daemon that was last found there. `namespace` is set if it is in another
+    PID namespace. `logs` are its log files in reading order. If it is `expected`, only root, the exporter's user, the
+    configured `owner` (a UID) and the user to whom root gave the directory may run it (`pid_files.py`).
     """
 
     name: str
@@ -146,5 +153,50 @@ class DaemonLocation:
 
 
 def on_host(name: str, pipe_directory: Path, log_directory: Path) -> DaemonLocation:
-    """A place whose paths mean the same to the daemon and to this process."""
+    """Return a location with paths that are the same for the daemon and this process."""
     return DaemonLocation(name=name, pipe=Directory(pipe_directory), log=Directory(log_directory))
+
+
+@dataclass(frozen=True, slots=True)
+class PipeAccess:
+    """How a child process reaches a pipe directory. `identity` is None if it does not exist.
+
+    The child gets the path `pipe_directory` and inherits the `descriptors`.
+    """
+
+    pipe_directory: str
+    descriptors: tuple[int, ...] = ()
+    identity: Identity | None = None
+
+
+@contextlib.contextmanager
+def pipe_access(location: DaemonLocation, runtime_directory: Path | None = None) -> Iterator[PipeAccess]:
+    """Give a child process access to a pipe directory until it has ended. Raises nothing: the child reports problems.
+
+    The control program reads the daemon's PID in its own PID namespace. If that is not the daemon's, the child gets a
+    directory with links and a pid file of this namespace, in `runtime_directory` or among the temporary files.
+    """
+    with contextlib.ExitStack() as stack:
+        yield _access(location, runtime_directory, stack)
+
+
+def _access(location: DaemonLocation, runtime_directory: Path | None, stack: contextlib.ExitStack) -> PipeAccess:
+    pipe = location.pipe
+    try:
+        descriptor = stack.enter_context(pipe.opened())
+        found = os.fstat(descriptor)
+    except OSError:
+        return PipeAccess(str(pipe))
+    path, identity = f"/proc/self/fd/{descriptor}", (found.st_dev, found.st_ino)
+    if location.namespace is not None and location.process is not None:
+        with contextlib.suppress(OSError):
+            made = tempfile.TemporaryDirectory(prefix="pipe-", dir=runtime_directory, ignore_cleanup_errors=True)
+            links = Path(stack.enter_context(made))
+            links.chmod(0o711)
+            for name in _LINKED:
+                (links / name).symlink_to(f"{path}/{name}")
+            (links / PID_FILE).write_text(f"{location.process[0]}\n")
+            return PipeAccess(str(links), (descriptor,), identity)
+    if pipe.root is None:
+        return PipeAccess(str(pipe), (), identity)
+    return PipeAccess(path, (descriptor,), identity)

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from exporter.clock import Clock
-from exporter.collectors.child import Systemctl, uid_of
+from exporter.collectors.child import run, uid_of
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, UnitState
+from exporter.model.problem import Problem, command_failed, not_started, timed_out
 from exporter.model.settings import (
     DEFAULT_LOG_DIRECTORY,
     DEFAULT_PIPE_DIRECTORY,
@@ -26,39 +27,81 @@ from exporter.parse.systemd import (
 )
 from exporter.parse.unit_name import is_service_name
 
-SOON_SECONDS = 0.3
-"""systemd notices a death a moment after the kernel tells of it, and then takes its steps one by one."""
-LOOK_SECONDS = 2.0
-WITHOUT_SYSTEMD_SECONDS = 60.0
+_SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
+"""Without --all, it omits units that do not run and empty values."""
+
+_NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
 
 
-class UnitStates:
-    """How each unit is that is wanted. Each look is told: how old it is matters, also where nothing has changed."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The output of `systemctl show`, or the problem that prevented it; neither if systemd does not run."""
+
+    text: str | None = None
+    problem: Problem | None = None
+
+
+class Systemctl:
+    """`systemctl show`, which any user may run."""
 
     def __init__(
         self, clock: Clock, *, executable: str = "systemctl", path: str = os.defpath, deadline: float = 5.0
     ) -> None:
-        """`path` is where `executable` is looked for; `deadline` is how long it may take to answer, in seconds."""
+        """`path` is the PATH to find `executable`, which must end within `deadline` seconds."""
         self._clock = clock
-        self._systemctl = Systemctl(clock, executable=executable, path=path, deadline=deadline)
-        self._wanted: frozenset[str] = frozenset()
-        self._pressing: frozenset[str] = frozenset()
+        self._executable = executable
+        self._environment = {"PATH": path, "LC_ALL": "C"}
+        self._deadline = deadline
+
+    def show(self, properties: tuple[str, ...], *units: str) -> Shown:
+        """Return these properties of these units, which may be patterns."""
+        command = (self._executable, *_SHOW, f"--property={','.join(properties)}", "--", *units)
+        try:
+            output = run(command, environment=self._environment, deadline=self._deadline, clock=self._clock)
+        except FileNotFoundError:
+            return Shown()
+        except OSError as error:
+            return Shown(problem=not_started(self._executable, error))
+        if output.exit_code is None:
+            return Shown(problem=timed_out(self._executable, self._deadline))
+        if output.exit_code == 0:
+            return Shown(output.stdout)
+        if any(each in output.stderr for each in _NO_SYSTEMD):
+            return Shown()
+        last_line = (output.stderr.strip().splitlines() or [""])[-1][:200]
+        return Shown(problem=command_failed(self._executable, output.exit_code, last_line))
+
+
+URGENT_SECONDS = 0.3
+"""systemd detects a death a moment after the kernel reports it, and then takes its steps one by one."""
+POLL_SECONDS = 2.0
+WITHOUT_SYSTEMD_SECONDS = 60.0
+
+
+class UnitStates:
+    """The states of the watched units. Each collection is reported: the age of a state matters, even if unchanged."""
+
+    def __init__(self, systemctl: Systemctl, clock: Clock) -> None:
+        self._systemctl = systemctl
+        self._clock = clock
+        self._watched: frozenset[str] = frozenset()
+        self._urgent: frozenset[str] = frozenset()
         self._due = float("-inf")
 
-    def watch(self, units: frozenset[str], pressing: frozenset[str] = frozenset()) -> bool:
-        """Say which are wanted, and for which of them somebody waits; whether the next look should be now."""
-        at_once = not units <= self._wanted or not pressing <= self._pressing
-        self._wanted, self._pressing = units, pressing
-        if at_once:
+    def watch(self, units: frozenset[str], urgent: frozenset[str] = frozenset()) -> bool:
+        """Set the units to read, and those to read often. Return whether the next collection should be now."""
+        now = not units <= self._watched or not urgent <= self._urgent
+        self._watched, self._urgent = units, urgent
+        if now:
             self._due = float("-inf")
-        return at_once
+        return now
 
     def collect(self) -> Reading:
-        """Look, if it is time. Where systemd does not run, nothing is seen; that is no failure."""
-        now, units = self._clock.monotonic(), sorted(filter(is_service_name, self._wanted))
+        """Read the states if it is time. If systemd does not run, there are none, which is not a failure."""
+        now, units = self._clock.monotonic(), sorted(filter(is_service_name, self._watched))
         if not units or now < self._due:
             return Reading(idle=not units)
-        self._due = now + (SOON_SECONDS if self._pressing else LOOK_SECONDS)
+        self._due = now + (URGENT_SECONDS if self._urgent else POLL_SECONDS)
         at = self._clock.now()
         shown = self._systemctl.show(UNIT_STATE_PROPERTIES, *units)
         if shown.text is not None:
@@ -75,67 +118,56 @@ _MOST_BYTES = 1 << 16
 class Units:
     """The enabled units that start a control daemon."""
 
-    def __init__(
-        self, clock: Clock, *, executable: str = "systemctl", path: str = os.defpath, deadline: float = 5.0
-    ) -> None:
-        """`path` is where `executable` is looked for; `deadline` is how long it may take to answer, in seconds."""
+    def __init__(self, systemctl: Systemctl, clock: Clock) -> None:
+        self._systemctl = systemctl
         self._clock = clock
-        self._systemctl = Systemctl(clock, executable=executable, path=path, deadline=deadline)
-        self._told: Mapping[str, DaemonFound] = {}
+        self._reported: Mapping[str, DaemonFound] = {}
 
     def collect(self) -> Reading:
-        """The daemons to expect, and those to expect no more. Where systemd does not run, none; that is no failure."""
+        """Return the expected daemons, and before them those that are no longer expected."""
         shown = self._systemctl.show(UNIT_PROPERTIES, "*.service")
         if shown.text is None:
             return Reading(problem=shown.problem)
-        return Reading(self._news({found.daemon: found for found in self._expected(shown.text)}))
-
-    def _news(self, expected: Mapping[str, DaemonFound]) -> tuple[DaemonFound, ...]:
-        """Those that are enabled, after those that were and are no more."""
-        dropped = [found for name, found in self._told.items() if name not in expected]
-        self._told = expected
         now = self._clock.now()
-        return (*(replace(found, at=now, expected=False) for found in dropped), *expected.values())
-
-    def _expected(self, shown: str) -> Iterator[DaemonFound]:
-        for unit in parse_unit_properties(shown):
-            if not unit.enabled or unit.daemon_command is None:
-                continue
-            environment = _environment(unit)
-            pipe_directory = _directory(unit, environment, PIPE_DIRECTORY, DEFAULT_PIPE_DIRECTORY)
-            log_directory = _directory(unit, environment, LOG_DIRECTORY, DEFAULT_LOG_DIRECTORY)
-            if pipe_directory is not None:
-                yield DaemonFound(
-                    at=self._clock.now(),
-                    daemon=pipe_directory,
-                    pipe_directory=pipe_directory,
-                    log_directory=log_directory or DEFAULT_LOG_DIRECTORY,
-                    expected=True,
-                    unit=unit.name,
-                    foreground=unit.daemon_in_foreground,
-                    stdout_in_file=unit.daemon_stdout_in_file,
-                    visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
-                    by=NamedBy.UNIT,
-                    owner=uid_of(unit.user or "0"),
-                )
+        expected = {each.daemon: each for unit in parse_unit_properties(shown.text) for each in _daemons(unit, now)}
+        missing = (each for name, each in self._reported.items() if name not in expected)
+        withdrawn = [replace(each, at=now, expected=False) for each in missing]
+        self._reported = expected
+        return Reading((*withdrawn, *expected.values()))
 
 
-def _environment(unit: UnitProperties) -> Mapping[str, str]:
-    """What the unit's files say outweighs what it says itself, the last file the most (systemd.exec(5))."""
+def _daemons(unit: UnitProperties, at: float) -> Iterator[DaemonFound]:
+    """Yield the daemon that a unit starts, unless only a shell could evaluate its pipe directory."""
+    if not unit.enabled or unit.daemon_command is None:
+        return
     environment = dict(unit.environment)
+    # A file overrides the unit, and a later file an earlier one (systemd.exec(5)).
     for path in unit.environment_files:
         environment.update(parse_environment_file(_text(path)))
-    return environment
 
+    def directory(variable: str, default: str) -> str | None:
+        value = unit.assigned(variable) or environment.get(variable) or default
+        return os.path.normpath(value) if value.startswith("/") and not {"$", "`", "\0"} & set(value) else None
 
-def _directory(unit: UnitProperties, environment: Mapping[str, str], variable: str, default: str) -> str | None:
-    """Where the daemon will be; None where only a shell could tell."""
-    value = unit.assigned(variable) or environment.get(variable) or default
-    return os.path.normpath(value) if value.startswith("/") and not {"$", "`", "\0"} & set(value) else None
+    pipe_directory = directory(PIPE_DIRECTORY, DEFAULT_PIPE_DIRECTORY)
+    if pipe_directory is not None:
+        yield DaemonFound(
+            at=at,
+            daemon=pipe_directory,
+            pipe_directory=pipe_directory,
+            log_directory=directory(LOG_DIRECTORY, DEFAULT_LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY,
+            expected=True,
+            unit=unit.name,
+            foreground=unit.daemon_in_foreground,
+            stdout_in_file=unit.daemon_stdout_in_file,
+            visible_devices=unit.assigned(VISIBLE_DEVICES) or environment.get(VISIBLE_DEVICES),
+            by=NamedBy.UNIT,
+            owner=uid_of(unit.user or "0"),
+        )
 
 
 def _text(path: str) -> str:
-    """A file's text; nothing where it is not there or not to be read, as the unit itself may have it."""
+    """Return a file's text, or nothing if it cannot be read, as systemd permits it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from exporter.collectors.pid_files import FIFO, PID_FILE, pid_in
-from exporter.collectors.pipe_dir import FILES, STDOUT, Directory, Root, open_file
+from exporter.collectors.pid_files import read_pid
+from exporter.collectors.pipe_dir import FIFO, FILES, PID_FILE, STDOUT, Directory, Root, open_file
 from exporter.collectors.proc import Proc
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, LogFacts, Rotation
 from exporter.model.daemon import Daemon
@@ -52,7 +52,7 @@ def _directory_facts(directory: Directory) -> DirectoryFacts:
         path=path_here(directory),
         closed=_closed(directory, mode),
         writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
-        pid=pid_in(directory),
+        pid=read_pid(directory),
         pid_file_mode=None if pid_file is None else stat.S_IMODE(pid_file),
         log_fifo_mode=stat.S_IMODE(fifo) if fifo is not None and stat.S_ISFIFO(fifo) else None,
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.collectors.child import Systemctl
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
+from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.directory_readers import read_directory, read_logs, read_queue, read_rotations

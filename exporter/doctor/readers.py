@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.collectors.child import Systemctl
 from exporter.collectors.control import ControlClient
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
-from exporter.collectors.pipe_dir import Directory, Root
+from exporter.collectors.pipe_dir import Directory, Root, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.facts import (
     Area,
@@ -248,10 +248,11 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     if control is None:
         return Programs()
     server = shutil.which(_SERVER, path=os.pathsep.join((str(Path(control).parent), path)))
+    nowhere = on_host("", Path("/"), Path("/"))
     client = ControlClient(
-        "", Path("/"), executable=control, deadline=config.constants.control_deadline, clock=clock, path=path
+        nowhere, executable=control, deadline=config.constants.control_deadline, clock=clock, path=path
     )
-    reply = client.ask(VERSION_FLAG)
+    reply = client.send(VERSION_FLAG)
     if reply.exit_code == 0:
         found = _VERSION.search(reply.stdout)
         return Programs(control=control, server=server, version=None if found is None else found[1])

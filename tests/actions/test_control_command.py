@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.steps import Deadline, command_deadline, command_problem, give_command
-from exporter.collectors.child import OURSELVES, User, user
+from exporter.collectors.child import OWN_USER, User, user
 from exporter.collectors.control import ControlClient
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import NAME, REAL
+from tests.actions.places import REAL, location_of
 from tests.actions.scripts import Script
 from tests.builders import refusal, reply, silence
 from tests.standin.mps import BIN, MpsStandIn
@@ -28,14 +28,12 @@ ANYBODYS_PATH = f"{BIN}:{os.defpath}"
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
-def client_of(mps: MpsStandIn, who: User = OURSELVES, *, executable: str = "nvidia-cuda-mps-control") -> ControlClient:
-    path = mps.environment()["PATH"] if who is OURSELVES else ANYBODYS_PATH
-    return ControlClient(
-        NAME, mps.pipe_directory, executable=executable, deadline=20.0, clock=REAL, path=path, user=who
-    )
+def client_of(mps: MpsStandIn, who: User = OWN_USER, *, executable: str = "nvidia-cuda-mps-control") -> ControlClient:
+    path = mps.environment()["PATH"] if who is OWN_USER else ANYBODYS_PATH
+    return ControlClient(location_of(mps), executable=executable, deadline=20.0, clock=REAL, path=path, user=who)
 
 
-def told(mps: MpsStandIn, command: str, who: User = OURSELVES, *, appearing: bool = False) -> str | None:
+def told(mps: MpsStandIn, command: str, who: User = OWN_USER, *, appearing: bool = False) -> str | None:
     """The problem of a command."""
     client = client_of(mps, who)
     return command_problem(give_command(client, command, clock=REAL, patience=Deadline(REAL), appearing=appearing))
@@ -79,7 +77,7 @@ def test_the_program_runs_as_the_user_who_asks(everybodys: Path) -> None:
     script = Script(everybodys / "control")
     client = client_of(MpsStandIn(everybodys), user(NOBODY), executable=str(script.path))
 
-    assert client.ask("get_server_list").exit_code == 0
+    assert client.send("get_server_list").exit_code == 0
     assert script.told[3:5] == [str(NOBODY)] * 2
 
 
@@ -108,7 +106,7 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
     threading.Timer(0.2, patience.end).start()
 
     with patience.ended_by(client.close):
-        reply = client.ask("get_server_list")
+        reply = client.send("get_server_list")
 
     assert reply.exit_code == -signal.SIGKILL
 

@@ -78,8 +78,7 @@ def client_of(mps: MpsStandIn) -> Callable[[DaemonLocation, float, User], Contro
 
     def make(location: DaemonLocation, deadline: float, user: User) -> ControlClient:
         return ControlClient(
-            location.name,
-            location.pipe.path,
+            location,
             executable="nvidia-cuda-mps-control",
             deadline=deadline,
             clock=REAL,

@@ -153,7 +153,7 @@ def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path
 def test_who_may_not_start_it_as_its_user_is_told_what_it_takes(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collectors_child, "may_be_others", lambda: False)
+    monkeypatch.setattr(collectors_child, "may_switch_user", lambda: False)
 
     assert run(script, uid=NOBODY) == Reason(ReasonCode.USER_NOT_PERMITTED, command=str(script.path), uid=NOBODY)
     assert not script.was_started

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.child import Systemctl
 from exporter.collectors.proc import Proc
+from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs

@@ -11,6 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.control import ATTEMPTS, ControlClient, SessionLock
+from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
 from exporter.model.observation import ControlReply
 from exporter.model.problem import command_failed
@@ -39,7 +40,7 @@ def client(mps: MpsStandIn) -> Client:
             "path": mps.environment()["PATH"],
             **options,
         }
-        return ControlClient("node", mps.pipe_directory, **options)  # type: ignore[arg-type]
+        return ControlClient(on_host("node", mps.pipe_directory, mps.log_directory), **options)  # type: ignore[arg-type]
 
     return make
 
@@ -103,7 +104,7 @@ def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Cli
     mps.start()
     mps.kill()
 
-    reply = client().ask("get_server_list")
+    reply = client().send("get_server_list")
 
     assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
 
@@ -120,13 +121,13 @@ def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Cli
 def test_output_is_text_whatever_the_bytes(
     client: Client, program: Callable[[str], str], printed: str, text: str
 ) -> None:
-    reply = client(executable=program(f"printf '{printed}'; printf '{printed}' >&2")).ask("get_server_list")
+    reply = client(executable=program(f"printf '{printed}'; printf '{printed}' >&2")).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout, reply.stderr) == (0, text, text)
 
 
 def test_a_program_that_does_not_listen_is_answered_for(client: Client, program: Callable[[str], str]) -> None:
-    reply = client(executable=program("exec <&-; echo 7")).ask("get_server_list")
+    reply = client(executable=program("exec <&-; echo 7")).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout) == (0, "7\n")
 
@@ -154,7 +155,7 @@ def test_a_command_refused_once_is_asked_again(mps: MpsStandIn, client: Client) 
     session = mps.held_session()
     session.__enter__()
 
-    reply = client(sleep=lambda _: session.__exit__(None, None, None)).ask("get_server_list")
+    reply = client(sleep=lambda _: session.__exit__(None, None, None)).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout) == (0, "")
     assert asked(mps) == ["get_server_list"]
@@ -169,7 +170,7 @@ def test_two_that_share_a_lock_do_not_collide(mps: MpsStandIn, client: Client, t
         lock = SessionLock(tmp_path, SystemClock(), deadline=LONG_DEADLINE)
         control = client(sleep=collisions.append, lock=lock)
         for _ in range(5):
-            assert control.ask("get_server_list").exit_code == 0
+            assert control.send("get_server_list").exit_code == 0
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -196,7 +197,7 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn,
     assert (replies(reading)[0].seconds or 0) >= SHORT_DEADLINE
     assert psutil.Process().children() == []
     mps.cont()
-    assert client().ask("get_server_list").exit_code == 0
+    assert client().send("get_server_list").exit_code == 0
 
 
 def test_a_deadline_ends_the_whole_family(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_deadline_ends_the_whole_family(client: Client, program: Callable[[str
             return super().monotonic() + (2 * LONG_DEADLINE if born.exists() else 0.0)
 
     executable = program(f"sleep 600 & echo $! > {born}.new; mv {born}.new {born}; echo; wait")
-    reply = client(executable=executable, clock=PastDeadlineOnceBorn()).ask("ps")
+    reply = client(executable=executable, clock=PastDeadlineOnceBorn()).send("ps")
 
     def has_ended() -> None:
         assert not is_alive(int(born.read_text()))
@@ -217,7 +218,7 @@ def test_a_deadline_ends_the_whole_family(client: Client, program: Callable[[str
 
 
 def test_a_child_that_closes_its_output_and_stays_is_ended_too(client: Client, program: Callable[[str], str]) -> None:
-    reply = client(executable=program("exec >&- 2>&-; sleep 600"), deadline=SHORT_DEADLINE).ask("ps")
+    reply = client(executable=program("exec >&- 2>&-; sleep 600"), deadline=SHORT_DEADLINE).send("ps")
 
     assert reply.exit_code is None
 
@@ -227,7 +228,7 @@ def test_a_program_that_never_stops_printing_cannot_fill_the_memory(
 ) -> None:
     before = peak_memory()
 
-    reply = client(executable=program("exec yes"), deadline=SHORT_DEADLINE).ask("get_server_list")
+    reply = client(executable=program("exec yes"), deadline=SHORT_DEADLINE).send("get_server_list")
 
     assert reply.exit_code is None or len(reply.stdout) <= 1 << 20
     assert peak_memory() - before < 64 << 20
@@ -301,7 +302,7 @@ def test_the_child_gets_only_what_it_needs(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.setenv("DATABASE_PASSWORD", "secret")
 
-    reply = client(executable=program("exec env"), path=os.defpath).ask("get_server_list")
+    reply = client(executable=program("exec env"), path=os.defpath).send("get_server_list")
     variables = dict(line.split("=", 1) for line in reply.stdout.splitlines())
 
     assert {name: value for name, value in variables.items() if name not in ("PWD", "SHLVL", "_", "OLDPWD")} == {
@@ -314,6 +315,6 @@ def test_the_child_gets_only_what_it_needs(
 def test_the_child_inherits_no_descriptors(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        reply = client(executable=program("exec ls -l /proc/self/fd")).ask("get_server_list")
+        reply = client(executable=program("exec ls -l /proc/self/fd")).send("get_server_list")
 
     assert "secret" not in reply.stdout

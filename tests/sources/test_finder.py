@@ -39,7 +39,8 @@ class Looking:
     def __init__(
         self, directory: Path, given: Sequence[DaemonLocation], patterns: Sequence[str], clock: HandClock
     ) -> None:
-        self.discovery = Discovery(given, patterns=patterns, proc=Path("/proc"), clock=clock)
+        self.discovery = Discovery(patterns=patterns, proc=Path("/proc"), clock=clock)
+        self.discovery.set_named(given)
         self.clock = clock
         self._directory = str(directory)
 
@@ -119,7 +120,6 @@ def test_a_daemon_that_was_given_keeps_its_name_and_directories(
 
 def test_a_given_place_is_one_before_any_daemon_is_there(make: Callable[..., Looking], tmp_path: Path) -> None:
     looking = make(on_host("night", tmp_path / "pipe", tmp_path / "log"))
-    assert list(looking.locations) == ["night"]
 
     assert [each.daemon for each in looking.collect()] == ["night"]
     assert looking.locations["night"].process is None
@@ -188,7 +188,7 @@ def test_a_daemon_says_how_it_was_started(
     wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
     (daemon,) = [each for each in daemons.all() if each.pid == pid]
 
-    assert (daemon.protocol, daemon.foreground) == (protocol, "-f" in arguments)
+    assert (daemon.protocol, daemon.observation("x").foreground) == (protocol, "-f" in arguments)
     assert daemon.environment == {"CUDA_MPS_PIPE_DIRECTORY": "/x", **variables}
 
 
@@ -215,7 +215,7 @@ def test_a_daemon_whose_stdout_is_a_log_is_told_of_so(start: Starter, tmp_path: 
 
     wait_until(lambda: pid in [each.pid for each in daemons.all()], "the imitation")
 
-    assert [each.told("x").stdout_in_file for each in daemons.all() if each.pid == pid] == [kept]
+    assert [each.observation("x").stdout_in_file for each in daemons.all() if each.pid == pid] == [kept]
 
 
 def imitation(arguments: Sequence[str]) -> list[str]:
@@ -300,8 +300,8 @@ def test_without_the_right_to_look_into_a_daemon_its_pid_file_says_where_it_is(
     assert location.process is not None
     unseen = ControlDaemons(Proc(Path("/proc"), SystemClock())).at(location.process[0])
     assert unseen is not None
-    assert (unseen.protocol, unseen.foreground) == (None, False)
-    problem = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).collect().problem
+    assert (unseen.protocol, unseen.observation("x").foreground) == (None, False)
+    problem = Discovery(patterns=(), proc=Path("/proc"), clock=HandClock()).collect().problem
     assert problem is not None
     assert problem.code is ProblemCode.PROCESS_NOT_READABLE
 
@@ -318,13 +318,13 @@ def test_where_the_kernel_has_no_way_below_another_root_it_is_said(
     monkeypatch.setattr("exporter.collectors.pipe_dir.OPENAT2", 9999)
     mps.start()
 
-    reading = Discovery((), patterns=(), proc=Path("/proc"), clock=HandClock()).collect()
+    reading = Discovery(patterns=(), proc=Path("/proc"), clock=HandClock()).collect()
 
     assert reading.observations == ()
     assert reading.problem is not None
     assert Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
 
-    beside = Discovery((), patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
+    beside = Discovery(patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
     assert [each.daemon for each in beside.collect().observations] == [str(mps.pipe_directory)]
     assert mps.pid not in pids_of(beside.collect().problem)
 

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.collectors import discovery
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
-from exporter.collectors.discovery import Candidate, Discovery, Shares
+from exporter.collectors.discovery import Candidate, Discovery, admit, too_many
 from exporter.collectors.pipe_dir import on_host
 from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
 from exporter.model.node import Node
@@ -27,27 +27,30 @@ from tests.sources.test_finder import SHELL, imitation
 from tests.standin.mps import wait_until
 from tests.tools import not_here
 
-SHARES = Shares(of_one=16, of_all=64, of_host=64)
 order = count()
 
 
 def candidates(owner: str, number: int, *, host: bool = False, expected: bool = False) -> list[Candidate]:
     """So many candidates of one owner, later than all before."""
     return [
-        Candidate(name=f"{owner}/{each}", owner=owner, since=float(next(order)), host=host, expected=expected)
-        for each in range(number)
+        candidate(f"{owner}/{each}", owner, float(next(order)), host=host, expected=expected) for each in range(number)
     ]
 
 
+def candidate(name: str, owner: str, found_at: float, **options: bool) -> Candidate:
+    location = on_host(name, Path("/pipe"), Path("/log"))
+    return Candidate(location=location, owner=owner, found_at=found_at, seen_at=found_at, **options)
+
+
 def test_one_user_with_many_daemons_displaces_no_other_user() -> None:
-    admitted = SHARES.admitted([*candidates("UID 1", 64), *candidates("UID 2", 1), *candidates("UID 3", 3)])
+    admitted = admit([*candidates("UID 1", 64), *candidates("UID 2", 1), *candidates("UID 3", 3)])
     assert {"UID 2/0", "UID 3/0", "UID 3/1", "UID 3/2"} <= admitted
     assert sum(name.startswith("UID 1/") for name in admitted) == 16
 
 
 def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> None:
     many = [claim for user in range(8) for claim in candidates(f"UID {user}", 100)]
-    admitted = SHARES.admitted([*many, *candidates("UID 99", 2)])
+    admitted = admit([*many, *candidates("UID 99", 2)])
     assert "UID 99/0" in admitted
     assert "UID 99/1" in admitted
     assert len(admitted) == 64
@@ -56,20 +59,20 @@ def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> N
 def test_daemons_of_the_host_and_expected_ones_are_not_displaced() -> None:
     crowd = [claim for user in range(100) for claim in candidates(f"UID {user}", 100)]
     mine = [*candidates("UID 0", 64, host=True), *candidates("UID 7", 3, expected=True)]
-    assert {each.name for each in mine} <= SHARES.admitted([*crowd, *mine])
+    assert {each.location.name for each in mine} <= admit([*crowd, *mine])
 
 
 def test_a_daemon_keeps_its_room_when_its_owner_starts_more() -> None:
     first = candidates("UID 1", 16)
-    assert SHARES.admitted([*candidates("UID 1", 100), *first]) == {each.name for each in first}
+    assert admit([*candidates("UID 1", 100), *first]) == {each.location.name for each in first}
 
 
 def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> None:
-    assert SHARES.problem(()) is None
-    problem = SHARES.problem(candidates("UID 1000", 3))
-    assert problem == SHARES.problem(candidates("UID 1000", 48))
+    assert too_many(()) is None
+    problem = too_many(candidates("UID 1000", 3))
+    assert problem == too_many(candidates("UID 1000", 48))
     assert problem == Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail="UID 1000", limits=(16, 64))
-    many = SHARES.problem([Candidate(name="", owner=f"UID {n}", since=0.0) for n in range(1, 9)])
+    many = too_many([candidate("", f"UID {n}", 0.0) for n in range(1, 9)])
     assert many == replace(problem, detail="UID 1, UID 2, UID 3, ...")
 
 
@@ -102,7 +105,7 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
         ]
 
     monkeypatch.setattr(ControlDaemons, "all", those_of_this_test)
-    finder = Discovery((), patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
+    finder = Discovery(patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
     wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in finder._daemons.all()}, "the fakes")
     for _ in range(2):
         clock.time += 10

@@ -10,8 +10,8 @@ from exporter.actions.runner import StepRunner, Tools
 from exporter.actions.steps import Deadline
 from exporter.clock import SystemClock
 from exporter.collectors.control import ControlClient
-from exporter.collectors.pid_files import PID_FILE, REPEAT_SECONDS, PidFiles
-from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
+from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.node import Node
@@ -82,14 +82,12 @@ def foreign(mps: MpsStandIn) -> DaemonLocation:
 def client_of(location: DaemonLocation) -> ControlClient:
     """Return what asks the daemon there."""
     client = ControlClient(
-        "node",
-        location.pipe.path,
+        location,
         executable="nvidia-cuda-mps-control",
         deadline=5.0,
         clock=CLOCK,
         path=MpsStandIn(location.pipe.path).environment()["PATH"],
     )
-    client.set_location(location)
     client.request(("get_server_list",))
     return client
 
@@ -107,7 +105,7 @@ def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(
     client = client_of(foreign)
 
     assert client.collect().observations == ()
-    reply = client.ask("shutdown_server 1")
+    reply = client.send("shutdown_server 1")
     assert (reply.exit_code, f"UID {TENANT}" in reply.stderr) == (127, True)
     assert mps.control_log == before
 

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import pid_namespace
-from exporter.collectors.pid_namespace import DISREGARDED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
+from exporter.collectors.pid_namespace import IGNORED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
 from exporter.collectors.proc import Proc
 from tests.clocks import HandClock
 from tests.containers import Container
@@ -80,10 +80,10 @@ def test_one_that_came_later_is_looked_for_and_one_that_has_gone_is_remembered(c
     inner, outer = container.client()
     assert namespace.outer([inner]) == {}
 
-    namespace.meet([inner])
+    namespace.update([inner])
     os.kill(outer, 9)
     wait_until(lambda: not is_alive(outer))
-    namespace.meet([inner, 999_999])
+    namespace.update([inner, 999_999])
 
     assert namespace.outer([inner]) == {inner: outer}
 
@@ -94,9 +94,9 @@ def test_the_same_number_in_another_container_is_another_process(container: Cont
         namespace = PidNamespace(Proc(Path("/proc"), SystemClock()), daemon, SystemClock())
 
         assert namespace.outer([1]) == {1: other.init}
-        assert namespace.is_of(daemon)
-        assert not namespace.is_of(container.init)
-        assert not namespace.is_of(os.getpid())
+        assert namespace.contains(daemon)
+        assert not namespace.contains(container.init)
+        assert not namespace.contains(os.getpid())
 
 
 def test_a_client_in_a_namespace_below_the_daemons_is_known_too(container: Container) -> None:
@@ -106,7 +106,7 @@ def test_a_client_in_a_namespace_below_the_daemons_is_known_too(container: Conta
         assert below.stdout is not None
         below.stdout.readline()
         deepest = max(container.all(), key=lambda numbers: len(numbers))
-        namespace.meet([deepest[1]])
+        namespace.update([deepest[1]])
 
         assert len(deepest) == 3
         assert namespace.outer([deepest[1]]) == {deepest[1]: deepest[0]}
@@ -157,7 +157,7 @@ def test_of_two_that_had_a_number_the_younger_has_it(sure: FakeProc) -> None:
     sure.remove(600)
     sure.add(700, 20, start=99)
 
-    namespace.meet([31])
+    namespace.update([31])
 
     assert namespace.outer([20]) == {20: 700}
 
@@ -167,7 +167,7 @@ def test_a_pid_that_is_another_process_by_now_is_not_the_one_it_was(sure: FakePr
     namespace = sure.namespace()
     sure.add(600, 21, start=99)
 
-    namespace.meet([31])
+    namespace.update([31])
 
     assert namespace.outer([20, 21]) == {20: 600, 21: 600}
     assert namespace.inner(600) == 21
@@ -177,11 +177,11 @@ def test_the_dead_are_forgotten_after_a_while(sure: FakeProc) -> None:
     sure.add(600, 20)
     namespace = sure.namespace()
     sure.remove(600)
-    namespace.meet([31])
+    namespace.update([31])
     assert namespace.outer([20]) == {20: 600}
 
     sure.clock.time += REMEMBERED_SECONDS
-    namespace.meet([31])
+    namespace.update([31])
 
     assert namespace.outer([20]) == {}
 
@@ -195,7 +195,7 @@ def test_the_dead_do_not_fill_the_memory(sure: FakeProc, monkeypatch: pytest.Mon
     for pid in range(600, 610):
         sure.remove(pid)
 
-    namespace.meet([99])
+    namespace.update([99])
 
     assert len(namespace.outer(range(20, 30))) == 3
 
@@ -204,9 +204,9 @@ def test_who_has_a_pid_that_was_a_strangers_is_met_after_a_while(sure: FakeProc)
     sure.add(600)
     namespace = sure.namespace()
     sure.add(600, 20, start=99)
-    sure.clock.time += DISREGARDED_SECONDS + 1
+    sure.clock.time += IGNORED_SECONDS + 1
 
-    namespace.meet([20])
+    namespace.update([20])
 
     assert namespace.outer([20]) == {20: 600}
 
@@ -215,6 +215,6 @@ def test_what_is_known_is_not_looked_for(sure: FakeProc, monkeypatch: pytest.Mon
     namespace = sure.namespace()
     monkeypatch.setattr(Proc, "pids", lambda _self: sys.exit("looked"))
 
-    namespace.meet([7])
+    namespace.update([7])
 
     assert namespace.outer([7]) == {7: DAEMON}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control import ControlClient, SessionLock
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
@@ -39,7 +39,7 @@ def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Conta
 
 def location_of(container: Container, pid: int) -> DaemonLocation:
     """Where the finder says that the container's daemon is."""
-    discovery = Discovery((), patterns=(), proc=Path("/proc"), clock=SystemClock())
+    discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     def found() -> DaemonLocation:
         discovery.collect()
@@ -51,24 +51,21 @@ def location_of(container: Container, pid: int) -> DaemonLocation:
 
 
 def control(location: DaemonLocation, runtime_directory: Path) -> ControlClient:
-    client = ControlClient(
-        location.name,
-        location.pipe.path,
+    return ControlClient(
+        location,
         executable="nvidia-cuda-mps-control",
         deadline=30.0,
         clock=SystemClock(),
         path=MpsStandIn(Path("/nowhere")).environment()["PATH"],
-        runtime_directory=runtime_directory,
+        lock=SessionLock(runtime_directory, SystemClock()),
     )
-    client.set_location(location)
-    return client
 
 
 def spoken(location: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
     """Return the answer. A daemon with PIDs of its own cannot tell a foreign exporter from this test: ask again."""
 
     def answered() -> ControlReply:
-        reply = control(location, runtime_directory).ask(command)
+        reply = control(location, runtime_directory).send(command)
         assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.ANSWERED
         return reply
 

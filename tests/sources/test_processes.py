@@ -13,7 +13,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import processes
-from exporter.collectors.pid_files import PID_FILE
+from exporter.collectors.pipe_dir import PID_FILE
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, MISSING_SECONDS, Processes, affordable_pidfds
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading

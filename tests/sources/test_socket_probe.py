@@ -14,7 +14,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
 from exporter.collectors.daemon_health import probe
-from exporter.collectors.pipe_dir import Directory
+from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
@@ -135,7 +135,8 @@ def client(mps: MpsStandIn) -> Client:
         clock = SystemClock()
         path, proc = mps.environment()["PATH"], Proc(Path("/proc"), clock)
         more = {"clock": clock, "path": path, "proc": proc, **more}
-        return ControlClient("node", mps.pipe_directory, executable=executable, deadline=deadline, **more)  # type: ignore[arg-type]
+        location = on_host("node", mps.pipe_directory, mps.log_directory)
+        return ControlClient(location, executable=executable, deadline=deadline, **more)  # type: ignore[arg-type]
 
     return make
 

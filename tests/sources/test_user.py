@@ -10,8 +10,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import child as collectors_child
-from exporter.collectors.child import CAP_SETGID, CAP_SETUID, NOBODYS_GROUP, OURSELVES, User, user
+from exporter.collectors.child import CAP_SETGID, CAP_SETUID, NOGROUP, OWN_USER, User, user
 from exporter.collectors.control import ControlClient
+from exporter.collectors.pipe_dir import on_host
 from tests.tools import not_here
 
 NOBODY, OTHER, UNKNOWN = 65534, 65533, 3_000_000_000
@@ -26,8 +27,8 @@ def _root() -> None:
 
 
 def test_nobody_else_is_ourselves() -> None:
-    assert user(None) is OURSELVES
-    assert user(os.geteuid()) is OURSELVES
+    assert user(None) is OWN_USER
+    assert user(os.geteuid()) is OWN_USER
 
 
 @pytest.mark.usefixtures("_root")
@@ -39,7 +40,7 @@ def test_a_user_has_the_groups_that_the_password_database_gives_him() -> None:
 
 @pytest.mark.usefixtures("_root")
 def test_one_whom_it_does_not_know_has_none_of_ours() -> None:
-    assert user(UNKNOWN) == User(UNKNOWN, NOBODYS_GROUP, (NOBODYS_GROUP,))
+    assert user(UNKNOWN) == User(UNKNOWN, NOGROUP, (NOGROUP,))
 
 
 def test_who_may_not_become_others_is_told_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +71,9 @@ def test_roots_program_has_none_of_our_capabilities(everybodys: Path) -> None:
 
 def asked_as_root(program: Path) -> str:
     """What a program says that is run as root's control program."""
-    nowhere = Path("/nowhere")
-    client = ControlClient("node", nowhere, executable=str(program), deadline=20.0, clock=SystemClock(), user=user(0))
-    return client.ask("get_server_list").stdout
+    nowhere = on_host("node", Path("/nowhere"), Path("/nowhere"))
+    client = ControlClient(nowhere, executable=str(program), deadline=20.0, clock=SystemClock(), user=user(0))
+    return client.send("get_server_list").stdout
 
 
 def as_nobody_with_both(tell: Callable[[], str]) -> str:

@@ -16,8 +16,8 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.daemon_health import HOLDERS_SECONDS, STATES_SECONDS, DaemonHealth
-from exporter.collectors.pid_files import PID_FILE, PidFiles
-from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pid_files import PidFiles
+from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.observation import ControlSocket, DaemonProcess, Observation, ProcessState, SessionHolder, Wanted
 from tests.clocks import HandClock

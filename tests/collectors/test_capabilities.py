@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import subprocess
-from exporter.privilege import keep_capabilities_from_children
+from exporter.collectors.child import keep_capabilities_from_children
 assert keep_capabilities_from_children()
 print(subprocess.run(["grep", "CapAmb", "/proc/self/status"], capture_output=True, text=True, check=True).stdout)
 """
