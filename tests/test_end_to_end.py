@@ -39,7 +39,7 @@ SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0"
 IMPATIENT = {
     "control_deadline": 2.0,
     "collect_deadline": 2.0,
-    "intervals": {"liveness": 1, "lists": 5, "nvml": 0.5, "doubt": 0.3, "fault": 0.5},
+    "intervals": {"liveness": 1, "lists": 5, "nvml": 0.5, "stale": 0.3, "fault": 0.5},
 }
 """Shorter deadlines and intervals, so that tests need not wait long."""
 

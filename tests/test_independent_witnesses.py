@@ -30,7 +30,7 @@ restart_command = ["nvidia-cuda-mps-control", "-d"]
 """
 IMPATIENT = {
     "control_deadline": 1.0,
-    "intervals": {"liveness": 1, "lists": 5, "doubt": 0.3, "fault": 0.5},
+    "intervals": {"liveness": 1, "lists": 5, "stale": 0.3, "fault": 0.5},
     "rules": {"hung_after": 3.0},
 }
 """Shorter deadlines and intervals, so that tests need not wait long."""
