@@ -212,13 +212,13 @@ class Assembly:
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
         """Tell the collectors what to read next."""
-        self.processes.watch(poll_schedule.watched(node))
-        self.processes.daemon_health.want(poll_schedule.witnesses_wanted(node))
+        self.processes.watch(poll_schedule.processes_wanted(node))
+        self.processes.daemon_health.want(poll_schedule.readings_wanted(node))
         self.pods.watch(nameless_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
-        pool.read_logs(poll_schedule.last_words_awaited(node))
-        if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_pressing(node)):
+        pool.read_logs(poll_schedule.unexplained_ends(node))
+        if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_urgent(node)):
             self._unit_states_thread.trigger()
 
     def _control_poller(self, location: DaemonLocation) -> ControlPoller:

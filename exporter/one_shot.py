@@ -54,7 +54,7 @@ class OneShot:
 
     def collect_processes(self, processes: Processes) -> None:
         """Read the identities of the processes that the node refers to."""
-        processes.watch(poll_schedule.watched(self.node))
+        processes.watch(poll_schedule.processes_wanted(self.node))
         self.collect(PROCESS, processes.collect)
 
     def query_all(self, clients: Iterable[ControlClient], processes: Processes) -> None:
@@ -79,7 +79,7 @@ class OneShot:
         self.collect(CONTROL, client.collect, client.daemon)
 
     def _collect_health(self, processes: Processes) -> None:
-        processes.daemon_health.want(poll_schedule.witnesses_wanted(self.node))
+        processes.daemon_health.want(poll_schedule.readings_wanted(self.node))
         self.collect(PROCESS, processes.collect)
 
     def _reduce(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:

@@ -167,7 +167,7 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
     named = {*incident.affected, *clues.suspected_pids(incident.clues)}
-    others = discovery.of_others(daemon, named, node.processes)
+    others = discovery.of_other_users(daemon, named, node.processes)
     if not others:
         return incident
     return _limit_to_affected(

@@ -15,7 +15,7 @@ from exporter.state import gpus, servers
 from exporter.state import xids as state_xids
 from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS
 from exporter.state.gpus import MOST_DEVICES
-from exporter.state.transition import Pids, Transition, outer, without_events
+from exporter.state.transition import Pids, Transition, translate_pid, without_events
 
 SAME_SECONDS = 60.0
 """A log line that is read again within this time, with the same timestamp, is the same line."""
@@ -131,7 +131,7 @@ def _extend(block: FaultLogBlock, message: Message, pids: Pids) -> FaultLogBlock
         case log_message.BareNumber(device) if block.section is BlockSection.DEVICES and device < MOST_DEVICES:
             return replace(block, devices=block.devices | {device})
         case log_message.BareNumber(number) if block.section is BlockSection.STICKY_ERROR:
-            pid = outer(number, pids)
+            pid = translate_pid(number, pids)
             if pid == 0 or pid in block.sticky_error or len(block.sticky_error) >= MOST_CLIENTS:
                 return block
             return replace(block, sticky_error=(*block.sticky_error, pid))
@@ -297,7 +297,7 @@ def confirm_fault(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
     if block is None:
         return without_events(daemon)
     daemon = servers.with_server(daemon, replace(server, fault_block=replace(block, confirmed=True)))
-    return servers.enter(daemon, block.at, claim.pid, ServerState.FAULT)
+    return servers.enter_state(daemon, block.at, claim.pid, ServerState.FAULT)
 
 
 def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
@@ -324,7 +324,7 @@ def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
 def confirm_recovery(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
     """Make the server active again."""
     since = daemon.servers[claim.pid].state_since or 0.0
-    return servers.enter(daemon, max(claim.at, since), claim.pid, ServerState.ACTIVE)
+    return servers.enter_state(daemon, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 def shown_at(node: Node, pid: int) -> float | None:

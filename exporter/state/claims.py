@@ -18,7 +18,7 @@ from exporter.model.server import Client, DisconnectReason, Server
 from exporter.model.values import replace
 from exporter.state import clients, gpus, process_states, servers
 from exporter.state.clients import FRESH_SECONDS
-from exporter.state.transition import Transition, chain, counted, without, without_events
+from exporter.state.transition import Transition, chain, increment, without, without_events
 
 REFUTED_SECONDS = 2.0
 """A reading this much later than the claim, which still shows what the log called gone, refutes it."""
@@ -99,7 +99,7 @@ def _decided(node: Node, daemon: Daemon, *, claim: Claim, force: bool) -> Transi
 
 def contradicted(daemon: Daemon, at: float, claim: Claim) -> Transition:
     """Count a claim that another source refutes; an event, unless there was one a moment ago."""
-    totals = replace(daemon.totals, log_contradictions=counted(daemon.totals.log_contradictions, claim.kind))
+    totals = replace(daemon.totals, log_contradictions=increment(daemon.totals.log_contradictions, claim.kind))
     last = daemon.log.contradicted_at
     known = _without_fault(daemon, claim)
     daemon = replace(known, totals=totals, log=replace(known.log, contradicted_at=at))
@@ -173,7 +173,7 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """
     if daemon.ended or not daemon.connections.failed_starts.started_at:
         return Verdict.SETTLED
-    state = process_states.of_daemon(node, daemon)
+    state = process_states.state_of_daemon(node, daemon)
     if state is None or state.children_page_faults is None:
         # A recording without reports of its collectors has no process states at all.
         may_come = bool(node.sources) and node.at - claim.at < REFUTED_SECONDS
@@ -186,7 +186,7 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
 
 
 def _looping(_node: Node, daemon: Daemon, _claim: Claim) -> Transition:
-    return servers.crash_loop_confirmed(daemon)
+    return servers.report_crash_loop(daemon)
 
 
 # -- clients -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, DisconnectReason, RefusalReason
 from exporter.model.values import replace
-from exporter.state.transition import Transition, chain, counted, for_each, latest, without, without_events
+from exporter.state.transition import Transition, chain, for_each, increment, with_latest, without, without_events
 
 FRESH_SECONDS = 0.5
 """A list may be older than a line of the log that was read before it; a change this young outweighs the list."""
@@ -65,14 +65,14 @@ def disconnect(daemon: Daemon, at: float, pid: int, reason: DisconnectReason) ->
         return without_events(daemon)
     if daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
         reason = DisconnectReason.EXIT
-    totals = replace(daemon.totals, disconnected=counted(daemon.totals.disconnected, reason))
+    totals = replace(daemon.totals, disconnected=increment(daemon.totals.disconnected, reason))
     daemon = replace(
         daemon,
         clients=without(daemon.clients, pid),
         connections=replace(
             daemon.connections,
-            disconnected_at=latest(daemon.connections.disconnected_at, pid, at, MOST_CLIENTS),
-            recently_disconnected=latest(daemon.connections.recently_disconnected, pid, client, MOST_CLIENTS),
+            disconnected_at=with_latest(daemon.connections.disconnected_at, pid, at, MOST_CLIENTS),
+            recently_disconnected=with_latest(daemon.connections.recently_disconnected, pid, client, MOST_CLIENTS),
         ),
         totals=totals,
     )
@@ -147,7 +147,7 @@ def _missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Transition:
 
 def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: RefusalReason) -> Transition:
     """A new client was turned away."""
-    totals = replace(daemon.totals, refused=counted(daemon.totals.refused, reason))
+    totals = replace(daemon.totals, refused=increment(daemon.totals.refused, reason))
     daemon = replace(daemon, totals=totals)
     event = Event(
         at=at,

@@ -1,117 +1,93 @@
 """Lines of control.log."""
 
-from exporter.model.daemon import ClaimKind, Daemon
-from exporter.model.observation import LogLine, LogUnrecognized
+from exporter.model.daemon import ClaimKind, Daemon, with_commands, with_lifecycle, with_log, with_runtime, with_totals
+from exporter.model.observation import LogLine
 from exporter.model.server import ServerState
-from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry, parse_log_line
 from exporter.state import claims, clients, lifecycle, limits, server_log, servers
-from exporter.state.server_log import seen_alive
-from exporter.state.transition import Transition, chain, counted, translated, without_events
-
-
-def read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
-    """One more line of the daemon itself was written."""
-    match entry.message:
-        case log_message.SessionClosed():
-            known = lifecycle.quit_claim_ended(daemon)
-            return without_events(replace(known, log=replace(known.log, echoing=False)))
-        case log_message.CommandDenied():
-            return without_events(lifecycle.quit_claim_ended(daemon))
-        case log_message.CommandReceived(text) if _is_quit(text):
-            return without_events(lifecycle.quit_claimed(daemon, at))
-        case _ if daemon.log.echoing:
-            return without_events(daemon)
-        case log_message.CommandReceived(text):
-            return without_events(_command_issued(limits.command_seen(daemon, text), text))
-        case log_message.VersionReported(version):
-            return without_events(replace(daemon, runtime=replace(daemon.runtime, version=version)))
-        case log_message.ProtocolReported(protocol):
-            return without_events(lifecycle.protocol_told(daemon, at, protocol))
-        case log_message.DefaultMemoryLimitSet(device):
-            return without_events(limits.default_memory_claimed(daemon, device))
-        case log_message.DaemonStarting():
-            return without_events(lifecycle.start_claimed(daemon))
-        case log_message.DaemonExiting():
-            return lifecycle.exit_claimed(daemon, at, entry.pid)
-        case log_message.ServerStarting(server, uid):
-            return _server_starting(daemon, at, server, uid)
-        case log_message.ServerReady(int(server)):
-            return chain(seen_alive(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
-        case log_message.ServerExited(server):
-            listed = server in daemon.servers
-            return without_events(claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if listed else daemon)
-        case log_message.ServerShutdownRequested(server):
-            return without_events(servers.request_shutdown(daemon, server))
-        case log_message.ServerWillNotShutDown(server):
-            return clients.wait_for_turn(daemon, at, server)
-        case log_message.ClientQueued(pid, uid):
-            return without_events(clients.queue(daemon, pid, uid))
-        case log_message.ClientForwarded(pid):
-            return without_events(clients.dequeue(daemon, pid))
-        case _:
-            return without_events(daemon)
-
-
-def _server_starting(daemon: Daemon, at: float, server: int, uid: int) -> Transition:
-    if server in daemon.clients:
-        return without_events(daemon)
-    if server not in daemon.servers and not daemon.ended:
-        daemon = claims.made(daemon, at, ClaimKind.SERVER_START, server)
-    return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
-
-
-def _command_issued(daemon: Daemon, text: str) -> Daemon:
-    """`ps` is answered with the clients' own command lines, which may read like anything.
-
-    Until its session is closed, nothing is listened to but a quit; and that is taken back when the session is closed.
-    """
-    return replace(daemon, log=replace(daemon.log, echoing=text.split()[:1] == ["ps"]))
-
-
-def _is_quit(text: str) -> bool:
-    return text.split()[:1] == ["quit"]
-
+from exporter.state.transition import Transition, chain, increment, translate_entry
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
-"""Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is a forgery."""
+"""Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
 
 LONGEST_COMMAND = 80
-"""Anybody may give a daemon any command; those that it knows are shorter."""
+"""Characters of a command that are stored. Any user can send any command; those of the daemon are shorter."""
 
 
 def line_read(daemon: Daemon, line: LogLine) -> Transition:
-    """One more line was written."""
+    """Return the daemon after a line of one of its logs."""
     entry = parse_log_line(line.line)
-    known = entry is not None and not isinstance(entry.message, log_message.Unrecognized)
-    forged = entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file)
-    daemon = _count(daemon, line.file, known=known)
-    if entry is None or forged:
-        return without_events(daemon)
-    entry = translated(entry, line.pids)
+    recognized = entry is not None and not isinstance(entry.message, log_message.Unrecognized)
+    daemon = count_lines(daemon, line.file, recognized=recognized)
+    if entry is None or entry.by_daemon is _OTHERS_FILE.get(line.file):
+        return daemon, ()
+    entry = translate_entry(entry, line.pids)
     if entry.by_daemon:
-        return read(_spoken(daemon, entry), line.at, entry)
+        command = entry.message.text if isinstance(entry.message, log_message.CommandReceived) else None
+        daemon = with_log(daemon, last_command=None if command is None else command[:LONGEST_COMMAND])
+        return _daemon_line_read(daemon, line.at, entry)
     if daemon.log.echoing and line.file not in _OTHERS_FILE:
-        return without_events(daemon)
+        return daemon, ()
     return server_log.read(daemon, line.at, entry, line.pids)
 
 
-def lines_unrecognized(daemon: Daemon, seen: LogUnrecognized) -> Daemon:
-    """Count lines that no rule knows, and that were not read one by one."""
-    return _count(daemon, seen.file, known=False, lines=seen.lines)
-
-
-def _spoken(daemon: Daemon, entry: LogEntry) -> Daemon:
-    """A daemon writes a command down as it is given; its answer, or the session's end, is the next line."""
-    command = entry.message.text[:LONGEST_COMMAND] if isinstance(entry.message, log_message.CommandReceived) else None
-    return replace(daemon, log=replace(daemon.log, last_command=command))
-
-
-def _count(daemon: Daemon, file: str, *, known: bool, lines: int = 1) -> Daemon:
+def count_lines(daemon: Daemon, file: str, *, recognized: bool, lines: int = 1) -> Daemon:
+    """Return the daemon with incremented counters of log lines."""
     totals = daemon.totals
     unrecognized = totals.log_lines_unrecognized
-    if not known or file not in unrecognized:
-        unrecognized = counted(unrecognized, file, by=0 if known else lines)
-    totals = replace(totals, log_lines=counted(totals.log_lines, file, by=lines), log_lines_unrecognized=unrecognized)
-    return replace(daemon, totals=totals)
+    if not recognized or file not in unrecognized:
+        unrecognized = increment(unrecognized, file, by=0 if recognized else lines)
+    log_lines = increment(totals.log_lines, file, by=lines)
+    return with_totals(daemon, log_lines=log_lines, log_lines_unrecognized=unrecognized)
+
+
+def _daemon_line_read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
+    match entry.message:
+        # A refused quit, or one whose session was closed, has no effect. An obeyed one leaves its session open until
+        # the daemon ends (measured, R580).
+        case log_message.SessionClosed():
+            return with_log(with_lifecycle(daemon, quit_claimed_at=None), echoing=False), ()
+        case log_message.CommandDenied():
+            return with_lifecycle(daemon, quit_claimed_at=None), ()
+        case log_message.CommandReceived(text) if text.split()[:1] == ["quit"]:
+            return with_lifecycle(daemon, quit_claimed_at=at), ()
+        case _ if daemon.log.echoing:
+            return daemon, ()
+        case log_message.CommandReceived(text):
+            # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
+            # closed, only a quit is read.
+            return with_log(limits.command_seen(daemon, text), echoing=text.split()[:1] == ["ps"]), ()
+        case log_message.VersionReported(version):
+            return with_runtime(daemon, version=version), ()
+        case log_message.ProtocolReported(protocol):
+            return lifecycle.protocol_logged(daemon, at, protocol), ()
+        case log_message.DefaultMemoryLimitSet(device):
+            return limits.default_memory_claimed(daemon, device), ()
+        case log_message.DaemonStarting():
+            # Its process or its answer must confirm the start. Several daemons may write to one log, and every user
+            # can write to it (measured, R580).
+            return with_commands(daemon, asked_at={}) if daemon.runtime.process is None else daemon, ()
+        case log_message.DaemonExiting():
+            return lifecycle.exit_claimed(daemon, at, entry.pid)
+        case log_message.ServerStarting(server, uid):
+            if server in daemon.clients:
+                return daemon, ()
+            if server not in daemon.servers and not daemon.ended:
+                daemon = claims.made(daemon, at, ClaimKind.SERVER_START, server)
+            return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
+        case log_message.ServerReady(int(server)):
+            return chain(server_log.start_logged(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
+        case log_message.ServerExited(server):
+            known = server in daemon.servers
+            return claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon, ()
+        case log_message.ServerShutdownRequested(server):
+            return servers.shutdown_requested(daemon, server), ()
+        case log_message.ServerWillNotShutDown(server):
+            return clients.wait_for_turn(daemon, at, server)
+        case log_message.ClientQueued(pid, uid):
+            return clients.queue(daemon, pid, uid), ()
+        case log_message.ClientForwarded(pid):
+            return clients.dequeue(daemon, pid), ()
+        case _:
+            return daemon, ()

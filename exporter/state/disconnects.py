@@ -6,7 +6,7 @@ from exporter.model.values import replace
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ContextExited, ContextExiting
 from exporter.state import claims
-from exporter.state.transition import latest
+from exporter.state.transition import with_latest
 
 REMEMBERED_SECONDS = 10.0
 MOST_REMEMBERED = 256
@@ -147,6 +147,6 @@ def _with(daemon: Daemon, leaving: Disconnect) -> Daemon:
         daemon,
         connections=replace(
             daemon.connections,
-            disconnects=latest(daemon.connections.disconnects, leaving.pid, leaving, MOST_REMEMBERED),
+            disconnects=with_latest(daemon.connections.disconnects, leaving.pid, leaving, MOST_REMEMBERED),
         ),
     )

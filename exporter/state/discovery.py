@@ -4,234 +4,196 @@ import posixpath
 from collections.abc import Collection, Mapping
 
 from exporter.incidents import fault_log
-from exporter.model.daemon import Daemon, DaemonRuntime, Declaration, NamedBy
+from exporter.model.daemon import (
+    Daemon,
+    DaemonRuntime,
+    Declaration,
+    NamedBy,
+    with_connections,
+    with_declaration,
+    with_runtime,
+)
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, ProcessReading
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.model.watchdog import with_stop_remembered
 from exporter.state import clients, log_files, servers
-from exporter.state.transition import Pids, Transition, chain, for_each, without, without_events
+from exporter.state.transition import Pids, Transition, chain, for_each, without
 
 
-def daemon_found(node: Node, seen: DaemonFound) -> Node:
-    """A daemon was found or named: under a new name, or as one that has a name already, which may outweigh this one.
+def daemon_found(node: Node, found: DaemonFound) -> Node:
+    """Return the node with a daemon that was found or declared, or whose declaration ended.
 
-    Whoever named it may also take that back. Nothing is lost thereby, so there is no event.
+    If the daemon has another name already, the name from the source of higher precedence remains.
     """
-    by = _teller(seen)
-    if seen.expected is False and by is not NamedBy.CONFIGURATION:
-        return _withdrawn(node, seen, by)
-    there = _at(node, seen)
-    known = node.daemons.get(seen.daemon) if there is None else there
+    by = _source(found)
+    if found.expected is False and by is not NamedBy.CONFIGURATION:
+        return _withdrawn(node, found, by)
+    in_directory = _in_directory(node, found)
+    known = node.daemons.get(found.daemon) if in_directory is None else in_directory
     if known is None:
-        known = Daemon(name=seen.daemon, pipe_directory="", log_directory="", declared=Declaration(by=by))
-        known = with_stop_remembered(known, node.watches.get(seen.daemon))
-    elif there is not None and there.name != seen.daemon and _outweighs(by, there):
-        node, known = _without(node, there, seen.daemon), replace(there, name=seen.daemon)
-    daemon = _told(known, seen, by) if by.precedence >= known.declared.by.precedence else _added(known, seen)
-    return _with(node, replace(daemon, declared=replace(daemon.declared, observed_at=node.at)))
+        known = Daemon(name=found.daemon, pipe_directory="", log_directory="", declared=Declaration(by=by))
+        known = with_stop_remembered(known, node.watches.get(found.daemon))
+    elif known.name != found.daemon and (by is NamedBy.CONFIGURATION or by.precedence > known.declared.by.precedence):
+        node, known = _renamed(node, known.name, found.daemon), replace(known, name=found.daemon)
+    if by.precedence >= known.declared.by.precedence:
+        known = _declared(known, found, by)
+    return with_daemon(node, with_declaration(_completed(known, found, by), observed_at=node.at))
 
 
-def doubled(node: Node, name: str, same_as: str) -> Node:
-    """Note that a daemon's pipe directory is another daemon's: only what was told of it is kept, and its counters."""
+def with_daemon(node: Node, daemon: Daemon) -> Node:
+    """Return the node with this daemon."""
+    return replace(node, daemons={**node.daemons, daemon.name: daemon})
+
+
+def mark_duplicate(node: Node, name: str, same_as: str) -> Node:
+    """Return the node with a daemon reduced to its declaration and counters, because its directory is another's."""
     daemon = node.daemons.get(name)
     if daemon is None or same_as not in node.daemons:
         return node
-    only_named = Daemon(
+    duplicate = Daemon(
         name=name,
         pipe_directory=daemon.pipe_directory,
         log_directory=daemon.log_directory,
-        declared=Declaration(
-            expected=daemon.declared.expected,
-            by=daemon.declared.by,
-            observed_at=daemon.declared.observed_at,
-            unit=daemon.declared.unit,
-            clients_limit=daemon.declared.clients_limit,
-        ),
+        declared=replace(daemon.declared, owner=None),
         runtime=DaemonRuntime(unit=daemon.runtime.unit, same_as=same_as),
         totals=daemon.totals,
     )
-    return _with(node, only_named)
+    return with_daemon(node, duplicate)
 
 
-def _without(node: Node, daemon: Daemon, name: str) -> Node:
-    """The node without a daemon that gets another name; its faults are of that name from now on."""
-    others = {known: each for known, each in node.daemons.items() if known != daemon.name}
+def _renamed(node: Node, old: str, new: str) -> Node:
+    """Return the node without a daemon that gets a new name, with its unreported incidents under that name."""
+    others = {name: daemon for name, daemon in node.daemons.items() if name != old}
     incidents = {
-        id_: replace(each, daemon=name) if each.daemon == daemon.name and not each.end_reported else each
+        id_: replace(each, daemon=new) if each.daemon == old and not each.end_reported else each
         for id_, each in node.incidents.items()
     }
     return replace(node, daemons=others, incidents=incidents)
 
 
-def _teller(seen: DaemonFound) -> NamedBy:
-    """Recordings of earlier versions do not say: only units made a daemon expected there."""
-    if seen.by in tuple(NamedBy):
-        return NamedBy(seen.by)
-    return NamedBy.UNIT if seen.expected else NamedBy.DISCOVERED
+def _source(found: DaemonFound) -> NamedBy:
+    """Return the source of an observation. In recordings of earlier versions, only units make a daemon expected."""
+    if found.by in tuple(NamedBy):
+        return NamedBy(found.by)
+    return NamedBy.UNIT if found.expected else NamedBy.DISCOVERED
 
 
-def _outweighs(by: NamedBy, daemon: Daemon) -> bool:
-    """A name of the same weight is no better, but for the configuration's, where the later one is in force."""
-    return by is NamedBy.CONFIGURATION or by.precedence > daemon.declared.by.precedence
-
-
-def _at(node: Node, seen: DaemonFound) -> Daemon | None:
-    """The daemon in the same directory of this host."""
-    if _is_foreign(seen.daemon, seen.pipe_directory, _teller(seen)):
-        return node.daemons.get(seen.daemon)
-    directory = _normal(seen.pipe_directory)
+def _in_directory(node: Node, found: DaemonFound) -> Daemon | None:
+    """Return the daemon in the same directory of this host."""
+    if _in_container(found.daemon, found.pipe_directory, _source(found)):
+        return node.daemons.get(found.daemon)
+    directory = _normal(found.pipe_directory)
     there = [
         daemon
         for daemon in node.daemons.values()
         if _normal(daemon.pipe_directory) == directory
-        and not _is_foreign(daemon.name, daemon.pipe_directory, daemon.declared.by)
+        and not _in_container(daemon.name, daemon.pipe_directory, daemon.declared.by)
     ]
-    return next((daemon for daemon in there if daemon.name == seen.daemon), there[0] if there else None)
+    return next((daemon for daemon in there if daemon.name == found.daemon), there[0] if there else None)
 
 
 def _normal(path: str) -> str:
-    """Two slashes at the beginning are one on Linux, but not to `posixpath`."""
+    """Return a normal path. On Linux, two slashes at the beginning are one, but not for `posixpath`."""
     return posixpath.normpath(path).replace("//", "/", 1)
 
 
-def _is_foreign(name: str, pipe_directory: str, by: NamedBy) -> bool:
-    """Whether its path is a container's: such a one is named by its path and by where that is."""
+def _in_container(name: str, pipe_directory: str, by: NamedBy) -> bool:
+    """Return whether a discovered daemon is in a container: then its name has its path and its container."""
     return by is NamedBy.DISCOVERED and "@" in name and name != pipe_directory
 
 
-def _told(daemon: Daemon, seen: DaemonFound, by: NamedBy) -> Daemon:
-    """Its name's giver speaks, or a weightier one. What the configuration does not say, it takes back."""
-    daemon = replace(
-        daemon,
-        pipe_directory=seen.pipe_directory,
-        log_directory=seen.log_directory,
-        declared=replace(
-            daemon.declared, expected=daemon.declared.expected if seen.expected is None else seen.expected, by=by
-        ),
+def _declared(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
+    """Return the daemon with the data of the source that names it. The configuration also removes what it lacks."""
+    daemon = with_declaration(
+        replace(daemon, pipe_directory=found.pipe_directory, log_directory=found.log_directory),
+        expected=daemon.declared.expected if found.expected is None else found.expected,
+        by=by,
     )
     if by is not NamedBy.CONFIGURATION:
-        named_unit = seen.unit if by is NamedBy.UNIT else daemon.declared.unit
-        return _added(
-            replace(
-                daemon,
-                runtime=replace(daemon.runtime, unit=seen.unit or daemon.runtime.unit),
-                declared=replace(daemon.declared, unit=named_unit),
-            ),
-            seen,
-        )
+        daemon = with_runtime(daemon, unit=found.unit or daemon.runtime.unit)
+        return with_declaration(daemon, unit=found.unit if by is NamedBy.UNIT else daemon.declared.unit)
     runs_in = None if daemon.runtime.process is None else daemon.runtime.process.unit
-    daemon = replace(
+    return with_declaration(
+        with_runtime(daemon, unit=found.unit or runs_in),
+        unit=found.unit,
+        clients_limit=found.clients_limit,
+        owner=found.owner if found.owner is not None or found.unit is None else daemon.declared.owner,
+    )
+
+
+def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
+    """Return the daemon with data that it does not have yet."""
+    runtime, declared = daemon.runtime, daemon.declared
+    daemon = with_runtime(
+        log_files.with_stdout(daemon, foreground=found.foreground, in_file=found.stdout_in_file),
+        unit=runtime.unit or found.unit,
+        visible_devices=found.visible_devices if runtime.visible_devices is None else runtime.visible_devices,
+    )
+    return with_declaration(
         daemon,
-        runtime=replace(daemon.runtime, unit=seen.unit or runs_in),
-        declared=replace(
-            daemon.declared,
-            unit=seen.unit,
-            clients_limit=seen.clients_limit,
-            owner=seen.owner if seen.owner is not None or seen.unit is None else daemon.declared.owner,
-        ),
-    )
-    return _added(daemon, seen)
-
-
-def _added(daemon: Daemon, seen: DaemonFound) -> Daemon:
-    known = log_files.logs_declared(daemon, foreground=seen.foreground, stdout_in_file=seen.stdout_in_file)
-    return replace(
-        known,
-        runtime=replace(
-            known.runtime,
-            unit=daemon.runtime.unit or seen.unit,
-            visible_devices=seen.visible_devices
-            if daemon.runtime.visible_devices is None
-            else daemon.runtime.visible_devices,
-        ),
-        declared=replace(
-            known.declared,
-            unit=daemon.declared.unit or (seen.unit if _teller(seen) is NamedBy.UNIT else None),
-            clients_limit=daemon.declared.clients_limit or seen.clients_limit,
-            owner=seen.owner if daemon.declared.owner is None else daemon.declared.owner,
-        ),
+        unit=declared.unit or (found.unit if by is NamedBy.UNIT else None),
+        clients_limit=declared.clients_limit or found.clients_limit,
+        owner=found.owner if declared.owner is None else declared.owner,
     )
 
 
-def _withdrawn(node: Node, seen: DaemonFound, by: NamedBy) -> Node:
-    """Its declaration ended, so the daemon is only discovered. A unit or a device plugin ends its own one only."""
-    daemon = node.daemons.get(seen.daemon)
+def _withdrawn(node: Node, found: DaemonFound, by: NamedBy) -> Node:
+    """Return the node with a daemon that is no longer declared. A unit or plugin only ends its own declaration."""
+    daemon = node.daemons.get(found.daemon)
     if daemon is None or (by is not NamedBy.DISCOVERED and by is not daemon.declared.by):
         return node
     unit = None if daemon.runtime.process is None else daemon.runtime.process.unit
-    only_there = replace(
-        daemon,
-        declared=replace(
-            daemon.declared,
-            by=NamedBy.DISCOVERED,
-            expected=False,
-            unit=None,
-            clients_limit=None,
-            owner=None,
-            observed_at=node.at,
-        ),
-        runtime=replace(daemon.runtime, unit=unit, foreign_owner=None),
-    )
-    return _with(node, only_there)
+    discovered = Declaration(by=NamedBy.DISCOVERED, observed_at=node.at)
+    return with_daemon(node, with_runtime(replace(daemon, declared=discovered), unit=unit, foreign_owner=None))
 
 
-def _with(node: Node, daemon: Daemon) -> Node:
-    return replace(node, daemons={**node.daemons, daemon.name: daemon})
+def pids_read(daemon: Daemon, at: float, pids: Pids) -> Transition:
+    """Return the daemon after it reported PIDs: those of its own namespace, or of this one if `pids` is None.
 
-
-def heard(daemon: Daemon, at: float, pids: Pids) -> Transition:
-    """The daemon speaks in its own namespace's PIDs, or in this one's, where `pids` is None.
-
-    Whom it named before that was known is somebody else here, or nobody: it is to be asked again.
+    If the namespace was unknown, the PIDs so far were those of other processes here, so the daemon is queried again.
     """
     if daemon.runtime.in_foreign_namespace is (pids is not None):
-        return without_events(daemon)
+        return daemon, ()
+    daemon = with_runtime(daemon, in_foreign_namespace=pids is not None)
     if pids is None:
-        return without_events(replace(daemon, runtime=replace(daemon.runtime, in_foreign_namespace=False)))
-    return servers.end_all(
-        replace(
-            daemon,
-            runtime=replace(daemon.runtime, in_foreign_namespace=True),
-            connections=replace(daemon.connections, listed_at=None),
-        ),
-        at,
-        DisconnectReason.EXIT,
-    )
+        return daemon, ()
+    return servers.end_all(with_connections(daemon, listed_at=None), at, DisconnectReason.EXIT)
 
 
 def only_user(daemon: Daemon) -> int | None:
-    """The UID of the one user that it may serve; None where that is anybody, or not known.
+    """Return the UID of the only user that a daemon may serve; None if it may serve several, or if it is unknown.
 
-    In a PID namespace of its own it can name nobody outside, and a container's users have several UIDs here.
+    In another PID namespace, a daemon can only report its own processes. There one user may have several UIDs here.
     """
     uid = None if daemon.runtime.process is None or daemon.runtime.in_foreign_namespace else daemon.runtime.process.uid
     return uid or None
 
 
-def named(daemon: Daemon) -> set[int]:
-    """Whoever the daemon says has to do with it: servers, clients, and whom its faults hit."""
-    hit = (pid for server in daemon.servers.values() for pid in fault_log.named_clients(server))
-    here = (daemon.servers, daemon.clients, daemon.connections.queued)
-    gone = (daemon.connections.disconnected_at, daemon.connections.server_exited_at, daemon.connections.disconnects)
-    return set().union(hit, *here, *gone)
+def named_pids(daemon: Daemon) -> set[int]:
+    """Return the PIDs that the daemon reports: servers, clients, and processes that its faults affected."""
+    connections = daemon.connections
+    return set().union(
+        *(fault_log.named_clients(server) for server in daemon.servers.values()),
+        *(daemon.servers, daemon.clients, connections.queued),
+        *(connections.disconnected_at, connections.server_exited_at, connections.disconnects),
+    )
 
 
-def of_others(daemon: Daemon, pids: Collection[int], processes: Mapping[int, ProcessReading]) -> frozenset[int]:
-    """Those of these who are known to be somebody else's than the one user's that it may serve."""
+def of_other_users(daemon: Daemon, pids: Collection[int], processes: Mapping[int, ProcessReading]) -> frozenset[int]:
+    """Return the PIDs that are known to belong to other users than the only one that the daemon may serve."""
     uid = only_user(daemon)
     if uid is None:
         return frozenset()
     return frozenset(pid for pid in pids if pid in processes and processes[pid].uid not in (None, uid))
 
 
-def served(step: Transition, at: float, processes: Mapping[int, ProcessReading]) -> Transition:
-    """The daemon without those who are known to be somebody else's: they leave, and are not remembered as its own."""
-    daemon = step[0]
-    if only_user(daemon) is None:
+def without_other_users(step: Transition, at: float, processes: Mapping[int, ProcessReading]) -> Transition:
+    """Return the daemon without processes that are known to belong to other users than the only one it may serve."""
+    if only_user(step[0]) is None:
         return step
-    others = sorted(of_others(daemon, named(daemon), processes))
+    others = sorted(of_other_users(step[0], named_pids(step[0]), processes))
     return chain(step, lambda daemon: for_each(daemon, others, lambda daemon, pid: _disown(daemon, at, pid)))
 
 
@@ -240,15 +202,13 @@ def _disown(daemon: Daemon, at: float, pid: int) -> Transition:
         servers.end(clients.dequeue(daemon, pid), at, pid),
         lambda daemon: clients.disconnect(daemon, at, pid, DisconnectReason.EXIT),
     )
-    daemon = replace(
+    connections = daemon.connections
+    daemon = with_connections(
         daemon,
-        connections=replace(
-            daemon.connections,
-            disconnected_at=without(daemon.connections.disconnected_at, pid),
-            server_exited_at=without(daemon.connections.server_exited_at, pid),
-            disconnects=without(daemon.connections.disconnects, pid),
-            recently_disconnected=without(daemon.connections.recently_disconnected, pid),
-        ),
-        servers={each: fault_log.without_client(server, pid) for each, server in daemon.servers.items()},
+        disconnected_at=without(connections.disconnected_at, pid),
+        server_exited_at=without(connections.server_exited_at, pid),
+        disconnects=without(connections.disconnects, pid),
+        recently_disconnected=without(connections.recently_disconnected, pid),
     )
-    return daemon, events
+    found = {each: fault_log.without_client(server, pid) for each, server in daemon.servers.items()}
+    return replace(daemon, servers=found), events

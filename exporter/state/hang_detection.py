@@ -4,49 +4,49 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.state import lifecycle, process_states
 from exporter.state.process_states import probes
-from exporter.state.transition import Transition, without_events
+from exporter.state.transition import Transition
 
 PROBES = 2
-"""So many commands, and so many of the exporter's own connections, without an answer."""
+"""Commands, and connections of the exporter itself, without an answer that indicate a hang."""
 
 PROBES_ALONE = 5
 ALONE_SECONDS = 30.0
-"""If there is no other witness, this many commands in so many seconds are enough."""
+"""Without any other indication, this many unanswered commands in this time confirm a hang."""
 
 SAME_MOMENT_SECONDS = 0.1
-"""A command that was given so soon before the first one failed was given after it."""
+"""A command that was sent at most this long before the first one failed counts as sent after it."""
 
 STARTING_SECONDS = 60.0
-"""A daemon answers within 0.1 s of its start (measured, R580), and is found to hang within half of this time.
+"""After this time, a daemon that has neither answered nor been found to hang is not starting: its state is unknown.
 
-Whatever has neither answered nor been found to hang by then is not starting: its state is unknown.
+A daemon answers within 0.1 s of its start (measured, R580). A hang is detected within half of this time.
 """
 
 
 def resolve_pending(node: Node, daemon: Daemon, at: float) -> Transition:
-    """Return the daemon with its state: it hangs, or it responds although commands get no answer."""
+    """Return the daemon as unresponsive if it hangs, and as up if only the control program hangs."""
     if daemon.ended or not _unanswered(daemon, at):
-        return without_events(daemon)
-    if is_witnessed(node, daemon) or _long_enough(daemon, at) or _not_looked_at(daemon):
+        return daemon, ()
+    if is_established(node, daemon, at) or _only_commands_recorded(daemon):
         return lifecycle.enter_state(daemon, at, DaemonState.UNRESPONSIVE)
     if program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
         return lifecycle.enter_state(daemon, at, DaemonState.UP)
-    return without_events(daemon)
+    return daemon, ()
 
 
 def is_established(node: Node, daemon: Daemon, at: float) -> bool:
-    """Whether so much says that it hangs that it may be ended for it."""
-    return _unanswered(daemon, at) and (is_witnessed(node, daemon) or _long_enough(daemon, at))
+    """Return whether the indications of a hang suffice to end the daemon."""
+    return _unanswered(daemon, at) and (_is_confirmed(node, daemon) or _long_enough(daemon, at))
 
 
 def program_hangs(daemon: Daemon, at: float) -> bool:
-    """Whether commands get no answer, and the daemon answers connections: then the control program is at fault."""
+    """Return whether commands get no answer but connections do: then the control program is at fault."""
     known = probes(daemon)
     return known is not None and known.answered and not daemon.ended and _unanswered(daemon, at)
 
 
-def is_witnessed(node: Node, daemon: Daemon) -> bool:
-    """Whether anything but the silence itself says so, and did so already when the last command was given."""
+def _is_confirmed(node: Node, daemon: Daemon) -> bool:
+    """Return whether another indication confirms the hang, and existed when the last command was sent."""
     asked_at, known = daemon.commands.unanswered_at, probes(daemon)
     if asked_at is None:
         return False
@@ -55,7 +55,7 @@ def is_witnessed(node: Node, daemon: Daemon) -> bool:
     if known is not None and known.unanswered >= PROBES:
         return True
     answered_at = known.answered_at if known is not None and known.answered else None
-    states = process_states.hung(node, daemon)
+    states = process_states.suspended_or_stuck(node, daemon)
     return any(state.at <= asked_at and (answered_at is None or answered_at < state.at) for state in states)
 
 
@@ -65,27 +65,24 @@ def _unanswered(daemon: Daemon, at: float) -> bool:
 
 
 def _long_enough(daemon: Daemon, at: float) -> bool:
-    """Whether silence alone must do, as no connection could be made."""
+    """Return whether unanswered commands alone confirm a hang, because no connection could be made."""
     known, since = probes(daemon), daemon.commands.unanswered_since
     if since is None or (known is not None and known.answered):
         return False
     return daemon.commands.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
 
 
-def _not_looked_at(daemon: Daemon) -> bool:
-    """Whether nothing but commands is seen of the daemon, as in a recording by another program, and nothing answers.
-
-    The second command was given after the first had failed.
-    """
+def _only_commands_recorded(daemon: Daemon) -> bool:
+    """Return whether only commands were collected, as by another recorder, and two in sequence got no answer."""
     since, asked_at = daemon.commands.unanswered_since, daemon.commands.unanswered_at
     if since is None or asked_at is None or probes(daemon) is not None:
         return False
     return asked_at >= since - SAME_MOMENT_SECONDS
 
 
-def start_overdue(daemon: Daemon, at: float) -> Transition:
-    """Make the state of a daemon unknown that has not answered for long after its start."""
+def expire_start(daemon: Daemon, at: float) -> Daemon:
+    """Return the daemon with an unknown state if it did not answer for long after its start."""
     since = daemon.lifecycle.state_since
     if daemon.state is not DaemonState.STARTING or since is None or at - since <= STARTING_SECONDS:
-        return without_events(daemon)
-    return without_events(lifecycle.unasked(daemon, at))
+        return daemon
+    return lifecycle.with_unknown_state(daemon, at)

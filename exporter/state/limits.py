@@ -36,7 +36,7 @@ def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     number = _devices(node, daemon)
     yield from ((command, daemon.commands.asked_at.get(command)) for command in _about_defaults(number))
     for server in daemon.servers.values():
-        if not _starting(node.at, daemon, server) and process_states.askable(node, server.pid):
+        if not _starting(node.at, daemon, server) and process_states.can_query(node, server.pid):
             told_at, commands = server.limits_logged_at, _about_server(server.pid, number)
             yield from ((command, daemon.commands.asked_at.get(command, told_at)) for command in commands)
 

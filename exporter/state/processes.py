@@ -12,7 +12,7 @@ from exporter.model.observation import KernelRecord, PodFound, ProcessExit, Proc
 from exporter.model.values import replace
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
-from exporter.state.transition import latest
+from exporter.state.transition import with_latest
 
 REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
@@ -55,7 +55,7 @@ def prune_exits(node: Node) -> Node:
 def _dead(node: Node, death: Death) -> Node:
     earlier = node.deaths.get(death.pid)
     known = death if earlier is None or not _same(earlier, death) else _joined(earlier, death)
-    return replace(node, deaths=latest(node.deaths, death.pid, known, MOST_DEATHS))
+    return replace(node, deaths=with_latest(node.deaths, death.pid, known, MOST_DEATHS))
 
 
 def _same(one: Death, other: Death) -> bool:

@@ -3,7 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from exporter.incidents import incidents
-from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
+from exporter.model.daemon import (
+    Daemon,
+    DaemonState,
+    Declaration,
+    NamedBy,
+    with_commands,
+    with_connections,
+    with_declaration,
+    with_runtime,
+)
 from exporter.model.event import Event
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorState, Node
@@ -51,329 +60,328 @@ from exporter.state import (
 )
 from exporter.state import processes as state_processes
 from exporter.state.gpus import NVML
-from exporter.state.transition import Transition, chain, without_events
+from exporter.state.transition import Transition, chain
 from exporter.usage import accounting, attribution, launch_history
 from exporter.watchdog import verification
 
-REMEMBERED_QUESTIONS_SECONDS = 7200.0
-"""How long it is remembered when a question was asked; longer than any question's period."""
+QUERY_SECONDS = 7200.0
+"""How long the time of a query is stored: longer than the interval of any query."""
 
-REMEMBERED_SERVERS_SECONDS = 60.0
-"""How long a server that has gone is remembered, so that a log line read late does not bring it back."""
+EXITED_SERVER_SECONDS = 60.0
+"""How long a server that exited is stored, so that a log line that is read late does not restore it."""
 
-
-def prune(node: Node) -> Node:
-    """Let go of what no longer matters. While NVML shows a client that has left, it is remembered, and no stranger."""
-    shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
-    daemons = {
-        name: _forget_daemon(daemon, node.at, shown)
-        for name, daemon in node.daemons.items()
-        if not daemon.removable(node.at)
-    }
-    wanted = poll_schedule.watched(node)
-    processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
-    node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
-    node = process_states.prune_states(node, poll_schedule.states_wanted(node))
-    return state_processes.prune_workload_counts(_forget_pods(process_states.prune_units(node)))
-
-
-def _forget_pods(node: Node) -> Node:
-    if not node.pods:
-        return node
-    present = state_processes.pods(node)
-    return replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
-
-
-def _forget_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
-    daemon = replace(
-        daemon,
-        connections=replace(
-            daemon.connections,
-            disconnected_at=_kept(daemon.connections.disconnected_at, at - clients.REMEMBERED_SECONDS, shown),
-            server_exited_at=_kept(daemon.connections.server_exited_at, at - REMEMBERED_SERVERS_SECONDS, shown),
-        ),
-        commands=replace(
-            daemon.commands,
-            asked_at={
-                command: when
-                for command, when in daemon.commands.asked_at.items()
-                if at - when < REMEMBERED_QUESTIONS_SECONDS
-            },
-        ),
-    )
-    return disconnects.prune_disconnects(daemon, at)
-
-
-def _kept(departed: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
-    return {pid: at for pid, at in departed.items() if at >= since or pid in shown}
-
+LOGS = "log"
+"""Name of the collector that reads the logs."""
 
 Reduced = tuple[Node, tuple[Event, ...]]
 
-LOGS = "log"
-"""The source that follows the logs has this name."""
 
-
-def reduce(node: Node, seen: Observation) -> Reduced:
-    """Take in one observation."""
+def reduce(node: Node, observation: Observation) -> Reduced:
+    """Return the node after one observation, and the events."""
     last = node
-    before = xids.pair_pending(_at(node, seen.at))
-    node, explained = _explained(before)
-    asked = node
-    node, told = _take(node, seen)
-    node, decided = _claims_decided(asked, node, seen)
-    events = explained + told + decided
+    before = xids.pair_pending(_with_time(node, observation.at))
+    node, explained = _resolve_by_time(before)
+    undecided = node
+    node, observed = _take(node, observation)
+    node, decided = _decide_claims(undecided, node, observation)
+    events = explained + observed + decided
     node, faults = incidents.track(last, state_processes.count_events(before, node, events), events)
     node, unclaimed = xids.report_unclaimed(node)
-    node = attribution.attribute(node, seen)
-    return accounting.account(last, node, seen, events), events + faults + unclaimed
+    node = attribution.attribute(node, observation)
+    return accounting.account(last, node, observation, events), events + faults + unclaimed
 
 
 def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Reduced]:
-    """Take in observations one by one, and last of all settle what was still open when they ended."""
-    for seen in observations:
-        node, events = reduce(node, seen)
+    """Reduce observations one by one. After the last one, resolve what is pending."""
+    for observation in observations:
+        node, events = reduce(node, observation)
         yield node, events
     last = node
     node = xids.pair_pending(node, force=True)
-    node, explained = _every_daemon(
-        node, lambda daemon: lifecycle.explain(daemon, node.at, unit=process_states.ran(node, daemon), force=True)
+    node, explained = _for_daemons(
+        node,
+        lambda daemon: lifecycle.explain_end(daemon, node.at, unit=process_states.unit_of(node, daemon), force=True),
     )
-    node, decided = _every_daemon(node, lambda daemon: claims.resolve_pending(node, daemon, force=True))
+    node, decided = _for_daemons(node, lambda daemon: claims.resolve_pending(node, daemon, force=True))
     explained += decided
     node, faults = incidents.track(last, node, explained, force=True)
     node, unclaimed = xids.report_unclaimed(node, force=True)
     yield node, explained + faults + unclaimed + incidents.report_open(node)
 
 
-def _claims_decided(before: Node, node: Node, seen: Observation) -> Reduced:
-    """Decide what the logs claim: what a line claims at once, and all of it after every other observation."""
+def _take(node: Node, observation: Observation) -> Reduced:
+    match observation:
+        case LogLine():
+            return _with_pids(
+                node,
+                observation,
+                lambda daemon: chain(
+                    log_files.own_command_read(daemon, observation),
+                    lambda daemon: daemon_log.line_read(daemon, observation),
+                ),
+            )
+        case ControlReply():
+            reduced = _with_pids(
+                node,
+                observation,
+                lambda daemon: chain(
+                    control_replies.reply_read(daemon, observation),
+                    lambda daemon: (log_files.await_command(daemon, observation), ()),
+                ),
+            )
+            return _resolve_hangs(reduced, observation.at)
+        case LogFile():
+            if not observation.followed and observation.daemon not in node.daemons:
+                return node, ()
+            return _for_daemon(node, observation.daemon, lambda daemon: (log_files.file_read(daemon, observation), ()))
+        case LogGap():
+            return _for_daemon(node, observation.daemon, lambda daemon: (log_files.gap_read(daemon, observation), ()))
+        case LogUnrecognized(daemon=name, file=file, lines=lines):
+            return _for_daemon(
+                node, name, lambda daemon: (daemon_log.count_lines(daemon, file, recognized=False, lines=lines), ())
+            )
+        case DaemonFound():
+            return discovery.daemon_found(node, observation), ()
+        case DaemonProcess():
+            if observation.same_as is not None:
+                return discovery.mark_duplicate(node, observation.daemon, observation.same_as), ()
+            return _for_daemon(
+                node,
+                observation.daemon,
+                lambda daemon: lifecycle.process_read(with_runtime(daemon, same_as=None), observation),
+            )
+        case GpuReading():
+            node, events = gpus.gpu_read(node, observation)
+            node, connected = _hidden_pids_shown(node, observation)
+            return prune(xids.gpu_read(node, observation)), events + connected
+        case WorkReading():
+            return launch_history.with_reading(node, observation), ()
+        case GpuUse():
+            return node, ()
+        case ProcessReading():
+            return _process_read(node, observation)
+        case ProcessExit():
+            return _process_exited(node, observation)
+        case PodFound():
+            return replace(node, pods={**node.pods, observation.uid: observation}), ()
+        case SourceReading():
+            return _collected(prune(_with_collector(node, observation)), observation)
+        case GpuEvent():
+            return xids.event_read(node, observation), ()
+        case ProcessState():
+            return _resolve_hangs((process_states.state_read(node, observation), ()), observation.at)
+        case UnitState():
+            node = replace(node, units={**node.units, observation.unit: observation})
+            return _resolve_hangs((node, ()), observation.at)
+        case ControlSocket() | SessionHolder():
+            known = node.daemons.get(observation.daemon)
+            if known is not None:
+                if isinstance(observation, ControlSocket):
+                    known = process_states.socket_read(known, observation)
+                else:
+                    known = process_states.session_holder_read(known, observation)
+                node = discovery.with_daemon(node, known)
+            return _resolve_hangs((node, ()), observation.at)
+        case ActionDone():
+            return verification.record_result(node, observation), ()
+        case Resumed():
+            return verification.resume(node, observation)
+        case KernelRecord():
+            return state_processes.record_read(xids.record_read(node, observation), observation), ()
+
+
+# -- daemons ---------------------------------------------------------------------------------------------------------
+
+
+def _for_daemon(node: Node, name: str, take: Callable[[Daemon], Transition]) -> Reduced:
+    daemon = node.daemons.get(name)
+    if daemon is None:
+        declared = Declaration(by=NamedBy.DISCOVERED)
+        daemon = Daemon(name=name, pipe_directory=name, log_directory="", declared=declared)
+    if daemon.discovered and daemon.declared.observed_at != node.at:
+        daemon = with_declaration(daemon, observed_at=node.at)
+    daemon, events = discovery.without_other_users(take(daemon), node.at, node.processes)
+    return discovery.with_daemon(node, daemon), events
+
+
+def _for_daemons(node: Node, take: Callable[[Daemon], Transition]) -> Reduced:
+    taken = {name: take(daemon) for name, daemon in node.daemons.items()}
+    if all(daemon is node.daemons[name] for name, (daemon, _) in taken.items()):
+        return node, ()
+    events = tuple(event for _, added in taken.values() for event in added)
+    return replace(node, daemons={name: daemon for name, (daemon, _) in taken.items()}), events
+
+
+def _with_pids(node: Node, observation: LogLine | ControlReply, take: Callable[[Daemon], Transition]) -> Reduced:
+    at, pids = observation.at, observation.pids
+    return _for_daemon(node, observation.daemon, lambda daemon: chain(discovery.pids_read(daemon, at, pids), take))
+
+
+def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
+    """Decide which daemons hang: any report about a daemon may be the second indication."""
+    node, events = reduced
+    node, resolved = _for_daemons(node, lambda daemon: hang_detection.resolve_pending(node, daemon, at))
+    return node, events + resolved
+
+
+def _decide_claims(before: Node, node: Node, observation: Observation) -> Reduced:
+    """Decide the claims of the logs: after a log line, only the new ones."""
     if not any(daemon.log.claims for daemon in node.daemons.values()):
         return node, ()
-    fresh = isinstance(seen, LogLine)
-    return _every_daemon(
-        node,
-        lambda daemon: claims.resolve_pending(node, daemon, before=before.daemons.get(daemon.name) if fresh else None),
-    )
+    known = before.daemons if isinstance(observation, LogLine) else {}
+    return _for_daemons(node, lambda daemon: claims.resolve_pending(node, daemon, before=known.get(daemon.name)))
 
 
-def _at(node: Node, at: float) -> Node:
-    """The node as it is at this time; the lines of one look all have the same, and there may be thousands."""
+def _with_time(node: Node, at: float) -> Node:
+    """Return the node at this time. All lines of one collection, perhaps thousands, have the same time."""
     began_at = at if node.began_at is None else node.began_at
     return node if at <= node.at else replace(node, at=at, began_at=began_at)
 
 
-def _explained(node: Node) -> Reduced:
-    """Settle what only time can: why a daemon has gone, and that a start has taken too long."""
-    open_ends = (
-        each.lifecycle.unexplained_end_at is not None or each.state is DaemonState.STARTING
-        for each in node.daemons.values()
+def _resolve_by_time(node: Node) -> Reduced:
+    """Resolve what only time resolves: why a daemon ended, and whether a start takes too long."""
+    pending = (
+        daemon.lifecycle.unexplained_end_at is not None or daemon.state is DaemonState.STARTING
+        for daemon in node.daemons.values()
     )
-    if not any(open_ends):
+    if not any(pending):
         return node, ()
-    return _every_daemon(
+    return _for_daemons(
         node,
-        lambda daemon: chain(
-            hang_detection.start_overdue(daemon, node.at),
-            lambda daemon: lifecycle.explain(daemon, node.at, unit=process_states.ran(node, daemon)),
+        lambda daemon: lifecycle.explain_end(
+            hang_detection.expire_start(daemon, node.at), node.at, unit=process_states.unit_of(node, daemon)
         ),
     )
 
 
-def _take(node: Node, seen: Observation) -> Reduced:
-    match seen:
-        case LogLine():
-            return _heard(node, seen, lambda daemon: chain(log_files.own_command_read(daemon, seen), _with_line(seen)))
-        case ControlReply():
-            return _silence_settled(_reply_read(node, seen), seen.at)
-        case LogFile():
-            if not seen.followed and seen.daemon not in node.daemons:
-                return node, ()
-            return _daemon(node, seen.daemon, lambda daemon: without_events(log_files.file_read(daemon, seen)))
-        case LogGap():
-            return _daemon(node, seen.daemon, lambda daemon: without_events(_with_gap(daemon, seen)))
-        case LogUnrecognized():
-            return _daemon(
-                node, seen.daemon, lambda daemon: without_events(daemon_log.lines_unrecognized(daemon, seen))
-            )
-        case DaemonFound():
-            return discovery.daemon_found(node, seen), ()
-        case DaemonProcess():
-            if seen.same_as is not None:
-                return discovery.doubled(node, seen.daemon, seen.same_as), ()
-            return _daemon(
-                node,
-                seen.daemon,
-                lambda daemon: lifecycle.process_read(
-                    replace(daemon, runtime=replace(daemon.runtime, same_as=None)), seen
-                ),
-            )
-        case GpuReading():
-            node, events = gpus.gpu_read(node, seen)
-            node, met = _clients_shown(node, seen)
-            return prune(xids.gpu_read(node, seen)), events + met
-        case WorkReading():
-            return launch_history.with_reading(node, seen), ()
-        case GpuUse():
-            return node, ()
-        case ProcessReading():
-            return _process_read(node, seen)
-        case ProcessExit():
-            return _process_exited(node, seen)
-        case PodFound():
-            return replace(node, pods={**node.pods, seen.uid: seen}), ()
-        case SourceReading():
-            return _source_looked(prune(_source_read(node, seen)), seen)
-        case GpuEvent():
-            return xids.event_read(node, seen), ()
-        case ProcessState() | UnitState() | ControlSocket() | SessionHolder():
-            return _silence_settled((process_states.witness_read(node, seen), ()), seen.at)
-        case ActionDone():
-            return verification.record_result(node, seen), ()
-        case Resumed():
-            return verification.resume(node, seen)
-        case KernelRecord():
-            return state_processes.record_read(xids.record_read(node, seen), seen), ()
-
-
-def _reply_read(node: Node, seen: ControlReply) -> Reduced:
-    return _heard(
-        node,
-        seen,
-        lambda daemon: chain(
-            control_replies.reply_read(daemon, seen), lambda daemon: without_events(log_files.reply_read(daemon, seen))
-        ),
-    )
-
-
-def _with_line(seen: LogLine) -> Callable[[Daemon], Transition]:
-    return lambda daemon: daemon_log.line_read(daemon, seen)
-
-
-def _with_gap(daemon: Daemon, seen: LogGap) -> Daemon:
-    return log_files.commands_lost(log_files.gap_read(daemon, seen), seen)
-
-
-def _heard(node: Node, seen: LogLine | ControlReply, take: Callable[[Daemon], Transition]) -> Reduced:
-    return _daemon(node, seen.daemon, lambda daemon: chain(discovery.heard(daemon, seen.at, seen.pids), take))
-
-
-def _silence_settled(told: Reduced, at: float) -> Reduced:
-    """Whatever tells of a daemon may be the second witness of its silence."""
-    node, events = told
-    node, settled = _every_daemon(node, lambda daemon: hang_detection.resolve_pending(node, daemon, at))
-    return node, events + settled
-
-
-def _daemon(node: Node, name: str, take: Callable[[Daemon], Transition]) -> Reduced:
-    known = node.daemons.get(name)
-    known = known or Daemon(
-        name=name, pipe_directory=name, log_directory="", declared=Declaration(by=NamedBy.DISCOVERED)
-    )
-    step = take(
-        replace(known, declared=replace(known.declared, observed_at=node.at))
-        if known.discovered and known.declared.observed_at != node.at
-        else known
-    )
-    daemon, events = discovery.served(step, node.at, node.processes)
-    return replace(node, daemons={**node.daemons, name: daemon}), events
-
-
-def _clients_shown(node: Node, seen: GpuReading) -> Reduced:
-    found = servers.server_with_hidden_pids(node, seen)
+def _hidden_pids_shown(node: Node, reading: GpuReading) -> Reduced:
+    found = servers.server_with_hidden_pids(node, reading)
     if found is None:
         return node, ()
-    daemon, server = found
-    return _daemon(node, daemon.name, lambda daemon: servers.hidden_pids_shown(node, daemon, server.pid, seen))
+    pid = found[1].pid
+    return _for_daemon(node, found[0].name, lambda daemon: servers.hidden_pids_shown(node, daemon, pid, reading))
 
 
-def _every_daemon(node: Node, take: Callable[[Daemon], Transition]) -> Reduced:
-    taken = {name: take(daemon) for name, daemon in node.daemons.items()}
-    if all(daemon is node.daemons[name] for name, (daemon, _) in taken.items()):
-        return node, ()
-    events = tuple(event for _, told in taken.values() for event in told)
-    return replace(node, daemons={name: daemon for name, (daemon, _) in taken.items()}), events
+# -- processes -------------------------------------------------------------------------------------------------------
 
 
-def _process_read(node: Node, seen: ProcessReading) -> Reduced:
-    """A PID with another start time is another process: whoever had it before has left."""
-    known = node.processes.get(seen.pid)
+def _process_read(node: Node, reading: ProcessReading) -> Reduced:
+    """Reduce a reading of a process. If the start time of the PID differs, the process before has ended."""
+    known = node.processes.get(reading.pid)
     events: tuple[Event, ...] = ()
-    if known is not None and known.start_ticks != seen.start_ticks:
-        node, events = _process_exited(node, ProcessExit(at=seen.at, pid=seen.pid, start_ticks=known.start_ticks))
-    node = replace(node, processes={**node.processes, seen.pid: seen})
-    node, disowned = _every_daemon(
-        node, lambda daemon: discovery.served(without_events(daemon), seen.at, {seen.pid: seen})
+    if known is not None and known.start_ticks != reading.start_ticks:
+        ended = ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)
+        node, events = _process_exited(node, ended)
+    node = replace(node, processes={**node.processes, reading.pid: reading})
+    node, removed = _for_daemons(
+        node, lambda daemon: discovery.without_other_users((daemon, ()), reading.at, {reading.pid: reading})
     )
-    return node, events + disowned
+    return node, events + removed
 
 
-def _process_exited(node: Node, seen: ProcessExit) -> Reduced:
-    known = node.processes.get(seen.pid)
-    if known is not None and known.start_ticks != seen.start_ticks:
+def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
+    known = node.processes.get(ended.pid)
+    if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
-    node = process_states.exited(state_processes.exit_recorded(node, seen), seen)
-    processes = {pid: process for pid, process in node.processes.items() if pid != seen.pid}
-    return _every_daemon(replace(node, processes=processes), lambda daemon: _member_exited(daemon, seen))
+    node = process_states.process_exited(state_processes.exit_recorded(node, ended), ended)
+    processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
+    return _for_daemons(replace(node, processes=processes), lambda daemon: _member_exited(daemon, ended))
 
 
-def _member_exited(daemon: Daemon, seen: ProcessExit) -> Transition:
+def _member_exited(daemon: Daemon, ended: ProcessExit) -> Transition:
     process = daemon.runtime.process
-    if process is not None and (process.pid, process.start_ticks) == (seen.pid, seen.start_ticks):
-        killed = None if seen.wait_status is None else seen.wait_status & 0x7F != 0
-        return lifecycle.gone(daemon, seen.at, killed=killed)
-    daemon = clients.dequeue(daemon, seen.pid)
+    if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
+        killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
+        return lifecycle.end(daemon, ended.at, killed=killed)
     return chain(
-        servers.end(daemon, seen.at, seen.pid),
-        lambda daemon: clients.disconnect(daemon, seen.at, seen.pid, DisconnectReason.EXIT),
+        servers.end(clients.dequeue(daemon, ended.pid), ended.at, ended.pid),
+        lambda daemon: clients.disconnect(daemon, ended.at, ended.pid, DisconnectReason.EXIT),
     )
 
 
-def _source_looked(node: Node, seen: SourceReading) -> Reduced:
-    """NVML tells of a GPU by reading it, or not; a log has no last words that a whole read of it did not find."""
-    if seen.name == NVML:
-        return gpus.nvml_looked(node, seen), ()
-    if seen.name == LOGS:
-        return _every_daemon(node, lambda daemon: _logs_read(node, daemon, seen))
+# -- collectors ------------------------------------------------------------------------------------------------------
+
+
+def _with_collector(node: Node, reading: SourceReading) -> Node:
+    """Return the node with the state of a collector. The collectors of all daemons for the same data are one."""
+    known = node.sources.get(reading.name) or CollectorState(last=reading)
+    problems = {name: problem for name, problem in known.problems.items() if name in node.daemons}
+    problems.pop(reading.daemon or "", None)
+    if reading.problem is not None:
+        problems[reading.daemon or ""] = reading.problem
+    collector = CollectorState(
+        last=replace(reading, daemon=None, problem=joined(problems.values())),
+        problems=problems,
+        last_success=known.last_success if problems else reading.at,
+        failures=known.failures + (reading.problem is not None),
+    )
+    return replace(node, sources={**node.sources, reading.name: collector})
+
+
+def _collected(node: Node, reading: SourceReading) -> Reduced:
+    if reading.name == NVML:
+        return gpus.nvml_looked(node, reading), ()
+    if reading.name == LOGS:
+        return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     return node, ()
 
 
-def _logs_read(node: Node, daemon: Daemon, seen: SourceReading) -> Transition:
-    """Take in one read of a daemon's logs. Recordings of earlier versions have one read for all daemons."""
-    if seen.daemon not in (None, daemon.name):
-        return without_events(daemon)
-    if seen.daemon is not None:
-        daemon = log_files.files_collected(daemon, seen.problem)
-    step = log_files.check_overdue(daemon, seen)
-    if seen.problem is not None or seen.more:
+def _logs_collected(node: Node, daemon: Daemon, reading: SourceReading) -> Transition:
+    """Reduce one collection of a daemon's logs. Recordings of earlier versions have one for all daemons.
+
+    A complete collection that began after the end of a daemon has everything that its log files report of the end.
+    The journal and systemd may report it a little later.
+    """
+    if reading.daemon not in (None, daemon.name):
+        return daemon, ()
+    if reading.daemon is not None:
+        daemon = log_files.files_collected(daemon, reading.problem)
+    step = log_files.check_overdue(daemon, reading)
+    if reading.problem is not None or reading.more:
         return step
-    return chain(step, lambda daemon: _last_words_read(node, daemon, seen.at, seen.at - seen.seconds))
-
-
-def _last_words_read(node: Node, daemon: Daemon, at: float, began: float) -> Transition:
-    """Those in the journal, or systemd's, may be under way when the log's files have been read: they have a moment."""
-    unit, ended_at = process_states.ran(node, daemon), daemon.lifecycle.unexplained_end_at
-    whole = (
+    unit, ended_at = process_states.unit_of(node, daemon), daemon.lifecycle.unexplained_end_at
+    complete = (
         ended_at is not None
-        and ended_at < began
+        and ended_at < reading.at - reading.seconds
         and not daemon.in_journal
-        and not process_states.may_yet_tell(unit, ended_at)
+        and not process_states.may_unit_change(unit, ended_at)
     )
-    return lifecycle.explain(daemon, at, unit=unit, force=whole)
+    return chain(step, lambda daemon: lifecycle.explain_end(daemon, reading.at, unit=unit, force=complete))
 
 
-def _source_read(node: Node, seen: SourceReading) -> Node:
-    """The eyes that daemons have each for themselves are one source, which is well where all of them are."""
-    known = node.sources.get(seen.name) or CollectorState(last=seen)
-    failed = seen.problem is not None
-    problems = {daemon: problem for daemon, problem in known.problems.items() if daemon in node.daemons}
-    problems.pop(seen.daemon or "", None)
-    if seen.problem is not None:
-        problems[seen.daemon or ""] = seen.problem
-    source = CollectorState(
-        last=replace(seen, daemon=None, problem=joined(problems.values())),
-        problems=problems,
-        last_success=known.last_success if problems else seen.at,
-        failures=known.failures + failed,
+# -- pruning ---------------------------------------------------------------------------------------------------------
+
+
+def prune(node: Node) -> Node:
+    """Remove what is out of date. A disconnected client that NVML still shows remains: it does not bypass MPS."""
+    shown = {each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ()}
+    daemons = {
+        name: _prune_daemon(daemon, node.at, shown)
+        for name, daemon in node.daemons.items()
+        if not daemon.removable(node.at)
+    }
+    wanted = poll_schedule.processes_wanted(node)
+    processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
+    node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
+    node = process_states.prune_states(node, poll_schedule.states_wanted(node))
+    node = process_states.prune_units(node)
+    if node.pods:
+        present = state_processes.pods(node)
+        node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
+    return state_processes.prune_workload_counts(node)
+
+
+def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
+    connections = daemon.connections
+    daemon = with_connections(
+        daemon,
+        disconnected_at=_recent(connections.disconnected_at, at - clients.REMEMBERED_SECONDS, shown),
+        server_exited_at=_recent(connections.server_exited_at, at - EXITED_SERVER_SECONDS, shown),
     )
-    return replace(node, sources={**node.sources, seen.name: source})
+    queries = daemon.commands.asked_at.items()
+    daemon = with_commands(daemon, asked_at={command: then for command, then in queries if at - then < QUERY_SECONDS})
+    return disconnects.prune_disconnects(daemon, at)
+
+
+def _recent(times: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:
+    return {pid: at for pid, at in times.items() if at >= since or pid in shown}

@@ -9,95 +9,87 @@ from exporter.model.server import Server
 from exporter.parse.control_reply import LIST_CLIENTS
 from exporter.state import gpus
 
-STRUCK_SECONDS = 0.5
-"""How long the log has to tell of a fault after its Xid. It does so within 0.1 s (measured, R580), unless it is blocked
-or a tenant takes the lines away: then the daemon is asked."""
+XID_SECONDS = 0.5
+"""After an Xid, the log may take this long to report a fault. It takes 0.1 s at most (measured, R580), unless it is
+blocked or a user removes lines. Then the daemon is queried."""
 
 NVML_SECONDS = 3.0
-"""How long after a client's connection NVML has to show it, before the daemon is asked."""
+"""After a client connects, NVML may take this long to show it. Then the daemon is queried."""
 
 
-def servers_doubted_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
-    """Since when it has been in doubt which servers there are.
+def servers_stale_since(node: Node, daemon: Daemon) -> Iterable[float | None]:
+    """Yield since when the list of servers may be out of date.
 
-    None were listed yet, one is missing, or NVML shows processes that may be a server, or clients of one, that is new.
+    No list was read yet, a server is missing, the log has a claim, or NVML shows processes that no list contains.
     """
-    if daemon.connections.listed_at is None:
+    listed_at = daemon.connections.listed_at
+    if listed_at is None:
         yield daemon.lifecycle.state_since
     yield from (server.missing_since for server in daemon.servers.values())
     yield from claimed_since(daemon, ClaimKind.SERVER_START, ClaimKind.SERVER_EXIT, ClaimKind.DAEMON_EXIT)
-    if daemon.log_followed or daemon.connections.listed_at is None:
+    if daemon.log_followed or listed_at is None:
         return
-    for gpu in node.gpus.values():
-        yield from (
-            each.first_seen
-            for each in gpu.bypassing_processes.values()
-            if each.first_seen > daemon.connections.listed_at
-        )
-    yield from (since for since in _unknown_since(node) if since > daemon.connections.listed_at)
+    bypassing = (each.first_seen for gpu in node.gpus.values() for each in gpu.bypassing_processes.values())
+    yield from (since for since in (*bypassing, *_unknown_since(node)) if since > listed_at)
 
 
-def clients_doubted_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
-    """Since when NVML has shown clients that nobody told of, or not shown one, or a list has awaited confirmation.
+def clients_stale_since(node: Node, daemon: Daemon, server: Server) -> Iterable[float | None]:
+    """Yield since when the list of a server's clients may be out of date.
 
-    Or since when the daemon has said FAULT: clients that it still lists confirm that.
+    NVML shows other clients than the list, a list or a claim awaits confirmation, or clients may confirm a FAULT.
     """
-    asked = daemon.commands.asked_at.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
+    queried = daemon.commands.asked_at.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
     clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
-    if server.fault_suspected_at is not None and server.fault_suspected_at > asked:
+    if server.fault_suspected_at is not None and server.fault_suspected_at > queried:
         yield server.fault_suspected_at
     yield from (client.missing_since for client in clients.values())
-    yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > asked)
-    yield from _unconfirmed_since(node, daemon)
+    yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > queried)
+    yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_CONNECT) if node.at - since >= NVML_SECONDS)
     for gpu in node.gpus.values():
-        yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > asked)
+        yield from (left_at for pid, left_at in gpu.mps_left.items() if pid in clients and left_at > queried)
     yield from _unknown_since(node)
 
 
-def struck_since(node: Node, daemon: Daemon) -> Iterable[float]:
-    """Return when an Xid struck a GPU of the daemon, long enough ago for the log to have told of a fault."""
+def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
+    """Yield since when the reading of a GPU may be out of date.
+
+    A process may bypass MPS, clients connected or disconnected, or servers are known that the reading could not use.
+    """
+    read_at = gpu.reading.at
+    yield from (each.first_seen for each in gpu.bypassing_processes.values() if not each.confirmed)
+    for daemon in node.daemons.values():
+        connections = daemon.connections
+        changes = [
+            *(client.connected_at for client in daemon.clients.values()),
+            *connections.disconnected_at.values(),
+            *claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT),
+        ]
+        if not gpu.bypassing_known and connections.listed_at is not None:
+            changes.append(connections.listed_at)
+        yield from (at for at in changes if at > read_at)
+
+
+def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
+    """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
     for xid in node.xids.recent:
         gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
         is_served = gpu is None or gpus.served(daemon, gpu.reading)
-        if is_served and node.at - xid.at >= STRUCK_SECONDS:
+        if is_served and node.at - xid.at >= XID_SECONDS:
             yield xid.at
 
 
 def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:
-    """Return since when the log has claimed what no other source has confirmed yet."""
+    """Yield the times of claims of these kinds that are not confirmed yet."""
     return (each.at for each in daemon.log.claims.values() if each.kind in kinds)
 
 
-def _unconfirmed_since(node: Node, daemon: Daemon) -> Iterable[float]:
-    """Since when the log alone has shown a client. NVML, which is read first, confirms most of them."""
-    for since in claimed_since(daemon, ClaimKind.CLIENT_CONNECT):
-        if node.at - since >= NVML_SECONDS:
-            yield since
-
-
 def _unknown_since(node: Node) -> Iterable[float]:
-    """Since when each PID that no daemon is known to serve has been in NVML's MPS list."""
+    """Yield since when NVML shows MPS clients that no daemon reports."""
     known = {pid for daemon in node.daemons.values() for pid in (*daemon.clients, *daemon.connections.disconnected_at)}
     for gpu in node.gpus.values():
         yield from (since for pid, since in gpu.mps_since.items() if pid not in known)
 
 
 def latest(times: Iterable[float | None]) -> float | None:
-    """The youngest doubt; None where there is none."""
+    """Return the latest of the times; None if there is none."""
     return max((time for time in times if time is not None), default=None)
-
-
-def gpu_doubted_since(node: Node, gpu: Gpu) -> Iterable[float]:
-    """Since when a process may bypass MPS, clients have come or gone, or servers are known that were not judged by."""
-    read_at = gpu.reading.at
-    yield from (stranger.first_seen for stranger in gpu.bypassing_processes.values() if not stranger.confirmed)
-    for daemon in node.daemons.values():
-        if (
-            not gpu.bypassing_known
-            and daemon.connections.listed_at is not None
-            and daemon.connections.listed_at > read_at
-        ):
-            yield daemon.connections.listed_at
-        yield from (client.connected_at for client in daemon.clients.values() if client.connected_at > read_at)
-        yield from (left_at for left_at in daemon.connections.disconnected_at.values() if left_at > read_at)
-        yield from (since for since in claimed_since(daemon, ClaimKind.CLIENT_DISCONNECT) if since > read_at)

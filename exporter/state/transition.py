@@ -1,7 +1,6 @@
 """A transition: a daemon after a change, and the events of the change."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from exporter.model.daemon import Daemon
@@ -18,84 +17,78 @@ Transition = tuple[Daemon, tuple[Event, ...]]
 
 
 def without_events(daemon: Daemon) -> Transition:
-    """Nothing to tell."""
+    """Return a transition without events."""
     return daemon, ()
 
 
 def chain(step: Transition, *following: Callable[[Daemon], Transition]) -> Transition:
-    """Take further steps, and tell the events of all, in order."""
+    """Return the transition through further steps, with the events of all steps in order."""
     daemon, events = step
     for take in following:
-        daemon, told = take(daemon)
-        events += told
+        daemon, added = take(daemon)
+        events += added
     return daemon, events
 
 
 def for_each(daemon: Daemon, items: Iterable[int], take: Callable[[Daemon, int], Transition]) -> Transition:
-    """Take one step for each item, and tell the events of all, in order."""
+    """Return the transition through one step for each item, with the events of all steps in order."""
     events: list[Event] = []
     for item in tuple(items):
-        daemon, told = take(daemon, item)
-        events.extend(told)
+        daemon, added = take(daemon, item)
+        events.extend(added)
     return daemon, tuple(events)
 
 
 def without(mapping: Mapping[Key, Value], *keys: Key) -> Mapping[Key, Value]:
-    """The mapping without these keys."""
-    kept = dict(mapping)
+    """Return the mapping without these keys."""
+    others = dict(mapping)
     for key in keys:
-        kept.pop(key, None)
-    return kept
+        others.pop(key, None)
+    return others
 
 
-def latest(mapping: Mapping[Key, Value], key: Key, value: Value, most: int) -> Mapping[Key, Value]:
-    """The mapping with this one last, and no more than `most`: the first ones go."""
-    kept = {**without(mapping, key), key: value}
-    while len(kept) > most:
-        del kept[next(iter(kept))]
-    return kept
+def with_latest(mapping: Mapping[Key, Value], key: Key, value: Value, most: int) -> Mapping[Key, Value]:
+    """Return the mapping with this entry last, and with at most `most` entries: the first ones are removed."""
+    entries = {**without(mapping, key), key: value}
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+    return entries
 
 
-def counted(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:
-    """The counts with one of them grown."""
+def increment(counts: Mapping[str, int], key: str, by: int = 1) -> Mapping[str, int]:
+    """Return the counts with one of them incremented."""
     return {**counts, key: counts.get(key, 0) + by}
 
 
 Pids = Mapping[int, int] | None
-"""PIDs here by PIDs there; None where there is here."""
+"""PIDs of this namespace by PIDs of the daemon's namespace; None if both are the same."""
 
 
-def outer(number: int, pids: Pids) -> int:
-    """One PID."""
-    if number <= 0:
+def translate_pid(pid: int, pids: Pids) -> int:
+    """Return a PID of this namespace; 0 for a hidden PID; a negative number for one that cannot be translated."""
+    if pid <= 0:
         return 0
-    return number if pids is None else pids.get(number, -number)
+    return pid if pids is None else pids.get(pid, -pid)
 
 
-def translated(entry: LogEntry, pids: Pids) -> LogEntry:
-    """A line of a log: its writer, and whom it speaks of."""
+def translate_entry(entry: LogEntry, pids: Pids) -> LogEntry:
+    """Return a log entry with PIDs of this namespace."""
     fields = {name: number for name in PID_FIELDS if (number := getattr(entry.message, name, None)) is not None}
     if pids is None and all(number > 0 for number in fields.values()):
         return entry
     message: Any = entry.message
-    message = replace(message, **{name: outer(number, pids) for name, number in fields.items()})
-    return replace(entry, pid=outer(entry.pid, pids), message=message)
-
-
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+    message = replace(message, **{name: translate_pid(number, pids) for name, number in fields.items()})
+    return replace(entry, pid=translate_pid(entry.pid, pids), message=message)
 
 
 def client_id(client: Client, process: ProcessReading | None) -> str:
-    """A client's id: PID and start time, or PID and first sighting where the start is not known."""
+    """Return the id of a client: PID and start time, or PID and time of connection if the start is unknown."""
     if process is None:
         return f"{client.pid}-s{_base36(int(client.connected_at))}"
     return f"{client.pid}-{_base36(process.start_ticks)}"
 
 
-def used_bytes(reading: GpuReading) -> Mapping[int, int]:
-    """Memory of each process on a GPU; NVML's two lists agree on the clients that are in both (measured)."""
-    processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
-    return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def _base36(number: int) -> str:
@@ -106,27 +99,7 @@ def _base36(number: int) -> str:
     return digits or "0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A command that asks, since when its answer is known (None: not at all), and for how many seconds that will do."""
-
-    command: str
-    known_at: float | None
-    period: float
-
-    @property
-    def deadline(self) -> float:
-        """When it must have been asked again."""
-        return float("-inf") if self.known_at is None else self.known_at + self.period
-
-
-def overdue(questions: Iterable[Question], now: float) -> tuple[str, ...]:
-    """What must be asked now."""
-    return tuple(question.command for question in questions if question.deadline <= now)
-
-
-def pressing(questions: Sequence[Question], now: float, turn: float) -> str | None:
-    """What must be asked in this turn, so that none comes too late where one is asked every `turn` seconds."""
-    in_line = sorted(questions, key=lambda question: question.deadline)
-    late = (question.deadline < now + place * turn for place, question in enumerate(in_line, start=1))
-    return in_line[0].command if any(late) else None
+def used_bytes(reading: GpuReading) -> Mapping[int, int]:
+    """Return the memory of each process on a GPU. NVML's two lists agree on clients in both (measured)."""
+    processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
+    return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}

@@ -113,6 +113,7 @@ def _watch(values: Any) -> Any:
     values = _renamed(values, "problem", "problem", _reason)
     values = _renamed(values, "acting", "acting", _acting)
     values = _renamed(values, "tallies", "action_counts", _action_counts)
+    values = _renamed(values, "process", "process", _process)
     values = _renamed(values, "enforcing", "enforcement", _enforcement)
     said = values.get("said")
     others = {key: value for key, value in values.items() if key != "said"}
@@ -147,6 +148,10 @@ def _drifts(values: object) -> object:
     if not isinstance(values, dict):
         return values
     return {command: _with_new_names(drift, {"hopeless": "ineffective"}) for command, drift in values.items()}
+
+
+def _process(values: object) -> object:
+    return _with_new_names(values, {"stdout_kept": "stdout_in_file"}) if isinstance(values, dict) else values
 
 
 def _diagnosis(values: object) -> object:

@@ -107,7 +107,7 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
 def _stop_indication(context: Context, *, ever_ran: bool) -> Reason | None:
     """Return what indicates that an operator stopped the daemon; None if nothing does."""
     daemon, unit = context.daemon, _unit_since_exit(context)
-    if unit is not None and process_states.stays_away(unit):
+    if unit is not None and process_states.is_unit_stopped(unit):
         ended = unit.result == "success"
         return Reason(ReasonCode.UNIT_ENDED if ended else ReasonCode.UNIT_STOP_TIMED_OUT, unit=unit.unit)
     if daemon.state is DaemonState.STOPPED:
@@ -159,7 +159,7 @@ def _unit_since_exit(context: Context) -> UnitState | None:
 
 
 def _suspended(context: Context) -> Diagnosis | None:
-    daemon, state = context.daemon, process_states.of_daemon(context.node, context.daemon)
+    daemon, state = context.daemon, process_states.state_of_daemon(context.node, context.daemon)
     if state is None or not process_states.is_suspended(state) or not _unanswered(daemon):
         return None
     suspended = Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state)
@@ -176,7 +176,7 @@ def _stuck(context: Context) -> Diagnosis | None:
     daemon = context.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    states = (process_states.of_daemon(context.node, daemon), *_server_states(context))
+    states = (process_states.state_of_daemon(context.node, daemon), *_server_states(context))
     asleep = next(filter(process_states.is_stuck, states), None)
     if asleep is None:
         return None
@@ -304,7 +304,7 @@ def open_faults(context: Context) -> Iterable[Incident]:
 def _crash_loop(context: Context) -> Diagnosis | None:
     starts = context.daemon.connections.failed_starts
     last_at = starts.last_exit_at
-    if not starts.reported or last_at is None or context.at - last_at > state_servers.CEASED_SECONDS:
+    if not starts.reported or last_at is None or context.at - last_at > state_servers.LOOP_END_SECONDS:
         return None
     exited = Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.started_at))
     return Diagnosis(
@@ -328,4 +328,4 @@ def _unanswered(daemon: Daemon) -> bool:
 def _server_states(context: Context) -> list[ProcessState]:
     """Return the states of the servers with a known process: the PID of another one may be reused."""
     known = (pid for pid in context.daemon.servers if pid in context.node.processes)
-    return [state for pid in known if (state := process_states.of_server(context.node, pid)) is not None]
+    return [state for pid in known if (state := process_states.state_of_server(context.node, pid)) is not None]

@@ -319,7 +319,7 @@ def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
     server = None if check.server is None else daemon.servers.get(check.server)
     if server is None:
         return True
-    return server.state is not ServerState.FAULT and process_states.askable(node, server.pid)
+    return server.state is not ServerState.FAULT and process_states.can_query(node, server.pid)
 
 
 def _is_due(check: LimitCheck, watch: WatchdogState, at: float) -> bool:

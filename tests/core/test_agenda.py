@@ -16,7 +16,7 @@ from exporter.model.settings import Limits, PollIntervals
 from exporter.model.watchdog import WatchdogState
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
-from exporter.state.staleness import STRUCK_SECONDS
+from exporter.state.staleness import XID_SECONDS
 from exporter.state.xids import XID_EVENT_TYPE
 from tests.builders import (
     AT,
@@ -385,7 +385,7 @@ class TestDoubt:
         at = start.at + 1
         struck = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)
         present, asked = watch(4, start=start, seen=[struck], answer=faulted)
-        assert asked[STATUS][0] == pytest.approx(1 + STRUCK_SECONDS, abs=TICK)
+        assert asked[STATUS][0] == pytest.approx(1 + XID_SECONDS, abs=TICK)
         assert len(present.incidents) == 1
 
     def test_an_xid_of_a_gpu_that_the_daemon_does_not_serve_changes_nothing(self) -> None:
@@ -504,12 +504,12 @@ class TestWatched:
         present = reduced(
             servers(SERVER), clients(CLIENT), daemon_process(), *queued, gpu_reading([CLIENT], beside=[801])
         ).node
-        assert poll_schedule.watched(present) == {SERVER, CLIENT, CONTROL, 601, 801}
+        assert poll_schedule.processes_wanted(present) == {SERVER, CLIENT, CONTROL, 601, 801}
 
     def test_pids_that_are_none_are_not(self) -> None:
         """A client in another PID namespace is logged as PID 0."""
         zero = control_log("NEW CLIENT 0 from user 0: Server is not ready, push client to pending list")
-        assert poll_schedule.watched(reduced(*zero).node) == frozenset()
+        assert poll_schedule.processes_wanted(reduced(*zero).node) == frozenset()
 
 
 words = st.sampled_from(("", "ACTIVE\n", "FAULT\n", f"{SERVER}\n", f"{CLIENT}\n{CLIENT + 1}\n", "what?\n"))

@@ -47,7 +47,7 @@ def test_any_life(seen: list[Observation]) -> None:
     for name in present.daemons:
         poll_schedule.commands(present, name, PollIntervals())
     poll_schedule.nvml_due(present, PollIntervals())
-    assert all(pid > 0 for pid in poll_schedule.watched(present))
+    assert all(pid > 0 for pid in poll_schedule.processes_wanted(present))
 
 
 @given(untimely)

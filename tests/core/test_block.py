@@ -11,7 +11,7 @@ from exporter.model.server import BlockSection, FaultLogBlock, Server
 from exporter.parse.log_line import parse_log_line
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.gpus import MOST_DEVICES
-from exporter.state.transition import Pids, translated
+from exporter.state.transition import Pids, translate_entry
 from tests.builders import (
     AT,
     CLIENT,
@@ -73,7 +73,7 @@ def after(*texts: str, at: float = AT, start: Server | None = None, pids: Pids =
     for text in texts:
         entry = parse_log_line(stamped(text, "Server", SERVER, at))
         assert entry is not None
-        server = read_block_line(server, at, translated(entry, pids), pids)
+        server = read_block_line(server, at, translate_entry(entry, pids), pids)
     return server
 
 

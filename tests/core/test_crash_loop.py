@@ -8,7 +8,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
-from exporter.state.servers import CEASED_SECONDS, MANY, WITHIN_SECONDS
+from exporter.state.servers import LOOP_END_SECONDS, LOOP_SECONDS, LOOP_STARTS
 from tests.builders import (
     AT,
     CONTROL,
@@ -69,8 +69,8 @@ def loops(*seen: Observation, start: Node = UP) -> list[Event]:
 
 
 def test_it_is_told_with_the_third_start_that_fails() -> None:
-    assert loops(*failures(MANY - 1)) == []
-    (loop,) = loops(*failures(MANY))
+    assert loops(*failures(LOOP_STARTS - 1)) == []
+    (loop,) = loops(*failures(LOOP_STARTS))
     assert (loop.daemon, loop.server, loop.pid) == (DAEMON, None, None)
     assert loop.reason == Reason(ReasonCode.SERVERS_EXITED_EARLY, seconds=1.0, count=3)
     assert loop.at == pytest.approx(AT + 5.36)
@@ -82,7 +82,7 @@ def test_that_may_all_be_read_at_one_look() -> None:
 
 
 def test_none_of_its_lines_is_unrecognised() -> None:
-    assert set(reduced(*failures(MANY), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
+    assert set(reduced(*failures(LOOP_STARTS), start=UP).daemon.totals.log_lines_unrecognized.values()) == {0}
 
 
 def test_once_however_long_it_goes_on() -> None:
@@ -91,23 +91,23 @@ def test_once_however_long_it_goes_on() -> None:
 
 def test_it_is_remembered_in_little_room() -> None:
     began = reduced(*failures(200), start=UP).daemon.connections.failed_starts.started_at
-    assert len(began) == MANY
+    assert len(began) == LOOP_STARTS
 
 
 def test_few_in_a_minute_are_none() -> None:
-    assert loops(*failures(10, every=WITHIN_SECONDS / 2 + 1)) == []
-    assert len(loops(*failures(10, every=WITHIN_SECONDS / 2 - 1))) == 1
+    assert loops(*failures(10, every=LOOP_SECONDS / 2 + 1)) == []
+    assert len(loops(*failures(10, every=LOOP_SECONDS / 2 - 1))) == 1
 
 
 def test_it_is_another_one_after_a_server_got_ready() -> None:
-    again = (*starts(700, at=AT + 10), *ready(700, at=AT + 10.1), *failures(MANY, at=AT + 20))
-    assert len(loops(*failures(MANY), *again)) == 2
+    again = (*starts(700, at=AT + 10), *ready(700, at=AT + 10.1), *failures(LOOP_STARTS, at=AT + 20))
+    assert len(loops(*failures(LOOP_STARTS), *again)) == 2
 
 
 def test_and_after_the_starts_have_ceased_for_a_while() -> None:
     last = AT + 5.36
-    assert len(loops(*failures(MANY), *failures(MANY, at=last + CEASED_SECONDS + 1))) == 2
-    assert len(loops(*failures(MANY), *failures(MANY, at=last + CEASED_SECONDS - 1))) == 1
+    assert len(loops(*failures(LOOP_STARTS), *failures(LOOP_STARTS, at=last + LOOP_END_SECONDS + 1))) == 2
+    assert len(loops(*failures(LOOP_STARTS), *failures(LOOP_STARTS, at=last + LOOP_END_SECONDS - 1))) == 1
 
 
 def life(between: str, number: int) -> tuple[Observation, ...]:
@@ -136,7 +136,9 @@ def test_servers_that_were_never_seen_to_start_tell_nothing() -> None:
 
 def test_it_does_not_matter_who_tells_that_they_are_gone() -> None:
     lives = (
-        each for number in range(MANY) for each in (*starts(92 + number, at=AT + 5), exited(92 + number, at=AT + 6))
+        each
+        for number in range(LOOP_STARTS)
+        for each in (*starts(92 + number, at=AT + 5), exited(92 + number, at=AT + 6))
     )
     assert len(loops(*lives)) == 1
 
@@ -150,7 +152,7 @@ def test_a_fault_that_is_over_is_no_new_start() -> None:
     """A server of another user may be well while one cannot start."""
     block = server_log("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", at=AT + 6)
     over = server_log("Destroy server context on device 0", at=AT + 6.1)
-    assert len(loops(*failures(MANY), *block, *over, *failures(MANY, at=AT + 7))) == 1
+    assert len(loops(*failures(LOOP_STARTS), *block, *over, *failures(LOOP_STARTS, at=AT + 7))) == 1
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
@@ -163,7 +165,7 @@ def test_a_recording_has_one_where_a_server_could_not_start(recorded: Recorded) 
 def test_a_loop_that_only_the_log_shows_is_none() -> None:
     """The daemon has waited for no child since: no server has ended."""
     present = reduced(daemon_process(), reaped(3), start=UP).node
-    story = reduced(*failures(MANY), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
+    story = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 10), look("log", at=AT + 18), start=present)
     assert story.of(EventName.SERVER_CRASH_LOOP) == []
     assert story.daemon.totals.log_contradictions["crash_loop"] == 1
 
@@ -171,14 +173,14 @@ def test_a_loop_that_only_the_log_shows_is_none() -> None:
 def test_a_loop_that_began_before_the_daemons_process_was_seen_contradicts_nothing() -> None:
     """An exporter that has just started reads the process a moment later than the log (measured, R580)."""
     present = reduced(daemon_process(), look("log", at=AT + 4), start=UP).node
-    story = reduced(*failures(MANY), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
+    story = reduced(*failures(LOOP_STARTS), reaped(3, at=AT + 6.5), look("log", at=AT + 18), start=present)
     assert story.of(EventName.SERVER_CRASH_LOOP) == []
     assert story.daemon.totals.log_contradictions["crash_loop"] == 0
 
 
 def test_a_loop_is_shown_by_the_page_faults_of_the_daemons_children() -> None:
     present = reduced(daemon_process(), reaped(3), start=UP).node
-    story = reduced(*failures(MANY), reaped(5, at=AT + 6), start=present)
+    story = reduced(*failures(LOOP_STARTS), reaped(5, at=AT + 6), start=present)
     assert len(story.of(EventName.SERVER_CRASH_LOOP)) == 1
 
 

@@ -139,7 +139,7 @@ def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has(
     left = reduced(*at_work(), *server_log(active()), READING, *ending, gone).node
 
     assert CLIENT not in left.daemons["/tmp/nvidia-mps"].clients
-    assert CLIENT in poll_schedule.watched(left)
+    assert CLIENT in poll_schedule.processes_wanted(left)
     after = reduced(look(at=AT + 1.5), replace(exited(at=AT + 1.6), wait_status=KILLED), start=left).node
     assert after.deaths[CLIENT].process == READING
     assert after.deaths[CLIENT].wait_status == KILLED
@@ -148,5 +148,5 @@ def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has(
 def test_but_not_for_long() -> None:
     left = reduced(*at_work(CLIENT), clients(at=AT + 2), clients(at=AT + 4)).node
 
-    assert CLIENT in poll_schedule.watched(left)
-    assert CLIENT not in poll_schedule.watched(replace(left, at=AT + 4 + poll_schedule.LEAVING_SECONDS + 1))
+    assert CLIENT in poll_schedule.processes_wanted(left)
+    assert CLIENT not in poll_schedule.processes_wanted(replace(left, at=AT + 4 + poll_schedule.EXIT_SECONDS + 1))

@@ -4,7 +4,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.observation import LogFile, LogGap, LogLine
 from exporter.model.values import replace
-from exporter.state.lifecycle import LAST_WORDS_SECONDS
+from exporter.state.lifecycle import LOG_SECONDS
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, reduced, stamped
 
 BY_JOURNAL = LogFile(at=AT, daemon=DAEMON, file="stdout")
@@ -35,7 +35,7 @@ def test_without_last_words_it_is_lost_after_its_moment() -> None:
     ended = AT + 10
     start = reduced(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
     assert not start.of(EventName.DAEMON_LOST)
-    story = reduced(look("log", at=ended + LAST_WORDS_SECONDS + 0.1), start=start.node)
+    story = reduced(look("log", at=ended + LOG_SECONDS + 0.1), start=start.node)
     assert [each.at for each in story.of(EventName.DAEMON_LOST)] == [ended]
 
 

@@ -10,7 +10,7 @@ from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
 from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line
-from exporter.state.transition import outer, translated
+from exporter.state.transition import translate_entry, translate_pid
 from tests.builders import AT, DAEMON, clients, reduced, servers, status
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
@@ -38,38 +38,44 @@ def line(text: str, role: str = "Server", pid: int = 20) -> LogLine:
 
 
 def test_a_line_speaks_of_this_namespaces_processes() -> None:
-    assert translated(entry(log_message.ServerStarting(20, 1000)), INNER) == entry(
+    assert translate_entry(entry(log_message.ServerStarting(20, 1000)), INNER) == entry(
         log_message.ServerStarting(70_020, 1000), 70_007
     )
-    assert translated(entry(log_message.ClientActive(31)), INNER) == entry(log_message.ClientActive(70_031), 70_007)
-    assert translated(entry(log_message.ServerReady(None)), INNER) == entry(log_message.ServerReady(None), 70_007)
+    assert translate_entry(entry(log_message.ClientActive(31)), INNER) == entry(
+        log_message.ClientActive(70_031), 70_007
+    )
+    assert translate_entry(entry(log_message.ServerReady(None)), INNER) == entry(log_message.ServerReady(None), 70_007)
 
 
 def test_what_is_no_pid_stays() -> None:
-    assert translated(entry(log_message.ClientNotAccepted(31, 7)), INNER).message == log_message.ClientNotAccepted(
+    assert translate_entry(entry(log_message.ClientNotAccepted(31, 7)), INNER).message == log_message.ClientNotAccepted(
         70_031, 7
     )
-    assert translated(entry(log_message.ClientLimitReached(20)), INNER).message == log_message.ClientLimitReached(20)
-    assert translated(
+    assert translate_entry(entry(log_message.ClientLimitReached(20)), INNER).message == log_message.ClientLimitReached(
+        20
+    )
+    assert translate_entry(
         entry(log_message.ServerContextDestroyed(7)), INNER
     ).message == log_message.ServerContextDestroyed(7)
-    assert translated(entry(log_message.BareNumber(7)), INNER).message == log_message.BareNumber(7)
+    assert translate_entry(entry(log_message.BareNumber(7)), INNER).message == log_message.BareNumber(7)
 
 
 def test_who_is_not_known_is_nobody_of_this_namespace() -> None:
-    assert translated(entry(log_message.ClientActive(99), pid=98), INNER) == entry(log_message.ClientActive(-99), -98)
+    assert translate_entry(entry(log_message.ClientActive(99), pid=98), INNER) == entry(
+        log_message.ClientActive(-99), -98
+    )
 
 
 @pytest.mark.parametrize("pid", [0, -1_333_654_781])
 @pytest.mark.parametrize("pids", [None, INNER, {}])
 def test_what_is_no_pid_anywhere_is_no_stand_in_for_one(pid: int, pids: dict[int, int] | None) -> None:
-    assert translated(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
+    assert translate_entry(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
 
 
 def test_in_this_namespace_nothing_changes() -> None:
     here = entry(log_message.ServerStarting(20, 1000))
 
-    assert translated(here, None) is here
+    assert translate_entry(here, None) is here
 
 
 def message_classes(base: type[log_message.Message]) -> list[type[log_message.Message]]:
@@ -213,5 +219,5 @@ def test_a_server_that_the_daemon_does_not_have_is_gone_by_its_pid_here() -> Non
 
 
 def test_a_pid_that_somebody_here_happens_to_have_is_not_taken_for_him() -> None:
-    assert outer(441, {}) == -441
-    assert outer(441, None) == 441
+    assert translate_pid(441, {}) == -441
+    assert translate_pid(441, None) == 441

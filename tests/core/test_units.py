@@ -162,10 +162,10 @@ def test_a_daemon_that_nobody_expects_has_none_that_matters() -> None:
 
 def test_it_presses_until_it_is_told_what_became_of_the_daemon() -> None:
     gone = reduced(exited(CONTROL, at=ENDS), start=running()).node
-    assert poll_schedule.units_pressing(running()) == frozenset()
-    assert poll_schedule.units_pressing(gone) == {UNIT}
+    assert poll_schedule.units_urgent(running()) == frozenset()
+    assert poll_schedule.units_urgent(gone) == {UNIT}
     explained = reduced(unit_state("failed", at=ENDS + 0.5), look("log", at=ENDS + 2), start=gone).node
-    assert poll_schedule.units_pressing(explained) == frozenset()
+    assert poll_schedule.units_urgent(explained) == frozenset()
 
 
 def test_a_unit_that_names_no_daemon_any_more_is_forgotten() -> None:

@@ -76,7 +76,7 @@ def test_nor_is_one_that_is_said_to_have_left() -> None:
     left = server_log(f"Client process {VICTIM} disconnected", at=AT + 1)
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
     before = reduced(*CLAIMS, *left, next(readings), look(at=AT + 2))
-    assert VICTIM in poll_schedule.watched(before.node)
+    assert VICTIM in poll_schedule.processes_wanted(before.node)
     assert reduced(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
 
 
@@ -102,7 +102,7 @@ def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
     own = reduced(FAKE, *at_work(CLIENT), *OWN)
     before = reduced(*server_log(*says, at=AT + 1), start=own.node)
     assert VICTIM in everywhere(before)
-    assert VICTIM in poll_schedule.watched(before.node)
+    assert VICTIM in poll_schedule.processes_wanted(before.node)
     assert VICTIM not in everywhere(reduced(ROOTS, start=before.node))
     assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
     assert CLIENT in everywhere(reduced(ROOTS, start=before.node))

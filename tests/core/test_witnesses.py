@@ -37,7 +37,7 @@ def asked(node: Node, after: float = LATER) -> tuple[str, ...]:
 
 
 def wanted(node: Node) -> Wanted:
-    return poll_schedule.witnesses_wanted(node)
+    return poll_schedule.readings_wanted(node)
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
         for source in (logs.collect, processes.collect, asking.collect):
             for seen in sorted(source().observations, key=lambda each: each.at):
                 present, _ = reduce(present, seen)
-        processes.watch(poll_schedule.watched(present))
+        processes.watch(poll_schedule.processes_wanted(present))
         return present.daemons[location.name]
 
     def until(expected: Callable[[Daemon], bool], *commands: str) -> Daemon:

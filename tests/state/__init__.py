@@ -1,0 +1,1 @@
+"""Tests of the reducer: daemons, servers, clients, logs and the poll schedule."""
