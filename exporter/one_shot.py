@@ -43,14 +43,21 @@ class OneShot:
 
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
         """Run one collector. `daemon` is the daemon that it is for, if each daemon has one."""
-        began = self._clock.monotonic()
-        self._reduce(name, collect_each(self._deadline, {name: collect})[name], began, daemon)
+        self.collect_each(name, {daemon or "": collect})
 
     def collect_each(self, name: str, collectors: Mapping[str, Callable[[], Reading]]) -> None:
         """Run the collectors of these daemons at the same time."""
         began = self._clock.monotonic()
         for daemon, reading in collect_each(self._deadline, collectors).items():
-            self._reduce(name, reading, began, daemon)
+            collected = SourceReading(
+                at=self._clock.now(),
+                name=name,
+                seconds=self._clock.monotonic() - began,
+                problem=reading.problem,
+                daemon=daemon or None,
+            )
+            for observation in (*reading.observations, collected):
+                self.node, _ = reduce(self.node, observation)
 
     def collect_processes(self, processes: Processes) -> None:
         """Read the identities of the processes that the node refers to."""
@@ -81,17 +88,6 @@ class OneShot:
     def _collect_health(self, processes: Processes) -> None:
         processes.daemon_health.want(poll_schedule.readings_wanted(self.node))
         self.collect(PROCESS, processes.collect)
-
-    def _reduce(self, name: str, reading: Reading, began: float, daemon: str | None) -> None:
-        collected = SourceReading(
-            at=self._clock.now(),
-            name=name,
-            seconds=self._clock.monotonic() - began,
-            problem=reading.problem,
-            daemon=daemon,
-        )
-        for observation in (*reading.observations, collected):
-            self.node, _ = reduce(self.node, observation)
 
 
 def collect_once(config: Config) -> Node:
