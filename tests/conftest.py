@@ -1,10 +1,11 @@
 """The stand-ins, and real processes, for the tests that need them: each ended with its test."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import program
 from tests.eventually import eventually
+from tests.exporter_process import SERVE, Exporter, Serve, control_processes, fast_command
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import CompilerMissingError, NvmlStandIn, without_driver
 from tests.tools import not_here
@@ -147,6 +149,41 @@ def nvml(tmp_path: Path, nvml_libraries: Path) -> NvmlStandIn:
     except CompilerMissingError as problem:
         not_here(str(problem))
     return standin
+
+
+@pytest.fixture
+def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
+    """Variables with which the exporter finds the stand-ins."""
+    own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
+    return mps.environment() | nvml.environment() | own
+
+
+@pytest.fixture
+def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
+    """Start exporters. At the end, assert that each exits with 0 and leaves no process behind."""
+    started: list[Exporter] = []
+
+    def start(*, overrides: Mapping[str, Any] | None = None, fast: bool = False, **variables: str) -> Exporter:
+        arguments = fast_command("serve") if fast else program.command(*SERVE, **(overrides or {}))
+        started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
+        started[-1].address()
+        return started[-1]
+
+    def no_control_process() -> None:
+        assert not control_processes(mps)
+
+    yield start
+    try:
+        for exporter in started:
+            assert exporter.process.poll() is not None or exporter.stop() == 0
+            assert not exporter.events("source_raised")
+        eventually(no_control_process)
+    finally:
+        for exporter in started:
+            exporter.process.kill()
+        for process in control_processes(mps):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it can have ended since
+                process.kill()
 
 
 @pytest.fixture

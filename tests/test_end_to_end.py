@@ -1,196 +1,28 @@
-"""The program as a user runs it, with stand-ins for MPS and NVML: what happens to them is what it tells."""
+"""The program as a user runs it, with stand-ins for MPS and NVML."""
 
-import contextlib
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.recording import FORMAT
-
-from . import program
-from .builders import UNIT
-from .conftest import Starter
-from .eventually import PATIENCE_SECONDS, eventually
-from .sources.test_units import FakeSystemctl
-from .standin.mps import MpsStandIn, is_alive
-from .standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
-from .tools import needed
-
-GPU = Device().uuid
-MADE_UP = 5_000_000
-"""Above every PID that Linux gives out."""
-
-SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--client-min-age", "0", "--log.format=json")
-
-IMPATIENT = {
-    "control_deadline": 2.0,
-    "collect_deadline": 2.0,
-    "intervals": {"liveness": 1, "lists": 5, "nvml": 0.5, "stale": 0.3, "fault": 0.5},
-}
-"""Shorter deadlines and intervals, so that tests need not wait long."""
-
-Labels = Mapping[str, str]
-
-
-class Exporter:
-    """The program at work in a process of its own."""
-
-    def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, by: Sequence[str] = ()) -> None:
-        """It may be started `by` another program, which becomes it."""
-        self._log = log
-        with log.open("wb") as stream:
-            self.process = subprocess.Popen(
-                [*by, sys.executable, *arguments],
-                env=os.environ | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stream,
-            )
-
-    def said(self) -> list[dict[str, Any]]:
-        """Its log, as far as it is written."""
-        whole, _, _ = self._log.read_text().rpartition("\n")
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def events(self, *names: str) -> list[dict[str, Any]]:
-        """The events of these names that it has told, without level and timestamp."""
-        kept = [record for record in self.said() if record["event"] in names]
-        return [{key: value for key, value in each.items() if key not in ("level", "timestamp")} for each in kept]
-
-    def address(self) -> str:
-        """Where its metrics are; waits until it serves."""
-
-        def serving() -> str:
-            assert self.process.poll() is None, self._log.read_text()
-            found = self.events("serving")
-            assert found
-            return str(found[0]["metrics"])
-
-        return eventually(serving)
-
-    def scrape(self) -> str:
-        """The metrics as text."""
-        with urllib.request.urlopen(self.address(), timeout=PATIENCE_SECONDS) as response:
-            text: str = response.read().decode()
-        return text
-
-    def page(self, path: str) -> Any:
-        """What another page has to say, as JSON."""
-        address = self.address().removesuffix("/metrics") + path
-        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
-            return json.load(response)
-
-    def samples(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
-        """The samples of a name that have these labels."""
-        families = text_string_to_metric_families(self.scrape())
-        found = [sample for family in families for sample in family.samples if sample.name == name]
-        return [(each.labels, each.value) for each in found if labels.items() <= each.labels.items()]
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """The sum of those samples; None where there is none."""
-        found = self.samples(name, **labels)
-        return sum(value for _, value in found) if found else None
-
-    def shows(self, wanted: float | None, name: str, **labels: str) -> None:
-        """Wait until that sum is this."""
-
-        def shown() -> None:
-            try:
-                assert self.value(name, **labels) == wanted, f"{name} {labels}"
-            except urllib.error.HTTPError as error:
-                raise AssertionError("no metrics yet") from error
-
-        eventually(shown, every=0.1)
-
-    def is_in_state(self, state: str) -> None:
-        """Wait until the daemon is in a state, and in no other."""
-        self.shows(1, "cuda_mps_daemon_state", state=state)
-        assert self.value("cuda_mps_daemon_state") == 1
-
-    def stop(self) -> int:
-        """Ask it to end; its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_SECONDS)
-
-
-Serve = Callable[..., Exporter]
-
-
-@pytest.fixture
-def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
-    """What makes the program find the stand-ins."""
-    own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
-    return mps.environment() | nvml.environment() | own
-
-
-@pytest.fixture
-def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
-    """Starts the program; it must end well, and leave no process behind, though it be in the middle of something."""
-    started: list[Exporter] = []
-
-    def start(*, overrides: Mapping[str, Any] | None = None, impatient: bool = False, **variables: str) -> Exporter:
-        arguments = impatient_command("serve") if impatient else program.command(*SERVE, **(overrides or {}))
-        started.append(Exporter(arguments, environment | variables, tmp_path / f"exporter{len(started)}.log"))
-        started[-1].address()
-        return started[-1]
-
-    yield start
-    try:
-        for exporter in started:
-            assert exporter.process.poll() is not None or exporter.stop() == 0
-            assert not exporter.events("source_raised")
-        eventually(lambda: _none(children_of(mps)))
-    finally:
-        for exporter in started:
-            exporter.process.kill()
-        for child in children_of(mps):
-            # It may have ended since it was found.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-
-
-def children_of(mps: MpsStandIn) -> list[psutil.Process]:
-    """The processes that ask the stand-in's daemon just now."""
-    return [
-        process
-        for process in psutil.process_iter(["environ", "cmdline"])
-        if (process.info["environ"] or {}).get("CUDA_MPS_PIPE_DIRECTORY") == str(mps.pipe_directory)
-        and any(word.endswith("/nvidia-cuda-mps-control") for word in process.info["cmdline"] or [])
-        and process.info["cmdline"][0] != "nvidia-cuda-mps-control"
-    ]
-
-
-def impatient_command(command: str, *attribution: str) -> list[str]:
-    """A command of the impatient program, as Python's arguments; SM time is split by `bpf`, or in `equal` parts."""
-    flags = [*SERVE[1:], f"--attribution={'+'.join(attribution) or 'off'}"] if command == "serve" else ["--look"]
-    return program.command(command, *flags, **IMPATIENT)
-
-
-def run(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A command of the program, to its end."""
-    return run_python(environment, *program.command(*arguments))
-
-
-def run_python(environment: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """A program, to its end."""
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
-    )
+from tests import program
+from tests.builders import UNIT
+from tests.conftest import Starter
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.exporter_process import GPU, UNUSED_PID, Exporter, Serve, control_processes, fast_command, run, run_python
+from tests.sources.test_units import FakeSystemctl
+from tests.standin.mps import MpsStandIn, is_alive
+from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
+from tests.tools import needed
 
 
 def on_the_gpu(clients: Mapping[int, int], mps: MpsStandIn, *beside: int) -> Device:
@@ -264,7 +96,7 @@ def test_of_64_clients_16_are_refused(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
-    for pid in range(MADE_UP, MADE_UP + 64):
+    for pid in range(UNUSED_PID, UNUSED_PID + 64):
         mps.connect(pid)
 
     exporter.shows(48, "cuda_mps_server_clients")
@@ -275,16 +107,16 @@ def test_of_64_clients_16_are_refused(mps: MpsStandIn, serve: Serve) -> None:
 
 def test_a_fault_is_told_and_so_is_its_end(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
-    for pid in (MADE_UP, MADE_UP + 1):
+    for pid in (UNUSED_PID, UNUSED_PID + 1):
         mps.connect_and_wait(pid)
     exporter = serve()
     exporter.shows(2, "cuda_mps_server_clients")
-    mps.fault(MADE_UP)
+    mps.fault(UNUSED_PID)
     exporter.shows(1, "cuda_mps_server_state", state="fault")
-    mps.connect(MADE_UP + 2)
+    mps.connect(UNUSED_PID + 2)
     exporter.shows(1, "cuda_mps_clients_refused_total", reason="fault")
 
-    for pid in (MADE_UP, MADE_UP + 1):
+    for pid in (UNUSED_PID, UNUSED_PID + 1):
         mps.disconnect(pid)
     exporter.shows(1, "cuda_mps_server_state", state="active")
     exporter.shows(0, "cuda_mps_server_clients")
@@ -296,7 +128,7 @@ def test_a_fault_is_told_and_so_is_its_end(mps: MpsStandIn, serve: Serve) -> Non
 
 def test_a_killed_daemon_is_one_loss_and_comes_back(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
-    mps.connect_and_wait(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
     exporter = serve()
     exporter.shows(1, "cuda_mps_server_clients")
     mps.kill()
@@ -365,8 +197,8 @@ def test_a_daemon_ends_as_its_unit_says(
 
 def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
-    mps.connect_and_wait(MADE_UP)
-    exporter = serve(impatient=True)
+    mps.connect_and_wait(UNUSED_PID)
+    exporter = serve(fast=True)
     exporter.shows(1, "cuda_mps_server_clients")
     mps.stop_signal()
 
@@ -383,13 +215,13 @@ def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serv
 
 def test_somebodys_open_session_holds_a_daemon_that_is_up(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
-    exporter = serve(impatient=True)
+    exporter = serve(fast=True)
     exporter.is_in_state("up")
 
     with mps.held_session():
         exporter.is_in_state("held")
         assert exporter.value("cuda_mps_daemon_up") == 1
-        mps.connect_and_wait(MADE_UP)
+        mps.connect_and_wait(UNUSED_PID)
         exporter.shows(1, "cuda_mps_server_clients")
     exporter.is_in_state("up")
 
@@ -404,14 +236,14 @@ def test_a_daemon_that_was_never_there_is_down(serve: Serve, mps: MpsStandIn) ->
 
 def test_a_log_is_truncated_under_it(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
-    mps.connect_and_wait(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
     exporter = serve()
     exporter.shows(1, "cuda_mps_server_clients")
     for name in ("control.log", "server.log"):
         log = mps.log_directory / name
         (mps.log_directory / f"{name}.1").write_bytes(log.read_bytes())
         os.truncate(log, 0)
-    mps.connect_and_wait(MADE_UP + 1)
+    mps.connect_and_wait(UNUSED_PID + 1)
 
     exporter.shows(2, "cuda_mps_server_clients")
     assert exporter.value("cuda_mps_clients_connected_total") == 2
@@ -423,14 +255,14 @@ def test_a_log_is_truncated_under_it(mps: MpsStandIn, serve: Serve) -> None:
 def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve) -> None:
     mps.start()
     nvml.write([Device()])
-    exporter = serve(impatient=True)
+    exporter = serve(fast=True)
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     nvml.write([Device()], [hangs("nvmlDeviceGetMemoryInfo")])
     exporter.shows(0, "cuda_mps_exporter_source_up", source="nvml")
     assert exporter.value("cuda_mps_gpu_up", gpu=GPU) == 0
     assert exporter.value("cuda_mps_gpu_memory_used_bytes") is None
 
-    mps.connect_and_wait(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
     exporter.shows(1, "cuda_mps_server_clients")
     mps.kill()
     exporter.shows(1, "cuda_mps_daemon_losses_total")
@@ -449,7 +281,7 @@ def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn
 def test_without_a_driver_it_serves_the_rest(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
     mps.start()
-    mps.connect_and_wait(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
     exporter = serve(LD_LIBRARY_PATH=str(tmp_path))
 
     exporter.shows(1, "cuda_mps_server_clients")
@@ -511,17 +343,17 @@ def test_sigterm_ends_it_well(mps: MpsStandIn, serve: Serve) -> None:
     exporter.is_in_state("up")
 
     assert exporter.stop() == 0
-    assert children_of(mps) == []
+    assert control_processes(mps) == []
 
 
 def test_sigterm_ends_it_well_in_the_middle_of_a_question(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.stop_signal()
     exporter = serve()
-    eventually(lambda: _some(children_of(mps)))
+    eventually(lambda: _some(control_processes(mps)))
 
     assert exporter.stop() == 0
-    eventually(lambda: _none(children_of(mps)))
+    eventually(lambda: _none(control_processes(mps)))
 
 
 def _some(found: object) -> None:
@@ -612,7 +444,7 @@ def test_status_shows_who_is_beside_mps(
 
 
 def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment: dict[str, str]) -> None:
-    status = impatient_command("status")
+    status = fast_command("status")
     mps.start()
     with mps.held_session():
         held = run_python(environment, *status)
@@ -630,8 +462,8 @@ def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment:
 
 def test_status_fails_where_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
     mps.start()
-    mps.connect_and_wait(MADE_UP)
-    mps.fault(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
+    mps.fault(UNUSED_PID)
 
     done = run(environment, "status")
 
@@ -651,16 +483,16 @@ def test_a_recording_tells_what_happened_again(
 
     try:
         eventually(lambda: told("client_connected", 3))
-        mps.connect_and_wait(MADE_UP)
+        mps.connect_and_wait(UNUSED_PID)
         eventually(lambda: told("client_connected", 4))
-        mps.disconnect(MADE_UP)
+        mps.disconnect(UNUSED_PID)
         eventually(lambda: told("client_disconnected", 1))
         mps.fault(next(iter(clients)))
         eventually(lambda: told("server_state", 2))
     finally:
         recorder.process.send_signal(signal.SIGTERM)
         assert recorder.process.wait(PATIENCE_SECONDS) == 0
-    live = [record for record in recorder.said() if "daemon" in record]
+    live = [record for record in recorder.records() if "daemon" in record]
 
     events = [json.loads(line) for line in run(environment, "replay", "--events", str(file)).stdout.splitlines()]
     metrics = run(environment, "replay", "--metrics", str(file)).stdout

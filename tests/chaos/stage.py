@@ -22,8 +22,8 @@ from tests.chaos.slowness import Slowness
 from tests.chaos.tenant import How
 from tests.chaos.terms import DAEMON, MEMORY, PERCENTAGE, Terms
 from tests.eventually import PATIENCE_SECONDS
+from tests.exporter_process import Exporter
 from tests.standin.mps import MpsStandIn, wait_until
-from tests.test_end_to_end import Exporter
 
 TENANTS = 3
 HOSTILE_TENANT = TENANTS

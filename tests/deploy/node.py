@@ -17,7 +17,7 @@ from tests import program
 from tests.containers import Container
 from tests.deploy.manifests import container, pod, the
 from tests.eventually import PATIENCE_SECONDS
-from tests.test_end_to_end import Exporter
+from tests.exporter_process import Exporter
 from tests.tools import needed
 
 OF_THE_NODE = ("proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")

@@ -8,9 +8,9 @@ import pytest
 
 from tests.deploy.node import Node
 from tests.eventually import eventually
+from tests.exporter_process import Exporter
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.standin.nvml import Device, NvmlStandIn, Process
-from tests.test_end_to_end import Exporter
 from tests.tools import needed
 
 pytestmark = pytest.mark.systems

@@ -13,7 +13,7 @@ import pytest
 
 from exporter import __version__
 from tests.eventually import PATIENCE_SECONDS
-from tests.test_end_to_end import Exporter
+from tests.exporter_process import Exporter
 
 pytestmark = pytest.mark.systems
 

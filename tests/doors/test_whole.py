@@ -11,9 +11,9 @@ import pytest
 from exporter.libcuda_probes.loader import Kernel
 from tests.conftest import Starter
 from tests.eventually import eventually
+from tests.exporter_process import GPU, Exporter, fast_command, run
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
-from tests.test_end_to_end import GPU, Exporter, impatient_command, run
 from tests.tools import needed
 
 from .kept import is_there, kept
@@ -48,7 +48,7 @@ def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
     started: list[Exporter] = []
 
     def start(*attribution: str, by: Sequence[str] = ()) -> Exporter:
-        command = impatient_command("serve", *attribution)
+        command = fast_command("serve", *attribution)
         started.append(Exporter(command, environment, tmp_path / f"exporter{len(started)}.log", by=by))
         started[-1].shows(None, "nothing_of_the_kind")
         return started[-1]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.exporter_process import Exporter
 from tests.standin.mps import MpsStandIn
-from tests.test_end_to_end import Exporter
 
 from .machine import ROOT, Machine
 

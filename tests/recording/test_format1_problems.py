@@ -13,7 +13,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import Recording, write_header, write_observation
 from exporter.recording_format1 import LONGEST_SENTENCE, problem_of
 from tests.builders import AT, HANGS, PAUSED, denied, failure
-from tests.test_recording_format import HEADER
+from tests.recording.test_format import HEADER
 
 Code = ProblemCode
 NOT_THERE = Problem(code=Code.NOT_FOUND, subject="/log/control.log")

@@ -8,9 +8,9 @@ import pytest
 
 from tests import program
 from tests.eventually import eventually
+from tests.exporter_process import Exporter
 from tests.standin.mps import BIN, MpsStandIn, is_alive
 from tests.standin.mps import _processes_of as processes_of
-from tests.test_end_to_end import Exporter
 
 OURS = ("PATH", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 SERVE = ("serve", "--web.listen-address", "127.0.0.1:0", "--log.format=json")

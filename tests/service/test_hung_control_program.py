@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from . import program
-from .eventually import eventually
-from .standin.mps import BIN, MpsStandIn, is_alive, this_process
-from .standin.mps_daemon.settings import ASKED_BY
-from .test_end_to_end import SERVE, Exporter, environment, run
-
-__all__ = ["environment"]
-"""A fixture."""
+from tests import program
+from tests.eventually import eventually
+from tests.exporter_process import SERVE, Exporter, run
+from tests.standin.mps import BIN, MpsStandIn, is_alive, this_process
+from tests.standin.mps_daemon.settings import ASKED_BY
 
 CLIENT = 5_000_000
 
@@ -28,7 +25,7 @@ pipe_directory = "{pipe}"
 log_directory = "{logs}"
 restart_command = ["nvidia-cuda-mps-control", "-d"]
 """
-IMPATIENT = {
+FAST = {
     "control_deadline": 1.0,
     "intervals": {"liveness": 1, "lists": 5, "stale": 0.3, "fault": 0.5},
     "rules": {"hung_after": 3.0},
@@ -57,7 +54,7 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: P
         file.write_text(CONFIGURATION.format(pipe=mps.pipe_directory, logs=logs))
         logs.mkdir(exist_ok=True)
         flags = (*SERVE, f"--config.file={file}")
-        arguments = program.command(*flags, **IMPATIENT, control_executable=control)
+        arguments = program.command(*flags, **FAST, control_executable=control)
         own = environment | {ASKED_BY: this_process(os.getpid())}
         started.append(Exporter(arguments, own, tmp_path / "exporter.log"))
         started[-1].address()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.eventually import PATIENCE_SECONDS
 
-RECORDING = Path(__file__).parent / "recordings" / "h200_three_clients.jsonl.gz"
+RECORDING = Path(__file__).parents[1] / "recordings" / "h200_three_clients.jsonl.gz"
 COMMANDS = {"status": ["status"], "doctor": ["doctor"], "replay": ["replay", "--events", str(RECORDING)]}
 
 
@@ -22,7 +22,7 @@ def test_a_full_disk_is_told_in_one_line(command: list[str], tmp_path: Path) -> 
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             timeout=PATIENCE_SECONDS,
             check=False,
         )

@@ -27,12 +27,11 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.watchdog import Condition
 from exporter.view import View
-
-from .builders import FAULT_BLOCK, SERVER, active, server_log, status
-from .clocks import FrozenClock, HandClock
-from .conftest import Starter
-from .eventually import PATIENCE_SECONDS, eventually
-from .standin.mps import MpsStandIn
+from tests.builders import FAULT_BLOCK, SERVER, active, server_log, status
+from tests.clocks import FrozenClock, HandClock
+from tests.conftest import Starter
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.standin.mps import MpsStandIn
 
 NAME = "node"
 SHORT_DEADLINE = 0.1

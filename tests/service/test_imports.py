@@ -38,7 +38,7 @@ def imported(directory: Path, *arguments: str) -> tuple[str, set[str]]:
         stdout=subprocess.PIPE,
         text=True,
         env={"RUNTIME_DIRECTORY": str(directory), "CUDA_MPS_EXPORTER_CONFIG_FILE": ""},
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         timeout=60,
         check=False,
     )
@@ -98,7 +98,7 @@ def test_a_command_that_the_service_answers_imports_nothing_that_only_the_servic
 
 
 def test_replay_imports_neither_the_page_nor_the_database_nor_nvml(tmp_path: Path) -> None:
-    recording = Path(__file__).parent / "recordings" / "h200_three_clients.jsonl.gz"
+    recording = Path(__file__).parents[1] / "recordings" / "h200_three_clients.jsonl.gz"
 
     printed, modules = imported(tmp_path, "replay", "--events", str(recording))
 
@@ -112,7 +112,7 @@ def test_the_service_imports_only_what_a_node_that_is_scraped_needs() -> None:
         [sys.executable, "-c", "import sys, exporter.commands.serve; print(*sys.modules)"],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         check=True,
     )
 

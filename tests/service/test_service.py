@@ -10,17 +10,13 @@ import pytest
 
 from exporter.store.archive import read_history
 from tests import program
+from tests.conftest import Starter
+from tests.containers import Container
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.exporter_process import GPU, UNUSED_PID, Exporter, run
 from tests.program import main
-
-from .conftest import Starter
-from .containers import Container
-from .eventually import PATIENCE_SECONDS, eventually
-from .standin.mps import MpsStandIn
-from .standin.nvml import Device, NvmlStandIn
-from .test_end_to_end import GPU, MADE_UP, Exporter, environment, run, serve
-
-__all__ = ["environment", "serve"]
-"""Fixtures."""
+from tests.standin.mps import MpsStandIn
+from tests.standin.nvml import Device, NvmlStandIn
 
 Serve = Callable[..., Exporter]
 Command = Callable[..., tuple[int, str, str]]
@@ -157,10 +153,10 @@ def _questions(mps: MpsStandIn) -> int:
 def test_a_fault_outlives_the_exporter_that_saw_it(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
     """It was killed, and whoever comes after it sees the end."""
     mps.start()
-    mps.connect_and_wait(MADE_UP)
+    mps.connect_and_wait(UNUSED_PID)
     first = serve()
     first.shows(1, "cuda_mps_server_clients")
-    mps.fault(MADE_UP)
+    mps.fault(UNUSED_PID)
     (opening,) = eventually(lambda: _told(first, "fault"))
     state = Path(environment["STATE_DIRECTORY"])
     eventually(lambda: _kept(state))
@@ -169,7 +165,7 @@ def test_a_fault_outlives_the_exporter_that_saw_it(serve: Serve, mps: MpsStandIn
 
     second = serve()
     second.shows(1, "cuda_mps_exporter_history_writable")
-    mps.disconnect(MADE_UP)
+    mps.disconnect(UNUSED_PID)
     (end,) = eventually(lambda: _told(second, "fault_recovered"))
 
     assert end["incident"] == opening["incident"]

@@ -1,0 +1,1 @@
+"""Tests of the service, its loop and its commands."""
