@@ -192,7 +192,7 @@ class Assembly:
         yield self._unit_states_thread
         if self._journal_thread is not None:
             yield self._journal_thread
-        yield self._thread(NVML_EVENTS, self.nvml.collect_xids, period=CONTINUOUS, quiet=True)
+        yield self._thread(NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
         if self._libcuda_probes is not None:
             yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         problem = self._kernel_log.open()

@@ -22,11 +22,11 @@ PROGRAM = """
     import dataclasses, json, os, sys, threading
     from pathlib import Path
     from exporter.clock import SystemClock
-    from exporter.collectors.nvml import collector as xid_events
+    from exporter.collectors.nvml import collector as nvml_collector
     from exporter.collectors.nvml.collector import Nvml
     from exporter.collectors.thread import Reading
 
-    xid_events.WAIT_SECONDS = 0.1
+    nvml_collector.WAIT_SECONDS = 0.1
     nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
     device = os.environ.get("STANDIN_NVML_DEVICE")
 
@@ -40,9 +40,12 @@ PROGRAM = """
         return [target(each) for each in Path("/proc/self/fd").iterdir()].count(device)
 
     def wait_for_xids(seconds):
-        xid_events.WAIT_SECONDS = seconds
+        nvml_collector.WAIT_SECONDS = seconds
 
-    def other_look():
+    def collect_xids():
+        return nvml.xid_events.collect()
+
+    def other_collect():
         return other.collect()
 
     def mapped():

@@ -116,7 +116,7 @@ def test_each_is_told_of_since_the_look_before(nvml: Nvml) -> None:
 
 def test_two_are_never_in_gpm_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the process. Whoever waits too long for the other goes without."""
-    monkeypatch.setattr(nvml_gpu, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(nvml_gpu, "GPM_SECONDS", 0.01)
     looker = Looker()
     looker.after(0)
     with looker.gpm_lock:

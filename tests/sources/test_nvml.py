@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.collectors.nvml.gpu import SHORTEST_SECONDS
+from exporter.collectors.nvml.gpu import MIN_SAMPLE_SECONDS
 from tests.sources.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
 
@@ -249,7 +249,7 @@ def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
 
 def later(program: NvmlProgram) -> dict[str, Any]:
     """A look that comes long enough after the last for GPM."""
-    time.sleep(SHORTEST_SECONDS * 1.5)
+    time.sleep(MIN_SAMPLE_SECONDS * 1.5)
     return program.collect()
 
 

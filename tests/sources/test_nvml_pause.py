@@ -158,8 +158,8 @@ def test_the_library_stays_for_who_else_uses_it(nvml: NvmlStandIn, nvml_program:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
-    program.call("other_look")
+    program.call("other_collect")
 
     assert program.call("pause", PATIENCE_SECONDS) is True
     assert program.call("mapped") is True
-    assert program.call("other_look")["problem"] is None
+    assert program.call("other_collect")["problem"] is None

@@ -1,4 +1,4 @@
-"""The driver as this process holds it: opened once, closed while paused."""
+"""The driver in this process: opened once, closed while paused."""
 
 import _ctypes
 import contextlib
@@ -15,10 +15,10 @@ from exporter.model.problem import Problem, ProblemCode
 
 Value = TypeVar("Value")
 
-PATIENCE_SECONDS = 1.0
+OPEN_SECONDS = 1.0
 """How long a collection waits for a driver that other threads still use and that must be closed first."""
 
-CANNOT_TELL = (
+NOT_AVAILABLE = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
@@ -56,18 +56,18 @@ def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Problem:
     return Problem(code=_CODES.get(error.value, ProblemCode.DRIVER_ERROR), subject=gpu, detail=str(error))
 
 
-def told(function: Callable[..., Value], *arguments: Any) -> Value | None:
+def required(function: Callable[..., Value], *arguments: Any) -> Value | None:
     """Return a value, or None if it is not available. Raise any other error."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in CANNOT_TELL:
+        if error.value in NOT_AVAILABLE:
             return None
         raise
 
 
-def sensed(function: Callable[..., Value], *arguments: Any) -> Value | None:
-    """Return an optional value, or None after any error, unless the GPU or the driver is lost."""
+def optional(function: Callable[..., Value], *arguments: Any) -> Value | None:
+    """Return a value, or None after any error. Raise the error if the GPU or the driver is lost."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -76,7 +76,7 @@ def sensed(function: Callable[..., Value], *arguments: Any) -> Value | None:
         return None
 
 
-def first_there(*names: str) -> Callable[..., Any]:
+def first_of(*names: str) -> Callable[..., Any]:
     """Return a call of the first of these functions that both nvidia-ml-py and the driver have."""
 
     def call(*arguments: Any) -> Any:
@@ -101,27 +101,39 @@ class Driver:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._before_closing: list[Callable[[], None]] = []
+        self._cleanups: list[Callable[[], None]] = []
         self._open = False
-        self._moving = False
+        self._in_transition = False
+        """Whether a thread opens or closes the driver now."""
         self._users = 0
         self._lost = False
         self._paused = False
 
-    def before_closing(self, give_back: Callable[[], None]) -> None:
+    def before_closing(self, cleanup: Callable[[], None]) -> None:
         """Call this function before the driver is closed, while no thread uses it."""
-        self._before_closing.append(give_back)
+        self._cleanups.append(cleanup)
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self) -> contextlib.AbstractContextManager[None]:
         """Use the driver; open it if necessary. An NVML error that leaves the block closes it.
 
         Raises DriverError if the driver cannot be opened, is paused, or failed within the block.
         """
+        return self._used(OPEN_SECONDS, join=False)
+
+    def joined(self, within: float) -> contextlib.AbstractContextManager[None]:
+        """Use the driver that another collector has opened, or opens within so many seconds. Raises DriverError."""
+        return self._used(within, join=True)
+
+    @contextlib.contextmanager
+    def _used(self, within: float, *, join: bool) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: self._paused or not (self._moving or self._lost), PATIENCE_SECONDS)
-            self._check()
-            opening = self._moving = not self._open
+            self._changed.wait_for(self._is_usable if join else self._can_open, within)
+            self.raise_if_paused()
+            if self._in_transition or self._lost:
+                raise DriverError(Problem(code=ProblemCode.DRIVER_HANGS))
+            if join and not self._open:
+                raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
+            opening = self._in_transition = not self._open
             self._users += 1
         try:
             if opening:
@@ -129,35 +141,22 @@ class Driver:
             with self._translated():
                 yield
         finally:
-            self._leave()
-
-    @contextlib.contextmanager
-    def joined(self, within: float) -> Iterator[None]:
-        """Use the driver that another collector has opened, or opens within so many seconds."""
-        with self._changed:
-            self._changed.wait_for(self._usable, within)
-            self._check()
-            if not self._open:
-                raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
-            self._users += 1
-        try:
-            with self._translated():
-                yield
-        finally:
-            self._leave()
+            with self._changed:
+                self._users -= 1
+            self._close_if_due()
 
     def rest(self, seconds: float) -> None:
         """Wait for so many seconds, or until the driver is opened, closed or paused."""
         with self._changed:
             self._changed.wait(seconds)
 
-    def go_on(self) -> None:
-        """Raise DriverError if the driver was paused meanwhile."""
+    def raise_if_paused(self) -> None:
+        """Raise DriverError if the driver is paused."""
         if self._paused:
             raise DriverError(Problem(code=ProblemCode.PAUSED))
 
     def pause(self, timeout: float) -> bool:
-        """Close the driver and keep it closed. Return whether that was done within `timeout` seconds.
+        """Close the driver, and do not open it again. Return whether it was closed within `timeout` seconds.
 
         If a call hangs in the driver, return False; the driver is closed when the call returns.
         """
@@ -166,7 +165,7 @@ class Driver:
             self._changed.notify_all()
         threading.Thread(target=self._close_if_due, name="nvml-close", daemon=True).start()
         with self._changed:
-            return self._changed.wait_for(lambda: not self._open and not self._moving, timeout)
+            return self._changed.wait_for(lambda: not self._open and not self._in_transition, timeout)
 
     def resume(self) -> None:
         """Allow the driver to be opened again."""
@@ -174,13 +173,11 @@ class Driver:
             self._paused = False
             self._changed.notify_all()
 
-    def _usable(self) -> bool:
-        return self._open and not (self._moving or self._lost or self._paused)
+    def _is_usable(self) -> bool:
+        return self._open and not (self._in_transition or self._lost or self._paused)
 
-    def _check(self) -> None:
-        self.go_on()
-        if self._moving or self._lost:
-            raise DriverError(Problem(code=ProblemCode.DRIVER_HANGS))
+    def _can_open(self) -> bool:
+        return self._paused or not (self._in_transition or self._lost)
 
     def _init(self) -> None:
         opened = False
@@ -192,7 +189,7 @@ class Driver:
             if not opened:
                 unload_unused()
             with self._changed:
-                self._open, self._moving, self._lost = opened, False, False
+                self._open, self._in_transition, self._lost = opened, False, False
                 self._changed.notify_all()
 
     @contextlib.contextmanager
@@ -204,24 +201,19 @@ class Driver:
             self._lost = True
             raise DriverError(nvml_problem(error)) from error
 
-    def _leave(self) -> None:
-        with self._changed:
-            self._users -= 1
-        self._close_if_due()
-
     def _close_if_due(self) -> None:
         with self._changed:
-            if self._users or self._moving or not self._open or not (self._lost or self._paused):
+            if self._users or self._in_transition or not self._open or not (self._lost or self._paused):
                 return
-            self._moving = True
+            self._in_transition = True
         try:
-            for give_back in self._before_closing:
+            for cleanup in self._cleanups:
                 with contextlib.suppress(pynvml.NVMLError):
-                    give_back()
+                    cleanup()
         finally:
             shut_down()
             with self._changed:
-                self._open = self._moving = self._lost = False
+                self._open = self._in_transition = self._lost = False
                 self._changed.notify_all()
 
 
@@ -244,6 +236,6 @@ def unload_unused() -> None:
         if pynvml.nvmlLib is None or pynvml._nvmlLib_refcount:
             return
         library, pynvml.nvmlLib = pynvml.nvmlLib, None
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # they point into what is unmapped now
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # its functions are unmapped now
         with contextlib.suppress(OSError):
             _ctypes.dlclose(library._handle)

@@ -9,70 +9,65 @@ from typing import Any, NamedTuple
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import CANNOT_TELL, first_there, sensed, told
+from exporter.collectors.nvml.driver import NOT_AVAILABLE, first_of, optional, required
 from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
 
-SHORTEST_SECONDS = 0.1
-"""Two samples must lie so far apart (nvml.h)."""
+MIN_SAMPLE_SECONDS = 0.1
+"""Least time between two samples (nvml.h)."""
 
-PATIENCE_SECONDS = 0.5
-"""How long a look waits for another that is in GPM; a call takes 3 ms, and up to 400 ms while clients come or go."""
+GPM_SECONDS = 0.5
+"""How long a collection waits for another thread in GPM. A call takes 3 ms, or 400 ms while clients come or go."""
 
 
-class Busy(NamedTuple):
-    """How busy SMs and memory were, each 0 to 1, in so many seconds; None where that could not be told."""
+class Utilization(NamedTuple):
+    """Use of SMs and memory bandwidth, each 0 to 1, in the last `seconds`; None if unknown."""
 
     sm: float | None = None
     dram: float | None = None
     seconds: float | None = None
 
 
-_NOTHING = Busy()
-
-
 class Gpm:
-    """The last sample of a GPU, and room for the next. If it is not `supported`, all values are None.
+    """The last GPM sample of a GPU, and memory for the next one. If GPM is not `supported`, all values are None.
 
-    One at a time of those that share a lock calls GPM: two threads in nvmlGpmSampleGet at once end the process with
-    SIGSEGV (measured, R580). As a call may hang, nobody waits for long: a look that has to is one without GPM.
+    Objects that share `lock` call GPM one at a time: two threads in nvmlGpmSampleGet crash the process with SIGSEGV
+    (measured, R580). A call may hang, so a collection does not wait long for the lock, and then has no GPM values.
     """
 
-    def __init__(self, handle: Any, clock: Clock, one_at_a_time: threading.Lock) -> None:
+    def __init__(self, handle: Any, clock: Clock, lock: threading.Lock) -> None:
         self._handle = handle
         self._clock = clock
-        self._one_at_a_time = one_at_a_time
+        self._lock = lock
         self._last_at: float | None = None
         self._samples: list[Any] = []
-        support = sensed(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        support = optional(pynvml.nvmlGpmQueryDeviceSupport, handle)
         self.supported = support is not None and bool(support.isSupportedDevice)
-        self._question: Any = pynvml.c_nvmlGpmMetricsGet_t() if self.supported else None
+        self._metrics: Any = pynvml.c_nvmlGpmMetricsGet_t() if self.supported else None
 
-    def read(self) -> Busy:
-        """SM utilisation and DRAM bandwidth since the last look, each 0 to 1; nothing at the first."""
-        if not self.supported:
-            return _NOTHING
-        if not self._one_at_a_time.acquire(timeout=PATIENCE_SECONDS):
-            return _NOTHING
+    def read(self) -> Utilization:
+        """Return the use since the last call. The first call has no values."""
+        if not self.supported or not self._lock.acquire(timeout=GPM_SECONDS):
+            return Utilization()
         try:
-            return self._busy()
+            return self._read()
         finally:
-            self._one_at_a_time.release()
+            self._lock.release()
 
-    def _busy(self) -> Busy:
+    def _read(self) -> Utilization:
         before = self._last_at
-        if before is not None and self._clock.monotonic() - before < SHORTEST_SECONDS:
-            return _NOTHING
+        if before is not None and self._clock.monotonic() - before < MIN_SAMPLE_SECONDS:
+            return Utilization()
         if not self._sample():
-            return _NOTHING
+            return Utilization()
         self._last_at = now = self._clock.monotonic()
         self._samples.reverse()  # so that the older comes first
-        ratios = None if before is None else sensed(self._between)
-        return _NOTHING if before is None or ratios is None else Busy(*ratios, now - before)
+        ratios = None if before is None else optional(self._compare)
+        return Utilization() if before is None or ratios is None else Utilization(*ratios, now - before)
 
-    def let_go(self) -> None:
-        """Free the samples; where another's call hangs, leave them."""
+    def free(self) -> None:
+        """Free the samples, unless another thread's call hangs."""
         self._last_at = None
-        if not self._one_at_a_time.acquire(timeout=PATIENCE_SECONDS):
+        if not self._lock.acquire(timeout=GPM_SECONDS):
             self._samples.clear()
             return
         try:
@@ -80,31 +75,29 @@ class Gpm:
                 with contextlib.suppress(pynvml.NVMLError):
                     pynvml.nvmlGpmSampleFree(self._samples.pop())
         finally:
-            self._one_at_a_time.release()
+            self._lock.release()
 
     def _sample(self) -> bool:
-        """Take one into the older of the two. Where that fails, the next one is a first again."""
+        """Replace the older sample. If that fails, the next sample is a first one again."""
         while len(self._samples) < 2:
-            sample = sensed(pynvml.nvmlGpmSampleAlloc)
+            sample = optional(pynvml.nvmlGpmSampleAlloc)
             if sample is None:
                 return False
             self._samples.append(sample)
-        if sensed(pynvml.nvmlGpmSampleGet, self._handle, self._samples[0]) is None:
+        if optional(pynvml.nvmlGpmSampleGet, self._handle, self._samples[0]) is None:
             self._last_at = None
             return False
         return True
 
-    def _between(self) -> tuple[float | None, float | None]:
-        question = self._question
-        question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        question.sample1, question.sample2 = self._samples
-        wanted = (pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
-        question.numMetrics = len(wanted)
-        for metric, number in zip(question.metrics, wanted, strict=False):
-            metric.metricId = number
-        pynvml.nvmlGpmMetricsGet(question)
-        sm, dram = (_ratio(question.metrics[place]) for place in range(len(wanted)))
-        return sm, dram
+    def _compare(self) -> tuple[float | None, float | None]:
+        metrics = self._metrics
+        metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        metrics.sample1, metrics.sample2 = self._samples
+        metrics.numMetrics = 2
+        metrics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
+        metrics.metrics[1].metricId = pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
+        pynvml.nvmlGpmMetricsGet(metrics)
+        return _ratio(metrics.metrics[0]), _ratio(metrics.metrics[1])
 
 
 def _ratio(metric: Any) -> float | None:
@@ -121,29 +114,27 @@ COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 
-_compute_processes = first_there("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-_mps_processes = first_there("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
-_temperature = first_there("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-_clocks_event_reasons = first_there(
-    "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-)
+_compute_processes = first_of("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+_mps_processes = first_of("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
+_temperature = first_of("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+_clocks_event_reasons = first_of("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
-class Utilization:
-    """NVML's samples of what each process used of one GPU's time, each returned once."""
+class ProcessUtilizations:
+    """NVML's utilization samples of the processes of one GPU, each returned once."""
 
     def __init__(self) -> None:
         self._since_us = 0
 
     def read(self, handle: Any) -> tuple[ProcessUtilization, ...] | None:
-        """Return the new samples; None if NVML has none here. It returns NotFound if none is new."""
+        """Return the new samples; None if they are not available. NVML returns NotFound if no sample is new."""
         since = self._since_us
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return ()
-            if error.value in CANNOT_TELL:
+            if error.value in NOT_AVAILABLE:
                 return None
             raise
         fresh = [sample for sample in samples if sample.timeStamp > since]
@@ -160,79 +151,75 @@ class Utilization:
 
 
 class Gpu:
-    """A GPU's handle, and all that is read with it. One that fails is let go of, and met anew."""
+    """A GPU's handle and constant values."""
 
     def __init__(self, index: int, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._clock = clock
         self._index = index
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
-        self._name = told(pynvml.nvmlDeviceGetName, self._handle)
-        pci = sensed(pynvml.nvmlDeviceGetPciInfo, self._handle)
+        self._name = required(pynvml.nvmlDeviceGetName, self._handle)
+        pci = optional(pynvml.nvmlDeviceGetPciInfo, self._handle)
         self._pci_bus_id = None if pci is None else str(pci.busId)
-        self._driver_version = sensed(pynvml.nvmlSystemGetDriverVersion)
-        self._cuda_version = sensed(_cuda_version)
-        capability = sensed(pynvml.nvmlDeviceGetCudaComputeCapability, self._handle)
+        self._driver_version = optional(pynvml.nvmlSystemGetDriverVersion)
+        self._cuda_version = optional(_cuda_version)
+        capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, self._handle)
         self._compute_capability = None if capability is None else "{}.{}".format(*capability)
-        self._gpm = Gpm(self._handle, clock, gpm_lock)
+        self.gpm = Gpm(self._handle, clock, gpm_lock)
 
-    def read(self, utilization: Utilization) -> GpuReading:
-        """All that it tells now."""
+    def read(self, processes: ProcessUtilizations) -> GpuReading:
+        """Return a reading of all values."""
         handle = self._handle
-        memory = told(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        use = told(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        mig = sensed(pynvml.nvmlDeviceGetMigMode, handle)
-        persistence = sensed(pynvml.nvmlDeviceGetPersistenceMode, handle)
-        busy = self._gpm.read()
+        memory = required(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        use = required(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        mig = optional(pynvml.nvmlDeviceGetMigMode, handle)
+        persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
+        utilization = self.gpm.read()
         return GpuReading(
             gpu=self.uuid,
             index=self._index,
             name=self._name,
             compute_processes=_listed(_compute_processes, handle),
             mps_processes=_listed(_mps_processes, handle),
-            process_utilization=utilization.read(handle),
+            process_utilization=processes.read(handle),
             gpu_percent=None if use is None else int(use.gpu),
             memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
-            energy_millijoules=sensed(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+            energy_millijoules=optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             pci_bus_id=self._pci_bus_id,
             driver_version=self._driver_version,
             cuda_version=self._cuda_version,
             compute_capability=self._compute_capability,
-            compute_mode=COMPUTE_MODES.get(sensed(pynvml.nvmlDeviceGetComputeMode, handle)),
+            compute_mode=COMPUTE_MODES.get(optional(pynvml.nvmlDeviceGetComputeMode, handle)),
             mig_mode=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),
-            temperature_celsius=sensed(_temperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-            power_milliwatts=sensed(pynvml.nvmlDeviceGetPowerUsage, handle),
-            clocks_event_reasons=sensed(_clocks_event_reasons, handle),
+            temperature_celsius=optional(_temperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+            power_milliwatts=optional(pynvml.nvmlDeviceGetPowerUsage, handle),
+            clocks_event_reasons=optional(_clocks_event_reasons, handle),
             ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            sm_utilization=busy.sm,
-            dram_bandwidth=busy.dram,
-            gpm_seconds=busy.seconds,
-            gpm_supported=self._gpm.supported,
+            sm_utilization=utilization.sm,
+            dram_bandwidth=utilization.dram,
+            gpm_seconds=utilization.seconds,
+            gpm_supported=self.gpm.supported,
             at=self._clock.now(),
         )
 
-    def let_go(self) -> None:
-        """Give back what NVML keeps for it."""
-        self._gpm.let_go()
-
 
 def _ecc_errors(handle: Any, kind: int) -> int | None:
-    """Aggregate ones: over the board's life, so that none is lost that struck while the driver was not loaded."""
-    return sensed(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_AGGREGATE_ECC)
+    """Return the aggregate counts. These also have errors that occurred while the driver was not loaded."""
+    return optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_AGGREGATE_ECC)
 
 
 def _cuda_version() -> str:
-    """The newest CUDA that the driver serves."""
+    """Return the newest CUDA version that the driver supports."""
     version = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _listed(function: Callable[..., Any], handle: Any) -> tuple[GpuProcess, ...] | None:
-    processes = told(function, handle)
+    processes = required(function, handle)
     if processes is None:
         return None
     return tuple(
