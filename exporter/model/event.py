@@ -1,4 +1,4 @@
-"""Events: what happened, as the core reports it."""
+"""Events: what happened, as the reducer or the watchdog reports it."""
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -157,7 +157,7 @@ _KEYS = tuple(each.name for each in fields(Event) if each.name != "incident")
 
 
 def _incident_as_json(incident: Incident, *, briefly: bool) -> dict[str, object]:
-    """Return what an event says about its fault; when a fault begins, little is known yet."""
+    """Return the fault of an event as an object for JSON. When a fault begins, little is known."""
     opening: dict[str, object] = {"incident": incident.id, "server": incident.server, "gpus": list(incident.gpus)}
     if briefly:
         return opening

@@ -20,7 +20,7 @@ class SharingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BypassingProcess:
-    """A process on a GPU that is no client of a known daemon; `told` once it was called a bypassing one."""
+    """A process on a GPU that is not a client of a known daemon; it is `confirmed` after a second reading."""
 
     first_seen: float
     confirmed: bool = False
@@ -28,7 +28,7 @@ class BypassingProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonotonicCounter:
-    """A counter that begins anew when the driver does: what it last said, and a total that only grows."""
+    """A counter of the driver, which a restart resets: its last value, and a total that never decreases."""
 
     last: int
     total: int
@@ -36,34 +36,30 @@ class MonotonicCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as NVML last read it. `reading` holds its problem where the last attempt failed.
-
-    `meters` are its counters, and `supported` says of each kind of reading whether this GPU and driver give it, both by
-    name.
-
-    `judged` says whether it could be told which of its processes run beside MPS.
-
-    `mps_since` says since when each PID has been in NVML's MPS list, which shows refused clients too; `mps_left` when
-    it was first missing there.
-    """
+    """A GPU as NVML last read it."""
 
     reading: GpuReading
+    """The last reading; if it failed, this has only the problem."""
     mps_since: Mapping[int, float] = field(default_factory=dict)
+    """Since when each PID is in NVML's MPS list, which also shows refused clients."""
     mps_left: Mapping[int, float] = field(default_factory=dict)
+    """When each PID was first missing from that list."""
     bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
     bypassing_known: bool = False
+    """Whether the last reading showed which processes bypass MPS."""
     counters: Mapping[str, MonotonicCounter] = field(default_factory=dict)
     supported: Mapping[str, bool] = field(default_factory=dict)
+    """Whether this GPU and driver support each kind of reading."""
 
     @property
     def bypassing(self) -> tuple[int, ...]:
-        """PIDs that use this GPU beside MPS; none can be told where it was not read."""
-        told = (pid for pid, stranger in self.bypassing_processes.items() if stranger.confirmed)
-        return tuple(told) if self.reading.problem is None else ()
+        """PIDs of the confirmed bypassing processes; none if the last reading failed."""
+        confirmed = (pid for pid, each in self.bypassing_processes.items() if each.confirmed)
+        return tuple(confirmed) if self.reading.problem is None else ()
 
 
 class XidSource(StrEnum):
-    """Who tells of an Xid."""
+    """Source that reports Xids."""
 
     KERNEL = "kernel"
     NVML = "nvml"
@@ -71,7 +67,7 @@ class XidSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidCount:
-    """How often an Xid was told of, and when last."""
+    """How often an Xid occurred, and when it did so last."""
 
     total: int = 0
     last_at: float = 0.0
@@ -79,7 +75,7 @@ class XidCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAccess:
-    """Which part of a GPU wanted which address and failed: GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n."""
+    """A memory access that failed: the GPU's unit (GCC for GPCCLIENT_GCC, T1 for any GPCCLIENT_T1_n), the address."""
 
     unit: str
     address: int
@@ -87,15 +83,13 @@ class FailedAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidReport:
-    """One witness's word of one Xid; `gpu` is None where it cannot be told whose it is.
-
-    `place` is the GPU's bus id, where the witness gave it; `pid` and `name` are as in a sighting.
-    """
+    """One Xid as one source reports it."""
 
     at: float
     source: XidSource
     number: int
     gpu: GpuUuid | None
+    """None if the GPU is unknown."""
     bus_id: str = ""
     pid: int | None = None
     name: str | None = None
@@ -104,25 +98,24 @@ class XidReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentXid:
-    """One Xid, by whoever told of it; what the second witness knows is added to what the first one said.
-
-    `pid` and `name` are of a process that had to do with it, as the kernel's log says: not always the culprit. `at` is
-    when it was first told of. It is `settled` once a fault has claimed it, or none can any more.
-    """
+    """One Xid, with what all sources report about it."""
 
     at: float
+    """When the first source reported it."""
     number: int
     gpu: GpuUuid | None = None
     bus_id: str = ""
     pid: int | None = None
+    """The process that the kernel log names. It did not always cause the Xid."""
     name: str | None = None
     access: FailedAccess | None = None
     settled: bool = False
+    """Whether it belongs to a fault, or is too old to do so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidBurst:
-    """How many of one number on one GPU had an event of their own, since the first one's time."""
+    """How many Xids of one number on one GPU were events of their own since the first one."""
 
     since: float
     reported: int
@@ -130,7 +123,7 @@ class XidBurst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryAction:
-    """What the driver says that a GPU needs, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
+    """What the driver demands for a GPU, in the words of NVIDIA's catalogue: RESET_GPU, RESTART_BM."""
 
     at: float
     action: str
@@ -138,19 +131,16 @@ class RecoveryAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xids:
-    """Xids since the exporter started. Counts only grow, and stay when their GPU has gone.
-
-    `counts` are by GPU and number: by its UUID, else by where it is (`PCI:0000:00:06`), else by an empty name.
-    `addresses` has the GPUs by bus id; `unpaired` the tellings of which the other witness has yet to speak: those
-    that have a GPU are counted.
-
-    `recent` are those of the last seconds, the eldest first, of which it may yet turn out that they belong to a fault.
-    `bursts` has, by GPU and number, those that lately belonged to none. `demands` has the GPUs that need something.
-    """
+    """Xids since the exporter started."""
 
     counts: Mapping[tuple[str, str], XidCount] = field(default_factory=dict)
+    """By GPU and number. The GPU is its UUID, else its bus id (`PCI:0000:00:06`), else empty. Counts never decrease."""
     addresses: Mapping[str, GpuUuid] = field(default_factory=dict)
+    """GPUs by bus id."""
     unmatched: tuple[XidReport, ...] = ()
+    """Reports that the other source has not confirmed yet. Those with a GPU are counted."""
     recent: tuple[IncidentXid, ...] = ()
+    """Xids of the last seconds, the oldest first, which may still belong to a fault."""
     bursts: Mapping[tuple[str | None, int], XidBurst] = field(default_factory=dict)
+    """Recent Xids of no fault, by GPU and number."""
     recovery_actions: Mapping[GpuUuid, RecoveryAction] = field(default_factory=dict)

@@ -13,27 +13,23 @@ class ProcessIdentity:
     start_ticks: int
 
 
-class Seen(Protocol):
-    """What was seen of a process; None is what was not."""
+class _Process(Protocol):
+    @property
+    def pid(self) -> int | None: ...
 
     @property
-    def pid(self) -> int | None:
-        """Its PID."""
-
-    @property
-    def start_ticks(self) -> int | None:
-        """When it started, in clock ticks since boot."""
+    def start_ticks(self) -> int | None: ...
 
 
-def identity_of(process: Seen | None) -> ProcessIdentity | None:
-    """Which process that is; None where it is not known."""
+def identity_of(process: _Process | None) -> ProcessIdentity | None:
+    """Return the identity of a process; None if its PID or start time is unknown."""
     if process is None or process.pid is None or process.start_ticks is None:
         return None
     return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
 class WorkloadKind(StrEnum):
-    """Kinds of owners."""
+    """Kinds of workloads."""
 
     UNIT = "unit"
     CONTAINER = "container"
@@ -44,7 +40,7 @@ class WorkloadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An owner of processes: `name` is the unit's or the user's name, or the ID of the container, pod or job."""
+    """A workload: `name` is the name of the unit or user, or the ID of the container, pod or job."""
 
     kind: WorkloadKind
     name: str
@@ -52,13 +48,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadCounts:
-    """What an owner's clients have done so far. `used_at` is when it was last known to have one.
-
-    `faults_affected` are the faults that hit a client of it, `faults_suspected` those of which one was the likeliest
-    cause.
-    """
+    """Counts of the clients of one workload."""
 
     used_at: float
+    """When it last had a client."""
     connected: int = 0
     faults_affected: int = 0
+    """Faults that affected a client."""
     faults_suspected: int = 0
+    """Faults that a client most likely caused."""

@@ -12,77 +12,70 @@ from exporter.model.reason import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A process that has exited lately: who it was, and how it ended, as far as that could be seen.
-
-    `at` is when the first sign of it was seen. `wait_status` is as from waitpid(2), None where nobody could tell;
-    `out_of_memory` says that the kernel killed it for want of memory. `start_ticks` tells it from others that had its
-    PID; None where only the kernel told of it.
-    """
+    """A process that has exited recently."""
 
     at: float
+    """When the first sign of it was read."""
     pid: int
     start_ticks: int | None = None
+    """Distinguishes it from other processes with its PID; None if only the kernel log reported it."""
     process: ProcessReading | None = None
     wait_status: int | None = None
+    """As from waitpid(2); None if unknown."""
     out_of_memory: bool = False
+    """Whether the kernel killed it for lack of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyDisconnect:
-    """A client whose contexts ended shortly before a fault, `seconds_before` it.
-
-    `wait_status` is as from waitpid(2), None where nobody saw it; `terminated` says that an operator had the server end
-    it.
-    """
+    """A client whose contexts ended shortly before a fault."""
 
     pid: int
     seconds_before: float
     terminated: bool = False
+    """Whether an operator had the server end it."""
     wait_status: int | None = None
+    """As from waitpid(2); None if unknown."""
     out_of_memory: bool = False
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it; None where none did, or nobody knows."""
+        """The signal that ended it; None if there was none, or if that is unknown."""
         return None if self.wait_status is None else (self.wait_status & 0x7F) or None
 
     @property
     def exit_code(self) -> int | None:
-        """What it exited with; None where it did not, or nobody knows."""
+        """Its exit code; None if a signal ended it, or if that is unknown."""
         return None if self.wait_status is None or self.wait_status & 0x7F else self.wait_status >> 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightWork:
-    """Whether a client had work in flight when a fault struck, as far as could be seen at the doors of its libcuda.
-
-    `launched_before` is how many seconds before the fault was told of it had launched last; None where it never had.
-    """
+    """Whether a client had work in flight at the time of a fault, by the libcuda probes."""
 
     pid: int
     in_flight: bool
     seconds_since_launch: float | None = None
+    """Time from its last launch to the fault; None if there was no launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
-    """All evidence of one fault but its Xids.
-
-    `named` is whom the server's log named with `encountered a fatal GPU error`; `in_reset` are those whose worker was
-    in reset when they left. `log_in_doubt` is whether lines of the log are missing, or contradict other sources: a
-    tenant may have forged or removed some. `flights` has those of the affected of whom it is known whether they had
-    work in flight.
-    """
+    """All evidence of one fault, except its Xids."""
 
     named: int | None = None
+    """The client that the server's log named with `encountered a fatal GPU error`."""
     in_reset: tuple[int, ...] = ()
+    """Clients whose worker was in reset when they disconnected."""
     early_disconnects: tuple[EarlyDisconnect, ...] = ()
     in_flight_work: tuple[InFlightWork, ...] = ()
+    """Work of the affected clients for which it is known."""
     log_unreliable: bool = False
+    """Whether lines of the log are missing or contradict other sources: a workload may have forged or removed some."""
 
 
 class FaultKind(StrEnum):
-    """What broke."""
+    """Kinds of faults."""
 
     MEMORY = "memory"
     EXECUTION = "execution"
@@ -92,7 +85,7 @@ class FaultKind(StrEnum):
 
 
 class IncidentEnd(StrEnum):
-    """How an incident ended: the server is well again, or it is no more."""
+    """How an incident ended: the server recovered, or it no longer exists."""
 
     RECOVERED = "recovered"
     SERVER_GONE = "server_gone"
@@ -101,7 +94,7 @@ class IncidentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDetails:
-    """What is known of a client at the time of a fault; `memory_bytes` by GPU, as NVML last read it."""
+    """What was known of a client at the time of a fault."""
 
     pid: int
     client: str
@@ -129,7 +122,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A newcomer that was turned away while the server was in FAULT; `pid` is None where it was not told."""
+    """A new client that was refused because the server was in FAULT; `pid` is None if the log did not give it."""
 
     at: float
     pid: int | None
@@ -137,7 +130,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryDelay:
-    """How long an affected client has held up recovery; `until` is None while it does."""
+    """How long an affected client has delayed recovery; `until` is None if it still does."""
 
     since: float
     until: float | None = None
@@ -145,53 +138,54 @@ class RecoveryDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One fault of one server.
-
-    `block_stamp` is the log's own time of the line that told of it, None where none did: the same line, read again, is
-    the same fault. `server_start_ticks` tells the server from a later one with its PID.
-
-    `started_at` is when the first evidence was seen, `detected_at` when it was known to be a fault. `log_seconds` is
-    how long it took by the log's own clock, which is finer than the looks at it.
-
-    `affected` are those with the sticky error, as the log told (`affected_told`), else as far as can be inferred from
-    who shares the GPUs; suspicion never alters it. `tenants` has what is known of them and of the suspects, `gone` are
-    those of the affected who have let go, `blocking` those who had not for a while. It is `stuck` where all have let go
-    and the server is in FAULT all the same. `affected_counted` is how many the daemon's total has: the most that there
-    surely were. `refused` are the first newcomers that were turned away, `refused_count` is how many were.
-
-    `unseen_since` is since when its daemon has not been known at all. `announced` says that its opening has been told,
-    and `settled` that evidence which comes late has had its time. `ending` and `ended_at` are None while the server is
-    in FAULT; `told` says that the incident's end has been told, after which nothing changes.
-    """
+    """One fault of one server."""
 
     id: str
     daemon: DaemonName
     server: int
     server_start_ticks: int | None = None
+    """Distinguishes the server from a later process with its PID."""
     block_timestamp: str | None = None
+    """The log's timestamp of the fault block, None without one. A block that is read again is the same fault."""
     started_at: float
+    """When the first evidence was read."""
     detected_at: float
+    """When it was known to be a fault."""
     ended_at: float | None = None
     log_seconds: float | None = None
+    """Duration by the log's timestamps, which are finer than the exporter's."""
     ending: IncidentEnd | None = None
+    """None while the server is in FAULT."""
     kind: FaultKind = FaultKind.UNKNOWN
     gpus: tuple[GpuUuid, ...] = ()
     xids: tuple[IncidentXid, ...] = ()
     affected: tuple[int, ...] = ()
+    """Clients that got the sticky error: as logged, else inferred from the clients on the GPUs. Suspicion never alters
+    it."""
     affected_confirmed: bool = False
+    """Whether the log listed the affected clients."""
     affected_counted: int = 0
+    """How many the daemon's total has counted: the least number that is certain."""
     client_details: Mapping[int, ClientDetails] = field(default_factory=dict)
+    """Details of the affected clients and the suspects, by PID."""
     clues: Clues = field(default_factory=Clues)
     suspects: tuple[Suspect, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    """The first of the refused clients."""
     refused_count: int = 0
     blocking: Mapping[int, RecoveryDelay] = field(default_factory=dict)
+    """Affected clients that did not disconnect in time, by PID."""
     disconnected: tuple[int, ...] = ()
+    """Affected clients that have disconnected."""
     stuck: bool = False
+    """Whether all affected clients have disconnected and the server is still in FAULT."""
     daemon_missing_since: float | None = None
+    """Since when its daemon is unknown."""
     opening_reported: bool = False
     settled: bool = False
+    """Whether the time for late evidence has passed."""
     end_reported: bool = False
+    """Whether the end was reported, after which nothing changes."""
 
     @property
     def open(self) -> bool:
@@ -199,24 +193,24 @@ class Incident:
         return self.ending is None
 
     def details_of(self, pid: int) -> ClientDetails:
-        """What is known of a client, be it nothing."""
+        """Return the details of a client, which are empty if nothing is known."""
         return self.client_details.get(pid, ClientDetails(pid=pid, client=""))
 
     @property
     def seconds(self) -> float | None:
-        """How long the server was in FAULT; None while it is."""
+        """How long the server was in FAULT; None if it still is."""
         if self.log_seconds is not None:
             return self.log_seconds
         return None if self.ended_at is None else max(0.0, self.ended_at - self.started_at)
 
     @property
     def suspect(self) -> Suspect | None:
-        """The likeliest one; None where nobody stands out."""
+        """The only likeliest suspect; None if there is none."""
         if not self.suspects or (len(self.suspects) > 1 and self.suspects[0].confidence <= self.suspects[1].confidence):
             return None
         return self.suspects[0]
 
     @property
     def blockers(self) -> Mapping[int, RecoveryDelay]:
-        """The affected clients that hold up recovery now."""
-        return {pid: stay for pid, stay in self.blocking.items() if stay.until is None} if self.open else {}
+        """The affected clients that delay recovery now."""
+        return {pid: delay for pid, delay in self.blocking.items() if delay.until is None} if self.open else {}
