@@ -13,7 +13,7 @@ from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
 from exporter.state import discovery
 from exporter.state.clients import MOST_CLIENTS
-from exporter.state.failure_domains import failure_domains, places
+from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.gpus import by_its_ordinals, served
 from exporter.state.processes import belonging_of, pod_of, workload_of
 from exporter.state.transition import client_id, used_bytes
@@ -152,7 +152,7 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock |
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
-    found.update(*places(node, daemon, incident.affected).values())
+    found.update(*gpus_of_clients(node, daemon, incident.affected).values())
     if not found and len(ordinals) == 1:
         found = set(ordinals.values())
     return _sorted(node, found)

@@ -15,7 +15,7 @@ from exporter.report.problems import PROBLEMS
 from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import GpuView, NamedDomain, StatusView, by_index, gpus_text
 from exporter.report.text import counted, display_name, mebibytes, short_gpu
-from exporter.state.failure_domains import places
+from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import NVML
 from exporter.state.transition import used_bytes
 from exporter.usage.capacity import GpuSharing
@@ -79,7 +79,7 @@ def failure_domains(view: StatusView) -> FailureDomains:
 
 
 def _box(node: Node, named: NamedDomain) -> DomainBox:
-    on = places(node, named.daemon, sorted(named.domain.clients))
+    on = gpus_of_clients(node, named.daemon, sorted(named.domain.clients))
     order = by_index(node, named.domain.gpus)
     joining = [(pid, sorted(order.index(gpu) for gpu in gpus)) for pid, gpus in on.items() if len(gpus) > 1]
     return DomainBox(

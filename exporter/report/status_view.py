@@ -22,7 +22,7 @@ from exporter.report.problem import FindingCode, Severity
 from exporter.report.problem_text import source_text
 from exporter.report.text import Line, line_of, listed
 from exporter.report.watchdog_text import Account, account
-from exporter.state.failure_domains import FailureDomain, failure_domains, places
+from exporter.state.failure_domains import FailureDomain, failure_domains, gpus_of_clients
 from exporter.state.gpus import by_its_ordinals, sharing_mode
 from exporter.state.servers import clients_limit
 from exporter.state.transition import client_id
@@ -74,7 +74,7 @@ def joined(node: Node, found: Sequence[NamedDomain]) -> Iterable[Line]:
 
 
 def _bridges(node: Node, told: NamedDomain) -> str:
-    found = places(node, told.daemon, sorted(told.domain.clients))
+    found = gpus_of_clients(node, told.daemon, sorted(told.domain.clients))
     bridges = [f"{_who(node, pid)} on {gpus_text(node, gpus)}" for pid, gpus in found.items() if len(gpus) > 1]
     more = [f"{len(bridges) - MOST_NAMED} more"] if len(bridges) > MOST_NAMED else []
     return listed([*bridges[:MOST_NAMED], *more])

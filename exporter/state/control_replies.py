@@ -109,5 +109,5 @@ def _clients_listed(daemon: Daemon, reply: ControlReply, server: int) -> Transit
     visible = tuple(pid for pid in pids if pid != 0)
     whole = visible == pids
     daemon = servers.with_hidden_pids(daemon, server, not whole)
-    step = clients.listed(daemon, reply.at, reply.asked_at, server, visible, whole=whole)
+    step = clients.apply_list(daemon, reply.at, reply.asked_at, server, visible, complete=whole)
     return chain(step, lambda daemon: servers.confirm_fault(daemon, reply.at, server)) if pids else step

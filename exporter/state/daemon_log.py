@@ -74,17 +74,17 @@ def _daemon_line_read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
             if server in daemon.clients:
                 return daemon, ()
             if server not in daemon.servers and not daemon.ended:
-                daemon = claims.made(daemon, at, ClaimKind.SERVER_START, server)
+                daemon = claims.add(daemon, at, ClaimKind.SERVER_START, server)
             return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
         case log_message.ServerReady(int(server)):
             return chain(server_log.start_logged(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
         case log_message.ServerExited(server):
             known = server in daemon.servers
-            return claims.made(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon, ()
+            return claims.add(daemon, at, ClaimKind.SERVER_EXIT, server) if known else daemon, ()
         case log_message.ServerShutdownRequested(server):
             return servers.shutdown_requested(daemon, server), ()
         case log_message.ServerWillNotShutDown(server):
-            return clients.wait_for_turn(daemon, at, server)
+            return clients.report_waiting(daemon, at, server)
         case log_message.ClientQueued(pid, uid):
             return clients.queue(daemon, pid, uid), ()
         case log_message.ClientForwarded(pid):

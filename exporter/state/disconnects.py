@@ -9,79 +9,92 @@ from exporter.state import claims
 from exporter.state.transition import with_latest
 
 REMEMBERED_SECONDS = 10.0
-MOST_REMEMBERED = 256
-"""How long those who have left are of interest, and how many of one daemon: more than fit into four servers."""
+MAX_REMEMBERED = 256
+"""How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
 
-REQUESTED_SECONDS = 10.0
-"""Whoever leaves within this time after an operator had the server end it does so for that reason (measured: 6 ms)."""
+TERMINATION_SECONDS = 10.0
+"""A client that disconnects within this time after an operator terminated it was terminated (measured: 6 ms)."""
 
 
-def exit_requested(daemon: Daemon, at: float, server: int, pid: int) -> Daemon:
-    """An operator has the server end a client."""
+def request_exit(daemon: Daemon, at: float, server: int, pid: int) -> Daemon:
+    """Record that an operator has the server end a client."""
     client = daemon.clients.get(pid)
     if client is None or client.server != server:
         return daemon
     return _with_client(daemon, replace(client, exit_requested_at=at))
 
 
-def context_exiting(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Daemon:
-    """One of a client's contexts ends; a claim, once, if that is because of an error that the client alone has.
+def context_exiting(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
+    """Remove a context. If an error that affects only this client ends it, add a claim of a contained fault, once.
 
-    A device-side assert is such an error (measured, R580). In a fault, the line says only how its client left.
+    A device-side assert is such an error (measured, R580). During a fault, the line only shows how the client ended.
     """
-    server = daemon.servers[entry.pid]
-    news = said.in_reset and not _was_in_reset(daemon, said.pid) and not _is_hit(daemon, server, said.pid)
-    daemon = _context_ended(daemon, at, entry, said)
-    known = _known(daemon, said.pid) is not None
-    return claims.made(daemon, at, ClaimKind.CONTAINED_FAULT, said.pid) if news and known else daemon
-
-
-def context_exited(daemon: Daemon, at: float, entry: LogEntry, said: ContextExited) -> Daemon:
-    """One of a client's contexts has ended, as up to R565: with the last one that is known, the client has left."""
-    client = daemon.clients.get(said.pid)
-    daemon = _context_ended(daemon, at, entry, ContextExiting(said.pid, said.context, in_reset=False))
-    if client is None or client.server != entry.pid or daemon.clients[said.pid].contexts:
+    pid = message.pid
+    before, disconnect = _client(daemon, pid), daemon.connections.disconnects.get(pid)
+    was_in_reset = any(each is not None and each.in_reset for each in (before, disconnect))
+    contained = message.in_reset and not was_in_reset and not _is_affected(daemon.servers[entry.pid], pid, before)
+    daemon = _remove_context(daemon, at, entry, message)
+    if not contained or _client(daemon, pid) is None:
         return daemon
-    return claims.made(disconnected(daemon, at, entry, said.pid), at, ClaimKind.CLIENT_DISCONNECT, said.pid)
+    return claims.add(daemon, at, ClaimKind.CONTAINED_FAULT, pid)
 
 
-def disconnected(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
-    """A client's process has left: so have its contexts, of which the log may tell only then (measured, R580)."""
-    client = _known(daemon, pid)
+def context_exited(daemon: Daemon, at: float, entry: LogEntry, message: ContextExited) -> Daemon:
+    """Remove a context, as up to R565. After its last known context a client has disconnected."""
+    client = daemon.clients.get(message.pid)
+    daemon = _remove_context(daemon, at, entry, ContextExiting(message.pid, message.context, in_reset=False))
+    if client is None or client.server != entry.pid or daemon.clients[message.pid].contexts:
+        return daemon
+    return claims.add(record_disconnect(daemon, at, entry, message.pid), at, ClaimKind.CLIENT_DISCONNECT, message.pid)
+
+
+def record_disconnect(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
+    """Record that a client's process has ended. The log may report the end of its contexts later (measured, R580)."""
+    client = _client(daemon, pid)
     if pid in daemon.connections.disconnects or client is None or client.server != entry.pid:
         return daemon
-    return _with(daemon, _leaving(client, at, entry.stamp))
+    return _with_disconnect(daemon, _disconnect(client, at, entry.stamp))
 
 
 def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
-    """Let go of those who left longer ago."""
-    if not daemon.connections.disconnects and not daemon.connections.recently_disconnected:
+    """Remove disconnects that are older than `REMEMBERED_SECONDS`."""
+    connections = daemon.connections
+    if not connections.disconnects and not connections.recently_disconnected:
         return daemon
-    leavings = {pid: each for pid, each in daemon.connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
-    parted = {
-        pid: each
-        for pid, each in daemon.connections.recently_disconnected.items()
-        if pid in daemon.connections.disconnected_at
+    recent = {pid: each for pid, each in connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
+    clients = {
+        pid: each for pid, each in connections.recently_disconnected.items() if pid in connections.disconnected_at
     }
-    return replace(daemon, connections=replace(daemon.connections, disconnects=leavings, recently_disconnected=parted))
+    return replace(daemon, connections=replace(connections, disconnects=recent, recently_disconnected=clients))
 
 
-def _context_ended(daemon: Daemon, at: float, entry: LogEntry, said: ContextExiting) -> Daemon:
-    """With the last context that is known a client has left; it may be that it was not known at all."""
-    client = _known(daemon, said.pid) or Client(pid=said.pid, server=entry.pid, connected_at=at)
-    if said.pid == 0 or client.server != entry.pid:
+def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
+    """Remove a context, which may be unknown. After its last known context a client has disconnected."""
+    client = _client(daemon, message.pid) or Client(pid=message.pid, server=entry.pid, connected_at=at)
+    if message.pid == 0 or client.server != entry.pid:
         return daemon
-    in_reset = client.in_reset or said.in_reset
-    client = replace(client, contexts=client.contexts - {said.context}, in_reset=in_reset)
+    in_reset = client.in_reset or message.in_reset
+    client = replace(client, contexts=client.contexts - {message.context}, in_reset=in_reset)
     daemon = _with_client(daemon, client)
     if client.contexts:
         return daemon
-    leaving = replace(_leaving(client, at, entry.stamp), contexts=frozenset({said.context}))
-    return _with(daemon, _later(daemon.connections.disconnects.get(said.pid), leaving))
+    new = replace(_disconnect(client, at, entry.stamp), contexts=frozenset({message.context}))
+    known = daemon.connections.disconnects.get(message.pid)
+    if known is None or known.server != new.server:
+        return _with_disconnect(daemon, new)
+    merged = replace(
+        known if new.stamp <= known.stamp else new,
+        gpus=known.gpus | new.gpus,
+        in_reset=known.in_reset or new.in_reset,
+        terminated=known.terminated or new.terminated,
+        contexts=known.contexts | new.contexts,
+        logged_twice=known.logged_twice or (bool(known.contexts & new.contexts) and known.stamp != new.stamp),
+    )
+    return _with_disconnect(daemon, merged)
 
 
-def _leaving(client: Client, at: float, stamp: str) -> Disconnect:
-    asked_at = client.exit_requested_at
+def _disconnect(client: Client, at: float, stamp: str) -> Disconnect:
+    requested_at = client.exit_requested_at
     return Disconnect(
         pid=client.pid,
         server=client.server,
@@ -89,64 +102,36 @@ def _leaving(client: Client, at: float, stamp: str) -> Disconnect:
         stamp=stamp,
         gpus=client.gpus,
         in_reset=client.in_reset,
-        terminated=asked_at is not None and at - asked_at <= REQUESTED_SECONDS,
+        terminated=requested_at is not None and at - requested_at <= TERMINATION_SECONDS,
     )
 
 
-def _later(known: Disconnect | None, leaving: Disconnect) -> Disconnect:
-    """What both say of one leaving: it was over with the last context of which the log told."""
-    if known is None or known.server != leaving.server:
-        return leaving
-    return replace(
-        known if leaving.stamp <= known.stamp else leaving,
-        gpus=known.gpus | leaving.gpus,
-        in_reset=known.in_reset or leaving.in_reset,
-        terminated=known.terminated or leaving.terminated,
-        contexts=known.contexts | leaving.contexts,
-        logged_twice=known.logged_twice or (bool(known.contexts & leaving.contexts) and known.stamp != leaving.stamp),
-    )
-
-
-def _was_in_reset(daemon: Daemon, pid: int) -> bool:
-    client, leaving = _known(daemon, pid), daemon.connections.disconnects.get(pid)
-    return (client is not None and client.in_reset) or (leaving is not None and leaving.in_reset)
-
-
-def _is_hit(daemon: Daemon, server: Server, pid: int) -> bool:
-    """Whether a fault has hit the client, though the server may be well again."""
-    if server.state is ServerState.FAULT or server.fault_block is None:
+def _is_affected(server: Server, pid: int, client: Client | None) -> bool:
+    """Return whether a fault of the server affected the client. The server may have recovered."""
+    block = server.fault_block
+    if server.state is ServerState.FAULT or block is None:
         return server.state is ServerState.FAULT
-    client, block = _known(daemon, pid), server.fault_block
-    came_later = client is not None and client.connected_at > block.at
-    return not came_later and pid in block.clients
+    return pid in block.clients and (client is None or client.connected_at <= block.at)
 
 
-def _known(daemon: Daemon, pid: int) -> Client | None:
-    """A client, also one whose process was seen to be gone before its log told of it."""
+def _client(daemon: Daemon, pid: int) -> Client | None:
+    """Return a client, even if its process ended before the log reported it."""
     return daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:
     if client.pid in daemon.clients:
         return replace(daemon, clients={**daemon.clients, client.pid: client})
-    if client.pid in daemon.connections.recently_disconnected:
-        return replace(
-            daemon,
-            connections=replace(
-                daemon.connections,
-                recently_disconnected={**daemon.connections.recently_disconnected, client.pid: client},
-            ),
-        )
-    return daemon
-
-
-def _with(daemon: Daemon, leaving: Disconnect) -> Daemon:
-    if daemon.connections.disconnects.get(leaving.pid) == leaving:
+    connections = daemon.connections
+    if client.pid not in connections.recently_disconnected:
         return daemon
-    return replace(
-        daemon,
-        connections=replace(
-            daemon.connections,
-            disconnects=with_latest(daemon.connections.disconnects, leaving.pid, leaving, MOST_REMEMBERED),
-        ),
-    )
+    recent = {**connections.recently_disconnected, client.pid: client}
+    return replace(daemon, connections=replace(connections, recently_disconnected=recent))
+
+
+def _with_disconnect(daemon: Daemon, disconnect: Disconnect) -> Daemon:
+    connections = daemon.connections
+    if connections.disconnects.get(disconnect.pid) == disconnect:
+        return daemon
+    disconnects = with_latest(connections.disconnects, disconnect.pid, disconnect, MAX_REMEMBERED)
+    return replace(daemon, connections=replace(connections, disconnects=disconnects))

@@ -1,4 +1,4 @@
-"""Failure domains: clients that one fault would kill together."""
+"""Failure domains: clients that one fault would end together."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,35 +13,35 @@ Gpus = frozenset[GpuUuid]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureDomain:
-    """Clients of one server that fall together, and the GPUs on which they are."""
+    """Clients of one server that one fault would end together, and their GPUs."""
 
     clients: frozenset[int]
     gpus: Gpus
 
 
 def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDomain, ...]]:
-    """The domains by server. A client of which it is not known on which GPUs it is, on all of them, has none."""
-    whole = _whole(node, daemon)
+    """Return the failure domains by server. A client without complete information about its GPUs has none."""
+    complete = _shows_all_clients(node, daemon)
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
-    for pid, gpus in places(node, daemon, daemon.clients).items():
-        if whole or _logged(daemon, pid):
+    for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
+        if complete or _logged(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
-    return {server: tuple(_domains(placed)) for server, placed in by_server.items()}
+    return {server: tuple(_domains(clients)) for server, clients in by_server.items()}
 
 
-def places(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
-    """On which GPUs these are: as the log told, and as NVML sees them; else on the only one that the daemon has."""
+def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
+    """Return the GPUs of clients by the log and by NVML, else the only GPU that the daemon has."""
     found = {pid: set(_logged(daemon, pid)) for pid in pids}
     for uuid, gpu in node.gpus.items():
-        for pid in found.keys() & _holders(gpu.reading):
+        for pid in found.keys() & _processes_with_context(gpu.reading):
             found[pid].add(uuid)
     every = frozenset(by_its_ordinals(node, daemon).values())
-    otherwise = every if len(every) == 1 else frozenset()
-    return {pid: frozenset(gpus) or otherwise for pid, gpus in found.items() if gpus or otherwise}
+    default = every if len(every) == 1 else frozenset()
+    return {pid: frozenset(gpus) or default for pid, gpus in found.items() if gpus or default}
 
 
-def _whole(node: Node, daemon: Daemon) -> bool:
-    """Whether it is told of all GPUs on which this daemon's clients may be who is there."""
+def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
+    """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
     if len(by_its_ordinals(node, daemon)) == 1:
         return True
     readings = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
@@ -53,30 +53,26 @@ def _logged(daemon: Daemon, pid: int) -> Gpus:
     return frozenset() if known is None else known.gpus
 
 
-def _holders(reading: GpuReading) -> set[int]:
-    """The processes that have a context on this GPU.
+def _processes_with_context(reading: GpuReading) -> set[int]:
+    """Return the processes that have a context on this GPU.
 
-    Until it has made its first one, a client is in the MPS list of every GPU, with no memory (measured, R580). Under
-    MIG, what the lists say is of all instances together (nvml.h), and a client is on one.
+    Before its first context, a client is in the MPS list of every GPU, with no memory (measured, R580). Under MIG, the
+    lists are of all instances together (nvml.h), and a client uses one.
     """
     if reading.mig_mode:
         return set()
-    begun = {process.pid for process in reading.mps_processes or () if process.used_bytes}
-    return begun | {process.pid for process in reading.compute_processes or ()}
+    of_mps = {process.pid for process in reading.mps_processes or () if process.used_bytes}
+    return of_mps | {process.pid for process in reading.compute_processes or ()}
 
 
-def _domains(placed: Mapping[int, Gpus]) -> Iterable[FailureDomain]:
-    members: dict[Gpus, set[int]] = {joined: set() for joined in _joined(dict.fromkeys(placed.values()))}
-    whole = {gpu: joined for joined in members for gpu in joined}
-    for pid, gpus in placed.items():
-        members[whole[next(iter(gpus))]].add(pid)
+def _domains(clients: Mapping[int, Gpus]) -> Iterable[FailureDomain]:
+    """Group clients that have a GPU in common, directly or through other clients."""
+    groups: list[Gpus] = []
+    for gpus in dict.fromkeys(clients.values()):
+        overlapping = [each for each in groups if each & gpus]
+        groups = [*(each for each in groups if not each & gpus), gpus.union(*overlapping)]
+    members: dict[Gpus, set[int]] = {group: set() for group in groups}
+    group_of = {gpu: group for group in groups for gpu in group}
+    for pid, gpus in clients.items():
+        members[group_of[next(iter(gpus))]].add(pid)
     return (FailureDomain(clients=frozenset(pids), gpus=gpus) for gpus, pids in members.items())
-
-
-def _joined(groups: Iterable[Gpus]) -> Collection[Gpus]:
-    """The groups, those that have a GPU in common made one; there are no more of them than GPUs."""
-    joined: list[Gpus] = []
-    for group in groups:
-        apart = [each for each in joined if not each & group]
-        joined = [*apart, group.union(*(each for each in joined if each & group))]
-    return joined

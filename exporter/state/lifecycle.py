@@ -202,7 +202,7 @@ def exit_claimed(daemon: Daemon, at: float, writer: int) -> Transition:
     if daemon.ended or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
         return daemon, ()
     daemon = with_commands(daemon, asked_at=without(daemon.commands.asked_at, LIST_SERVERS))
-    return claims.made(with_lifecycle(daemon, quit_claimed_at=at), at, ClaimKind.DAEMON_EXIT, 0), ()
+    return claims.add(with_lifecycle(daemon, quit_claimed_at=at), at, ClaimKind.DAEMON_EXIT, 0), ()
 
 
 def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed: bool | None = None) -> Transition:

@@ -26,9 +26,9 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Transition:
                 start_logged(daemon, at, server), lambda daemon: _client_active(daemon, at, server, pid, context)
             )
         case log_message.ClientDisconnected(pid):
-            daemon = disconnects.disconnected(_without_connecting(daemon, server, pid), at, entry, pid)
+            daemon = disconnects.record_disconnect(_without_connecting(daemon, server, pid), at, entry, pid)
             connected = pid in daemon.clients
-            return claims.made(daemon, at, ClaimKind.CLIENT_DISCONNECT, pid) if connected else daemon, ()
+            return claims.add(daemon, at, ClaimKind.CLIENT_DISCONNECT, pid) if connected else daemon, ()
         case _ if server in daemon.servers:
             return _known_server_read(daemon, at, entry, pids)
         case (
@@ -49,7 +49,7 @@ def start_logged(daemon: Daemon, at: float, pid: int) -> Transition:
     known = pid in daemon.servers
     daemon, events = servers.start_unless_exited(daemon, at, pid)
     is_new = not known and pid in daemon.servers
-    return claims.made(daemon, at, ClaimKind.SERVER_START, pid) if is_new else daemon, events
+    return claims.add(daemon, at, ClaimKind.SERVER_START, pid) if is_new else daemon, events
 
 
 def _client_active(daemon: Daemon, at: float, server_pid: int, pid: int, context: int) -> Transition:
@@ -60,14 +60,14 @@ def _client_active(daemon: Daemon, at: float, server_pid: int, pid: int, context
     gpu = pending.gpu if pending is not None and (pending.pid, pending.context) == (pid, context) else None
     if pending is not None:
         daemon = servers.with_server(daemon, replace(server, pending_context=None))
-    daemon = claims.dropped(daemon, ClaimKind.CLIENT_DISCONNECT, pid)
+    daemon = claims.remove(daemon, ClaimKind.CLIENT_DISCONNECT, pid)
     if pid not in daemon.clients:
-        if claims.are_many(daemon, ClaimKind.CLIENT_CONNECT):
+        if claims.is_full(daemon, ClaimKind.CLIENT_CONNECT):
             return daemon, ()
-        daemon = claims.made(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
+        daemon = claims.add(daemon, at, ClaimKind.CLIENT_CONNECT, pid)
     return chain(
         clients.connect(_without_connecting(daemon, server_pid, pid), at, server_pid, pid),
-        lambda daemon: (clients.context_begun(daemon, pid, context, gpu), ()),
+        lambda daemon: (clients.add_context(daemon, pid, context, gpu), ()),
     )
 
 
@@ -99,7 +99,7 @@ def _known_server_read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case log_message.ClientLimitReached(limit):
             # Half of the clients must be known, as not all of their lines may have been read yet.
             if 2 * sum(client.server == pid for client in daemon.clients.values()) < limit:
-                return claims.contradicted(daemon, at, Claim(kind=ClaimKind.CLIENT_REFUSED, pid=pid, at=at))
+                return claims.contradict(daemon, at, Claim(kind=ClaimKind.CLIENT_REFUSED, pid=pid, at=at))
             daemon = servers.with_server(daemon, replace(server, clients_limit=limit))
             (refused,) = server.connecting if len(server.connecting) == 1 else (None,)
             return clients.refuse(daemon, at, pid, refused, RefusalReason.LIMIT)
@@ -116,7 +116,7 @@ def _known_server_read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case log_message.ContextExiting():
             return disconnects.context_exiting(daemon, at, entry, message), ()
         case log_message.ClientExitRequested(client):
-            return disconnects.exit_requested(daemon, at, pid, client), ()
+            return disconnects.request_exit(daemon, at, pid, client), ()
         case log_message.DeviceAssociated(gpu):
             pending = server.pending_context
             if pending is None or pending.gpu == gpu:
@@ -133,15 +133,15 @@ def _known_server_read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
         case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
             before, server
         ):
-            return claims.made(daemon, at, ClaimKind.FAULT, pid), ()
+            return claims.add(daemon, at, ClaimKind.FAULT, pid), ()
         case log_message.ServerContextDestroyed(device) if server.devices_to_reset:
             # The server recovers when the last affected client has left each device.
             devices = server.devices_to_reset - {device}
             if not devices:
-                return claims.made(daemon, at, ClaimKind.RECOVERY, pid), ()
+                return claims.add(daemon, at, ClaimKind.RECOVERY, pid), ()
             return servers.with_server(daemon, replace(server, devices_to_reset=devices)), ()
         case log_message.ServerContextCreated() if server.devices_to_reset:
             # The server creates contexts only after all were destroyed (R515), or for an accepted client (R580).
-            return claims.made(daemon, at, ClaimKind.RECOVERY, pid), ()
+            return claims.add(daemon, at, ClaimKind.RECOVERY, pid), ()
         case _:
             return daemon, ()

@@ -13,7 +13,7 @@ from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
-from exporter.state.failure_domains import places
+from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import GPM, by_its_ordinals
 from exporter.state.servers import clients_limit
 from exporter.state.transition import used_bytes
@@ -250,7 +250,7 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
         if not daemon.is_reported(node.at):
             continue
         ordinals = by_its_ordinals(node, daemon)
-        for pid, gpus in places(node, daemon, daemon.clients).items():
+        for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)

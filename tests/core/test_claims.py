@@ -12,7 +12,7 @@ from exporter.model.incident import IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from exporter.model.server import ServerState
-from exporter.state.claims import MOST_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
+from exporter.state.claims import MAX_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
 from exporter.state.xids import NVML_EVENTS
 from tests.builders import (
     AT,
@@ -198,7 +198,7 @@ def test_forged_clients_do_not_displace_real_ones() -> None:
     forged = (line for pid in range(5000, 7000) for line in server_log(active(pid), at=LATER))
     story = reduced(*forged, clients(A, B, C, 700, at=LATER + 1), start=UP)
     assert {A, B, C, 700} <= set(story.daemon.clients)
-    assert len(story.daemon.log.claims) <= MOST_OF_A_KIND
+    assert len(story.daemon.log.claims) <= MAX_OF_A_KIND
 
 
 def test_the_end_of_a_process_needs_no_line() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.model.observation import LogLine
-from exporter.state.clients import MOST_CONTEXTS
+from exporter.state.clients import MAX_CONTEXTS
 from tests.builders import (
     CLIENT,
     GPU,
@@ -86,13 +86,13 @@ def test_the_same_line_twice_says_the_same() -> None:
 
 
 def test_no_more_are_remembered_than_a_client_can_have() -> None:
-    uuids = (f"GPU-1efa3f60-b0ba-115c-7d58-{number:012}" for number in range(2 * MOST_CONTEXTS))
+    uuids = (f"GPU-1efa3f60-b0ba-115c-7d58-{number:012}" for number in range(2 * MAX_CONTEXTS))
     lines = (
         line
         for number, gpu in enumerate(uuids, 1)
         for line in (connecting(CLIENT, number), on(gpu), active(CLIENT, number))
     )
-    assert len(gpus(*lines)) == MOST_CONTEXTS
+    assert len(gpus(*lines)) == MAX_CONTEXTS
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)

@@ -11,7 +11,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.server import Client, Disconnect, Server
-from exporter.state.failure_domains import FailureDomain, failure_domains, places
+from exporter.state.failure_domains import FailureDomain, failure_domains, gpus_of_clients
 from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
@@ -51,7 +51,7 @@ def domain_of(present: Node, daemon: Daemon, pid: int) -> FailureDomain | None:
 
 
 def gpus_of(present: Node, daemon: Daemon, pid: int) -> Set[str] | None:
-    return places(present, daemon, (pid,)).get(pid)
+    return gpus_of_clients(present, daemon, (pid,)).get(pid)
 
 
 def logged(present: Node, found: Mapping[int, Set[str]]) -> Node:
@@ -275,6 +275,8 @@ def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pyte
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
     present = reduced(*at_work(*pids), *readings).node
     looked: list[str] = []
-    monkeypatch.setattr("exporter.state.failure_domains._holders", lambda reading: looked.append(reading.gpu) or set())
+    monkeypatch.setattr(
+        "exporter.state.failure_domains._processes_with_context", lambda reading: looked.append(reading.gpu) or set()
+    )
     failure_domains(present, of(present))
     assert sorted(looked) == gpus

@@ -2,7 +2,7 @@
 
 from exporter.model.event import EventName
 from exporter.state import poll_schedule
-from exporter.state.claims import MOST_OF_A_KIND
+from exporter.state.claims import MAX_OF_A_KIND
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.servers import MOST_EXITED, MOST_SERVERS
 from tests.builders import (
@@ -47,7 +47,7 @@ def test_of_clients_without_end_those_that_are_kept_are_counted() -> None:
 def test_of_clients_that_the_log_tells_of_few_are_kept_too() -> None:
     story = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in LOOP_STARTS)))
 
-    assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_OF_A_KIND
+    assert len(story.daemon.clients) == story.daemon.totals.connected == MAX_OF_A_KIND
 
 
 def test_where_one_has_left_there_is_room_for_another() -> None:

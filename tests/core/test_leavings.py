@@ -7,7 +7,7 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.server import Disconnect
-from exporter.state.disconnects import MOST_REMEMBERED, REMEMBERED_SECONDS, REQUESTED_SECONDS
+from exporter.state.disconnects import MAX_REMEMBERED, REMEMBERED_SECONDS, TERMINATION_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
@@ -176,8 +176,8 @@ class TestLeft:
 
     def test_no_more_are_remembered_than_a_daemon_can_have(self) -> None:
         """Whatever it writes."""
-        flood = (line for pid in range(1, MOST_REMEMBERED + 50) for line in ends(pid=pid))
-        assert len(story(*flood).daemon.connections.disconnects) == MOST_REMEMBERED
+        flood = (line for pid in range(1, MAX_REMEMBERED + 50) for line in ends(pid=pid))
+        assert len(story(*flood).daemon.connections.disconnects) == MAX_REMEMBERED
 
 
 class TestWhy:
@@ -191,7 +191,7 @@ class TestWhy:
 
     def test_not_any_more_after_a_while(self) -> None:
         """A request may have failed."""
-        assert not left(*terminated(at=AT + 4.9 - REQUESTED_SECONDS), *ends()).terminated
+        assert not left(*terminated(at=AT + 4.9 - TERMINATION_SECONDS), *ends()).terminated
 
     def test_its_worker_was_in_reset(self) -> None:
         """In whichever of its contexts."""
