@@ -27,36 +27,22 @@ from exporter.model.watchdog import WatchdogState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorState:
-    """One of the exporter's own eyes: its last look, when it last succeeded, and how often it failed.
-
-    `problems` has those that stand, by daemon where each has an eye of its own, else under "".
-    """
+    """Results of a collector."""
 
     last: SourceReading
     problems: Mapping[DaemonName, Problem] = field(default_factory=dict)
+    """Current problems by daemon, or under "" if the collector is for the whole node."""
     last_success: float | None = None
     failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Everything remembered between two observations.
-
-    `began_at` is the time of the first observation; None before it.
-
-    `incidents` has the faults by id, in the order in which they were found: those that are open, and the last ones.
-    `deaths` has, by PID, the processes that have exited in the last minute. `states` has, by PID, how the processes of
-    MPS stand with the scheduler, `units` the systemd units that were looked at, `watches` what the watchdog knows.
-
-    `unattributed` are the clients of whom it is not known yet who they are, so that no account has them.
-
-    `work` is the last reading of the libcuda probes, `launch_history` the readings before it. `attribution` is the
-    state by which SM time is divided, `splits` how that of the last minute was divided, and `usage_totals` what each
-    workload has used so far.
-    """
+    """All that the reducer remembers. The mappings from `int` are by PID."""
 
     at: float = 0.0
     began_at: float | None = None
+    """Time of the first observation."""
     daemons: Mapping[DaemonName, Daemon] = field(default_factory=dict)
     gpus: Mapping[GpuUuid, Gpu] = field(default_factory=dict)
     processes: Mapping[int, ProcessReading] = field(default_factory=dict)
@@ -65,8 +51,11 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
+    """Clients whose workload is unknown, so that they have no account."""
     incidents: Mapping[str, Incident] = field(default_factory=dict)
+    """By id, in order of detection: open incidents and the most recent others."""
     deaths: Mapping[int, Death] = field(default_factory=dict)
+    """Processes that exited in the last minute."""
     states: Mapping[int, ProcessState] = field(default_factory=dict)
     units: Mapping[str, UnitState] = field(default_factory=dict)
     watches: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
@@ -74,31 +63,32 @@ class Node:
     launch_history: LaunchHistory = field(default_factory=LaunchHistory)
     attribution: AttributionState = field(default_factory=AttributionState)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
+    """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
 
 
-Kept = TypeVar("Kept")
+Item = TypeVar("Item")
 
 
 def select_fairly(
-    newest_first: Sequence[Kept],
+    newest_first: Sequence[Item],
     most: int,
-    daemon_of: Callable[[Kept], str | None],
+    daemon_of: Callable[[Item], str | None],
     expected: Collection[str],
-) -> tuple[Kept, ...]:
-    """Keep `most` of these, in their order.
+) -> tuple[Item, ...]:
+    """Return at most `most` of these items, in their order.
 
-    Half is for the expected daemons and for what is of no daemon, half for all other daemons. In each half, every
-    daemon has the same share, of which it keeps the newest. What a half or a share does not need is left to the others.
+    Half is for expected daemons and for items without a daemon, half for all other daemons. In each half, every daemon
+    has the same share, for its newest items. Others get what a half or a share does not need.
     """
     if len(newest_first) <= most:
         return tuple(newest_first)
-    places: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
     halves: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
-    for number, each in enumerate(newest_first):
-        daemon = daemon_of(each)
-        halves[daemon is None or daemon in expected].append((places[daemon], number))
-        places[daemon] += 1
+    for number, item in enumerate(newest_first):
+        daemon = daemon_of(item)
+        halves[daemon is None or daemon in expected].append((counts[daemon], number))
+        counts[daemon] += 1
     ranked = sorted((rank, number) for half in halves.values() for rank, (_, number) in enumerate(sorted(half)))
     return tuple(newest_first[number] for number in sorted(number for _, number in ranked[:most]))
 

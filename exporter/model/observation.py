@@ -1,7 +1,4 @@
-"""Observations: what a collector read, raw and with its time. A recording is a file of these, one in a line.
-
-`at` is in seconds since the epoch.
-"""
+"""Observations: raw results of collectors. A recording has one in each line. `at` is in seconds since the epoch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +12,7 @@ from exporter.model.reason import Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionDone:
-    """An action has ended: an observation.
-
-    `problem` is why a step failed, and `evidence` the directory of files that were saved before.
-    """
+    """The end of an action. `problem` is why a step failed, `evidence` the directory of the saved files."""
 
     at: float
     daemon: str
@@ -31,7 +25,7 @@ class ActionDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """An operator has said `resume DAEMON`: an observation."""
+    """The command `resume DAEMON` of an operator."""
 
     at: float
     daemon: str
@@ -39,11 +33,11 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """How a process of MPS stands with the scheduler: the letter of proc_pid_stat(5), T for one that was stopped.
+    """A changed state of an MPS process: the letter of proc_pid_stat(5). R, S and I count as one state.
 
-    Told where it changes; that one which is at ease runs or sleeps (R, S, I) is no change. `wait_channel` is the kernel
-    function in which a process in state D sleeps (/proc/PID/wchan); None if it is not known. `children_page_faults` is
-    the sum of the minor page faults of its ended children; the core keeps in `child_ended_at` when that last grew.
+    `wait_channel` is the kernel function in which a process in state D sleeps (/proc/PID/wchan); None if it is unknown.
+    `children_page_faults` is the sum of the minor page faults of its ended children. The reducer stores in
+    `child_ended_at` when that last grew.
     """
 
     at: float
@@ -57,11 +51,11 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSocket:
-    """Whether a process listens on a daemon's control socket, and whether it answers there; None: not known.
+    """Whether a process listens on a daemon's control socket, and whether it answers there; None if it is unknown.
 
-    `listening` is what the kernel says. `answers` is the result of a connection of the exporter itself, without the
-    control program: True if the daemon answered or closed it, False if it did neither in time, or takes no connection.
-    `wait_channel` is the kernel function in which a daemon that does not answer sleeps.
+    `answers` is the result of a connection of the exporter without the control program: True if the daemon answered or
+    closed it, False if it did neither in time or accepted no connection. `wait_channel` is the kernel function in which
+    a daemon that does not answer sleeps.
     """
 
     at: float
@@ -73,10 +67,9 @@ class ControlSocket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketProbes:
-    """The exporter's own connections to a daemon's socket, since commands get no answer (`since`).
+    """The exporter's connections to a daemon's socket since commands get no answer.
 
-    `unanswered` counts those in a row that got no answer; `answered_at` is when the last one got one. Without either,
-    no connection could be made.
+    `unanswered` counts consecutive ones without an answer. Without it and `answered_at`, no connection could be made.
     """
 
     since: float
@@ -86,24 +79,24 @@ class SocketProbes:
 
     @property
     def answered(self) -> bool:
-        """Whether the last connection got an answer."""
+        """Whether the last connection was answered."""
         return self.answered_at is not None and not self.unanswered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedCommands:
-    """What a daemon's log file shows of the commands that the exporter gives.
-
-    `read_at` is when one of them was last read there, None if none was, and `writer` the PID that wrote it. `awaited`
-    is when a command was given, and when it was answered, of which no line was read yet. `missing_since` is since when
-    a command is known not to have been logged; `blocked_since` since when a second one in a row was not.
-    """
+    """The exporter's own commands in a daemon's log file."""
 
     read_at: float | None = None
+    """When one of them was last read."""
     writer: int | None = None
+    """PID of the daemon that wrote it."""
     awaited: tuple[float, float] | None = None
+    """When a command was sent, and answered, whose line was not read yet."""
     missing_since: float | None = None
+    """Since when a command is known to be missing in the log."""
     blocked_since: float | None = None
+    """Since when a second consecutive command is missing."""
 
 
 NOTHING_LOGGED = LoggedCommands()
@@ -111,7 +104,7 @@ NOTHING_LOGGED = LoggedCommands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
-    """Whose `nvidia-cuda-mps-control` has had a session with a daemon open the longest; `pid` None: nobody is seen."""
+    """The `nvidia-cuda-mps-control` process with the oldest open session; `pid` is None if none was found."""
 
     at: float
     daemon: str
@@ -124,10 +117,9 @@ class SessionHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitState:
-    """How a systemd unit is, in systemd's words (org.freedesktop.systemd1(5)), or the `problem` that kept it untold.
+    """State of a systemd unit in systemd's terms (org.freedesktop.systemd1(5)), or the `problem` of its collection.
 
-    `restart` is its Restart=, `restarts` how often systemd has restarted it by that, `main_pid` 0 where none runs.
-    Every look is told, changed or not; `at` is when systemd was asked.
+    `restart` is its Restart=, `restarts` how often systemd restarted it because of that, `main_pid` 0 if none runs.
     """
 
     at: float
@@ -143,13 +135,13 @@ class UnitState:
 
     @property
     def known(self) -> bool:
-        """Whether systemd knows it, as far as could be seen."""
+        """Whether systemd has loaded the unit."""
         return self.problem is None and self.load == "loaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which of these to look for: the states of these processes, and by daemon who holds its session, who listens."""
+    """What to collect: states of processes, and session holders and control sockets of daemons."""
 
     states: frozenset[int] = frozenset()
     holders: frozenset[str] = frozenset()
@@ -162,10 +154,10 @@ GpuUuid = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlReply:
-    """One command to a control daemon and what came back.
+    """A command to a control daemon and its reply.
 
-    `exit_code` is None where no answer came within the deadline; `seconds` is how long the asking took. The command
-    speaks in this namespace's PIDs, the answer in the daemon's: `pids` is as a log line's.
+    `exit_code` is None if no answer came within the deadline. The command has PIDs of this namespace, the reply has
+    those of the daemon's: `pids` is as in `LogLine`.
     """
 
     at: float
@@ -179,16 +171,16 @@ class ControlReply:
 
     @property
     def asked_at(self) -> float:
-        """When the command was sent: what the reply says may be as old as this."""
+        """When the command was sent. The content of the reply may be as old."""
         return self.at - (self.seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One whole line of control.log, server.log, or a foreground daemon's stdout.
+    """A complete line of control.log, server.log, or a foreground daemon's stdout.
 
-    Where the daemon lives in another PID namespace, `pids` has this namespace's PIDs for those in the line, as far as
-    they are known; it is None where the line's PIDs are this namespace's.
+    If the daemon is in another PID namespace, `pids` maps the known PIDs in the line to PIDs of this namespace.
+    Otherwise it is None.
     """
 
     at: float
@@ -200,7 +192,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGap:
-    """Lines of a daemon's log that were lost before they could be read; `lines` is how many."""
+    """The number of lines of a log that were lost before they could be read."""
 
     at: float
     daemon: DaemonName
@@ -210,7 +202,7 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogUnrecognized:
-    """Lines of a daemon's log that no rule knows, and that were only counted because they were too many."""
+    """The number of unrecognized lines of a log that were only counted, because they were too many."""
 
     at: float
     daemon: DaemonName
@@ -220,14 +212,10 @@ class LogUnrecognized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFound:
-    """A control daemon's place was found, or named.
+    """A control daemon that was found or declared, or (`expected` is False) is no longer declared.
 
-    It is `expected` where the configuration, an enabled unit or the node's device plugin names it; what these named and
-    name no more is not. `by` says who tells this: "configuration", "unit", "device_plugin" or "discovered". Whatever is
-    None, whoever found it does not know.
-    `clients_limit` is how many clients fit into one of its servers, as a recording has it; `visible_devices` is
-    CUDA_VISIBLE_DEVICES, as the unit has it; `foreground` and `stdout_kept` are as in `DaemonProcess`. `owner` is the
-    UID of the user who runs it, as the configuration or the unit has it.
+    `by` is the source: "configuration", "unit", "device_plugin" or "discovered". None: the source does not know it.
+    `clients_limit` is from a recording, `visible_devices` from the unit, `owner` (a UID) from configuration or unit.
     """
 
     at: float
@@ -246,7 +234,7 @@ class DaemonFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process in one of NVML's lists; `used_bytes` is None where NVML does not tell."""
+    """A process in one of NVML's lists."""
 
     pid: int
     used_bytes: int | None = None
@@ -254,7 +242,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUtilization:
-    """One sample of NVML's process utilisation. Under MPS the server's PID has it all (measured, R580)."""
+    """One sample of NVML's process utilization. With MPS, the server has all of it (measured, R580)."""
 
     pid: int
     timestamp_us: int
@@ -264,10 +252,10 @@ class ProcessUtilization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """NVML's word on one GPU, or the `problem` that kept it from one; None where this GPU or driver cannot tell.
+    """NVML's data of one GPU, or the `problem` of its collection. None: this GPU or driver does not have the value.
 
-    ECC errors are those of the board's life; SM utilisation and DRAM bandwidth, 0 to 1, those of the last
-    `gpm_seconds`, since the look before. `gpm_supported` is whether NVML says that this GPU has GPM.
+    ECC errors are counted since the board was made. SM utilization and DRAM bandwidth, 0 to 1, are those of the last
+    `gpm_seconds`, since the reading before.
     """
 
     at: float
@@ -303,7 +291,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvent:
-    """An NVML event: `type` as NVML numbers it (8 is a critical Xid), `xid` its data."""
+    """An NVML event: `type` is NVML's number (8 is a critical Xid), `xid` its data."""
 
     at: float
     type: int
@@ -321,10 +309,9 @@ class KernelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessReading:
-    """What /proc says of a process. `start_ticks` (clock ticks since boot) and the PID together are its identity.
+    """A process in /proc. PID and `start_ticks` (clock ticks since boot) together identify it.
 
-    `environment` holds those of the variables CLIENT_LIMITS that it was started with; None where it was not read.
-    `parent` is the process that was its parent then; None where that was not read, as in older recordings.
+    `environment` has the variables of `CLIENT_LIMITS` at its start. It and `parent` are None if they were not read.
     """
 
     at: float
@@ -352,7 +339,7 @@ class PodFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """A process that was seen alive has gone. `wait_status` is as from waitpid(2), where that could be seen."""
+    """The end of a monitored process. `wait_status` is that of waitpid(2), if it could be read."""
 
     at: float
     pid: int
@@ -362,16 +349,7 @@ class ProcessExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonProcess:
-    """The process behind a pipe directory's pid file; `pid` is None where no control daemon runs behind it.
-
-    `environment` holds the daemon's CUDA_VISIBLE_DEVICES, where it is set and may be read, and nothing else. `protocol`
-    is MPS' own, 2 or 3 (R615); `foreground` is whether it writes its logs to stdout (`-f`), `stdout_kept` whether that
-    is the file stdout.log of its log directory; `unit` is its systemd unit.
-    `left` is whether a pid file is there though no daemon runs, as after SIGKILL and not after `quit` (measured, R580).
-    `quit` is whether the directory looks as after a quit: the pid file and the fifo are gone, the sockets are there
-    (measured, R580). `same_as` is another daemon whose pipe directory this one is, by its device and inode.
-    `foreign` is the user to whom the pipe directory, or what runs there, belongs, if they may not run this daemon.
-    """
+    """The process that a pid file names; `pid` is None if no control daemon runs there."""
 
     at: float
     daemon: DaemonName
@@ -380,23 +358,30 @@ class DaemonProcess:
     started: float | None = None
     uid: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    """CUDA_VISIBLE_DEVICES, if it is set and readable, and no other variable."""
     protocol: int | None = None
+    """MPS protocol: 2 or 3 (R615)."""
     foreground: bool | None = None
+    """Whether the daemon writes its log to stdout (`-f`)."""
     stdout_in_file: bool | None = None
+    """Whether that stdout is the file stdout.log of its log directory."""
     unit: str | None = None
     pid_file_left: bool | None = None
+    """Whether a pid file exists without a daemon, as after SIGKILL and not after `quit` (measured, R580)."""
     quit_traces: bool | None = None
+    """Whether pid file and fifo are missing and the sockets exist, as after `quit` (measured, R580)."""
     same_as: DaemonName | None = None
+    """Another daemon with the same pipe directory, by device and inode."""
     foreign_owner: int | None = None
+    """UID that owns the directory or the process there, if that user must not run this daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """Whether a log file can be followed; `problem` says why not, None that it is.
+    """A log file: `problem` is None if it is followed. `followed` is False if it is not a log of the daemon.
 
-    `size` is how many bytes it has, with those of its renamed predecessors that are still written to; told anew where
-    that is another number of MiB, and None where nobody looked, or it is no file. `followed` is False once it is
-    none of the daemon's logs any more: these turned out to be others.
+    `size` is in bytes and includes renamed predecessors that are still written. It is reported when its number of MiB
+    changes; None if it was not read, or if there is no file.
     """
 
     at: float
@@ -410,9 +395,9 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReading:
-    """One of the exporter's own eyes looked: how long it took, and its `problem` if it saw nothing.
+    """The end of a collection. `daemon` is set if the collector is for one daemon.
 
-    `daemon` is the one that the eye is for, where each has its own; `more` says that something was left unread.
+    `more` is whether data remains unread.
     """
 
     at: float

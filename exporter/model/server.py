@@ -8,7 +8,7 @@ from exporter.model.observation import GpuUuid
 
 
 class ServerState(StrEnum):
-    """How an MPS server is, in the words of `get_server_status` (Volta and later)."""
+    """State of an MPS server, as `get_server_status` names it (Volta and later)."""
 
     INITIALIZING = "initializing"
     ACTIVE = "active"
@@ -16,7 +16,7 @@ class ServerState(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """Why a new client was turned away."""
+    """Why a server refused a new client."""
 
     LIMIT = "limit"
     FAULT = "fault"
@@ -24,7 +24,7 @@ class RefusalReason(StrEnum):
 
 
 class DisconnectReason(StrEnum):
-    """What ended a client's connection."""
+    """Why a client disconnected."""
 
     EXIT = "exit"
     SERVER_GONE = "server_gone"
@@ -33,47 +33,47 @@ class DisconnectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A process connected to an MPS server.
-
-    `contexts` are those that it is known to have; `gpus` are where they are, or were until a moment ago, as far as the
-    log told. `in_reset` says that the server called a worker of it in reset; `exit_requested_at` is when an operator
-    had the server end it. `listed_at` is when the daemon was last asked for its clients, and named this one.
-    """
+    """A process connected to an MPS server."""
 
     pid: int
     server: int
     connected_at: float
     missing_since: float | None = None
+    """Since when lists of clients lack it."""
     contexts: frozenset[int] = frozenset()
     gpus: frozenset[GpuUuid] = frozenset()
+    """GPUs of its current or last contexts, as far as the log reports them."""
     in_reset: bool = False
+    """Whether the server reported a worker of the client in reset."""
     exit_requested_at: float | None = None
+    """When an operator requested the server to end the client."""
     listed_at: float | None = None
+    """Time of the last query for clients whose reply lists it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    """A client whose contexts have all ended, lately. The stamp is the log's own time, which orders its lines.
-
-    `stamp` is when the last of them ended, `at` when that was read. `in_reset` says that the server called its worker
-    in reset, and `terminated` that an operator had the server end it. `contexts` are those whose end was logged. It is
-    `doubtful` if the end of one was logged twice: a server writes each line once, so a tenant may have forged one.
-    """
+    """A client whose contexts have all ended recently."""
 
     pid: int
     server: int
     at: float
     stamp: str
+    """Time in the log of the end of the last context. It gives the order of the lines."""
     gpus: frozenset[GpuUuid] = frozenset()
     in_reset: bool = False
+    """Whether the server reported a worker of the client in reset."""
     terminated: bool = False
+    """Whether an operator requested the server to end the client."""
     contexts: frozenset[int] = frozenset()
+    """Contexts whose end was logged."""
     logged_twice: bool = False
+    """Whether the end of a context was logged twice. A server writes each line once, so one may be forged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCreation:
-    """A context that a server is about to accept, and the GPU on which it is, as soon as the log told."""
+    """A context that a server is about to accept, and its GPU once the log reports it."""
 
     pid: int
     context: int
@@ -81,7 +81,7 @@ class ContextCreation:
 
 
 class BlockSection(StrEnum):
-    """Which list of a fault's block is being written."""
+    """The list in a fault log block that the next lines continue."""
 
     NOTHING = "nothing"
     DEVICES = "devices"
@@ -90,40 +90,32 @@ class BlockSection(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultLogBlock:
-    """What a server's log told of its last fault, as far as it was read. `stamp` is the log's own time of its begin.
-
-    `named` is the client of whom it said `encountered a fatal GPU error`, for memory faults alone: not always the
-    culprit. `torn` has the clients to be torn down, `victims` those with a sticky error set, `devices` the daemon's
-    ordinals of those to be reset; `listing` is the list that is being written. `confirmed` is whether another source
-    than the log shows that there was a fault.
-    """
+    """What a server's log reported of its last fault so far."""
 
     at: float
     stamp: str
+    """Time in the log of the first line."""
     named: int | None = None
+    """The client that `encountered a fatal GPU error`. Only memory faults name one; it may not be the cause."""
     torn_down: frozenset[int] = frozenset()
+    """Clients to be torn down."""
     devices: frozenset[int] = frozenset()
+    """Ordinals of the devices to be reset."""
     sticky_error: tuple[int, ...] = ()
+    """Clients with a sticky error."""
     section: BlockSection = BlockSection.NOTHING
     confirmed: bool = False
+    """Whether another source than the log shows the fault."""
 
     @property
     def clients(self) -> frozenset[int]:
-        """The clients that the fault hit, as far as the block names them."""
+        """The affected clients that the block names."""
         return self.torn_down.union(self.sticky_error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An MPS server. `state` is None until something has told it.
-
-    `block` is what its log told of its last fault; `encountered` has, by the log's own time, the client that it named
-    just before. `making` is the context that it is about to accept, `reset_stamp` the log's time at which the server's
-    own context on a device was last destroyed. `told_to_leave` says that its daemon has tried to shut it down.
-    `pinned_memory_limits` are bytes by the daemon's device ordinals; `limits_told_at` is when its log told its limits,
-    the priority of its clients last. `fault_told_at` is when its daemon last said that it is in FAULT. `nameless` says
-    that it has clients whom its daemon cannot name. `listed` is whether its daemon has listed it.
-    """
+    """An MPS server."""
 
     pid: int
     started_at: float
@@ -132,19 +124,31 @@ class Server:
     state_since: float | None = None
     clients_limit: int | None = None
     fault_suspected_at: float | None = None
+    """When the daemon reported FAULT and no other source had confirmed it."""
     fault_reported_at: float | None = None
+    """When the daemon last reported FAULT."""
     devices_to_reset: frozenset[int] | None = None
     fault_block: FaultLogBlock | None = None
     fatal_error: tuple[str, int] | None = None
+    """Time in the log and client of the last `encountered a fatal GPU error`, until a fault log block begins."""
     pending_context: ContextCreation | None = None
     reset_stamp: str | None = None
+    """Time in the log when the server's own context on a device was last destroyed."""
     connecting: frozenset[int] = frozenset()
+    """Clients that are not accepted yet."""
     listed: bool = False
+    """Whether the daemon has listed the server."""
     has_hidden_pids: bool = False
+    """Whether the daemon shows clients of the server with PID 0."""
     refused_client: int | None = None
+    """The client that was last refused because of a teardown."""
     missing_since: float | None = None
+    """Since when lists of servers lack it."""
     shutdown_requested: bool = False
+    """Whether the daemon requested the server to shut down."""
     active_thread_percentage: float | None = None
     pinned_memory_limits: Mapping[int, int] = field(default_factory=dict)
+    """Bytes by device ordinal."""
     client_priority: int | None = None
     limits_logged_at: float | None = None
+    """When the server began to log its limits; the priority comes last."""

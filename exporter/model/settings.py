@@ -42,9 +42,9 @@ class PollIntervals:
     fault: float = 5.0
     stale_for: float = 10.0
 
-    def is_recent(self, at: float, doubted_since: float | None) -> bool:
-        """Return whether a doubt is recent enough to poll sooner. If polling did not resolve it, it never will."""
-        return doubted_since is not None and at - doubted_since <= self.stale_for
+    def is_recent(self, at: float, stale_since: float | None) -> bool:
+        """Return whether to poll sooner. If polls for some time did not confirm a value, further ones will not."""
+        return stale_since is not None and at - stale_since <= self.stale_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (NVIDIA's choice, not ours)
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
-"""Where a daemon is that was not told otherwise (NVIDIA's MPS guide)."""
+"""Directories of a daemon without these variables (NVIDIA's MPS guide)."""
 
 CLIENT_LIMITS = (ACTIVE_THREAD_PERCENTAGE, PER_CONTEXT_PARTITIONING, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES)
 """The variables by which a client limits itself."""
