@@ -344,31 +344,31 @@ def followed(journald: Journald) -> Iterator[Followed]:
 
 def test_a_real_journal_is_followed_through_rotation_and_restarts(journald: Journald, followed: Followed) -> None:
     daemon = journald.writer()
-    daemon.say("one", b"\xff two", "")
+    daemon.write("one", b"\xff two", "")
     followed.until("one", "\ufffd two")
 
     journald.rotate()
-    daemon.say("after the rotation")
+    daemon.write("after the rotation")
     followed.until("after the rotation")
 
     daemon.close()
     daemon = journald.writer()
-    daemon.say("another daemon")
+    daemon.write("another daemon")
     followed.until("another daemon")
 
     journald.kill()
     journald.start()
-    journald.writer().say("after journald's restart")
+    journald.writer().write("after journald's restart")
     followed.until("after journald's restart")
 
 
 def test_in_a_real_journal_only_the_daemon_is_believed(journald: Journald, followed: Followed) -> None:
-    journald.writer("train").say("forged")
-    journald.writer("nvidia-cuda-mps-server").say("the server")
+    journald.writer("train").write("forged")
+    journald.writer("nvidia-cuda-mps-server").write("the server")
     followed.until("the server")
 
     daemon = journald.writer()
-    daemon.say("x" * 5000, "y" * 60_000 + "forged", b"head\0forged", "whole")
+    daemon.write("x" * 5000, "y" * 60_000 + "forged", b"head\0forged", "whole")
     followed.until("whole", lost=3)
 
 
@@ -376,10 +376,10 @@ def test_what_a_real_journald_let_fall_is_counted(journald: Journald, followed: 
     """It tells when it next takes a line of that unit."""
     said = [f"{n}" for n in range(20 * BURST)]
     daemon = journald.writer()
-    daemon.say(*said)
+    daemon.write(*said)
 
     def told() -> None:
-        daemon.say("more")
+        daemon.write("more")
         followed.collect()
         assert followed.lost
 

@@ -1,1 +1,1 @@
-"""Stand-ins for what needs a GPU: an NVML library and an MPS control daemon that behave as the measured ones do."""
+"""Stand-ins for NVML and for the MPS control daemon, with the measured behaviour."""

@@ -1,4 +1,4 @@
-"""A real journald in a mount namespace of its own, and processes whose stdout it keeps as a unit's."""
+"""A real journald in its own mount namespace, and processes with their stdout in its journal."""
 
 import contextlib
 import json
@@ -27,16 +27,16 @@ exec sleep 600
 
 
 class Writer:
-    """A process of the unit: what it is told, it writes to its stdout."""
+    """A process of the unit. It writes its input to its stdout."""
 
     def __init__(self, program: Path, stdout: socket.socket) -> None:
         self._child = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=stdout)
 
-    def say(self, *lines: str | bytes) -> None:
+    def write(self, *lines: str | bytes) -> None:
         """Write lines."""
         assert self._child.stdin is not None
-        said = [line.encode() if isinstance(line, str) else line for line in lines]
-        self._child.stdin.write(b"".join(line + b"\n" for line in said))
+        encoded = [line.encode() if isinstance(line, str) else line for line in lines]
+        self._child.stdin.write(b"".join(line + b"\n" for line in encoded))
         self._child.stdin.flush()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Writer:
 
 
 class Journald:
-    """A journald that one test alone writes to and reads; `journalctl` is the command that reads it."""
+    """A journald for one test; `journalctl` is the command that reads it."""
 
     def __init__(self, directory: Path) -> None:
         self.journalctl = directory / "journalctl"
@@ -55,7 +55,7 @@ class Journald:
         self._children = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Make the namespace, start journald in it, and find out which unit it takes this process' children for."""
+        """Make the namespace, start journald in it, and find the unit that it records for child processes."""
         needed("journalctl")
         if not Path(JOURNALD).exists():
             not_here("systemd-journald is not installed")
@@ -85,16 +85,16 @@ class Journald:
         eventually(listens)
 
     def kill(self) -> None:
-        """End journald as a crash does."""
+        """End journald like a crash."""
         self._journald.kill()
         self._journald.wait()
 
     def rotate(self) -> None:
-        """Have journald begin a new file."""
+        """Let journald start a new file."""
         subprocess.run([self.journalctl, "--rotate"], check=True, timeout=PATIENCE_SECONDS)
 
     def writer(self, program: str = "nvidia-cuda-mps-control") -> Writer:
-        """A process of the unit whose program has this name."""
+        """Start a process of the unit with this program name."""
         path = self._directory / program
         if not path.exists():
             shutil.copy(needed("cat"), path)
@@ -106,23 +106,23 @@ class Journald:
         return writer
 
     def close(self) -> None:
-        """End all that was started."""
+        """End all started processes."""
         self._children.close()
 
     def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        # Without the variables of this process: journald takes RUNTIME_DIRECTORY for its own.
+        # Without the variables of this process, because journald uses RUNTIME_DIRECTORY.
         child = subprocess.Popen(command, env={"PATH": os.environ["PATH"]})
         self._children.callback(child.wait)
         self._children.callback(child.kill)
         return child
 
     def _unit_of_hello(self) -> str:
-        """Journald believes the cgroup more than it believes us, where this machine runs systemd itself."""
-        self.writer().say("hello")
+        """Return the unit that journald records. Under systemd, it takes the unit from the cgroup."""
+        self.writer().write("hello")
         shown = subprocess.run(
             [self.journalctl, "--system", "--output=json"], capture_output=True, check=True, timeout=PATIENCE_SECONDS
         ).stdout.splitlines()
         units = [each.get("_SYSTEMD_UNIT") for each in map(json.loads, shown) if each.get("MESSAGE") == "hello"]
-        told = [unit for unit in units if isinstance(unit, str)]
-        assert told, units
-        return told[-1]
+        names = [unit for unit in units if isinstance(unit, str)]
+        assert names, units
+        return names[-1]

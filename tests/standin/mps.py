@@ -1,4 +1,4 @@
-"""The MPS stand-in from a test's side: start a control daemon, say what its clients do, stop, kill and ask it.
+"""The MPS stand-in for tests: start a control daemon, control its clients, stop it, kill it, query it.
 
 The program under test sees it through ``environment()``: its command, its pipe and log directories.
 """
@@ -24,11 +24,11 @@ from .mps_daemon.side_channel import NAME as SIDE_CHANNEL
 BIN = Path(__file__).resolve().parent / "bin"
 DEFAULT_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
 PATIENCE_SECONDS = 120.0
-"""Bounds a failure only: a passing test never waits so long, however busy the machine is."""
+"""Timeout of failures. A passing test never waits this long."""
 
 
 class NotInTimeError(AssertionError):
-    """Something that a test waited for did not come."""
+    """A condition did not become true in time."""
 
 
 def wait_until(condition: Callable[[], object], what: str = "the condition", seconds: float = PATIENCE_SECONDS) -> None:
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], object], what: str = "the condition", sec
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Something that really happened to a server: see ``mps_daemon.logs.TruthFile``."""
+    """A real event of a server: see ``mps_daemon.logs.TruthFile``."""
 
     at: float
     what: str
@@ -68,8 +68,8 @@ class MpsStandIn:
     Args:
         directory: where the pipe and log directories are made.
         gpus: the UUIDs of the daemon's GPUs, in the order of its ordinals.
-        max_clients: how many clients fit its server.
-        server_start_seconds: how long a server takes to be ready.
+        max_clients: the number of clients that its server accepts.
+        server_start_seconds: duration of a server's start.
         variables: more of the daemon's environment, e.g. ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``.
     """
 
@@ -85,7 +85,7 @@ class MpsStandIn:
         self.pipe_directory = directory / "pipe"
         self.log_directory = directory / "log"
         self.standard_output = directory / "daemon.stdout"
-        """Where a daemon in the foreground writes both logs."""
+        """Output of a daemon in the foreground: both logs."""
         self._variables = {
             "STANDIN_MPS_GPUS": ",".join(gpus),
             "STANDIN_MPS_MAX_CLIENTS": str(max_clients),
@@ -96,10 +96,10 @@ class MpsStandIn:
         self._gpus = tuple(gpus)
         self._children: list[subprocess.Popen[str]] = []
 
-    # -- the daemon's life -----------------------------------------------------------------------------------------
+    # -- start and end of the daemon -------------------------------------------------------------------------------
 
     def start(self, foreground: bool = False) -> None:
-        """Start a daemon (``-d``, or ``-f``), over whatever an earlier one left; returns when it can be asked."""
+        """Start a daemon (``-d``, or ``-f``) in existing directories, and wait until it answers."""
         self.pipe_directory.mkdir(parents=True, exist_ok=True)
         self.log_directory.mkdir(parents=True, exist_ok=True)
         environment = self._full_environment() | {"CUDA_VISIBLE_DEVICES": ",".join(self._gpus)}
@@ -124,7 +124,7 @@ class MpsStandIn:
 
     @property
     def pid(self) -> int:
-        """The daemon's PID, from the file that its clients read."""
+        """The daemon's PID in the pid file."""
         pid = self._pid_in_file()
         if pid is None:
             raise RuntimeError("there is no daemon")
@@ -132,29 +132,29 @@ class MpsStandIn:
 
     @property
     def server_pid(self) -> int | None:
-        """The PID of its server, if it has one, without asking the daemon."""
+        """The PID of its server, if there is one, without a query."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         return int(children[0]) if children else None
 
     def is_running(self) -> bool:
-        """Whether there is a daemon, answering or not."""
+        """Whether a daemon process runs."""
         pid = self._pid_in_file()
         return pid is not None and is_alive(pid)
 
     def kill(self) -> None:
-        """SIGKILL: the server goes with it, unless it was stopped; the files stay."""
+        """Send SIGKILL. The server ends too, unless it was stopped; the files remain."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """SIGTERM, as systemd sends it: the daemon ends at once."""
+        """Send SIGTERM, like systemd. The daemon ends at once."""
         self._end(signal.SIGTERM)
 
     def stop_signal(self) -> None:
-        """SIGSTOP: from now on every command hangs."""
+        """Send SIGSTOP. Every command then hangs."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def cont(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
@@ -165,7 +165,7 @@ class MpsStandIn:
         self._reap_children()
 
     def close(self) -> None:
-        """Kill everything that was started for these directories, by whomever, and wait until it has gone."""
+        """Kill all processes of these directories, and wait for their end."""
         for child in self._children:
             if child.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -177,16 +177,16 @@ class MpsStandIn:
                 child.stdout.close()
             if child.stderr is not None:
                 child.stderr.close()
-        self._complain_of_errors()
+        self._assert_no_errors()
 
-    def _complain_of_errors(self) -> None:
-        """A stand-in that broke must not pass for a daemon that died."""
+    def _assert_no_errors(self) -> None:
+        """Fail if the stand-in itself had an error, so that it does not look like a dead daemon."""
         errors = _text(self.pipe_directory / ERRORS)
         if errors:
             raise RuntimeError(f"the stand-in's daemon broke:\n{errors}")
 
     def _nothing_left_to_kill(self) -> bool:
-        """Kill what there is: a process may have started another in the meantime, so that this is asked again."""
+        """Kill the processes of these directories. Return True if there were none; new ones may have started."""
         pids = _processes_of(self.pipe_directory)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -207,10 +207,10 @@ class MpsStandIn:
     ) -> None:
         self.close()
 
-    # -- asking it -------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
-        """What to set in a process that is to find this daemon, and could start it again; over ``os.environ``.
+        """Return the environment of a process that uses this daemon, or starts it again, over ``os.environ``.
 
         The folder of this Python comes second in PATH: the command begins with ``env python3``.
         """
@@ -238,7 +238,7 @@ class MpsStandIn:
         )
 
     def ask_in_background(self, command: str) -> "subprocess.Popen[str]":
-        """Send a command without waiting for its answer: for several at once, or for one that will hang."""
+        """Send a command without waiting: for several at the same time, or for one that hangs."""
         child = self._client()
         _input_of(child).write(f"{command}\n")
         _input_of(child).close()
@@ -247,23 +247,23 @@ class MpsStandIn:
 
     @contextlib.contextmanager
     def held_session(self) -> Iterator[None]:
-        """An administrator's open prompt, which keeps everybody else out until it is closed."""
+        """Hold an administrator's session open during the block, so that all other commands are refused."""
         child = self._open_prompt()
         try:
             yield
         finally:
             _input_of(child).close()
             child.wait(PATIENCE_SECONDS)
-        wait_until(lambda: self._tell("session") != str(child.pid), "the end of the session")
+        wait_until(lambda: self._request("session") != str(child.pid), "the end of the session")
 
     def _open_prompt(self) -> "subprocess.Popen[str]":
-        """Try again if somebody else's command was there first."""
+        """Open a session; try again if another command has one."""
         child = self._client()
         wait_until(lambda: self._holds_session(child) or child.poll() is not None, "the session")
         return child if child.poll() is None else self._open_prompt()
 
     def _holds_session(self, child: "subprocess.Popen[str]") -> bool:
-        return self._tell("session") == str(child.pid)
+        return self._request("session") == str(child.pid)
 
     def _client(self) -> "subprocess.Popen[str]":
         pipe = subprocess.PIPE
@@ -282,87 +282,87 @@ class MpsStandIn:
         except (OSError, ValueError):
             return None
 
-    # -- what its logs say -----------------------------------------------------------------------------------------
+    # -- logs ------------------------------------------------------------------------------------------------------
 
     @property
     def control_log(self) -> str:
-        """All of control.log."""
+        """The text of control.log."""
         return _text(self.log_directory / "control.log")
 
     @property
     def server_log(self) -> str:
-        """All of server.log."""
+        """The text of server.log."""
         return _text(self.log_directory / "server.log")
 
     @property
     def truth(self) -> list[Truth]:
-        """What really happened, in order, over all daemons of these directories: no log proves anything."""
+        """The real events in order, of all daemons of these directories. No log proves anything."""
         return [Truth.parse(line) for line in _text(self.pipe_directory / TRUTH).splitlines()]
 
     def truth_size(self) -> int:
         """Return a number that grows when something is added to it."""
         return (self.pipe_directory / TRUTH).stat().st_size
 
-    # -- what happens to its clients -------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------------------------
 
     def connect(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,), command: str = "") -> None:
-        """A process becomes a client on these devices (the daemon's ordinals), now or when a server is ready for it.
+        """Connect a process as a client on these devices (the daemon's ordinals), at once or when a server is ready.
 
-        A real process is noticed when it ends; a PID that nobody has stays until it is disconnected. `command` is the
+        The end of a real process is detected. An unused PID stays until it is disconnected. `command` is the
         argv[0] that `ps` shows of such a PID; of a real process it shows the process's own.
         """
-        self._tell(f"connect {pid} {uid} {','.join(map(str, devices))} {command}")
+        self._request(f"connect {pid} {uid} {','.join(map(str, devices))} {command}")
 
     def connect_and_wait(self, pid: int, uid: int = 0, devices: Sequence[int] = (0,), command: str = "") -> None:
-        """The same, until it is accepted."""
+        """Connect a client, and wait until it is accepted."""
         self.connect(pid, uid, devices, command)
         wait_until(lambda: self.outcome(pid) == "active", f"client {pid}")
 
     def outcome(self, pid: int) -> str:
-        """What became of a process that connected: pending, active, refused or gone."""
-        return self._tell(f"outcome {pid}")
+        """Return the state of a process that connected: pending, active, refused or gone."""
+        return self._request(f"outcome {pid}")
 
     def limits_of(self, pid: int) -> str:
-        """A client's own limits: its percentage, and each device with its memory, as in ``40.0 0=2G``."""
-        return self._tell(f"limits {pid}")
+        """Return a client's limits: its percentage, and each device with its memory, as in ``40.0 0=2G``."""
+        return self._request(f"limits {pid}")
 
     def disconnect(self, pid: int) -> None:
-        """A client ends ordinarily; a victim of a fault ends too."""
-        self._tell(f"disconnect {pid}")
+        """Let a client exit normally, also one that a fault affected."""
+        self._request(f"disconnect {pid}")
 
     def kill_client(self, pid: int) -> None:
-        """A client dies while its kernel runs. If it is a real process, kill it after this."""
-        self._tell(f"kill {pid}")
+        """Let a client die while its kernel runs. Kill a real process after this."""
+        self._request(f"kill {pid}")
 
     def assert_client(self, pid: int) -> None:
-        """A device-side assert, which ends this client alone."""
-        self._tell(f"assert {pid}")
+        """Cause a device-side assert, which ends only this client."""
+        self._request(f"assert {pid}")
 
     def fault(self, pid: int, kind: str = "memory", named: int | None = None) -> None:
-        """A client does something fatal, to itself and to all in its failure domain, who stay until they disconnect.
+        """Cause a fatal fault of a client and its failure domain. The clients stay until they disconnect.
 
         Args:
-            pid: the culprit, whom no line will name as such.
+            pid: the cause, which no line names as such.
             kind: ``memory`` or ``trap``.
-            named: the client whom the first line of a memory fault names; the culprit unless given.
+            named: the client in the first line of a memory fault; by default the cause.
         """
-        self._tell(f"fault {pid} {kind}" + ("" if named is None else f" {named}"))
+        self._request(f"fault {pid} {kind}" + ("" if named is None else f" {named}"))
 
     def slow(self, seconds: float) -> None:
-        """Every reply takes so long, during which everybody else is refused."""
-        self._tell(f"slow {seconds}")
+        """Delay every reply by this time, during which all other commands are refused."""
+        self._request(f"slow {seconds}")
 
     def deaf(self, deaf: bool = True) -> None:
-        """Every command succeeds and is answered with nothing at all."""
-        self._tell(f"deaf {'on' if deaf else 'off'}")
+        """Let every command succeed with an empty reply."""
+        self._request(f"deaf {'on' if deaf else 'off'}")
 
     def say(self, log: str, text: str) -> None:
-        """Any line at all, in ``control`` or ``server`` log."""
-        self._tell(f"say {log} {text}")
+        """Write any line into the ``control`` or ``server`` log."""
+        self._request(f"say {log} {text}")
 
-    def _tell(self, wish: str) -> str:
+    def _request(self, request: str) -> str:
         with sockets.connect(self.pipe_directory, SIDE_CHANNEL, timeout=PATIENCE_SECONDS) as connection:
-            connection.send(wish.encode())
+            connection.send(request.encode())
             answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
         if not answer.startswith("ok"):
             raise RuntimeError(answer)
@@ -384,12 +384,12 @@ def _text(path: Path) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not collected does not."""
+    """Return whether a process runs. A zombie does not."""
     return _state(pid) not in (None, "Z")
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
+    """Return whether a signal has stopped a process."""
     return _state(pid) == "T"
 
 
@@ -406,7 +406,7 @@ def _state(pid: int) -> str | None:
 
 
 def _processes_of(pipe_directory: Path) -> list[int]:
-    """The daemons, servers and clients of a pipe directory, whoever started them."""
+    """Return the daemons, servers and clients of a pipe directory."""
     variable = f"CUDA_MPS_PIPE_DIRECTORY={pipe_directory}".encode()
     return [pid for pid in _pids() if _is_ours(pid, variable) and is_alive(pid)]
 

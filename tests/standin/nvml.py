@@ -1,4 +1,4 @@
-"""The NVML stand-in from a test's side: build the library, say what the driver sees, make it fail or hang.
+"""The NVML stand-in for tests: build the library, set the driver's state, let it fail or hang.
 
 The program under test loads it through the real nvidia-ml-py, in a process started with ``environment()``.
 """
@@ -24,16 +24,16 @@ MEBIBYTE = 1 << 20
 DRIVER = "580.159.04"
 
 LATEST_XIDS = 64
-"""So many are in the state, whose reader has room for 256. Older ones have long been delivered."""
+"""Number of Xids in the state file. Its reader has room for 256; older ones were delivered."""
 
 
 class CompilerMissingError(RuntimeError):
-    """There is no gcc here, so the library cannot be built."""
+    """The library cannot be built without gcc."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a device, as NVML's lists show it.
+    """A process on a device in NVML's lists.
 
     An MPS client is in both lists and has no utilisation of its own; the server is in the compute list alone, and
     NVML gives it the whole SM utilisation; a process beside MPS is in the compute list, with its own percentage.
@@ -48,7 +48,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, and who runs on it."""
+    """A GPU and its processes."""
 
     index: int = 0
     uuid: str = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
@@ -62,13 +62,13 @@ class Device:
     memory_percent: int = 0
     compute_mode: int = 0
     readings: Mapping[str, float] = field(default_factory=dict)
-    """By the names that ``nvml.c`` lists; one that is not here is not supported."""
+    """Values by the names in ``nvml.c``. A missing one is not supported."""
     processes: tuple[Process, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How a function misbehaves, on one device or (``device=None``) altogether. ``function`` may be ``*``."""
+    """Failure of a function, on one device or (``device=None``) on all. ``function`` may be ``*``."""
 
     function: str
     kind: str
@@ -77,17 +77,17 @@ class Behaviour:
 
 
 def fails(function: str, code: int, device: int | None = None) -> Behaviour:
-    """The function returns this error code."""
+    """Let the function return this error code."""
     return Behaviour(function, "error", code, device)
 
 
 def hangs(function: str, device: int | None = None) -> Behaviour:
-    """The function does not return until a state without this is written."""
+    """Let the function hang until a state without this is written."""
     return Behaviour(function, "hang", 0, device)
 
 
 def slow(function: str, milliseconds: int, device: int | None = None) -> Behaviour:
-    """The function answers, but so much later, as NVML does while clients start or stop."""
+    """Delay the function, as NVML does while clients start or exit."""
     return Behaviour(function, "slow", milliseconds, device)
 
 
@@ -99,7 +99,7 @@ class _State:
     driver: str = DRIVER
 
     def lines(self) -> list[str]:
-        """The state in the words that ``nvml.c`` reads."""
+        """Return the state in the format of ``nvml.c``."""
         lines = [f"driver {self.driver}"]
         for device in self.devices:
             lines.append(_device_line(device))
@@ -112,13 +112,13 @@ class _State:
 
 
 class NvmlStandIn:
-    """One stand-in driver, whose library and state file live in ``directory``.
+    """A stand-in driver with its library and state file in ``directory``.
 
     Args:
-        directory: where the library is built and the state is kept.
+        directory: directory of the library and the state file.
         without: symbols that this driver lacks, e.g. ``("nvmlDeviceGetMPSComputeRunningProcesses_v3",)``.
         version: the one driver version with which this library works; by default it works with all.
-        libraries: where libraries are built that several stand-ins share.
+        libraries: directory of libraries that several stand-ins share.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class NvmlStandIn:
 
     @property
     def library(self) -> Path:
-        """Where this variant's library is, or will be: another source or other flags make another folder."""
+        """Path of the library. Another source or other flags have another directory."""
         recipe = SOURCE.read_bytes() + " ".join(self._flags).encode()
         return self._libraries / f"nvml-{hashlib.sha256(recipe).hexdigest()[:12]}" / LIBRARY_NAME
 
     def build(self) -> Path:
-        """Compile the library unless it is there already, and write an empty state if there is none.
+        """Compile the library unless it exists, and write an empty state if there is none.
 
         Raises:
             CompilerMissingError: gcc is not installed.
@@ -170,19 +170,19 @@ class NvmlStandIn:
         unfinished.replace(self.library)
 
     def write(self, devices: Sequence[Device], behaviours: Sequence[Behaviour] = ()) -> None:
-        """From now on the driver sees these devices and behaves so. Xids that were raised stay raised."""
+        """Set the driver's devices and failures. Raised Xids stay raised."""
         self._publish(replace(self._state, devices=tuple(devices), behaviours=tuple(behaviours)))
 
     def install_driver(self, version: str) -> None:
-        """From now on the driver in the kernel has this version; libraries of another one no longer work with it."""
+        """Set the version of the driver in the kernel. Libraries of other versions then fail."""
         self._publish(replace(self._state, driver=version))
 
     def raise_xid(self, device: int, number: int) -> None:
-        """An Xid on a device: every event set that is registered for it gets the event."""
+        """Raise an Xid. Every event set that is registered for the device gets the event."""
         self._publish(replace(self._state, xids=(*self._state.xids, (device, number))))
 
     def _publish(self, state: _State) -> None:
-        """Replace the file in one step, so that no call reads half of it."""
+        """Replace the file in one step, so that no call reads a partial file."""
         self._state = state
         self._directory.mkdir(parents=True, exist_ok=True)
         unfinished = self.state_file.with_suffix(".new")
@@ -199,7 +199,7 @@ class NvmlStandIn:
         return self._hangs.exists()
 
     def environment(self) -> dict[str, str]:
-        """What to set in a process that is to load this library; put it over ``os.environ``."""
+        """Return the environment of a process that loads this library, over ``os.environ``."""
         paths = [str(self.library.parent), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             "LD_LIBRARY_PATH": os.pathsep.join(path for path in paths if path),
@@ -209,7 +209,7 @@ class NvmlStandIn:
 
 
 def without_driver(directory: Path) -> dict[str, str]:
-    """What to set in a process that is to find no NVML library, also on a machine that has one."""
+    """Return the environment of a process that finds no NVML library, also on a machine with one."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / LIBRARY_NAME).write_text("no library")
     return {"LD_LIBRARY_PATH": str(directory)}

@@ -1,4 +1,4 @@
-"""The stand-in's log fifo, `ps` and control socket are as open to any user as the real ones were measured to be."""
+"""The stand-in's log fifo, `ps` and control socket are open to all users, like the real ones (measured)."""
 
 import os
 import socket
@@ -35,12 +35,12 @@ def fifo(mps: MpsStandIn) -> Path:
 
 
 def read_out(mps: MpsStandIn) -> None:
-    """Let the daemon read all that has arrived."""
+    """Wait until the daemon has read all messages."""
     mps.deaf(False)
 
 
 def lines_after(mps: MpsStandIn, before: int) -> list[str]:
-    """Return the raw lines of control.log after so many, up to one that is written now."""
+    """Return the raw lines of control.log after `before` lines, up to one that is written now."""
     mps.say("control", "the end")
     return mps.control_log.splitlines()[before:-1]
 
@@ -73,7 +73,7 @@ def test_a_message_has_the_measured_layout() -> None:
     assert data == b"".join(field.to_bytes(4, "little") for field in fields) + (4).to_bytes(8, "little") + b"text"
 
 
-def test_a_line_break_in_a_message_begins_a_line_without_stamp(mps: MpsStandIn) -> None:
+def test_a_line_break_in_a_message_starts_a_line_without_time(mps: MpsStandIn) -> None:
     send(fifo(mps), message(Kind.CONTROL, 1, "one\ntwo", CHOSEN))
     mps.say("control", "the end")
 
@@ -110,7 +110,7 @@ def test_a_message_without_a_valid_header_stops_both_logs_until_the_next_daemon(
     assert "Starting control daemon" in mps.control_log.removeprefix(control)
 
 
-def test_blocked_logs_keep_no_writer_waiting(mps: MpsStandIn) -> None:
+def test_blocked_logs_do_not_block_writers(mps: MpsStandIn) -> None:
     send(fifo(mps), b"x" * 64)
     for _ in range(100):
         send(fifo(mps), b"x" * PIPE_BUF)
@@ -130,8 +130,8 @@ def test_a_message_that_arrives_in_parts_is_written_as_one(mps: MpsStandIn) -> N
     assert texts(mps.control_log)[-2:] == ["x" * 100_000, "the end"]
 
 
-def test_who_reads_the_fifo_takes_lines_away(mps: MpsStandIn) -> None:
-    """The daemon is stopped, so that the reader does not race with it."""
+def test_a_reader_of_the_fifo_removes_lines(mps: MpsStandIn) -> None:
+    """The daemon is stopped, so that it does not read at the same time."""
     mps.stop_signal()
     thief = os.open(fifo(mps), os.O_RDONLY | os.O_NONBLOCK)
     send(fifo(mps), message(Kind.CONTROL, 1, "stolen"))
@@ -147,7 +147,7 @@ def test_who_reads_the_fifo_takes_lines_away(mps: MpsStandIn) -> None:
 # -- order, loss, hang ---------------------------------------------------------------------------------------------
 
 
-def test_the_daemons_own_lines_keep_their_order_beside_a_flood(mps: MpsStandIn) -> None:
+def test_the_daemons_lines_are_in_order_during_a_flood(mps: MpsStandIn) -> None:
     flood = threading.Thread(target=flooded, args=(mps, 2000))
     flood.start()
     for number in range(200):
@@ -161,13 +161,13 @@ def test_the_daemons_own_lines_keep_their_order_beside_a_flood(mps: MpsStandIn) 
 
 
 def flooded(mps: MpsStandIn, count: int) -> None:
-    """Send as many messages, each as a whole, and wait where the fifo is full."""
+    """Send messages, each in one write, and wait while the fifo is full."""
     with fifo(mps).open("wb", buffering=0) as writer:
         for _ in range(count):
             writer.write(message(Kind.CONTROL, 1, "flood" * 40))
 
 
-def test_a_stopped_daemon_logs_nothing_until_it_goes_on(mps: MpsStandIn) -> None:
+def test_a_stopped_daemon_logs_nothing_until_it_continues(mps: MpsStandIn) -> None:
     before = mps.control_log
     mps.stop_signal()
     wait_until(lambda: psutil.Process(mps.pid).status() == psutil.STATUS_STOPPED)
@@ -178,7 +178,7 @@ def test_a_stopped_daemon_logs_nothing_until_it_goes_on(mps: MpsStandIn) -> None
     wait_until(lambda: texts(mps.server_log) == ["meanwhile"])
 
 
-def test_lines_of_others_are_logged_while_the_daemon_waits_for_a_stopped_server(mps: MpsStandIn) -> None:
+def test_lines_of_other_processes_are_logged_while_the_daemon_waits_for_a_stopped_server(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = psutil.Process(mps.server_pid)
     server.suspend()
@@ -190,7 +190,7 @@ def test_lines_of_others_are_logged_while_the_daemon_waits_for_a_stopped_server(
     server.resume()
 
 
-def test_quit_removes_the_fifo_and_a_kill_leaves_it(mps: MpsStandIn) -> None:
+def test_quit_removes_the_fifo_and_sigkill_does_not(mps: MpsStandIn) -> None:
     mps.ask("quit")
     wait_until(lambda: not mps.is_running())
     assert not fifo(mps).exists()
@@ -244,7 +244,7 @@ def test_ps_echoes_the_name_that_a_process_gave_itself(mps: MpsStandIn) -> None:
     assert reply.endswith(f" {HOSTILE}\n")
 
 
-# -- a connection that says nothing --------------------------------------------------------------------------------
+# -- connections that send nothing ---------------------------------------------------------------------------------
 
 
 def probe(mps: MpsStandIn) -> socket.socket:
@@ -253,7 +253,7 @@ def probe(mps: MpsStandIn) -> socket.socket:
     return connection
 
 
-def test_a_connection_without_words_is_answered_and_logged_as_a_cuda_connect(mps: MpsStandIn) -> None:
+def test_a_connection_that_sends_nothing_is_answered_and_logged_as_a_cuda_connect(mps: MpsStandIn) -> None:
     before = len(mps.control_log.splitlines())
     with probe(mps) as connection:
         assert (connection.recv(100), connection.recv(100)) == (b"OUTBHELL\0", b"")
@@ -264,7 +264,7 @@ def test_a_connection_without_words_is_answered_and_logged_as_a_cuda_connect(mps
     ]
 
 
-def test_a_connection_without_words_is_answered_while_a_session_is_held(mps: MpsStandIn) -> None:
+def test_a_connection_that_sends_nothing_is_answered_while_a_session_is_open(mps: MpsStandIn) -> None:
     with mps.held_session(), probe(mps) as connection:
         assert connection.recv(100) == b"OUTBHELL\0"
 
@@ -276,7 +276,7 @@ def test_an_idle_connection_blocks_the_daemon_until_it_is_closed(mps: MpsStandIn
     assert mps.ask("get_server_list").returncode == 0
 
 
-def test_a_stopped_daemon_answers_no_probe_and_refuses_one_that_is_gone(mps: MpsStandIn) -> None:
+def test_a_stopped_daemon_answers_no_connection_and_a_dead_one_refuses(mps: MpsStandIn) -> None:
     mps.stop_signal()
     with probe(mps) as connection:
         connection.settimeout(0.3)

@@ -1,4 +1,4 @@
-"""The stand-ins behave as the real ones were measured to: the failures above all, since the program lives by them."""
+"""The stand-ins have the measured behaviour of the real programs, above all their failures."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from tests.tools import not_here
 
 from .mps import PATIENCE_SECONDS, MpsStandIn, is_alive, this_process, wait_until
 from .mps_daemon import launch, sockets
-from .mps_daemon.sessions import may_ask
+from .mps_daemon.sessions import may_query
 from .mps_daemon.settings import ASKED_BY
 from .nvml import (
     DRIVER,
@@ -39,7 +39,7 @@ NOT_SENT = "Cannot send command to MPS control daemon process\n"
 OTHER_USER = 65534
 TWO_GPUS = ("GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", "GPU-87f188b6-25f1-39ad-ceb7-643fc637f1b2")
 
-# PIDs of made-up clients: above the largest that Linux gives out.
+# PIDs of simulated clients, above the largest PID of Linux.
 FIRST, SECOND, THIRD, FOURTH = (5_000_000 + n for n in range(4))
 
 
@@ -53,7 +53,7 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
 
 @contextlib.contextmanager
 def sleeping_process() -> Iterator["subprocess.Popen[bytes]"]:
-    """A real process for a client."""
+    """Yield a real process for a client."""
     process = subprocess.Popen(["sleep", "600"])
     try:
         yield process
@@ -71,7 +71,7 @@ def clients_of(mps: MpsStandIn) -> list[int]:
 
 
 def texts(log: str) -> list[str]:
-    """A log's lines without their stamps."""
+    """Return a log's lines without their times."""
     return [line.partition("] ")[2] for line in log.splitlines()]
 
 
@@ -110,7 +110,7 @@ def test_an_idle_daemon_answers_as_recorded(mps: MpsStandIn, command: str, expec
     assert (reply.returncode, reply.stdout, reply.stderr) == (0, expected, "")
 
 
-def test_each_command_leaves_its_noise_in_the_log(mps: MpsStandIn) -> None:
+def test_each_command_adds_its_lines_to_the_log(mps: MpsStandIn) -> None:
     before = len(texts(mps.control_log))
 
     mps.ask("get_server_status 1")
@@ -137,7 +137,7 @@ def test_version_needs_no_daemon(tmp_path: Path) -> None:
 
 
 def test_a_foreign_process_is_neither_answered_nor_logged(tmp_path: Path) -> None:
-    """As an exporter of the machine, which finds the daemons of tests in /proc."""
+    """Such as an exporter of the machine, which discovers the daemons of tests."""
     with sleeping_process() as other:
         variables = {ASKED_BY: this_process(other.pid)}
         with MpsStandIn(tmp_path, variables=variables) as mps:
@@ -153,18 +153,18 @@ def test_a_foreign_process_is_neither_answered_nor_logged(tmp_path: Path) -> Non
             assert mps.ask("get_server_list").returncode == 0, "this process has the environment that names the other"
 
 
-def test_only_the_test_and_processes_that_it_started_may_ask(mps: MpsStandIn) -> None:
+def test_only_the_test_and_its_descendants_get_answers(mps: MpsStandIn) -> None:
     pid, _, start_ticks = this_process(os.getpid()).partition(":")
     test = int(pid), int(start_ticks)
 
     with sleeping_process() as child:
-        assert may_ask(child.pid, test)
-        assert not may_ask(child.pid, (test[0], test[1] + 1))
-    assert may_ask(mps.pid, test), "the parent of a daemon in the background has ended"
-    assert not may_ask(1, test)
+        assert may_query(child.pid, test)
+        assert not may_query(child.pid, (test[0], test[1] + 1))
+    assert may_query(mps.pid, test), "the parent of a daemon in the background has ended"
+    assert not may_query(1, test)
 
 
-def test_a_held_session_refuses_everybody_and_clients_still_come(mps: MpsStandIn) -> None:
+def test_an_open_session_refuses_commands_and_clients_can_connect(mps: MpsStandIn) -> None:
     with mps.held_session():
         refused = [mps.ask("get_server_list") for _ in range(3)]
         mps.connect_and_wait(FIRST)
@@ -173,14 +173,14 @@ def test_a_held_session_refuses_everybody_and_clients_still_come(mps: MpsStandIn
     assert clients_of(mps) == [FIRST]
 
 
-def test_a_deaf_daemon_answers_nothing_and_it_looks_like_success(mps: MpsStandIn) -> None:
+def test_an_empty_reply_looks_like_success(mps: MpsStandIn) -> None:
     mps.deaf()
     reply = mps.ask("get_default_active_thread_percentage")
 
     assert (reply.returncode, reply.stdout, reply.stderr) == (0, "", "")
 
 
-# -- hanging and dying ---------------------------------------------------------------------------------------------
+# -- hangs and exits -----------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_daemon_hangs_every_command(mps: MpsStandIn) -> None:
@@ -209,7 +209,7 @@ def test_a_stopped_server_hangs_the_daemon(mps: MpsStandIn) -> None:
 
 
 @pytest.mark.parametrize("foreground", [False, True])
-def test_a_killed_daemon_takes_its_server_and_leaves_its_files(tmp_path: Path, foreground: bool) -> None:
+def test_sigkill_of_a_daemon_ends_its_server_and_leaves_its_files(tmp_path: Path, foreground: bool) -> None:
     with MpsStandIn(tmp_path) as mps:
         mps.start(foreground)
         mps.connect_and_wait(FIRST)
@@ -223,7 +223,7 @@ def test_a_killed_daemon_takes_its_server_and_leaves_its_files(tmp_path: Path, f
         assert mps.ask("get_server_list").returncode == 0
 
 
-def test_a_stopped_server_outlives_its_killed_daemon_and_the_next_one_starts_over_it(mps: MpsStandIn) -> None:
+def test_a_stopped_server_outlives_its_daemon_and_the_next_daemon_starts(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     left = psutil.Process(mps.server_pid)
     left.suspend()
@@ -280,7 +280,7 @@ def test_quit_removes_the_pid_file_and_leaves_the_sockets(mps: MpsStandIn) -> No
     assert texts(mps.control_log)[-1] == "Exit with status 0"
 
 
-def test_quit_with_a_timeout_ends_a_server_with_clients_by_force(mps: MpsStandIn) -> None:
+def test_quit_with_a_timeout_ends_a_server_with_clients(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = mps.server_pid
     mps.ask("quit -t 1")
@@ -302,7 +302,7 @@ def test_a_second_daemon_does_not_start(mps: MpsStandIn) -> None:
     assert (reply.returncode, reply.stdout) == (1, "An instance of this daemon is already running\n")
 
 
-def test_both_processes_look_like_the_real_ones(mps: MpsStandIn) -> None:
+def test_both_processes_have_the_real_names(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     daemon, server = psutil.Process(mps.pid), psutil.Process(mps.server_pid)
 
@@ -324,7 +324,7 @@ def test_a_server_has_its_name_before_its_program_runs(tmp_path: Path, monkeypat
     assert comm == "nvidia-cuda-mps\n"
 
 
-def test_logs_follow_a_rename_and_start_anew_when_truncated(mps: MpsStandIn) -> None:
+def test_logs_are_written_after_a_rename_and_after_a_truncation(mps: MpsStandIn) -> None:
     log = mps.log_directory / "control.log"
     renamed = log.rename(mps.log_directory / "control.log.1")
     mps.ask("bogus")
@@ -363,7 +363,7 @@ def test_the_first_client_waits_for_a_server(mps: MpsStandIn) -> None:
     assert "Received new client request for {PID: -1333654781, Context ID: 0}" in log
 
 
-def test_a_real_process_that_ends_is_an_ordinary_exit(mps: MpsStandIn) -> None:
+def test_the_end_of_a_real_process_is_a_normal_exit(mps: MpsStandIn) -> None:
     with sleeping_process() as process:
         mps.connect_and_wait(process.pid)
         assert clients_of(mps) == [process.pid]
@@ -405,7 +405,7 @@ def test_clients_by_device_and_as_a_table(tmp_path: Path) -> None:
         assert rows[1].split()[:4] == [str(FIRST), "1", str(mps.server_pid), TWO_GPUS[0][:22]]
 
 
-def test_a_terminated_client_harms_nobody(mps: MpsStandIn) -> None:
+def test_a_terminated_client_affects_no_other(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     mps.connect_and_wait(SECOND)
 
@@ -416,7 +416,7 @@ def test_a_terminated_client_harms_nobody(mps: MpsStandIn) -> None:
     assert "Client termination succeeded." in texts(mps.server_log)
 
 
-def test_another_users_client_waits_for_its_turn(mps: MpsStandIn) -> None:
+def test_a_client_of_another_user_waits(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = mps.server_pid
     mps.connect(SECOND, uid=OTHER_USER)
@@ -431,7 +431,7 @@ def test_another_users_client_waits_for_its_turn(mps: MpsStandIn) -> None:
     assert f"Starting new server {mps.server_pid} for user {OTHER_USER}" in texts(mps.control_log)
 
 
-def test_a_server_that_has_just_left_says_fault_once(tmp_path: Path) -> None:
+def test_a_server_that_just_exited_reports_fault_once(tmp_path: Path) -> None:
     with MpsStandIn(tmp_path, variables={"STANDIN_MPS_SERVER_LEAVES_SECONDS": "600"}) as mps:
         mps.start()
         mps.connect_and_wait(FIRST)
@@ -443,7 +443,7 @@ def test_a_server_that_has_just_left_says_fault_once(tmp_path: Path) -> None:
         assert replies.stdout == f"FAULT\nServer {server} not found\n"
 
 
-def test_limits_reach_only_servers_started_later(mps: MpsStandIn) -> None:
+def test_default_limits_apply_to_later_servers_only(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     assert mps.ask("set_default_active_thread_percentage 40").stdout == "40.0\n"
     mps.ask("set_default_device_pinned_mem_limit 0 3G")
@@ -457,7 +457,7 @@ def test_limits_reach_only_servers_started_later(mps: MpsStandIn) -> None:
     assert "Device pinned memory limit for device 0 set to 0xc0000000 bytes" in texts(mps.server_log)
 
 
-def test_a_servers_own_limits_reach_only_clients_that_connect_later(mps: MpsStandIn) -> None:
+def test_limits_of_a_server_apply_to_later_clients_only(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     server = mps.server_pid
     assert mps.ask(f"set_active_thread_percentage {server} 60").stdout == "60.0\n"
@@ -471,16 +471,16 @@ def test_a_servers_own_limits_reach_only_clients_that_connect_later(mps: MpsStan
     assert mps.ask("set_device_pinned_mem_limit 99999 0 2G").stdout == "Server 99999 not found\n"
 
 
-def test_a_priority_reaches_the_server_that_runs_too(mps: MpsStandIn) -> None:
+def test_a_priority_applies_to_the_running_server_too(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     assert mps.ask("set_default_client_priority 1").stdout == ""
     assert mps.ask("get_default_client_priority").stdout == "1\n"
-    told = [text for text in texts(mps.server_log) if "Priority" in text]
-    assert told == ["Server Priority set to 0", "Client Priority set to 1"]
+    logged = [text for text in texts(mps.server_log) if "Priority" in text]
+    assert logged == ["Server Priority set to 0", "Client Priority set to 1"]
 
 
-def test_a_percentage_in_the_daemons_environment_holds_from_the_first_server_on(tmp_path: Path) -> None:
-    """Memory limits there do nothing."""
+def test_a_percentage_in_the_daemons_environment_applies_from_the_first_server_on(tmp_path: Path) -> None:
+    """Memory limits in the environment have no effect."""
     variables = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}
     with MpsStandIn(tmp_path, variables=variables) as mps:
         mps.start()
@@ -492,7 +492,7 @@ def test_a_percentage_in_the_daemons_environment_holds_from_the_first_server_on(
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
-def test_a_fault_lasts_until_the_last_victim_has_left(mps: MpsStandIn) -> None:
+def test_a_fault_lasts_until_the_last_affected_client_exits(mps: MpsStandIn) -> None:
     for pid in (FIRST, SECOND):
         mps.connect_and_wait(pid)
     mps.fault(SECOND, named=FIRST)
@@ -552,7 +552,7 @@ def test_a_fault_spreads_through_a_client_on_two_gpus(tmp_path: Path) -> None:
         assert not any("encountered a fatal GPU error" in line for line in log)
 
 
-def test_a_client_killed_in_a_kernel_goes_first_and_the_log_names_an_innocent(mps: MpsStandIn) -> None:
+def test_a_client_killed_during_a_kernel_exits_first_and_the_log_names_another(mps: MpsStandIn) -> None:
     for pid in (FIRST, SECOND):
         mps.connect_and_wait(pid)
     mps.kill_client(FIRST)
@@ -583,10 +583,10 @@ def test_an_assert_is_contained(mps: MpsStandIn) -> None:
     )
 
 
-# -- a big node ----------------------------------------------------------------------------------------------------
+# -- a large node --------------------------------------------------------------------------------------------------
 
 
-def test_full_daemons_leave_no_process_behind(tmp_path: Path) -> None:
+def test_full_daemons_leave_no_process(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         node = [stack.enter_context(MpsStandIn(tmp_path / str(n))) for n in range(3)]
         for mps in node:
@@ -604,7 +604,7 @@ def test_full_daemons_leave_no_process_behind(tmp_path: Path) -> None:
 
 
 def built(standin: NvmlStandIn) -> NvmlStandIn:
-    """Build it, or skip the test where there is no compiler, unless nothing may be skipped."""
+    """Build it. Without a compiler, skip the test, unless skipping is forbidden."""
     try:
         standin.build()
     except CompilerMissingError as problem:
@@ -614,7 +614,7 @@ def built(standin: NvmlStandIn) -> NvmlStandIn:
 
 @pytest.fixture
 def nvml(tmp_path: Path, nvml_libraries: Path) -> NvmlStandIn:
-    """A driver with one GPU: a server, its client, and a process beside MPS."""
+    """A driver with one GPU, a server, its client, and a bypassing process."""
     standin = built(NvmlStandIn(tmp_path, libraries=nvml_libraries))
     standin.write([GPU])
     return standin
@@ -647,7 +647,7 @@ def python(standin: NvmlStandIn, program: str) -> "subprocess.Popen[str]":
 
 
 def printed(standin: NvmlStandIn, program: str) -> str:
-    """What such a program prints."""
+    """Return the output of such a program."""
     with python(standin, program) as process:
         output, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
@@ -655,14 +655,14 @@ def printed(standin: NvmlStandIn, program: str) -> str:
 
 
 def failure(standin: NvmlStandIn, program: str) -> str:
-    """The error with which such a program ends."""
+    """Return the error that ends such a program."""
     with python(standin, program) as process:
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode != 0
     return errors.strip().splitlines()[-1]
 
 
-def test_nvml_says_what_a_device_is(nvml: NvmlStandIn) -> None:
+def test_nvml_reports_the_identity_of_a_device(nvml: NvmlStandIn) -> None:
     program = """
         print(nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion_v2(), nvmlDeviceGetCount())
         print(nvmlDeviceGetUUID(gpu), nvmlDeviceGetName(gpu), nvmlDeviceGetPciInfo(gpu).busId)
@@ -678,7 +678,7 @@ def test_nvml_says_what_a_device_is(nvml: NvmlStandIn) -> None:
     ]
 
 
-def test_nvml_says_how_it_fares(nvml: NvmlStandIn) -> None:
+def test_nvml_reports_memory_and_utilization(nvml: NvmlStandIn) -> None:
     program = """
         memory, memory_v2 = nvmlDeviceGetMemoryInfo(gpu), nvmlDeviceGetMemoryInfo(gpu, version=nvmlMemory_v2)
         print(memory.total, memory.used, memory_v2.total, memory_v2.used)
@@ -689,7 +689,7 @@ def test_nvml_says_how_it_fares(nvml: NvmlStandIn) -> None:
     assert printed(nvml, program).splitlines() == [f"{memory} {memory}", "99 123456"]
 
 
-def test_nvml_tells_what_it_was_given_to_tell_and_nothing_else(nvml: NvmlStandIn) -> None:
+def test_nvml_reports_only_the_given_readings(nvml: NvmlStandIn) -> None:
     nvml.write([replace(GPU, readings={"temperature": 45, "ecc_uncorrected": 2})])
     program = """
         print(nvmlDeviceGetTemperature(gpu, NVML_TEMPERATURE_GPU))
@@ -702,7 +702,7 @@ def test_nvml_tells_what_it_was_given_to_tell_and_nothing_else(nvml: NvmlStandIn
     assert failure(nvml, "nvmlDeviceGetFanSpeed(gpu)").startswith("pynvml.NVMLError_NotSupported")
 
 
-def test_nvml_of_one_version_works_with_that_driver_alone(tmp_path: Path) -> None:
+def test_nvml_of_one_version_works_only_with_its_driver(tmp_path: Path) -> None:
     library = built(NvmlStandIn(tmp_path, version=DRIVER))
     library.write([GPU])
     assert printed(library, "print(nvmlSystemGetDriverVersion())").splitlines() == [DRIVER]
@@ -711,7 +711,7 @@ def test_nvml_of_one_version_works_with_that_driver_alone(tmp_path: Path) -> Non
     assert failure(library, "").startswith("pynvml.NVMLError_LibRmVersionMismatch")
 
 
-def test_nvml_ends_who_uses_an_event_set_that_was_freed(nvml: NvmlStandIn) -> None:
+def test_nvml_aborts_a_program_that_uses_a_freed_event_set(nvml: NvmlStandIn) -> None:
     nvml.write([GPU])
     program = "events = nvmlEventSetCreate(); nvmlEventSetFree(events); nvmlEventSetWait(events, 1)"
 
@@ -736,7 +736,7 @@ def test_nvml_lists_clients_and_gives_the_server_all_utilisation(nvml: NvmlStand
     ]
 
 
-def test_nvml_finds_nothing_where_there_was_no_sample_since(nvml: NvmlStandIn) -> None:
+def test_nvml_reports_not_found_without_new_samples(nvml: NvmlStandIn) -> None:
     assert failure(nvml, "nvmlDeviceGetProcessUtilization(gpu, 1 << 62)").startswith("pynvml.NVMLError_NotFound")
 
 
@@ -760,7 +760,7 @@ def test_nvml_without_a_driver(nvml: NvmlStandIn) -> None:
     assert failure(nvml, "").startswith("pynvml.NVMLError_DriverNotLoaded")
 
 
-def test_nvml_loses_one_gpu_of_two(nvml: NvmlStandIn) -> None:
+def test_nvml_can_lose_one_of_two_gpus(nvml: NvmlStandIn) -> None:
     other = Device(index=1, uuid=TWO_GPUS[1], bus_id="0000:00:07.0")
     nvml.write([GPU, other], [fails("*", GPU_IS_LOST, device=1)])
     program = """
@@ -782,7 +782,7 @@ def test_nvml_without_a_function(tmp_path: Path) -> None:
     assert failure(older, f"{symbol}(gpu)").startswith("pynvml.NVMLError_FunctionNotFound")
 
 
-def test_nvml_hangs_until_it_is_told_otherwise(nvml: NvmlStandIn) -> None:
+def test_nvml_hangs_until_the_state_changes(nvml: NvmlStandIn) -> None:
     nvml.write([GPU], [hangs("nvmlDeviceGetUtilizationRates", device=0)])
     program = """
         print("before")

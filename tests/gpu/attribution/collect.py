@@ -1,4 +1,4 @@
-"""Play all mixes, one after another, within a time.
+"""Run all mixes, one after another, within a time.
 
     OUT=DIR python3 -m tests.gpu.attribution.collect [--group spin|pytorch] [--seconds S] [--only MIX]...
 
@@ -28,14 +28,14 @@ from .rows import Rows
 
 LONGEST_SECONDS = 62.0
 SHORTEST_SECONDS = 8.0
-# What a mix takes beside its measured time: until all are in, and their farewell.
+# Seconds of a mix outside its measured time: start and end of the clients.
 JOINING_SECONDS = 6.0
 MODELS_SECONDS = 22.0
 MODEL_SECONDS = 5.0
 
 
 class Collection:
-    """The mixes played so far, and the time left for the others."""
+    """The finished mixes, and the time for the others."""
 
     def __init__(self, directory: Path, results: Path, deadline: float) -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class Collection:
         self._mixes.mkdir()
 
     def play(self, mixes: Sequence[Mix]) -> int:
-        """How many went wrong."""
+        """Run the mixes, and return the number of failures."""
         program = build(Path(__file__).with_name("known.cu"), self._directory / "known")
         daemon = ControlDaemon(self._directory / "d")
         daemon.start()
@@ -71,7 +71,7 @@ class Collection:
         try:
             play.run(rows, seconds)
             problems = play.problems()
-        except Exception:  # the other mixes can still be played
+        except Exception:  # the other mixes can still run
             problems = [traceback.format_exc()]
         try:
             play.pack()
@@ -83,7 +83,7 @@ class Collection:
         return bool(problems)
 
     def _seconds_for(self, mixes: Sequence[Mix]) -> float:
-        left = self._deadline - time.monotonic() - sum(map(_beside, mixes))
+        left = self._deadline - time.monotonic() - sum(map(_overhead, mixes))
         return min(LONGEST_SECONDS, left / len(mixes))
 
     def _write_about(self, uuid: str) -> None:
@@ -98,7 +98,7 @@ class Collection:
         fresh.rename(self._results / "mixes.tar.gz")
 
 
-def _beside(mix: Mix) -> float:
+def _overhead(mix: Mix) -> float:
     joining = JOINING_SECONDS + mix.apart * (len(mix.parts) - mix.models)
     return joining + (MODELS_SECONDS + MODEL_SECONDS * mix.models if mix.models else 0.0)
 
@@ -108,7 +108,7 @@ def _print(text: str) -> None:
 
 
 def main() -> int:
-    """All of it."""
+    """Run everything."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it, building included")
     parser.add_argument("--only", action="append", metavar="MIX", help="play this mix alone; may be repeated")
@@ -118,7 +118,7 @@ def main() -> int:
     mixes = [
         mix for mix in MIXES if (not options.only or mix.name in options.only) and options.group in (None, mix.group)
     ]
-    # Its files are then in memory, for all that import it later.
+    # Its files are then in memory for later imports.
     warming = subprocess.Popen([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
         wrong = Collection(Path(directory), Path(os.environ["OUT"]), deadline).play(mixes)

@@ -1,4 +1,4 @@
-"""What a client pays for being watched: probes on and off, alternated.
+"""Cost of the probes for a client: on and off, in turn.
 
     OUT=DIR python3 -m tests.gpu.attribution.cost
 
@@ -34,21 +34,21 @@ PAIRS = 8
 PHASE_SECONDS = 1.0
 SETTLE_SECONDS = 0.15
 SHIPPED_OFF_SECONDS, SHIPPED_ON_SECONDS = 3.0, 14.0
-# Student's, two-sided, 95 %, for as many pairs.
+# Student's t, two-sided, 95 %, by number of pairs.
 STUDENT = 2.365
 SMS = 132
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a client launches; without a rate, as fast as it can."""
+    """Launch rate of a client; without a rate, as fast as possible."""
 
     name: str
     rate: int
     sync_every: int = 100
 
     def words(self) -> list[str]:
-        """Its arguments."""
+        """Return its arguments."""
         rate = ["--rate", str(self.rate)] if self.rate else []
         return [*rate, "--sync-every", str(self.sync_every)]
 
@@ -65,7 +65,7 @@ SHIPPED = (PACES[2], PACES[4])
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a client did in a stretch of time: launches a second, and its processor time for each."""
+    """Launches a second and CPU time of each launch, during some time."""
 
     per_second: float
     cpu_ns: float
@@ -73,7 +73,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A mean, and half its 95 % interval."""
+    """A mean, and half of its 95 % interval."""
 
     mean: float
     half: float | None = None
@@ -84,13 +84,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was found of one pace, by pairs of phases."""
+    """The result for one pace, from pairs of phases."""
 
     pace: str
     pairs: tuple[tuple[Phase, Phase], ...]
 
     def ratio(self, of: Callable[[Phase], float]) -> Bound:
-        """On by off."""
+        """Return the ratio of on to off."""
         ratios = [of(on) / of(off) for off, on in self.pairs]
         if len(ratios) < 2:
             return Bound(ratios[0])
@@ -98,11 +98,11 @@ class Cost:
         return Bound(statistics.fmean(ratios), half)
 
     def mean(self, of: Callable[[Phase], float]) -> tuple[float, float]:
-        """Off, and on."""
+        """Return the means, off and on."""
         return statistics.fmean(of(off) for off, _ in self.pairs), statistics.fmean(of(on) for _, on in self.pairs)
 
     def row(self) -> str:
-        """Of the table."""
+        """Return the row of the table."""
         rate, cpu = self.mean(lambda phase: phase.per_second), self.mean(lambda phase: phase.cpu_ns)
         cells = (
             self.pace,
@@ -121,7 +121,7 @@ HEAD = """| client | launches/s, off | on | on/off | CPU ns a launch, off | on |
 
 
 class Paced:
-    """The client, as it runs."""
+    """A running client."""
 
     def __init__(self, program: Path, pace: Pace, daemon: ControlDaemon) -> None:
         self.child = Child(
@@ -132,40 +132,40 @@ class Paced:
         eventually(self._assert_counts, within=15)
 
     def phase(self, begin: int, end: int) -> Phase:
-        """Between two times."""
+        """Return the values between two times."""
         launches, cpu = self._series("launches"), self._series("cpu_ns")
         number = launches.between(begin, end)
         return Phase(number / (end - begin) * 1e9, cpu.between(begin, end) / number)
 
     def _series(self, key: str) -> Series:
-        told = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if line.endswith("}\n"))
-        return Series([(each["boot_ns"], each[key]) for each in told if each["event"] == "count"])
+        events = (json.loads(line) for line in self.child.text().splitlines(keepends=True) if line.endswith("}\n"))
+        return Series([(each["boot_ns"], each[key]) for each in events if each["event"] == "count"])
 
     def _assert_counts(self) -> None:
         assert '"count"' in self.child.text(), self.child.evidence()
 
 
 def boot_ns() -> int:
-    """The clock of what clients say."""
+    """Return the clients' clock."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def library() -> tuple[str, dict[str, int]]:
-    """The node's libcuda, and its doors."""
+    """Return the node's libcuda and the offsets of its probe points."""
     ctypes.CDLL("libcuda.so.1")
     lines = Path("/proc/self/maps").read_text().splitlines()
     path = next(line.split()[-1] for line in lines if "libcuda.so" in line)
     with Path(path).open("rb") as file:
-        names = [door.name for door in PROBE_POINTS]
+        names = [point.name for point in PROBE_POINTS]
         found = exported_functions(lambda at, size: os.pread(file.fileno(), size, at), names)
     return path, dict(found.offsets)
 
 
 @contextmanager
-def on(watcher: LibcudaProbes, path: str, doors: dict[str, int]) -> Iterator[None]:
-    """Watched."""
+def on(watcher: LibcudaProbes, path: str, offsets: dict[str, int]) -> Iterator[None]:
+    """Attach the probes during the block."""
     watcher.begin()
-    watcher.attach(path, doors)
+    watcher.attach(path, offsets)
     try:
         yield
     finally:
@@ -173,7 +173,7 @@ def on(watcher: LibcudaProbes, path: str, doors: dict[str, int]) -> Iterator[Non
 
 
 def stretch() -> tuple[int, int]:
-    """A phase, from when to when."""
+    """Wait for one phase, and return its start and end."""
     time.sleep(SETTLE_SECONDS)
     begin = boot_ns()
     time.sleep(PHASE_SECONDS)
@@ -181,7 +181,7 @@ def stretch() -> tuple[int, int]:
 
 
 def alternated(paced: Paced, pace: Pace, watched: Callable[[], Any]) -> Cost:
-    """Off and on in turn, each first in every other pair; nothing rests."""
+    """Measure off and on in turn, with alternating order and without the rate limit."""
     stretches = []
     for pair in range(PAIRS):
         if pair % 2:
@@ -198,7 +198,7 @@ def alternated(paced: Paced, pace: Pace, watched: Callable[[], Any]) -> Cost:
 
 
 def shipped(paced: Paced, pace: Pace, daemon: ControlDaemon) -> Cost:
-    """As the program watches that is shipped, which rests where that costs much."""
+    """Measure with the exporter's rate limit."""
     began = boot_ns()
     time.sleep(SHIPPED_OFF_SECONDS)
     off = began, boot_ns()
@@ -218,9 +218,9 @@ def _assert_read(recorder: Recorder) -> None:
 
 
 def measure(directory: Path) -> Iterator[Cost]:
-    """Every pace; one that goes wrong costs no other."""
+    """Measure every pace. A failure does not stop the others."""
     program = build(Path(__file__).with_name("paced.cu"), directory / "paced")
-    path, doors = library()
+    path, offsets = library()
     daemon = ControlDaemon(directory / "d")
     daemon.start()
     watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
@@ -231,8 +231,8 @@ def measure(directory: Path) -> Iterator[Cost]:
                 if measured:
                     yield shipped(paced, pace, daemon)
                 else:
-                    yield alternated(paced, pace, lambda: on(watcher, path, doors))
-            except Exception as problem:  # a pace that cannot be kept says so
+                    yield alternated(paced, pace, lambda: on(watcher, path, offsets))
+            except Exception as problem:  # a pace that cannot be reached is reported
                 print(f"{pace.name}: {problem!r}", flush=True)
             finally:
                 paced.child.end()
@@ -242,7 +242,7 @@ def measure(directory: Path) -> Iterator[Cost]:
 
 
 def main() -> int:
-    """All of it."""
+    """Run everything."""
     out = Path(os.environ["OUT"])
     costs = []
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:

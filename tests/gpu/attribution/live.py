@@ -1,4 +1,4 @@
-"""The shipped service beside twelve clients: what it says, whether its counts add up, and what it costs.
+"""The service with twelve clients: its metrics, the sums of its totals, and its cost.
 
     OUT=DIR python3 -m tests.gpu.attribution.live
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 def conserved(scrape: Scrape) -> dict[str, dict[str, float]]:
-    """Of each GPU: its SM seconds, those of workloads, and those of workloads that are told no more."""
+    """Return the SM seconds of each GPU, of its workloads, and of ended series."""
     return {
         sample.labels["gpu"]: {
             "device": sample.value,
@@ -40,10 +40,11 @@ def conserved(scrape: Scrape) -> dict[str, dict[str, float]]:
     }
 
 
-def adds_up(told: dict[str, dict[str, float]]) -> bool:
-    """Whether nothing is lost or invented, to a microsecond; and there is something at all."""
-    return bool(told) and all(
-        each["device"] > 0 and abs(each["workloads"] + each["closed"] - each["device"]) < 1e-6 for each in told.values()
+def adds_up(totals: dict[str, dict[str, float]]) -> bool:
+    """Return whether the parts add up to the total, to a microsecond, and are not empty."""
+    return bool(totals) and all(
+        each["device"] > 0 and abs(each["workloads"] + each["closed"] - each["device"]) < 1e-6
+        for each in totals.values()
     )
 
 
@@ -52,7 +53,7 @@ def _sum(scrape: Scrape, name: str, gpu: str) -> float:
 
 
 def play(directory: Path, out: Path) -> bool:
-    """Whether the counts add up."""
+    """Run the clients, and return whether the totals add up."""
     program = build(Path(__file__).with_name("known.cu"), directory / "known")
     daemon = ControlDaemon(directory / "d")
     daemon.start()
@@ -71,22 +72,22 @@ def play(directory: Path, out: Path) -> bool:
         time.sleep(MEASURED_SECONDS)
         cost = (_cpu(process) - spent) / (time.monotonic() - began)
         scrape = exporter.scrape()
-        told = conserved(scrape)
+        totals = conserved(scrape)
         found = {
             "clients": len(clients),
             "clients_well": sum(client.exit_code is None for client in clients),
             "cpu_percent": round(100 * cost, 2),
             "rss_mib": round(process.memory_info().rss / MIB, 1),
             "scrape_seconds": round(scrape.seconds, 4),
-            "sm_seconds": told,
-            "conserved": adds_up(told),
+            "sm_seconds": totals,
+            "conserved": adds_up(totals),
         }
         (out / "live.json").write_text(json.dumps(found, indent=1) + "\n")
         (out / "metrics.txt").write_text(scrape.text)
         print(json.dumps(found), flush=True)
         (out / "status.txt").write_text(exporter.status())
         (out / "status.json").write_text(exporter.status("--json"))
-        return adds_up(told)
+        return adds_up(totals)
     finally:
         for client in clients:
             client.terminate()
@@ -103,7 +104,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def main() -> int:
-    """All of it."""
+    """Run everything."""
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
         return 0 if play(Path(directory), Path(os.environ["OUT"])) else 1
 

@@ -1,4 +1,4 @@
-"""The mixes that are played: who is in them."""
+"""The mixes and their clients."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ CAP = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A client: a program's options, and what becomes of it so many seconds after all the others were in."""
+    """A client: options of a program, and what happens to it some seconds after all have started."""
 
     name: str
     options: Mapping[str, str]
     learns: bool = False
-    """Whether it is PyTorch's; else it counts its own SM time."""
+    """Whether it is a PyTorch client. Others count their own SM time."""
     environment: Mapping[str, str] = field(default_factory=dict)
     comes: float | None = None
     changes: float | None = None
@@ -22,7 +22,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Clients that share the GPU. They join one after another, so far apart; PyTorch's, which worked alone, at once."""
+    """Clients that share the GPU. They start one after another; PyTorch clients, which ran alone before, at once."""
 
     name: str
     parts: tuple[Part, ...]
@@ -30,12 +30,12 @@ class Mix:
 
     @property
     def models(self) -> int:
-        """How many of PyTorch's are in it."""
+        """The number of PyTorch clients."""
         return sum(part.learns for part in self.parts)
 
     @property
     def group(self) -> str:
-        """Which run plays it."""
+        """The group of runs that contains it."""
         return "pytorch" if self.models else "spin"
 
 
@@ -48,13 +48,13 @@ def known(
     leaves: float | None = None,
     **options: object,
 ) -> Part:
-    """A client that counts its SM time; its options with underscores for hyphens, a flag's value True."""
+    """Return a client that counts its SM time. Options have underscores for hyphens; a flag has the value True."""
     environment = {} if cap is None else {CAP: str(cap)}
     return Part(name, _options(options), environment=environment, comes=comes, changes=changes, leaves=leaves)
 
 
 def model(name: str, **options: object) -> Part:
-    """A PyTorch client."""
+    """Return a PyTorch client."""
     return Part(name, _options(options), learns=True)
 
 

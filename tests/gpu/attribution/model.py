@@ -1,6 +1,6 @@
-"""A PyTorch client: a small model that answers or learns, whose kernels are timed while it is alone and in the mix.
+"""A PyTorch client: a small model (inference or training). Its kernels are timed alone and in the mix.
 
-It waits for its turn alone (a lock on a file), works there unobserved, then profiled; says `ready`; and works from the
+It waits for a lock to run alone, runs without and with the profiler, reports `ready`, and runs from the
 moment that a file named `go` appears. SIGUSR1 has it profiled for a moment. stdout has one JSON object a line.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 from torch import nn  # type: ignore[import-not-found,unused-ignore]
 
-# Long enough that the device's SM time is read twice within it.
+# Long enough for two readings of the GPU's SM time.
 ALONE_SECONDS = 3.5
 PROFILED_SECONDS = 0.3
 PROFILED_IN_MIX_SECONDS = 1.5
@@ -32,7 +32,7 @@ Step = Callable[[], torch.Tensor]
 
 
 class Client:
-    """Its counts, and its way of taking steps."""
+    """A client, its counts, and its steps."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -42,7 +42,7 @@ class Client:
         self.step = _step(options)
 
     def take_step(self) -> None:
-        """One step, and the synchronisation that a program of its kind makes."""
+        """Run one step with its synchronization."""
         out = self.step()
         self.steps += 1
         if not self.options.train:
@@ -53,7 +53,7 @@ class Client:
             time.sleep(self.options.pause_ms / 1000)
 
     def work(self, seconds: float) -> dict[str, int]:
-        """So many seconds of steps: from when to when, and how many."""
+        """Run steps for some seconds. Return start, end and number."""
         torch.cuda.synchronize()
         began, first = boot_ns(), self.steps
         while boot_ns() - began < seconds * 1e9 and not self.stopping:
@@ -62,7 +62,7 @@ class Client:
         return {"from_ns": began, "to_ns": boot_ns(), "steps": self.steps - first}
 
     def profiled(self, seconds: float, when: str) -> dict[str, Any]:
-        """The same, with every kernel's time."""
+        """Run steps with the profiler. Return the times of all kernels, too."""
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             worked = self.work(seconds)
         kernels = _kernels(profile)
@@ -73,18 +73,18 @@ class Client:
 
 
 def boot_ns() -> int:
-    """Nanoseconds of CLOCK_BOOTTIME."""
+    """Return nanoseconds of CLOCK_BOOTTIME."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def tell(event: str, **more: object) -> None:
-    """One line of stdout."""
+def report(event: str, **more: object) -> None:
+    """Print an event as a line."""
     sys.stdout.write(json.dumps({"event": event, "boot_ns": boot_ns(), **more}) + "\n")
     sys.stdout.flush()
 
 
 def _kernels(profile: Any) -> list[list[Any]]:
-    """Of each kernel: when it began, how long it was, its blocks, threads, stream, and the share of SMs they filled."""
+    """Return start, duration, blocks, threads, stream and used share of SMs of each kernel."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "trace.json")
@@ -93,11 +93,11 @@ def _kernels(profile: Any) -> list[list[Any]]:
     rows = []
     for each in events:
         if each.get("cat") == "kernel":
-            told = each.get("args", {})
-            grid, block = told.get("grid", [1]), told.get("block", [1])
+            details = each.get("args", {})
+            grid, block = details.get("grid", [1]), details.get("block", [1])
             blocks = _product(grid)
             share = min(blocks, sms) / sms
-            rows.append([each["ts"], each["dur"], blocks, _product(block), told.get("stream"), round(share, 5)])
+            rows.append([each["ts"], each["dur"], blocks, _product(block), details.get("stream"), round(share, 5)])
     return rows
 
 
@@ -155,7 +155,7 @@ def _learning(network: nn.Module, data: torch.Tensor) -> Step:
 
 
 def _captured(step: Step) -> Step:
-    """The same step as a CUDA graph."""
+    """Return the step as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -176,22 +176,22 @@ def _captured(step: Step) -> Step:
 def _alone(client: Client) -> dict[str, Any]:
     for _ in range(20):
         client.take_step()
-    told: dict[str, Any] = {"unobserved": client.work(ALONE_SECONDS)}
-    told["profiled"] = _tried(lambda: client.profiled(PROFILED_SECONDS, "alone"))
-    return told
+    result: dict[str, Any] = {"unobserved": client.work(ALONE_SECONDS)}
+    result["profiled"] = _tried(lambda: client.profiled(PROFILED_SECONDS, "alone"))
+    return result
 
 
 def _tried(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Where the profiler does not work, that is a finding, and the client goes on."""
+    """Return the result, or the error if the profiler fails. The client continues."""
     try:
         return do()
-    except Exception as problem:  # whatever the profiler throws
+    except Exception as problem:  # any error of the profiler
         return {"problem": repr(problem)}
 
 
 def _count(client: Client) -> None:
     while not client.stopping:
-        tell("count", steps=client.steps)
+        report("count", steps=client.steps)
         time.sleep(TELL_SECONDS)
 
 
@@ -210,17 +210,17 @@ def _parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """From its turn alone to SIGTERM."""
+    """Run alone, then in the mix until SIGTERM."""
     options = _parsed()
     torch.set_num_threads(1)
     torch.zeros(1, device="cuda")
     with options.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = Client(options)
-        tell("alone", **_alone(client))
+        report("alone", **_alone(client))
     signal.signal(signal.SIGTERM, lambda *_: setattr(client, "stopping", True))
     signal.signal(signal.SIGUSR1, lambda *_: setattr(client, "profiling", True))
-    tell("ready")
+    report("ready")
     while not options.go.exists() and not client.stopping:
         time.sleep(0.02)
     counter = threading.Thread(target=_count, args=(client,))
@@ -228,11 +228,11 @@ def main() -> None:
     while not client.stopping:
         if client.profiling:
             client.profiling = False
-            tell("profiled", **_tried(lambda: client.profiled(PROFILED_IN_MIX_SECONDS, "mix")))
+            report("profiled", **_tried(lambda: client.profiled(PROFILED_IN_MIX_SECONDS, "mix")))
         client.take_step()
     torch.cuda.synchronize()
     counter.join()
-    tell("done", steps=client.steps)
+    report("done", steps=client.steps)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One mix, from its first client's start to the last one's end."""
+"""One run of a mix, from its first client's start to the last one's end."""
 
 import gzip
 import json
@@ -24,12 +24,12 @@ MODELS_READY_SECONDS = 50
 PROFILE_SECONDS = 15
 FAREWELL_SECONDS = 5
 WATCHED_SECONDS = 20
-# What a counted client says late, and the recorder's last reading.
+# Time for late reports of clients and for the recorder's last reading.
 TAIL_SECONDS = 1.5
 
 
 class Play:
-    """What it writes lies in a directory of its own."""
+    """A run of a mix. Its files are in its own directory."""
 
     def __init__(self, mix: Mix, daemon: ControlDaemon, program: Path, directory: Path) -> None:
         self.mix = mix
@@ -41,7 +41,7 @@ class Play:
         directory.mkdir()
 
     def run(self, rows: Rows, seconds: float) -> None:
-        """Play it, with so many seconds between the last client's joining and the end."""
+        """Run the mix, with this time between the last client's start and the end."""
         recorder = Recorder(self._daemon, self.directory / "recording.jsonl", "--attribution=bpf")
         rows.watch(self.directory / "rows.jsonl")
         try:
@@ -57,14 +57,16 @@ class Play:
             (self.directory / "recorder.txt").write_text(recorder.child.text()[-EVIDENCE_CHARACTERS:])
 
     def problems(self) -> list[str]:
-        """What went wrong with clients."""
-        told = [f"{part.name}: exit code {child.exit_code}" for part, child in self._started if child.exit_code != 0]
-        return told + [
-            f"{part.name}: {event}" for part, child in self._started for event in _said(child) if _is_problem(event)
+        """Return the failures of clients."""
+        failures = [
+            f"{part.name}: exit code {child.exit_code}" for part, child in self._started if child.exit_code != 0
+        ]
+        return failures + [
+            f"{part.name}: {event}" for part, child in self._started for event in _events(child) if _is_problem(event)
         ]
 
     def pack(self) -> None:
-        """Compress what is plain."""
+        """Compress the files."""
         for plain in [*self.directory.glob("*.jsonl"), *self.directory.glob("*.json")]:
             with plain.open("rb") as source, gzip.open(f"{plain}.gz", "wb", compresslevel=6) as packed:
                 shutil.copyfileobj(source, packed)
@@ -95,7 +97,7 @@ class Play:
             self._profile()
 
     def _turns(self) -> list[tuple[float, Callable[[], None]]]:
-        """What happens to whom, and how long after all the others were in."""
+        """Return the actions, and their times after the start of all clients."""
         started = {part.name: child for part, child in self._started}
         comes = [(part.comes, partial(self._start, part)) for part in self.mix.parts if part.comes is not None]
         changes = [
@@ -111,24 +113,24 @@ class Play:
         command = [str(self._program), *options]
         if part.learns:
             places = {"--lock": "alone.lock", "--go": "go", "--out": part.name}
-            told = [word for key, name in places.items() for word in (key, str(self.directory / name))]
-            command = [sys.executable, "-m", "tests.gpu.attribution.model", *options, *told]
+            arguments = [word for key, name in places.items() for word in (key, str(self.directory / name))]
+            command = [sys.executable, "-m", "tests.gpu.attribution.model", *options, *arguments]
         child = Child(
             command,
-            output=self.directory / f"{part.name}.said.jsonl",
+            output=self.directory / f"{part.name}.events.jsonl",
             environment={**self._daemon.environment, **part.environment},
             directory=SOURCE,
         )
         self._started.append((part, child))
 
     def _wait_ready(self, within: float) -> None:
-        """Whoever is not ready by then joins later."""
+        """Wait until all clients are ready. Others start late."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline and not all(_has(child, "ready") for _, child in self._started):
             time.sleep(0.05)
 
     def _profile(self) -> None:
-        """All PyTorch clients at once profile themselves for a moment."""
+        """Let all PyTorch clients profile themselves at the same time."""
         models = [child for part, child in self._started if part.learns and child.exit_code is None]
         for child in models:
             child.send(signal.SIGUSR1)
@@ -166,17 +168,17 @@ def _sleep_until(moment: float) -> None:
 
 
 def _wait_watched(recorder: Recorder) -> None:
-    """Until it has read the doors for the first time: from then on it watches those of the node's own libcuda."""
+    """Wait until the recorder has read the probes of the node's libcuda."""
     deadline = time.monotonic() + WATCHED_SECONDS
     while '"source": "work"' not in recorder.text():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the doors are not read: {recorder.evidence()}")
+            raise TimeoutError(f"the probes are not read: {recorder.evidence()}")
         time.sleep(0.1)
 
 
 def _truth_of(part: Part, child: Child) -> Mapping[str, Any]:
-    said = _said(child)
-    counts = [event for event in said if event["event"] == "count"]
+    events = _events(child)
+    counts = [event for event in events if event["event"] == "count"]
     keys = [key for key in (counts[0] if counts else {}) if key != "event"]
     return {
         "pid": child.pid,
@@ -185,7 +187,7 @@ def _truth_of(part: Part, child: Child) -> Mapping[str, Any]:
         "options": dict(part.options),
         "environment": dict(part.environment),
         "exit_code": child.exit_code,
-        "said": [event for event in said if event["event"] != "count"],
+        "events": [event for event in events if event["event"] != "count"],
         "count_keys": keys,
         "counts": [[event[key] for key in keys] for event in counts],
     }
@@ -195,7 +197,7 @@ def _has(child: Child, event: str) -> bool:
     return child.exit_code is not None or f'"event": "{event}"' in child.text()
 
 
-def _said(child: Child) -> list[dict[str, Any]]:
+def _events(child: Child) -> list[dict[str, Any]]:
     lines = (line for line in child.text().splitlines(keepends=True) if line.startswith("{") and line.endswith("}\n"))
     return [json.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""What NVML says of each process, which is what nvitop shows, once a second."""
+"""NVML's samples by process once a second, which nvitop shows."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ PERIOD_SECONDS = 1.0
 
 
 class Rows:
-    """Writes them down, as JSON Lines."""
+    """Write the samples as JSON Lines."""
 
     def __init__(self) -> None:
         pynvml.nvmlInit()
@@ -23,13 +23,13 @@ class Rows:
         self._read_at = 0
 
     def watch(self, file: Path) -> None:
-        """Begin to write."""
+        """Start to write."""
         self._stopping.clear()
         self._thread = threading.Thread(target=self._write, args=(file,))
         self._thread.start()
 
     def stop(self) -> None:
-        """No more of this mix."""
+        """Stop writing."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -40,7 +40,7 @@ class Rows:
                 stream.write(json.dumps({"at": time.time(), **self._read()}) + "\n")
 
     def _read(self) -> dict[str, Any]:
-        """Where NVML has no new sample of anybody it says `Not Found`."""
+        """Return the samples. Without new samples NVML returns `Not Found`."""
         try:
             read = pynvml.nvmlDeviceGetProcessUtilization(self._gpu, self._read_at)
         except pynvml.NVMLError as problem:

@@ -1,4 +1,4 @@
-"""How far from the truth the shipped program's shares are, and those that others would tell.
+"""Errors of the exporter's shares, and of those of other methods.
 
     python3 -m tests.gpu.attribution.score [--clients] mixes.tar.gz...
 
@@ -22,13 +22,13 @@ from .score_tables import report
 from .verdict import Score, Stretch, Verdict
 
 SHORT, LONG = 10.0, 60.0
-# A window that lies across the edge of the measured time is left out, so a minute may lack a little.
+# A window across the edge of the measured time is omitted, so a minute may be slightly shorter.
 SLACK_SECONDS = 0.6
 SMS = 132
 
 
 def replayed(recording: Path) -> tuple[list[Split], int]:
-    """Every window of the one GPU, as the program finds them while it runs; and how many SMs it takes that to have."""
+    """Return every window of the GPU in a replay, and the GPU's number of SMs."""
     windows: dict[float, Split] = {}
     sms = 0
     with open_recording(str(recording), "r") as file:
@@ -43,7 +43,7 @@ def replayed(recording: Path) -> tuple[list[Split], int]:
 
 
 def stretches(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop, seconds: float) -> Iterator[Stretch]:
-    """Those that follow one another in the measured time; what is left at its end is none."""
+    """Yield consecutive stretches of the measured time. An incomplete one at the end is omitted."""
     gathered: list[Split] = []
     for window in windows:
         until = truth.boot_ns(window.at)
@@ -56,7 +56,7 @@ def stretches(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop, seconds
 
 
 def scored(directory: Path) -> Iterator[Score]:
-    """A mix' scores: one, or two where PyTorch is in it."""
+    """Yield the scores of a mix: one, or two if it has PyTorch clients."""
     windows, sms = replayed(directory / "recording.jsonl.gz")
     nvitop = read_rows(directory / "rows.jsonl.gz")
     learns = any(client.learns for client in read_truth(directory, windows, sms).clients)
@@ -79,12 +79,12 @@ def _stretch(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop) -> Stret
     there = [client for client in truth.clients if client.present(begin, end) > 0]
     pids = [client.pid for client in there]
     used = _shares([client.used.between(begin, end) for client in there])
-    told = [_told(windows, pid) for pid in pids]
+    used = [_attributed(windows, pid) for pid in pids]
     doubts = [_doubt(windows, pid) for pid in pids]
-    split = sum(told)
+    split = sum(used)
     equal = _shares([client.present(begin, end) for client in there])
     rows = _shares([nvitop.mean(pid, first.at - first.seconds, last.at) for pid in pids])
-    flight = _shares(told)
+    flight = _shares(used)
     return Stretch(
         seconds=sum(window.seconds for window in windows),
         sm=device / sum(window.seconds for window in windows),
@@ -96,7 +96,7 @@ def _stretch(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop) -> Stret
     )
 
 
-def _told(windows: Sequence[Split], pid: int) -> float:
+def _attributed(windows: Sequence[Split], pid: int) -> float:
     return sum(window.shares[pid].sm * window.seconds for window in windows if pid in window.shares)
 
 
@@ -105,13 +105,13 @@ def _doubt(windows: Sequence[Split], pid: int) -> float:
 
 
 def _shares(amounts: Sequence[float]) -> list[float]:
-    """Of all of them together; nobody has any where there is nothing."""
+    """Return each amount as a share of all. Without any, all shares are 0."""
     whole = sum(amounts)
     return [amount / whole if whole else 0.0 for amount in amounts]
 
 
 def main() -> int:
-    """Score the mixes of all archives; one that cannot be scored is told of, and the others are."""
+    """Score the mixes of all archives. A mix that cannot be scored is reported."""
     parser = argparse.ArgumentParser()
     parser.add_argument("archives", nargs="+", type=Path)
     parser.add_argument("--clients", action="store_true", help="each client too")

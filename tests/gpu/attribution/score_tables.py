@@ -1,4 +1,4 @@
-"""Scores, as Markdown; errors in percentage points."""
+"""Scores as Markdown. Errors are in percentage points."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
@@ -6,16 +6,16 @@ from statistics import fmean
 from .verdict import Score, Stretch, errors, within
 
 ENOUGH = 0.9
-MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | told | equal | nvitop | within 1, 2 doubts |
+MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | got | equal | nvitop | within 1, 2 doubts |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
-CLIENTS_HEAD = """| mix (truth) | client | true | told | error | stated ± | equal | nvitop |
+CLIENTS_HEAD = """| mix (truth) | client | true | got | error | stated ± | equal | nvitop |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
 SUMMARY_HEAD = """| 1 min, coverage 90 % or more | mixes | mean | worst | 10 s: mean | worst | within 1, 2 doubts |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def mix_row(score: Score) -> str:
-    """A mix, in a line; errors in percentage points."""
+    """Return the row of a mix."""
     long = score.long or score.short
     cells = (
         f"{score.mix} ({score.way})",
@@ -32,7 +32,7 @@ def mix_row(score: Score) -> str:
 
 
 def client_rows(score: Score) -> Iterator[str]:
-    """Each client, over the last minute."""
+    """Yield the rows of clients, over the last minute."""
     for verdict in (score.long or score.short)[-1].verdicts if score.long or score.short else ():
         shares = (verdict.true, verdict.flight)
         cells = (
@@ -48,7 +48,7 @@ def client_rows(score: Score) -> Iterator[str]:
 
 
 def summary_row(group: str, scores: Sequence[Score]) -> str:
-    """All mixes of a group, where enough was attributed."""
+    """Return the row of a group's mixes with enough attributed time."""
     long = [stretch for score in scores for stretch in score.long if stretch.coverage >= ENOUGH]
     short = [stretch for score in scores for stretch in score.short if stretch.coverage >= ENOUGH]
     mixes = sum(any(stretch.coverage >= ENOUGH for stretch in score.long) for score in scores)
@@ -63,7 +63,7 @@ def summary_row(group: str, scores: Sequence[Score]) -> str:
 
 
 def report(scores: Sequence[Score], *, clients: bool) -> str:
-    """As Markdown."""
+    """Return the tables."""
     groups = {group: [score for score in scores if score.group == group] for group in (s.group for s in scores)}
     lines = [MIXES_HEAD, *map(mix_row, scores), "", SUMMARY_HEAD]
     lines += [summary_row(group, its) for group, its in groups.items()]

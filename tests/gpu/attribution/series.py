@@ -1,23 +1,23 @@
-"""A count over time, told now and then."""
+"""Samples of a counter."""
 
 import bisect
 from collections.abc import Sequence
 
 
 class Series:
-    """Between two tellings it grows evenly; before the first and after the last it does not."""
+    """A counter that grows linearly between samples and is constant outside."""
 
-    def __init__(self, told: Sequence[tuple[float, float]]) -> None:
-        self._times = [time for time, _ in told]
-        self._values = [value for _, value in told]
+    def __init__(self, samples: Sequence[tuple[float, float]]) -> None:
+        self._times = [time for time, _ in samples]
+        self._values = [value for _, value in samples]
 
     @property
     def span(self) -> tuple[float, float]:
-        """From the first telling to the last."""
+        """Times of the first and last sample."""
         return (self._times[0], self._times[-1]) if self._times else (0.0, 0.0)
 
     def between(self, begin: float, end: float) -> float:
-        """How much it grew."""
+        """Return the growth between two times."""
         return self._at(end) - self._at(begin)
 
     def _at(self, time: float) -> float:

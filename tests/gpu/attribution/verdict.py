@@ -1,4 +1,4 @@
-"""What was told of clients' shares, beside the truth."""
+"""Shares of clients compared with the truth."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One client over one stretch: shares from 0 to 1, the true one and those told; `doubt` is the stated error."""
+    """A client over one stretch: the true share and those of each method, 0 to 1; `doubt` is the stated error."""
 
     name: str
     true: float
@@ -16,14 +16,14 @@ class Verdict:
     nvitop: float
 
     def error(self, way: str = "flight") -> float:
-        """In percentage points."""
-        told: float = getattr(self, way)
-        return 100 * (told - self.true)
+        """Return the error of a method in percentage points."""
+        share: float = getattr(self, way)
+        return 100 * (share - self.true)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """So many seconds of a mix: `sm` of the SMs were busy, 0 to 1, and a part of that time, `coverage`, was split."""
+    """Some seconds of a mix: `sm` of the SMs were busy (0 to 1), and the part `coverage` of that was attributed."""
 
     seconds: float
     sm: float
@@ -33,7 +33,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A mix, by one way to know the truth."""
+    """A mix, with one source of the truth."""
 
     mix: str
     group: str
@@ -44,12 +44,12 @@ class Score:
 
 
 def errors(stretches: Iterable[Stretch], way: str = "flight") -> list[float]:
-    """Of all clients, in percentage points."""
+    """Return the errors of all clients in percentage points."""
     return [abs(verdict.error(way)) for stretch in stretches for verdict in stretch.verdicts]
 
 
 def within(stretches: Iterable[Stretch], times: float) -> float | None:
-    """How often the error is no more than so many times the stated one; None where none was stated."""
+    """Return how often the error is within a multiple of the stated one; None without stated errors."""
     met = [
         abs(verdict.flight - verdict.true) <= times * verdict.doubt
         for stretch in stretches

@@ -1,8 +1,8 @@
-"""The client mode: send standard input to the daemon line by line, print what it answers.
+"""The client mode: send standard input to the daemon line by line, and print the replies.
 
-It connects before it reads, and stays connected until its input ends: whoever keeps the input open keeps everybody
-else out. It sends its credentials at once: until then the daemon waits for them, and does nothing else. Every
-connection that the daemon takes is answered with a greeting; one that it refuses is closed without.
+It connects before it reads, and stays connected until its input ends. An open input blocks all other
+sessions. It sends its credentials at once, because the daemon waits for them and does nothing else. Every
+accepted connection is answered with a greeting; a refused one is closed without it.
 """
 
 import os
@@ -18,11 +18,11 @@ NOT_SENT = "Cannot send command to MPS control daemon process"
 
 
 class SessionError(Exception):
-    """The session could not be had, or was cut short; the text is what the real client prints."""
+    """The session was refused or interrupted. The text is that of the real client."""
 
 
 def main(words: list[str]) -> int:
-    """Send the command given as words, or else every line of standard input."""
+    """Send the command of the arguments, else every line of standard input."""
     take_comm()
     try:
         with _connect(pipe_directory()) as connection:

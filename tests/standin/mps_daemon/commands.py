@@ -1,4 +1,4 @@
-"""What one may ask the control daemon, and how it answers."""
+"""The commands of the control daemon and their replies."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ PS_COLUMNS = (10, 10, 15, 26, 15, 15)
 DEVICE_IN_PS = 22
 
 PRIVILEGED = ("set_", "terminate_client", "shutdown_server", "start_server", "quit")
-"""What begins so changes something: it is for the user who started the daemon, and root."""
+"""Prefixes of commands that change something. Only the daemon's user and root may send them."""
 DENIED = (
     "Insufficient privileges for UID {}. "
     "Control deamon settings can only be modified by the user who started it or by the root user.\n"
@@ -26,11 +26,11 @@ DENIED = (
 
 
 class ServerNotFoundError(Exception):
-    """A command named a server that is not there."""
+    """A command named a server that does not exist."""
 
 
 class Commands:
-    """The commands of one daemon. What a command has to say to the log alone, it writes there before it answers."""
+    """The commands of a daemon. A command writes its log lines before its reply."""
 
     def __init__(self, daemon: "ControlDaemon") -> None:
         self._daemon = daemon
@@ -57,7 +57,7 @@ class Commands:
         }
 
     def execute(self, command: str, uid: int, respond: Respond) -> None:
-        """Carry out one line of a user's session. Wrong ones are answered too, and succeed."""
+        """Execute one line of a user's session. Unknown commands get a reply too, and succeed."""
         words = command.split()
         name, arguments = (words[0], words[1:]) if words else ("", [])
         if name.startswith(PRIVILEGED) and uid not in (0, os.geteuid()):
@@ -78,7 +78,7 @@ class Commands:
     # -- servers ---------------------------------------------------------------------------------------------------
 
     def _server(self, arguments: list[str]) -> Server:
-        """The server that the first argument names, which must answer: a stopped one keeps the daemon waiting."""
+        """Return the server in the first argument. It must answer: a stopped one blocks the daemon."""
         pid = _number(arguments, 0)
         server = self._daemon.server
         if server is None or server.pid != pid or server.state is State.LEAVING or not server.process.answers():
@@ -98,7 +98,7 @@ class Commands:
         except ServerNotFoundError:
             server = self._daemon.server
             just_left = server is not None and server.pid == _number(arguments, 0)
-            if just_left and self._daemon.leaving_server_says_fault():
+            if just_left and self._daemon.exiting_server_reports_fault():
                 return f"{State.FAULT}\n"
             raise
 
@@ -179,7 +179,7 @@ class Commands:
         return self._change_percentage(self._server(arguments).limits, arguments[1:])
 
     def _change_percentage(self, limits: Limits, arguments: list[str]) -> str:
-        """Answers with what holds now; a wrong value is answered with the old one."""
+        """Return the limit in force, which is the old one after an invalid value."""
         percentage = _percentage(arguments)
         if percentage is None:
             self._daemon.write("Invalid percentage, expected between (0.0, 100.0]")
@@ -195,7 +195,7 @@ class Commands:
         return f"{limit}\n"
 
     def _set_default_memory(self, arguments: list[str]) -> str:
-        """Also of a device that is not there: the real daemon accepts that."""
+        """Set a limit, also of a missing device, which the real daemon accepts."""
         device, limit = _number(arguments, 0), _word(arguments, 1)
         self._daemon.limits.pinned_memory[device] = limit
         self._daemon.write(f"set_default_device_pinned_mem_limit {device} {limit}.")
@@ -213,7 +213,7 @@ class Commands:
         return f"{self._daemon.limits.client_priority}\n"
 
     def _set_default_priority(self, arguments: list[str]) -> str:
-        """Reaches the server that runs, too."""
+        """Set the priority, also of the running server."""
         priority = self._daemon.limits.client_priority = _number(arguments, 0)
         server = self._present_server()
         if server is not None:
@@ -228,7 +228,7 @@ def _denied(name: str, uid: int) -> str:
 
 
 def _number(arguments: list[str], position: int) -> int:
-    """An argument as a number; like the real daemon, 0 for one that is missing or is none."""
+    """Return an argument as a number; 0 for a missing or invalid one, like the real daemon."""
     try:
         return int(arguments[position])
     except (IndexError, ValueError):
@@ -248,7 +248,7 @@ def _percentage(arguments: list[str]) -> float | None:
 
 
 def _clients_on_device(server: Server, device: int) -> str:
-    """A device's clients as PID.CONTEXT, under a heading whose bus id is made up, as in the real reply."""
+    """Return a device's clients as PID.CONTEXT with the heading of the real reply."""
     rows = [
         f"{client.pid}.{context}\n"
         for client in server.clients.values()
@@ -270,7 +270,7 @@ def _namespace(pid: int) -> int:
 
 
 def _command(client: Client) -> str:
-    """Return argv[0] of the client with all that it holds, line breaks included."""
+    """Return argv[0] of the client, line breaks included."""
     return (client.command or _first_argument(client.pid) or "client").replace("\n", LINE_BREAK)
 
 

@@ -1,4 +1,4 @@
-"""The control daemon: its files, whose turn it is, and the life of the server. It says all of control.log."""
+"""The control daemon: its files, its users, the start and end of its server, and control.log."""
 
 import fcntl
 import os
@@ -20,14 +20,14 @@ from .side_channel import SideChannel
 FIRST_BACKOFF_MS = 200
 
 ERRORS = "standin.errors"
-"""Where, in the pipe directory, a daemon in the background leaves its last words if the stand-in itself is broken."""
+"""File in the pipe directory for errors of the stand-in itself."""
 
 
 TRUTH = "standin.truth"
 
 
 class ControlDaemon:
-    """One control daemon, with at most one server: every user has his own, and they take turns."""
+    """A control daemon with at most one server. Each user has a server of their own, one after another."""
 
     def __init__(self, settings: Settings, loop: Loop, foreground: bool) -> None:
         self.settings = settings
@@ -44,10 +44,10 @@ class ControlDaemon:
         self._finish_quit: Callable[[], None] | None = None
         self.sessions = Sessions(loop, self.write, self.log.flush, Commands(self).execute, settings.asked_by)
 
-    # -- beginning and end -----------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make the files, in place of what an earlier daemon left, and listen."""
+        """Make the files, replace those of an earlier daemon, and listen."""
         directory = self.settings.pipe_directory
         for name in ("control", "control_privileged"):
             self.sessions.listen(directory, name)
@@ -59,12 +59,12 @@ class ControlDaemon:
         self._open_to_all("control", "control_lock", Path(pid_file(directory)).name)
 
     def _open_to_all(self, *names: str) -> None:
-        """As the real one's are; who is obeyed does not hang on them."""
+        """Set the modes of the real files. They do not decide which users the daemon obeys."""
         for name in names:
             (self.settings.pipe_directory / name).chmod(0o666)
 
     def quit(self, timeout: int | None, respond: Respond) -> None:
-        """End when the server has: at once if it has no clients, by force when the timeout is over."""
+        """End after the server: at once if it has no clients, by force after the timeout."""
         self._finish_quit = lambda: respond("")
         if timeout is not None:
             self.write(f"quit command issued with timeout of {timeout}")
@@ -88,13 +88,13 @@ class ControlDaemon:
         self._loop.later(self.sessions.reply_seconds, self._loop.stop)
 
     def write(self, text: str) -> None:
-        """A line of control.log."""
+        """Write a line of control.log."""
         self.log.write(Kind.CONTROL, os.getpid(), text)
 
     # -- the server ------------------------------------------------------------------------------------------------
 
     def start_server(self, uid: int) -> None:
-        """Start a server for a user; it takes a while to be ready."""
+        """Start a server for a user."""
         process = launch.ServerProcess(self.log.fileno(), self.settings.pipe_directory)
         self.log.write(Kind.CONTROL, process.pid, f"Starting new server {process.pid} for user {uid}")
         server = Server(process, uid, self.limits.copy(), self.settings, self.log, self._truth, self._loop)
@@ -118,7 +118,7 @@ class ControlDaemon:
             self.shut_down_server()
 
     def _server_ended(self) -> None:
-        """It left or was killed, which the real daemon's log does not tell apart."""
+        """Handle the server's exit or kill, which have the same log line in the real daemon."""
         server, self.server = self.server, None
         self._shutting_down = self._leaving_server_asked = False
         if server is None:
@@ -134,7 +134,7 @@ class ControlDaemon:
             self.start_server(self._pending[0].uid)
 
     def shut_down_server(self, force: bool = False) -> None:
-        """Ask the server to leave; while it has clients, ask again after twice the time."""
+        """Request the server's exit. While it has clients, repeat after twice the time."""
         if force or not self._shutting_down:
             self._shutting_down = True
             self._try_shutting_down(FIRST_BACKOFF_MS, first=True, force=force)
@@ -145,7 +145,7 @@ class ControlDaemon:
             return
         server.process.answers()
         self.write(f"Try shutting down server {server.pid}, backoff is {'disabled' if first else 'enabled'}")
-        if server.may_leave():
+        if server.may_exit():
             self._loop.later(self.settings.server_leaves_seconds, server.process.dismiss)
             return
         self.write(f"Server {server.pid} has {server.worker_threads} active worker threads. Server will not shutdown.")
@@ -161,15 +161,15 @@ class ControlDaemon:
         if server is self.server:
             self._try_shutting_down(wait_ms)
 
-    def leaving_server_says_fault(self) -> bool:
-        """A server that has just left is called faulted, the first time one asks."""
+    def exiting_server_reports_fault(self) -> bool:
+        """Return whether a server that just exited is reported in FAULT, which the first query gets."""
         first_time, self._leaving_server_asked = not self._leaving_server_asked, True
         return first_time
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def arrive(self, arrival: Arrival) -> None:
-        """A process wants to be a client: of the server that there is, or of one that must be started first."""
+        """Handle a new client: connect it to the server, or start a server first."""
         self._processes.watch(arrival.pid, lambda: self.depart(arrival.pid))
         for text in ("Accepting connection...", "User did not send valid credentials", "Accepting connection..."):
             self.write(text)
@@ -189,7 +189,7 @@ class ControlDaemon:
             self.shut_down_server()
 
     def _admit(self, server: Server, arrival: Arrival) -> None:
-        """Its connection, and one context a device, each of which comes to the daemon first."""
+        """Make the connection and one context for each device."""
         server.process.answers()
         client = server.connect(arrival)
         for device in arrival.devices if client is not None else ():
@@ -203,7 +203,7 @@ class ControlDaemon:
             self._processes.unwatch(arrival.pid)
 
     def depart(self, pid: int, how: Callable[[Server, Client], None] = Server.disconnect) -> None:
-        """A client, or a process that waited to become one, is there no longer."""
+        """Handle the end of a client or a waiting process."""
         self._pending = [arrival for arrival in self._pending if arrival.pid != pid]
         self._forget(pid)
         if self.server is not None and pid in self.server.clients:
@@ -215,7 +215,7 @@ class ControlDaemon:
 
 
 def main(foreground: bool) -> int:
-    """Run a daemon until it is told to quit."""
+    """Run a daemon until `quit`."""
     take_comm()
     settings = Settings.from_environment()
     settings.pipe_directory.mkdir(parents=True, exist_ok=True)
@@ -227,6 +227,6 @@ def main(foreground: bool) -> int:
         return 1
     loop = Loop()
     ControlDaemon(settings, loop, foreground).start()
-    launch.say_ready(settings.pipe_directory / ERRORS)
+    launch.report_ready(settings.pipe_directory / ERRORS)
     loop.run()
     return 0

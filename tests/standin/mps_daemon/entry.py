@@ -1,10 +1,10 @@
-"""The command line of nvidia-cuda-mps-control, as far as it is imitated."""
+"""The supported command line of nvidia-cuda-mps-control."""
 
 from .names import BINARY_VERSION
 
 
 def main(arguments: list[str]) -> int:
-    """Be the daemon (-d in the background, -f in the foreground) or a client of it."""
+    """Run the daemon (-d in the background, -f in the foreground) or a client."""
     if arguments == ["-v"]:
         print(f"CUDA MPS Control binary version: {BINARY_VERSION}")
         return 0
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _be_daemon(arguments: list[str]) -> int:
-    """Imported here, because a client starts hundreds of times and has no need of the daemon's modules."""
+    """Import the daemon's modules only here, because clients start hundreds of times."""
     from . import control, launch
 
     if launch.has_its_name():

@@ -1,4 +1,4 @@
-"""Starting processes that look, to whoever lists them, like NVIDIA's."""
+"""Start processes with the names of NVIDIA's programs."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ INTERPRETER = "STANDIN_MPS_INTERPRETER"
 
 
 def has_its_name() -> bool:
-    """Whether this process was started with the daemon's name in argv[0], and not as ``python3 script``."""
+    """Return whether argv[0] of this process is the daemon's name, not ``python3 script``."""
     return sys.orig_argv[0] == CONTROL_NAME
 
 
 def become_daemon_process(arguments: list[str]) -> None:
-    """Start this script once more in the same process, under the name that the real binary has in /proc.
+    """Execute this script again in the same process, under the name of the real binary in /proc.
 
-    With another argv[0] Python cannot find out where it lives, so that it is told.
+    With another argv[0], Python cannot find its home, which is therefore set.
     """
     os.environ["PYTHONHOME"] = f"{sys.base_prefix}:{sys.base_exec_prefix}"
     os.environ[INTERPRETER] = sys.executable
@@ -32,12 +32,12 @@ def become_daemon_process(arguments: list[str]) -> None:
 
 
 def start_in_background(arguments: list[str]) -> int:
-    """Start a daemon that outlives this process; returns when it can be asked, with its exit code if it cannot."""
+    """Start a daemon that outlives this process. Return when it answers, or its exit code."""
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            _let_go_of_terminal()
+            _detach_from_terminal()
             os.set_inheritable(writable, True)
             os.environ[READY_DESCRIPTOR] = str(writable)
             become_daemon_process(arguments)
@@ -47,13 +47,13 @@ def start_in_background(arguments: list[str]) -> int:
     return 0 if os.read(readable, 1) else 1
 
 
-def _let_go_of_terminal() -> None:
-    """Standard output stays until the daemon is ready: it may have to say why it cannot start."""
+def _detach_from_terminal() -> None:
+    """Detach, but leave standard output open until the daemon is ready, for error messages."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
-def say_ready(errors: Path) -> None:
-    """Tell whoever waits in ``start_in_background``, if anybody does, and let go of his standard output."""
+def report_ready(errors: Path) -> None:
+    """Notify ``start_in_background``, and close its standard output."""
     descriptor = os.environ.pop(READY_DESCRIPTOR, None)
     if descriptor is not None:
         os.write(int(descriptor), b"1")
@@ -78,13 +78,13 @@ def _wait_for_name(process: "subprocess.Popen[bytes]") -> None:
 
 
 class ServerProcess:
-    """A child that stands for the MPS server, and has the fifo of the logs open, as the real one."""
+    """A child process as the MPS server. It has the log fifo open, like the real one."""
 
     def __init__(self, log: int, directory: Path) -> None:
-        """Start it; the directory takes a link to the interpreter, under the server's name.
+        """Start it. The directory gets a link to the interpreter with the server's name.
 
-        The kernel names a process after the file that it executes. A process that renames itself has another name at
-        first, and whoever reads it then takes it for another program.
+        The kernel names a process after its executable. A process that renames itself has another name at
+        first, and a reader would take it for another program.
         """
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -100,7 +100,7 @@ class ServerProcess:
         _wait_for_name(self._process)
 
     def answers(self) -> bool:
-        """Ask, and wait for as long as it takes: for ever if it is stopped. False if it has died."""
+        """Query it, and wait without limit if it is stopped. Return False if it has died."""
         try:
             self._channel.send(b"?")
             return self._channel.recvmsg(1)[0] != b""
@@ -108,14 +108,14 @@ class ServerProcess:
             return False
 
     def dismiss(self) -> None:
-        """Let it end by itself."""
+        """Let it exit."""
         self._channel.close()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         self._process.kill()
 
     def reap(self) -> None:
-        """Collect it after its end."""
+        """Reap it after its end."""
         self._process.wait()
         self._channel.close()

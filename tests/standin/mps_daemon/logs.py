@@ -1,6 +1,6 @@
 """The fifo ``log`` of the pipe directory, and the log files into which the daemon writes what arrives there.
 
-Every process of MPS sends its lines through the fifo, and so can any other process: the daemon does not check who wrote
+Every process of MPS sends its lines through the fifo, and so can any other process: the daemon checks no writer
 a message. Measured on an H200 (driver 580.159.04): a message is a header and a text. After one message without a valid
 header the daemon writes no further line to either log. It drops plain text. A line that another process reads from the
 fifo appears in no log.
@@ -90,13 +90,13 @@ class LogFiles:
 
 
 class LogFifo:
-    """The daemon's side of the fifo: it sends the lines of MPS' own processes, and reads the messages of all.
+    """The daemon's side of the fifo: it sends the lines of the stand-in's processes, and reads all messages.
 
     A thread reads, as in the real daemon: lines of others reach the logs while the daemon waits for a stopped server.
 
     Args:
-        path: where the fifo is made, in place of one that an earlier daemon left.
-        files: where its lines go.
+        path: path of the fifo; that of an earlier daemon is replaced.
+        files: the log files.
     """
 
     def __init__(self, path: Path, files: LogFiles) -> None:
@@ -108,7 +108,7 @@ class LogFifo:
         path.unlink(missing_ok=True)
         os.mkfifo(path)
         path.chmod(0o777)
-        # With a writer of its own the daemon never reads an end of file.
+        # The daemon has a writer open itself, so it never reads an end of file.
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -117,7 +117,7 @@ class LogFifo:
         return self._descriptor
 
     def write(self, kind: Kind, pid: int, text: str) -> None:
-        """Send a line of MPS' own; make room if the fifo is full."""
+        """Send a line of the stand-in; make room if the fifo is full."""
         rest = message(kind, pid, text)
         while rest:
             try:
@@ -126,13 +126,13 @@ class LogFifo:
                 self.flush()
 
     def flush(self) -> None:
-        """Write to the logs what has arrived, but do not follow a flood for ever."""
+        """Write arrived messages to the logs, for a limited time."""
         for _ in range(MOST_CHUNKS):
             if not self._read():
                 return
 
     def remove(self) -> None:
-        """Take the fifo out of the directory, after a last reading."""
+        """Read a last time, then remove the fifo."""
         self._path.unlink(missing_ok=True)
         self.flush()
 
@@ -142,7 +142,7 @@ class LogFifo:
             self._read()
 
     def _read(self) -> bool:
-        """Return whether there was anything."""
+        """Return whether there were messages."""
         with self._reading:
             try:
                 self._received += os.read(self._descriptor, CHUNK)
@@ -155,7 +155,7 @@ class LogFifo:
             return True
 
     def _write_messages(self) -> None:
-        """Write out all whole messages, and stop for good at one that is none."""
+        """Write all complete messages, and stop permanently at an invalid one."""
         while len(self._received) >= HEADER.size:
             kind, pid, year, month, day, _, hour, minute, second, fraction, size = HEADER.unpack_from(self._received)
             if kind not in KINDS or size > LONGEST_TEXT:
@@ -171,7 +171,7 @@ class LogFifo:
 
 
 class TruthFile:
-    """What really happened, for a test to judge by: no line of a log proves anything.
+    """The real events, for tests. No line of a log proves anything.
 
     A line is ``TIME WHAT SERVER DETAILS``: ``fault SERVER KIND CULPRIT VICTIMS``, ``gone SERVER client PID`` (its
     contexts ended), ``left SERVER`` (it ended by itself), and ``forced SERVER`` (a forced shutdown).
@@ -186,5 +186,5 @@ class TruthFile:
 
 
 def _may_begin_message(received: bytes) -> bool:
-    """Return whether these bytes begin with a kind, as far as they go: what does not, and is short, is plain text."""
+    """Return whether these bytes may start with a kind. Other short bytes are plain text."""
     return any(kind.to_bytes(4, "little").startswith(received[:4]) for kind in KINDS)

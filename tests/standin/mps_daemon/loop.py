@@ -1,4 +1,4 @@
-"""One thread, waiting for descriptors, for processes to end, and for the time."""
+"""An event loop in one thread: descriptors, ends of processes, timers."""
 
 import heapq
 import itertools
@@ -11,28 +11,28 @@ Action = Callable[[], None]
 
 
 class Loop:
-    """Runs actions when a descriptor is readable or a time has come, one after the other."""
+    """Run actions, one after another, when a descriptor is readable or a timer expires."""
 
     def __init__(self) -> None:
-        self._selector = selectors.PollSelector()  # A healthy daemon waits in poll, as the real one.
+        self._selector = selectors.PollSelector()  # A healthy daemon waits in poll, like the real one.
         self._timers: list[tuple[float, int, Action]] = []
         self._order = itertools.count()
         self._running = False
 
     def watch(self, descriptor: int, action: Action) -> None:
-        """Run ``action`` whenever there is something to read."""
+        """Run ``action`` whenever the descriptor is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
     def unwatch(self, descriptor: int) -> None:
-        """No longer."""
+        """Stop this."""
         self._selector.unregister(descriptor)
 
     def later(self, seconds: float, action: Action) -> None:
-        """Run ``action`` once, after so long; 0 means before anything else is read."""
+        """Run ``action`` once after this time; 0: before the next read."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), action))
 
     def run(self) -> None:
-        """Go on until ``stop``."""
+        """Run until ``stop``."""
         self._running = True
         while self._running:
             self._run_due_timers()
@@ -41,7 +41,7 @@ class Loop:
                     self._run_if_still_watched(key)
 
     def stop(self) -> None:
-        """Come back from ``run`` after the present action."""
+        """Return from ``run`` after the present action."""
         self._running = False
 
     def _run_due_timers(self) -> None:
@@ -52,20 +52,20 @@ class Loop:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
     def _run_if_still_watched(self, key: selectors.SelectorKey) -> None:
-        """An action may unwatch a descriptor that was found readable together with its own."""
+        """Run the action, unless an earlier one has removed the descriptor."""
         if self._running and self._selector.get_map().get(key.fd) is key:
             key.data()
 
 
 class ProcessWatch:
-    """Tells, at once, when a process that is not our child has ended."""
+    """Notification of the end of processes that are not child processes."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._descriptors: dict[int, int] = {}
 
     def watch(self, pid: int, ended: Action) -> None:
-        """Run ``ended`` when the process ends. A PID that nobody has never ends: a test may make clients up."""
+        """Run ``ended`` when the process ends. An unused PID never ends, so tests can simulate clients."""
         try:
             descriptor = os.pidfd_open(pid)
         except OSError:
@@ -80,7 +80,7 @@ class ProcessWatch:
         self._loop.watch(descriptor, once)
 
     def unwatch(self, pid: int) -> None:
-        """Its end is of no interest any more."""
+        """Stop watching the process."""
         descriptor = self._descriptors.pop(pid, None)
         if descriptor is not None:
             self._loop.unwatch(descriptor)

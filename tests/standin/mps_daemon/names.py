@@ -1,4 +1,4 @@
-"""What things are called and where they are: all that a client has to know, and cheap to import."""
+"""Names and paths that a client needs. The import is cheap."""
 
 import os
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ GPU_NAME = "NVIDIA H200"
 
 
 def pipe_directory(environment: Mapping[str, str] = os.environ) -> str:
-    """The directory by which a daemon and its clients find each other."""
+    """Return the pipe directory."""
     return environment.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 
 
 def pid_file(directory: str | os.PathLike[str]) -> str:
-    """The daemon's PID file in a pipe directory."""
+    """Return the path of the pid file in a pipe directory."""
     return os.path.join(directory, f"{CONTROL_NAME}.pid")
 
 
 def take_comm() -> None:
-    """Both binaries have the same name of 15 characters."""
+    """Set the process name, of which the kernel has 15 characters."""
     with open("/proc/self/comm", "w") as comm:
         comm.write(COMM)

@@ -11,20 +11,20 @@ from .names import BINARY_VERSION, DRIVER_VERSION, GPU_NAME
 from .settings import Settings
 
 DISCONNECT_SECONDS = 0.015
-"""Between the end of a client's contexts and the end of its connection, after an ordinary exit."""
+"""Seconds from the end of a client's contexts to the end of its connection, after a normal exit."""
 
 FAULT_AFTER_KILL_SECONDS = 0.15
-"""Between the death of a client with a kernel running, and the fault that this does to the others."""
+"""Seconds from the death of a client during a kernel to the fault of the others."""
 
 DISCONNECT_AFTER_FAULT_SECONDS = 0.05
 
 FIRST_GARBAGE = "{PID: -1333654781, Context ID: 0}"
 LATER_GARBAGE = "{PID: 4, Context ID: 669254896}"
-"""What stands in the real log where the next client's PID is not known yet: whatever was in memory there."""
+"""Number in the real log before the next client's PID is known: uninitialized memory."""
 
 
 class Server:
-    """One server process, the clients that it has accepted, and its log."""
+    """A server process, its clients, and its log."""
 
     def __init__(
         self,
@@ -57,27 +57,27 @@ class Server:
             log.write(Kind.OTHER, self.pid, text)
 
     def write(self, text: str) -> None:
-        """A line of server.log."""
+        """Write a line of server.log."""
         self._log.write(Kind.SERVER, self.pid, text)
 
-    # -- coming and going ------------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------------------
 
     def become_ready(self) -> None:
-        """Contexts are made, clients may come."""
+        """Make the contexts; clients can then connect."""
         self._make_device_contexts(range(len(self._settings.gpus)))
         self.write(f"Created anonymous shared memory region mps.shm.{self.uid}.{self.pid}")
         self.write(f"CUDA MPS Server for Linux/Unix. Binary version: {BINARY_VERSION}")
         self.write(f"Display Driver version: {DRIVER_VERSION}")
         self.write(f"Active Threads Percentage set to {self.limits.active_thread_percentage}")
         for device, limit in reversed(self.limits.pinned_memory.items()):
-            self._tell_memory_limit(device, limit)
+            self._log_memory_limit(device, limit)
         self.write(f"Server Priority set to {self.limits.client_priority}")
         self.write("Server has started")
         self.ready_at = time.time()
         self.state = State.ACTIVE
 
-    def may_leave(self) -> bool:
-        """Asked to shut down: say in the log whether it does."""
+    def may_exit(self) -> bool:
+        """Handle a shutdown request: return whether the server exits, and log it."""
         self.write("Server has been notified to shutdown")
         if self.worker_threads:
             self.write(f"Server was unable to shutdown due to {self.worker_threads} active clients")
@@ -90,28 +90,28 @@ class Server:
 
     @property
     def worker_threads(self) -> int:
-        """One for each client's connection and one for each of its contexts."""
+        """The number of threads: one for each connection and each context."""
         return self._leaving_clients + sum(1 + len(client.contexts) for client in self.clients.values())
 
     # -- limits ----------------------------------------------------------------------------------------------------
 
     def limit_memory(self, device: int, limit: str) -> None:
-        """For clients to come."""
+        """Set the memory limit of later clients."""
         self.limits.pinned_memory[device] = limit
-        self._tell_memory_limit(device, limit)
+        self._log_memory_limit(device, limit)
 
     def prioritize(self, priority: int) -> None:
-        """The daemon has another default."""
+        """Set the priority."""
         self.limits.client_priority = priority
         self.write(f"Client Priority set to {priority}")
 
-    def _tell_memory_limit(self, device: int, limit: str) -> None:
+    def _log_memory_limit(self, device: int, limit: str) -> None:
         self.write(f"Device pinned memory limit for device {device} set to {bytes_of(limit):#x} bytes")
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def connect(self, arrival: Arrival) -> Client | None:
-        """A process connects; None if the server refuses it because it is being torn down."""
+        """Connect a process; None if the server refuses it during a fault."""
         self._last_number += 1
         client = Client(arrival.pid, self._last_number, limits=self.limits.copy(), command=arrival.command)
         self.write(f"Received new client request for {self._stale_request}")
@@ -125,7 +125,7 @@ class Server:
         return client
 
     def make_context(self, client: Client, device: int) -> bool:
-        """A connected client makes a context on a device; False if the server has as many clients as it can have."""
+        """Make a context of a client on a device; False if the server is full."""
         context = len(client.contexts) + 1
         self.write(f"Received new client request for {self._stale_request}")
         self._serve(client, context)
@@ -150,12 +150,12 @@ class Server:
         self._close_connection_later(client, DISCONNECT_AFTER_FAULT_SECONDS)
 
     def disconnect(self, client: Client) -> None:
-        """A client ends, ordinarily or as the victim of a fault."""
+        """Handle the end of a client, also of one that a fault affected."""
         self._end_contexts(client)
         self._close_connection_later(client, DISCONNECT_SECONDS)
 
     def terminate(self, client: Client) -> None:
-        """An operator ends a client."""
+        """Handle `terminate_client`."""
         first = client.label(1)
         self.write(f"MPS server requesting client {first} to exit")
         self._lose_contact(client)
@@ -164,7 +164,7 @@ class Server:
         self._close_connection_later(client, DISCONNECT_SECONDS)
 
     def contain_assert(self, client: Client) -> None:
-        """A device-side assert ends one client and harms nobody else."""
+        """Handle a device-side assert, which ends only one client."""
         self._end_contexts(client, "Worker is in reset. ")
         self._close_connection_later(client, DISCONNECT_SECONDS)
 
@@ -204,8 +204,8 @@ class Server:
 
     # -- faults ----------------------------------------------------------------------------------------------------
 
-    def die_with_kernel_running(self, client: Client) -> None:
-        """A client is killed while its kernel runs: it goes first, then the fault strikes those it shared with.
+    def die_during_kernel(self, client: Client) -> None:
+        """Handle the death of a client during a kernel: it exits first, then the fault affects the others.
 
         Its connection is closed only after the fault.
         """
@@ -214,20 +214,20 @@ class Server:
         self._close_connection_later(client, FAULT_AFTER_KILL_SECONDS + DISCONNECT_AFTER_FAULT_SECONDS)
         self._loop.later(FAULT_AFTER_KILL_SECONDS, lambda: self._fault_if_shared(client.pid, devices))
 
-    def _fault_if_shared(self, culprit: int, devices: frozenset[int]) -> None:
+    def _fault_if_shared(self, cause: int, devices: frozenset[int]) -> None:
         victims, _ = failure_domain(list(self.clients.values()), devices)
         if victims and self.state is not State.LEAVING:
-            self.fault(culprit, devices, victims[0])
+            self.fault(cause, devices, victims[0])
 
-    def fault(self, culprit: int, devices: frozenset[int], named: Client | None) -> None:
-        """A fatal error on ``devices``: write all that the real server writes, which never names the culprit.
+    def fault(self, cause: int, devices: frozenset[int], named: Client | None) -> None:
+        """A fatal error on ``devices``: write all that the real server writes, which never names the cause.
 
         ``named`` is the client in the first line, some client with work on the GPU; None for a trap, which has no
         such line.
         """
         victims, reached = failure_domain(list(self.clients.values()), devices)
         kind = "trap" if named is None else "memory"
-        self._truth.add("fault", self.pid, kind, culprit, *(victim.pid for victim in victims))
+        self._truth.add("fault", self.pid, kind, cause, *(victim.pid for victim in victims))
         if named is not None:
             self.write(f"Client {{PID: {named.pid}, Context: 1}} encountered a fatal GPU error.")
         self.write("Server is handling a fatal GPU error.")
@@ -256,7 +256,7 @@ class Server:
             self.write(f"Client {victim.label(context)} on the error-trigging process {victim.pid} to be torn down")
 
     def _reset_idle_devices(self) -> None:
-        """A faulted device is reset when its last victim has gone; the last reset ends the fault."""
+        """Reset devices without affected clients. The last reset ends the fault."""
         in_use = {device for client in self.clients.values() for device in client.devices}
         for device in sorted(self._devices_in_reset - in_use):
             self.write(f"Destroy server context on device {device} ({GPU_NAME})")

@@ -1,8 +1,8 @@
-"""The process that the daemon calls its server: it is there to be seen, stopped and killed.
+"""The server process of the stand-in, which tests can observe, stop and kill.
 
-It answers one byte with one byte, so that a stopped server keeps a daemon waiting, and ends when the daemon lets go
-of it, or is killed: a stopped one, which sees nothing of that, outlives its daemon. Run as a script of its own, since
-it needs nothing of the rest. Its standard input is the daemon's socket.
+It answers one byte with one byte, so that a stopped server blocks the daemon. It ends when the daemon closes the
+socket or dies. A stopped server outlives its daemon. It is a separate script, because
+it needs no other module. Its standard input is the daemon's socket.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import socket
 
 
 def main() -> None:
-    """Answer until told to go, or until nobody is there to ask."""
+    """Answer until the daemon ends the connection."""
     channel = socket.socket(fileno=0)
     with contextlib.suppress(OSError):
         while channel.recv(1):

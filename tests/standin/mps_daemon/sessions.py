@@ -1,9 +1,9 @@
-"""The sockets on which commands come: one session at a time, everybody else refused at once.
+"""The command sockets: one session at a time; all others are refused at once.
 
-Measured on an H200 (driver 580.159.04): a connection that says nothing blocks the daemon until it is closed. One whose
+Measured on an H200 (driver 580.159.04): a connection that sends nothing blocks the daemon until it is closed. One whose
 sending side is shut down at once is answered with `OUTBHELL` and closed, also while a session is held.
 
-Any exporter of the machine finds this daemon in /proc, and asks it. If a test says which process may ask
+Any exporter of the machine discovers this daemon and sends queries. If a test names the process that may query
 (`Settings.asked_by`), a connection from any other process is closed, and leaves no line in the log.
 """
 
@@ -17,20 +17,20 @@ from .loop import Loop
 from .settings import ASKED_BY
 
 USUAL_REPLY_SECONDS = 0.002
-"""What the real daemon takes, and long enough that commands sent together collide now and then, as they do there."""
+"""Duration of a command in the real daemon. Commands at the same time collide now and then, as there."""
 
 PEER_CREDENTIALS = struct.Struct("3i")
 
 LINE_BREAK = "\0"
-"""A line break within one row of a reply, as of `ps`: control.log gets the row as one message, with its break."""
+"""A line break within a row of a reply of `ps`: control.log gets the row as one message with the break."""
 
 Respond = Callable[[str], None]
 Execute = Callable[[str, int, Respond], None]
-"""Carries out a command for the user with this UID."""
+"""Executes a command for the user with this UID."""
 
 
 class Sessions:
-    """Accepts, refuses, and carries commands to ``execute``, which responds now or, for ``quit``, much later."""
+    """Accept or refuse connections, and pass commands to ``execute``, which responds now or, for ``quit``, later."""
 
     def __init__(
         self,
@@ -48,20 +48,20 @@ class Sessions:
         self._current: socket.socket | None = None
         self.reply_seconds = USUAL_REPLY_SECONDS
         self.deaf = False
-        """Whether commands are answered, successfully, with nothing at all."""
+        """Whether commands succeed with an empty reply."""
 
     def listen(self, directory: Path, name: str) -> None:
-        """Take connections at one of the daemon's sockets."""
+        """Listen at one of the daemon's sockets."""
         listener = sockets.listen(directory, name)
         self._loop.watch(listener.fileno(), lambda: self._accept(listener))
 
     def holder(self) -> int:
-        """The PID of the process whose session it is, or 0."""
+        """The PID of the process that has the session, or 0."""
         return 0 if self._current is None else _peer(self._current)[0]
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        if self._asked_by is not None and not may_ask(_peer(connection)[0], self._asked_by):
+        if self._asked_by is not None and not may_query(_peer(connection)[0], self._asked_by):
             connection.close()
             return
         if self._current is not None and sockets.is_closed(self._current):
@@ -82,10 +82,10 @@ class Sessions:
     def _begin(self, connection: socket.socket) -> None:
         self._write_log("NEW UI")
         self._current = connection
-        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
+        self._loop.watch(connection.fileno(), lambda: self._receive_command(connection))
         _send(connection, sockets.GREETING)
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive_command(self, connection: socket.socket) -> None:
         try:
             message = connection.recv(sockets.LARGEST_MESSAGE)
         except OSError:
@@ -104,7 +104,7 @@ class Sessions:
         self._loop.later(self.reply_seconds, lambda: self._respond(connection, reply))
 
     def _respond(self, connection: socket.socket, reply: str) -> None:
-        self._flush_log()  # A test that has an answer finds in the logs what was before it.
+        self._flush_log()  # After a reply, the logs have all earlier lines.
         if connection is self._current:
             _send(connection, sockets.REPLY + reply.replace(LINE_BREAK, "\n").encode(errors="surrogateescape"))
 
@@ -115,7 +115,7 @@ class Sessions:
         self._write_log("UI closed")
 
 
-def may_ask(pid: int, ancestor: tuple[int, int]) -> bool:
+def may_query(pid: int, ancestor: tuple[int, int]) -> bool:
     """Return whether the process is `ancestor` (PID and start time), descends from it, or names it in its environment.
 
     True also if that cannot be known: the process has ended, or is in another PID namespace.
@@ -124,7 +124,7 @@ def may_ask(pid: int, ancestor: tuple[int, int]) -> bool:
 
 
 def _names(pid: int, ancestor: tuple[int, int]) -> bool:
-    """A process whose parent has ended descends from init, but keeps the environment that the test gave it."""
+    """Return whether the environment names the test. A process without its parent descends from init."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -147,14 +147,14 @@ def _descends(pid: int, ancestor: tuple[int, int]) -> bool:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """PID and UID of who connected, as the kernel knows them."""
+    """Return PID and UID of the peer, from the kernel."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
     pid, uid, _ = PEER_CREDENTIALS.unpack(credentials)
     return int(pid), int(uid)
 
 
 def _has_credentials(connection: socket.socket) -> bool:
-    """Wait until the program says what it is. One that sends nothing keeps the whole daemon waiting, as measured."""
+    """Wait for the credentials. A peer that sends nothing blocks the whole daemon, as measured."""
     try:
         return connection.recvmsg(sockets.LARGEST_MESSAGE)[0] == sockets.CREDENTIALS
     except OSError:
@@ -162,7 +162,7 @@ def _has_credentials(connection: socket.socket) -> bool:
 
 
 def _send(connection: socket.socket, message: bytes) -> None:
-    """Whoever has gone in the meantime is noticed when the connection is read."""
+    """Send a message. A closed connection is detected by the next read."""
     try:
         connection.send(message)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where things are, and how this daemon differs from the default: all from the environment, as in the real one."""
+"""Settings of the daemon from its environment, like in the real one."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ ASKED_BY = "STANDIN_MPS_ASKED_BY"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a daemon is told at its start."""
+    """Settings of a daemon at its start."""
 
     pipe_directory: Path
     log_directory: Path
@@ -20,14 +20,14 @@ class Settings:
     max_clients: int
     server_start_seconds: float
     server_leaves_seconds: float
-    """From a server's `Exiting` to its end; asked in between, it says FAULT, once."""
+    """Seconds from a server's `Exiting` to its end. The first query in between gets FAULT."""
     active_thread_percentage: float
     asked_by: tuple[int, int] | None
-    """The only process that may ask, with those that it started: PID and start time. None: every process may."""
+    """PID and start time of the process that may query, with its descendants. None: every process may."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
-        """The real daemon's variables, and the stand-in's own, which begin with STANDIN_MPS_."""
+        """Return the settings in the real daemon's variables and those that start with STANDIN_MPS_."""
         gpus = environment.get("STANDIN_MPS_GPUS", "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b")
         return cls(
             pipe_directory=Path(names.pipe_directory(environment)),

@@ -1,19 +1,19 @@
-"""How a test says what happens: a socket `standin` in the pipe directory that takes one line and answers one.
+"""Commands of a test: a socket `standin` in the pipe directory that reads one line and answers with one.
 
     connect PID UID DEVICES ARGV0
                                  a process becomes a client (DEVICES: the daemon's ordinals, separated by commas);
                                  `ps` shows ARGV0, or that of the process if it is empty
-    disconnect PID               it ends
-    kill PID                     it dies while its kernel runs, which faults those it shared a GPU with
-    assert PID                   a device-side assert: it alone ends
-    fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log will name
-    limits PID                   answers a client's own: its percentage, and each device with its memory, as 40.0 0=2G
-    outcome PID                  answers pending, active, refused or gone
-    session                      answers the PID of who holds the session, 0 if nobody does
-    server                       answers PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
-    slow SECONDS                 every reply takes so long
-    deaf on|off                  commands are answered with nothing, and succeed
-    say control|server TEXT      a line in a log
+    disconnect PID               it exits
+    kill PID                     it dies during a kernel, which is a fault for clients that share a GPU with it
+    assert PID                   a device-side assert, which ends only this client
+    fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log names
+    limits PID                   returns a client's limits: percentage, and memory by device, as 40.0 0=2G
+    outcome PID                  returns pending, active, refused or gone
+    session                      returns the PID of the process with the session, or 0
+    server                       returns PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
+    slow SECONDS                 delays every reply
+    deaf on|off                  commands succeed with empty replies
+    say control|server TEXT      writes a line into a log
 
 The answer is `ok ...`, or `error: ...`.
 """
@@ -36,11 +36,11 @@ NAME = "standin"
 
 
 class SideChannelError(Exception):
-    """What the test asked for cannot happen now."""
+    """The request of the test is not possible now."""
 
 
 class SideChannel:
-    """Carries a test's wishes to one daemon."""
+    """The side channel of a daemon."""
 
     def __init__(self, daemon: "ControlDaemon", loop: Loop) -> None:
         self._daemon = daemon
@@ -48,7 +48,7 @@ class SideChannel:
         self._verbs: dict[str, Callable[[str], str]] = {
             "connect": self._connect,
             "disconnect": lambda rest: self._end(rest, Server.disconnect),
-            "kill": lambda rest: self._end(rest, Server.die_with_kernel_running),
+            "kill": lambda rest: self._end(rest, Server.die_during_kernel),
             "assert": lambda rest: self._end(rest, Server.contain_assert),
             "fault": self._fault,
             "limits": self._limits,
@@ -61,7 +61,7 @@ class SideChannel:
         }
 
     def listen(self, directory: Path) -> None:
-        """Take wishes, at a socket beside the daemon's own."""
+        """Listen at the socket `standin`."""
         listener = sockets.listen(directory, NAME)
         self._loop.watch(listener.fileno(), lambda: self._accept(listener))
 
@@ -69,21 +69,21 @@ class SideChannel:
         connection, _ = listener.accept()
         with connection:
             try:
-                connection.send(self._grant(connection.recv(sockets.LARGEST_MESSAGE).decode()).encode())
+                connection.send(self._execute(connection.recv(sockets.LARGEST_MESSAGE).decode()).encode())
             except OSError:
                 return
 
-    def _grant(self, wish: str) -> str:
-        verb, _, rest = wish.partition(" ")
+    def _execute(self, request: str) -> str:
+        verb, _, rest = request.partition(" ")
         try:
             answer = self._verbs[verb](rest)
             self._daemon.log.flush()
             return f"ok {answer}"
         except (KeyError, ValueError, SideChannelError) as problem:
-            return f"error: {wish!r}: {problem!r}"
+            return f"error: {request!r}: {problem!r}"
 
     def _connect(self, rest: str) -> str:
-        """Happens right after this is answered: a stopped server blocks the daemon, and must not block the test."""
+        """Connect a client after the reply, because a stopped server blocks the daemon and must not block the test."""
         pid, uid, devices, command = (*rest.split(" ", 3), "")[:4]
         arrival = Arrival(int(pid), int(uid), tuple(int(device) for device in devices.split(",")), command)
         if not all(0 <= device < len(self._daemon.settings.gpus) for device in arrival.devices):
@@ -99,8 +99,8 @@ class SideChannel:
         return ""
 
     def _fault(self, rest: str) -> str:
-        culprit, kind, *named = rest.split()
-        server, client = self._client(int(culprit))
+        cause, kind, *named = rest.split()
+        server, client = self._client(int(cause))
         if kind not in ("memory", "trap"):
             raise SideChannelError("a fault is of memory or a trap")
         named_client = self._client(int(named[0]))[1] if named else client
@@ -122,7 +122,7 @@ class SideChannel:
         return self._daemon.outcomes[int(rest)]
 
     def _server(self) -> str:
-        """Without asking its process: a stopped one keeps nobody waiting here."""
+        """Return the server's state without a query of its process, which could be stopped."""
         server = self._daemon.server
         if server is None:
             return "none"

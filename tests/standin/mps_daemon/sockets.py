@@ -1,11 +1,11 @@
-"""Unix sockets in a directory whose path may be longer than a socket address can be."""
+"""Unix sockets in directories with paths that are too long for a socket address."""
 
 import os
 import select
 import socket
 
 CREDENTIALS = b"CREDENTIALS"
-"""What a program that sends commands says first. The real words were not measured."""
+"""First message of a program that sends commands. The real one was not measured."""
 NO_CREDENTIALS = b"OUTBHELL\0"
 GREETING = b"WELCOME"
 DEAF = b"DEAF"
@@ -22,13 +22,13 @@ def _short_path(directory: int, name: str) -> str:
 
 
 def _path_to_bind(directory: Directory, descriptor: int, name: str) -> str:
-    """The whole path, as the real daemon binds it and the kernel's table then shows it, where it fits."""
+    """Return the full path if it fits, as the real daemon binds it."""
     path = os.path.join(directory, name)
     return path if len(os.fsencode(path)) <= LONGEST_PATH else _short_path(descriptor, name)
 
 
 def listen(directory: Directory, name: str) -> socket.socket:
-    """Listen at ``name``, in place of whatever an earlier daemon left there."""
+    """Listen at ``name``, and replace the socket of an earlier daemon."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -42,7 +42,7 @@ def listen(directory: Directory, name: str) -> socket.socket:
 
 
 def connect(directory: Directory, name: str, timeout: float | None = None) -> socket.socket:
-    """Connect to the socket ``name``; raises OSError when nobody listens."""
+    """Connect to the socket ``name``; OSError if no process listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(timeout)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -57,7 +57,7 @@ def connect(directory: Directory, name: str, timeout: float | None = None) -> so
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return whether the other side has closed the connection, and not only its own direction of it."""
+    """Return whether the peer has closed both directions of the connection."""
     poll = select.poll()
     poll.register(connection, 0)
     return bool(poll.poll(0))
