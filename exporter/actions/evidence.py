@@ -1,5 +1,6 @@
 """Saves evidence files before an action."""
 
+import contextlib
 import json
 import os
 import re
@@ -18,60 +19,57 @@ from exporter.clock import Clock
 from exporter.collectors.kernel_log import last_records
 from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, Directory, open_file
 from exporter.model.action import Action
-from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.serialization import plain
 
-LONGEST_TAIL = 256 << 10
-LONGEST_NODE = 1 << 20
-MOST_PROCESSES = 128
-MOST_RECORDS = 200
+SAVE_SECONDS = 0.3
+MAX_LOG_BYTES = 256 << 10
+MAX_NODE_BYTES = 1 << 20
+MAX_PROCESSES = 128
+MAX_RECORDS = 200
+MAX_BUNDLES = 20
+MAX_TOTAL_BYTES = 64 << 20
+MAX_CONCURRENT = 4
+"""How many bundles may be written at once. This bounds the threads that wait for a disk that hangs."""
 
-_OF_A_PROCESS = ("stat", "status", "wchan", "stack")
-"""None of these waits for a lock that the process may hold for ever, as its environment's would."""
-_LONGEST_OF_A_PROCESS = 4096
+_PROCESS_FILES = ("stat", "status", "wchan", "stack")
+"""Reading these waits for no lock that the process may hold for ever, as reading its environment does."""
+_MAX_PROCESS_BYTES = 4096
+
+_MAX_NAME = 64
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 File = tuple[str, bytes]
 
 
 def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path, kmsg: Path | None) -> Iterator[File]:
-    """The files, by name: those first that are soonest gone. Raises nothing for what cannot be read."""
+    """Yield the files by name, the most short-lived data first. Files that cannot be read are omitted."""
     daemon = node.daemons.get(action.daemon)
-    pids = [] if daemon is None else _pids(daemon)
-    yield "processes.txt", b"".join(_of_process(proc, pid) for pid in pids[:MOST_PROCESSES])
+    pids: list[int] = []
+    if daemon is not None:
+        process = None if daemon.runtime.process is None else daemon.runtime.process.pid
+        found = dict.fromkeys((process, *daemon.servers, *daemon.clients))
+        pids = [pid for pid in found if pid is not None and pid > 0]
+    yield "processes.txt", b"".join(_process_text(proc, pid) for pid in pids[:MAX_PROCESSES])
     for name in (*FILES, STDOUT):
         tail = _tail(location.log, name)
         if tail is not None:
             yield name, tail
-    yield "node.json", _known(action, node, pids)
-    yield "kernel.txt", _kernel(node, kmsg)
+    yield "node.json", _node_json(action, node, frozenset(pids))
+    yield "kernel.txt", _kernel_text(node, kmsg)
 
 
-def _pids(daemon: Daemon) -> list[int]:
-    """The daemon, its servers and its clients, as far as they can be told here."""
-    own = None if daemon.runtime.process is None else daemon.runtime.process.pid
-    return [pid for pid in dict.fromkeys((own, *daemon.servers, *daemon.clients)) if pid is not None and pid > 0]
-
-
-def _of_process(proc: Path, pid: int) -> bytes:
-    return b"".join(_section(f"{pid}/{name}", _head(proc / str(pid) / name)) for name in _OF_A_PROCESS)
-
-
-def _section(name: str, text: bytes | None) -> bytes:
-    return b"" if text is None else b"== " + name.encode() + b" ==\n" + text.rstrip(b"\n") + b"\n"
-
-
-def _head(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LONGEST_OF_A_PROCESS)
-    except OSError:
-        return None
+def _process_text(proc: Path, pid: int) -> bytes:
+    text = b""
+    for name in _PROCESS_FILES:
+        with contextlib.suppress(OSError), (proc / str(pid) / name).open("rb") as file:
+            text += f"== {pid}/{name} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
+    return text
 
 
 def _tail(directory: Directory, name: str) -> bytes | None:
-    """The end of a regular file; None where there is none, or it may not be read."""
+    """Return the end of a regular file; None if it cannot be read."""
     try:
         with directory.opened() as opened:
             descriptor = open_file(opened, name)
@@ -81,77 +79,65 @@ def _tail(directory: Directory, name: str) -> bytes | None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        return os.pread(descriptor, LONGEST_TAIL, max(0, found.st_size - LONGEST_TAIL))
+        return os.pread(descriptor, MAX_LOG_BYTES, max(0, found.st_size - MAX_LOG_BYTES))
     except OSError:
         return None
     finally:
         os.close(descriptor)
 
 
-def _known(action: Action, node: Node, pids: Iterable[int]) -> bytes:
-    """What is remembered of the daemon, and why what is about to be done is done."""
-    wanted = {*pids}
+def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
+    """Return what is known of the daemon, and the action with its reason."""
     known = {
         "action": plain(action),
         "daemon": plain(node.daemons.get(action.daemon)),
         "watch": plain(node.watches.get(action.daemon)),
         "incidents": [plain(each) for each in node.incidents.values() if each.daemon == action.daemon],
-        "processes": [plain(each) for pid, each in node.processes.items() if pid in wanted],
-        "states": [plain(each) for pid, each in node.states.items() if pid in wanted],
+        "processes": [plain(each) for pid, each in node.processes.items() if pid in pids],
+        "states": [plain(each) for pid, each in node.states.items() if pid in pids],
         "units": [plain(each) for each in node.units.values()],
     }
-    return json.dumps(known, indent=1, default=_listed).encode()[:LONGEST_NODE]
+    return json.dumps(known, indent=1, default=_json_default).encode()[:MAX_NODE_BYTES]
 
 
-def _listed(value: Any) -> object:
-    """What JSON has no form for."""
+def _json_default(value: Any) -> object:
     return sorted(value) if isinstance(value, frozenset) else repr(value)
 
 
-def _kernel(node: Node, kmsg: Path | None) -> bytes:
-    """What the driver said last in the kernel's log; where that may not be read, which Xids were told of."""
+def _kernel_text(node: Node, kmsg: Path | None) -> bytes:
+    """Return the driver's last records in the kernel log; if it cannot be read, the reported Xids."""
     try:
         if kmsg is not None:
-            return "".join(f"{each}\n" for each in last_records(kmsg, MOST_RECORDS)).encode()
+            return "".join(f"{each}\n" for each in last_records(kmsg, MAX_RECORDS)).encode()
         problem = "it is not collected"
     except OSError as error:
         problem = error.strerror or str(error)
-    told = sorted(node.xids.counts.items(), key=lambda each: each[1].last_at)[-MOST_RECORDS:]
-    lines = (f"{count.last_at:.3f} Xid {xid} on {gpu or '?'}, {count.total} times\n" for (gpu, xid), count in told)
-    return "".join((f"The kernel's log was not read ({problem}). Last told of:\n", *lines)).encode()
-
-
-SAVE_SECONDS = 0.3
-MOST_KEPT = 20
-MOST_BYTES_KEPT = 64 << 20
-MOST_AT_ONCE = 4
-"""How many may be under way: those that a dead disk holds up do not pile up behind it."""
-
-_LONGEST_NAME = 64
-_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
+    counts = sorted(node.xids.counts.items(), key=lambda each: each[1].last_at)[-MAX_RECORDS:]
+    lines = (f"{count.last_at:.3f} Xid {xid} on {gpu or '?'}, {count.total} times\n" for (gpu, xid), count in counts)
+    return "".join((f"The kernel log was not read ({problem}). Last reported Xids:\n", *lines)).encode()
 
 
 class Evidence:
-    """The bundles of evidence in one directory, which nobody else writes to."""
+    """Bundles of evidence files in one directory, which no other program writes to."""
 
     def __init__(
         self, directory: Path, *, proc: Path, kmsg: Path | None, clock: Clock, seconds: float = SAVE_SECONDS
     ) -> None:
-        """`kmsg` is the kernel's log, where it is to be read; `seconds` is how long to wait for one bundle."""
+        """`kmsg` is the kernel log, None if it must not be read. `seconds` is how long `save` waits."""
         self._directory = directory
         self._proc = proc
         self._kmsg = kmsg
         self._clock = clock
         self._seconds = seconds
-        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
-        self._thinning = threading.Lock()
+        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT)
+        self._pruning = threading.Lock()
         self._log = structlog.get_logger()
 
     def save(self, action: Action, node: Node, location: DaemonLocation) -> str | None:
-        """Save what is known now, and say where; None where that failed, or takes too long. It is logged then."""
-        path = self._directory / f"{_safe(action.daemon)}-{_stamp(self._clock.now())}"
-        if not self._room.acquire(blocking=False):
-            self._complain(action, path, Reason(ReasonCode.EVIDENCE_BUSY))
+        """Save a bundle and return its directory. Return None, and log it, if that fails or takes too long."""
+        path = self._directory / _bundle_name(action.daemon, self._clock.now())
+        if not self._slots.acquire(blocking=False):
+            self._log_problem(action, path, Reason(ReasonCode.EVIDENCE_BUSY))
             return None
         saved: SimpleQueue[str | None] = SimpleQueue()
         thread = threading.Thread(
@@ -161,10 +147,11 @@ class Evidence:
             thread.start()
             return saved.get(timeout=self._seconds)
         except RuntimeError as error:
-            self._room.release()
-            self._complain(action, path, Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=str(error)))
+            self._slots.release()
+            problem = Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=str(error))
         except Empty:
-            self._complain(action, path, Reason(ReasonCode.EVIDENCE_TIMED_OUT, seconds=self._seconds))
+            problem = Reason(ReasonCode.EVIDENCE_TIMED_OUT, seconds=self._seconds)
+        self._log_problem(action, path, problem)
         return None
 
     def _save(
@@ -173,61 +160,46 @@ class Evidence:
         try:
             _write(path, snapshot(action, node, location, proc=self._proc, kmsg=self._kmsg))
             saved.put(str(path))
-            with self._thinning:
-                _thin_out(self._directory)
-        except Exception as error:  # noqa: BLE001 (whatever it is, what is to be done is done without evidence)
-            self._complain(action, path, Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=_said(error)))
+            with self._pruning:
+                _prune(self._directory)
+        except Exception as error:  # noqa: BLE001 (whatever fails, the action continues without evidence)
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError):
+                text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+            self._log_problem(action, path, Reason(ReasonCode.EVIDENCE_NOT_WRITTEN, text=text))
             saved.put(None)
         finally:
-            self._room.release()
+            self._slots.release()
 
-    def _complain(self, action: Action, path: Path, problem: Reason) -> None:
+    def _log_problem(self, action: Action, path: Path, problem: Reason) -> None:
         self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem.as_json())
 
 
-def _said(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    return f"{type(error).__name__}: {error}"
-
-
-def _safe(daemon: str) -> str:
-    """A daemon's name as part of a file's."""
-    return _UNSAFE.sub("-", daemon).strip("-.")[:_LONGEST_NAME] or "daemon"
-
-
-def _stamp(at: float) -> str:
-    """A moment in UTC, to the millisecond."""
-    milliseconds = round(at * 1000)
-    whole = time.strftime("%Y%m%dT%H%M%S", time.gmtime(milliseconds // 1000))
-    return f"{whole}.{milliseconds % 1000:03}Z"
+def _bundle_name(daemon: str, at: float) -> str:
+    """Return the daemon's name, made safe, and the time in UTC to the millisecond."""
+    name = _UNSAFE.sub("-", daemon).strip("-.")[:_MAX_NAME] or "daemon"
+    seconds, milliseconds = divmod(round(at * 1000), 1000)
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{milliseconds:03}Z"
 
 
 def _write(path: Path, files: Iterable[File]) -> None:
-    """For the owner alone. What cannot be written whole is not left half."""
+    """Write the files, for the owner only. After an error, remove them."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.mkdir(mode=0o700)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         for name, content in files:
-            descriptor = os.open(
-                path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with open(descriptor, "wb") as file:
+            with open(os.open(path / name, flags, 0o600), "wb") as file:
                 file.write(content)
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
-def _thin_out(directory: Path) -> None:
-    """Remove the oldest, as long as there are too many, or they are too large together."""
-    bundles = sorted(
-        (each for each in directory.iterdir() if not each.is_symlink()), key=lambda each: each.stat().st_mtime_ns
-    )
-    sizes = {each: _size(each) for each in bundles}
-    while len(bundles) > MOST_KEPT or (len(bundles) > 1 and sum(sizes[each] for each in bundles) > MOST_BYTES_KEPT):
+def _prune(directory: Path) -> None:
+    """Remove the oldest bundles while there are too many, or while they are too large together."""
+    found = (each for each in directory.iterdir() if not each.is_symlink())
+    bundles = sorted(found, key=lambda each: each.stat().st_mtime_ns)
+    sizes = {each: sum(file.lstat().st_size for file in each.iterdir()) if each.is_dir() else 0 for each in bundles}
+    while len(bundles) > MAX_BUNDLES or (len(bundles) > 1 and sum(sizes[each] for each in bundles) > MAX_TOTAL_BYTES):
         shutil.rmtree(bundles.pop(0), ignore_errors=True)
-
-
-def _size(bundle: Path) -> int:
-    return sum(each.lstat().st_size for each in bundle.iterdir()) if bundle.is_dir() else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from exporter.model.watchdog import BlockReason
 
 RETRY_SECONDS = 1.0
-"""How soon the lock of an exporter that has ended is taken over."""
+"""How soon the exporter takes over the lock of another one that has ended."""
 
 FIRST_SECONDS = 2.0
 """How long a start waits for the first attempt."""
@@ -32,8 +32,11 @@ class LockFile:
         self._descriptor: int | None = None
 
     def take(self) -> BlockReason | None:
-        """Hold the lock; return what kept it from that. A file that was removed meanwhile is no lock any more."""
-        if self._descriptor is not None and self._is_there(self._descriptor):
+        """Take the lock, or check that it is still held: a file that was removed locks nothing.
+
+        Return why it is not held, or None.
+        """
+        if self._descriptor is not None and self._is_present(self._descriptor):
             return None
         self._close()
         for _ in range(_ATTEMPTS):
@@ -46,15 +49,15 @@ class LockFile:
             except OSError as error:
                 os.close(descriptor)
                 return BlockReason.ANOTHER_EXPORTER if isinstance(error, BlockingIOError) else BlockReason.NO_LOCK
-            if self._is_there(descriptor):
+            if self._is_present(descriptor):
                 self._descriptor = descriptor
                 return None
             os.close(descriptor)
         return BlockReason.NO_LOCK
 
     def release(self) -> None:
-        """Let another exporter have it."""
-        if self._descriptor is not None and self._is_there(self._descriptor):
+        """Release the lock and remove its file."""
+        if self._descriptor is not None and self._is_present(self._descriptor):
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self._close()
@@ -62,22 +65,22 @@ class LockFile:
     def _open(self) -> int:
         directory = self._path.parent
         directory.mkdir(mode=0o755, exist_ok=True)
-        above = directory.stat()
-        if above.st_mode & _WRITABLE_BY_OTHERS:
-            raise PermissionError(f"{directory} can be written to by other users")
+        owner = directory.stat()
+        if owner.st_mode & _WRITABLE_BY_OTHERS:
+            raise PermissionError(f"{directory} is writable by other users")
         descriptor = os.open(self._path, _FLAGS, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PermissionError(f"{self._path} is no file")
+                raise PermissionError(f"{self._path} is not a regular file")
             if os.geteuid() == 0:
                 # The service's own user must be able to take the lock after root.
-                os.fchown(descriptor, above.st_uid, above.st_gid)
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
         except OSError:
             os.close(descriptor)
             raise
         return descriptor
 
-    def _is_there(self, descriptor: int) -> bool:
+    def _is_present(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(self._path.lstat(), os.fstat(descriptor))
         except OSError:
@@ -90,7 +93,7 @@ class LockFile:
 
 
 class _Lock:
-    """The lock of one daemon: in each directory where one can be had, and in one at least."""
+    """The lock of one daemon. It is held if no other exporter has it in any directory, and this one has it in one."""
 
     def __init__(self, directories: Iterable[Path], pipe_directory: str) -> None:
         self.pipe_directory = pipe_directory
@@ -110,30 +113,30 @@ class _Lock:
 
 
 class ActLocks:
-    """The locks of the daemons for which this exporter is to act, taken in a thread: a disk may hang."""
+    """The locks of the daemons for which this exporter acts. A thread takes them, because a disk may hang."""
 
     def __init__(self, directories: Iterable[Path], *, retry: float = RETRY_SECONDS) -> None:
-        """All exporters that look into one of the `directories` exclude each other."""
+        """Exporters that have one of the `directories` in common exclude each other."""
         self._directories = sorted(set(directories))
         self._retry = retry
         self._wanted: Mapping[str, str] = {}
         self._locks: dict[str, _Lock] = {}
         self._changed = threading.Condition()
-        self._over = False
+        self._closed = False
         self._tried: Mapping[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="act-locks", daemon=True)
         self.found: Locks = {}
-        """By daemon, what keeps this exporter from acting, None: it holds the lock. Replaced as a whole."""
+        """By daemon, why this exporter does not hold the lock; None if it does. Replaced as a whole."""
 
     def open(self, wanted: Mapping[str, str]) -> None:
-        """Try to take these locks, and wait a moment until that was tried. `wanted` is as in `want`."""
+        """Start to take these locks, and wait a moment for the first attempt. `wanted` is as in `want`."""
         self._wanted = wanted
         self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: self._tried == wanted, timeout=FIRST_SECONDS)
 
     def want(self, wanted: Mapping[str, str]) -> None:
-        """Say for which daemons a lock is wanted, by name, with the pipe directory of each."""
+        """Set the pipe directories of the daemons for which locks are wanted, by name."""
         if wanted != self._wanted:
             with self._changed:
                 self._wanted = wanted
@@ -142,7 +145,7 @@ class ActLocks:
     def close(self) -> None:
         """Release all locks."""
         with self._changed:
-            self._over = True
+            self._closed = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(FIRST_SECONDS)
@@ -150,14 +153,14 @@ class ActLocks:
     def _run(self) -> None:
         while True:
             with self._changed:
-                wanted, over = self._wanted, self._over
-            self._try({} if over else wanted)
+                wanted, closed = self._wanted, self._closed
+            self._try({} if closed else wanted)
             with self._changed:
                 self._tried = wanted
                 self._changed.notify_all()
-                if over:
+                if closed:
                     return
-                self._changed.wait_for(lambda: self._over or self._wanted != self._tried, timeout=self._retry)
+                self._changed.wait_for(lambda: self._closed or self._wanted != self._tried, timeout=self._retry)
 
     def _try(self, wanted: Mapping[str, str]) -> None:
         for name in [name for name, lock in self._locks.items() if wanted.get(name) != lock.pipe_directory]:

@@ -237,10 +237,8 @@ def restart_hung(context: Context, since: float) -> Decision:
     after = context.thresholds.hung_after
     if context.at - since < after or context.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, seconds=after))
-    state, asked_at = (
-        process_states.state_of_daemon(context.node, context.daemon),
-        context.daemon.commands.unanswered_at,
-    )
+    state = process_states.state_of_daemon(context.node, context.daemon)
+    asked_at = context.daemon.commands.unanswered_at
     if state is not None and asked_at is not None and not process_states.is_suspended(state) and state.at > asked_at:
         # The process continued after the last query: the daemon may answer again.
         return Wait(reason=Reason(ReasonCode.PROCESS_CONTINUED))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import Deadline, command_deadline, command_problem, give_command
+from exporter.actions.steps import Cancellation, command_deadline, command_problem, send_command
 from exporter.collectors.child import OWN_USER, User, user
 from exporter.collectors.control import ControlClient
 from exporter.model.observation import ControlReply
@@ -33,10 +33,12 @@ def client_of(mps: MpsStandIn, who: User = OWN_USER, *, executable: str = "nvidi
     return ControlClient(location_of(mps), executable=executable, deadline=20.0, clock=REAL, path=path, user=who)
 
 
-def told(mps: MpsStandIn, command: str, who: User = OWN_USER, *, appearing: bool = False) -> str | None:
+def told(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: bool = False) -> str | None:
     """The problem of a command."""
     client = client_of(mps, who)
-    return command_problem(give_command(client, command, clock=REAL, patience=Deadline(REAL), appearing=appearing))
+    return command_problem(
+        send_command(client, command, clock=REAL, cancellation=Cancellation(REAL), starting=starting)
+    )
 
 
 @pytest.fixture
@@ -86,15 +88,15 @@ def test_a_daemon_that_was_just_started_is_waited_for(mps: MpsStandIn) -> None:
 
     starting = threading.Timer(0.2, mps.start)
     starting.start()
-    assert told(mps, "set_default_active_thread_percentage 40", appearing=True) is None
+    assert told(mps, "set_default_active_thread_percentage 40", starting=True) is None
     starting.join()
 
 
 def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
-    patience = Deadline(REAL)
-    patience.end()
+    cancellation = Cancellation(REAL)
+    cancellation.cancel()
 
-    given = give_command(client_of(mps), "get_server_list", clock=REAL, patience=patience, appearing=True)
+    given = send_command(client_of(mps), "get_server_list", clock=REAL, cancellation=cancellation, starting=True)
 
     assert command_problem(given) == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
@@ -102,10 +104,10 @@ def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
 def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
     mps.start()
     mps.stop_signal()
-    client, patience = client_of(mps), Deadline(REAL)
-    threading.Timer(0.2, patience.end).start()
+    client, cancellation = client_of(mps), Cancellation(REAL)
+    threading.Timer(0.2, cancellation.cancel).start()
 
-    with patience.ended_by(client.close):
+    with cancellation.calling(client.close):
         reply = client.send("get_server_list")
 
     assert reply.exit_code == -signal.SIGKILL

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import Deadline, end_process
+from exporter.actions.steps import Cancellation, end_process
 from exporter.collectors.pipe_dir import Directory
 from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
@@ -34,7 +34,7 @@ NOWHERE = Directory(Path("/nonexistent"))
 
 
 def end(step: EndProcess, pipe: Directory = NOWHERE) -> str | None:
-    return end_process(step, pipe=pipe, proc=PROC, patience=Deadline(REAL))
+    return end_process(step, pipe=pipe, proc=PROC, cancellation=Cancellation(REAL))
 
 
 def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[bytes]":

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.actions import evidence as actions_evidence
-from exporter.actions.evidence import LONGEST_TAIL, MOST_AT_ONCE, MOST_KEPT, Evidence, File
+from exporter.actions.evidence import MAX_BUNDLES, MAX_CONCURRENT, MAX_LOG_BYTES, Evidence, File
 from exporter.model.action import SaveEvidence
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
@@ -88,11 +88,11 @@ def test_it_is_for_its_owner_alone(mps: MpsStandIn, evidence: Evidence) -> None:
 
 def test_a_long_log_is_there_with_its_end(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.log_directory.mkdir()
-    (mps.log_directory / "control.log").write_text("old\n" + "x" * LONGEST_TAIL + "end\n")
+    (mps.log_directory / "control.log").write_text("old\n" + "x" * MAX_LOG_BYTES + "end\n")
 
     tail = contents(evidence.save(SAVING, node_of(mps), location_of(mps)))["control.log"]
 
-    assert (len(tail), tail[-4:], "old" in tail) == (LONGEST_TAIL, "end\n", False)
+    assert (len(tail), tail[-4:], "old" in tail) == (MAX_LOG_BYTES, "end\n", False)
 
 
 def test_nothing_is_followed_that_lies_in_a_logs_place(mps: MpsStandIn, evidence: Evidence) -> None:
@@ -123,7 +123,7 @@ def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evi
     files = contents(evidence.save(SAVING, Node(), location_of(mps)))
 
     assert json.loads(files["node.json"])["daemon"] is None
-    assert files["kernel.txt"].startswith("The kernel's log was not read (it is not collected).")
+    assert files["kernel.txt"].startswith("The kernel log was not read (it is not collected).")
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) ->
         return Path(path)
 
     saved = []
-    for _ in range(MOST_KEPT + 3):
+    for _ in range(MAX_BUNDLES + 3):
         clock.time += 1
         saved.append(eventually(saved_one))
 
@@ -150,7 +150,7 @@ def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) ->
 def test_so_do_those_that_are_too_large_together(
     mps: MpsStandIn, evidence: Evidence, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions_evidence, "MOST_BYTES_KEPT", 1)
+    monkeypatch.setattr(actions_evidence, "MAX_TOTAL_BYTES", 1)
     first = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
     clock.time += 1
     second = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
@@ -169,8 +169,8 @@ def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
     server = mps.server_pid
     assert server is not None
     node = seen(mps, servers(server, daemon=NAME), clients(os.getpid(), server=server, daemon=NAME))
-    monkeypatch.setattr(actions_evidence, "LONGEST_NODE", 100)
-    monkeypatch.setattr(actions_evidence, "MOST_PROCESSES", 1)
+    monkeypatch.setattr(actions_evidence, "MAX_NODE_BYTES", 100)
+    monkeypatch.setattr(actions_evidence, "MAX_PROCESSES", 1)
 
     files = dict(actions_evidence.snapshot(SAVING, node, location_of(mps), proc=Path("/proc"), kmsg=None))
 
@@ -228,14 +228,14 @@ def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
         return evidence.save(SAVING, node_of(mps), location_of(mps))
 
     with capture_logs() as logs:
-        assert [save() for _ in range(MOST_AT_ONCE + 1)] == [None] * (MOST_AT_ONCE + 1)
+        assert [save() for _ in range(MAX_CONCURRENT + 1)] == [None] * (MAX_CONCURRENT + 1)
     assert [log["problem"] for log in logs] == [
-        *[{"code": "evidence_timed_out", "seconds": 0.01}] * MOST_AT_ONCE,
+        *[{"code": "evidence_timed_out", "seconds": 0.01}] * MAX_CONCURRENT,
         {"code": "evidence_busy"},
     ]
 
     let_go.set()
-    eventually(lambda: _is(MOST_AT_ONCE, sum(1 for _ in (tmp_path / "evidence").glob("*/node.json"))))
+    eventually(lambda: _is(MAX_CONCURRENT, sum(1 for _ in (tmp_path / "evidence").glob("*/node.json"))))
 
 
 def _is(wanted: int, found: int) -> None:

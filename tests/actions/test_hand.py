@@ -14,7 +14,7 @@ import pytest
 from exporter.actions import runner
 from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
-from exporter.actions.steps import give_command
+from exporter.actions.steps import send_command
 from exporter.collectors.child import User
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation
@@ -135,11 +135,11 @@ def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypa
     """However many limits it was to have."""
     waits: list[bool] = []
 
-    def given(client: ControlClient, command: str, *, appearing: bool, **told: Any) -> ControlReply:
-        waits.append(appearing)
-        return give_command(client, command, appearing=False, **told)
+    def given(client: ControlClient, command: str, *, starting: bool, **told: Any) -> ControlReply:
+        waits.append(starting)
+        return send_command(client, command, starting=False, **told)
 
-    monkeypatch.setattr(runner, "give_command", given)
+    monkeypatch.setattr(runner, "send_command", given)
     limits = ("set_default_device_pinned_mem_limit 0 2G", "set_default_active_thread_percentage 40")
 
     done = worker.done(RunCommand(arguments=("true",)), *(GiveCommand(command=each, vital=False) for each in limits))
@@ -227,7 +227,7 @@ def test_one_action_may_follow_another_at_once(worker: Worker) -> None:
 
 
 def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(runner, "MAX_ACTIONS", 1)
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT))
     worker.do(RestartUnit(unit=UNIT), daemon=OTHER)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import Deadline, restart_unit
+from exporter.actions.steps import Cancellation, restart_unit
 from exporter.model.action import RestartUnit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import printable
@@ -30,13 +30,13 @@ def systemctl(tmp_path: Path) -> Script:
 
 
 def restart(
-    systemctl: Script, unit: str = UNIT, *, seconds: float = 30.0, patience: Deadline | None = None
+    systemctl: Script, unit: str = UNIT, *, seconds: float = 30.0, cancellation: Cancellation | None = None
 ) -> str | None:
     return restart_unit(
         RestartUnit(unit=unit),
         systemctl=str(systemctl.path),
         path=os.defpath,
-        patience=patience or Deadline(REAL),
+        cancellation=cancellation or Cancellation(REAL),
         seconds=seconds,
     )
 
@@ -49,7 +49,7 @@ def test_it_is_restarted_and_nobody_is_asked_for_a_password(systemctl: Script) -
 
 def test_one_that_is_only_to_be_started_is_not_ended_first(systemctl: Script) -> None:
     step = RestartUnit(unit=UNIT, only_start=True)
-    assert restart_unit(step, systemctl=str(systemctl.path), path=os.defpath, patience=Deadline(REAL)) is None
+    assert restart_unit(step, systemctl=str(systemctl.path), path=os.defpath, cancellation=Cancellation(REAL)) is None
     assert systemctl.told[0] == f"--no-ask-password start -- {UNIT}"
 
 
@@ -106,11 +106,11 @@ def test_one_that_takes_too_long_is_given_up(systemctl: Script) -> None:
 @pytest.mark.usefixtures("nothing_left_behind")
 def test_where_everything_is_broken_off_it_is_not_waited_for(systemctl: Script) -> None:
     """Systemd goes on with it all the same."""
-    patience = Deadline(REAL)
+    cancellation = Cancellation(REAL)
     systemctl.does("exec sleep 600")
-    threading.Timer(0.1, patience.end).start()
+    threading.Timer(0.1, cancellation.cancel).start()
 
-    assert restart(systemctl, seconds=600, patience=patience) is not None
+    assert restart(systemctl, seconds=600, cancellation=cancellation) is not None
 
 
 def test_a_host_without_it_is_told_so(systemctl: Script) -> None:

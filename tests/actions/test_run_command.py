@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import MOST_BYTES, Deadline, run_command
+from exporter.actions.steps import MAX_OUTPUT, Cancellation, run_command
 from exporter.collectors import child as collectors_child
 from exporter.model.action import RunCommand
 from exporter.model.reason import Reason, ReasonCode
@@ -26,10 +26,10 @@ def script(tmp_path: Path) -> Script:
 
 
 def run(
-    script: Script, *words: str, seconds: float = LONG, patience: Deadline | None = None, uid: int | None = None
+    script: Script, *words: str, seconds: float = LONG, cancellation: Cancellation | None = None, uid: int | None = None
 ) -> str | None:
     step = RunCommand(arguments=(str(script.path), *words), environment={"CUDA_MPS_PIPE_DIRECTORY": "/p"}, uid=uid)
-    return run_command(step, path=os.defpath, patience=patience or Deadline(REAL), seconds=seconds)
+    return run_command(step, path=os.defpath, cancellation=cancellation or Cancellation(REAL), seconds=seconds)
 
 
 def test_it_gets_its_words_and_variables_and_nothing_else_of_ours(
@@ -58,9 +58,9 @@ def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
     mps.log_directory.mkdir()
     step = RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
 
-    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) is None
+    assert run_command(step, path=os.defpath, cancellation=Cancellation(REAL)) is None
     assert mps.ask("get_server_list").returncode == 0
-    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) == (
+    assert run_command(step, path=os.defpath, cancellation=Cancellation(REAL)) == (
         Reason(
             ReasonCode.PROGRAM_FAILED,
             exit_code=1,
@@ -71,7 +71,7 @@ def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
 
 
 def test_what_it_says_is_bounded_and_shown_as_text(script: Script) -> None:
-    script.does(f"head -c {MOST_BYTES * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
+    script.does(f"head -c {MAX_OUTPUT * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
     assert failed(script, "x" * 128)
 
     script.does(r"printf 'no GPU\n\033[31m: \377\n' >&2; exit 3")
@@ -86,15 +86,15 @@ def test_a_command_that_does_not_end_is_killed_at_its_deadline(script: Script) -
 
 def test_a_command_that_is_killed_is_killed_with_all_that_it_started(script: Script, tmp_path: Path) -> None:
     script.does(f"sleep 600 & echo $! >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait")
-    patience = Deadline(REAL)
+    cancellation = Cancellation(REAL)
 
     def end_once_started() -> None:
         wait_until((tmp_path / "pid").exists)
-        patience.end()
+        cancellation.cancel()
 
     ending = threading.Thread(target=end_once_started)
     ending.start()
-    assert run(script, patience=patience) is not None
+    assert run(script, cancellation=cancellation) is not None
     ending.join()
     child = int((tmp_path / "pid").read_text())
     eventually(lambda: _gone(child))
@@ -105,19 +105,19 @@ def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
 ) -> None:
     """A daemon that is half started is none."""
     monkeypatch.setattr("exporter.actions.steps.GRACE_SECONDS", PATIENCE_SECONDS)
-    patience = Deadline(REAL)
+    cancellation = Cancellation(REAL)
     script.does("sleep 0.3; exit 0")
-    threading.Timer(0.1, patience.end).start()
+    threading.Timer(0.1, cancellation.cancel).start()
 
-    assert run(script, patience=patience) is None
+    assert run(script, cancellation=cancellation) is None
 
 
 def test_but_not_for_long(script: Script) -> None:
-    patience = Deadline(REAL)
-    patience.end()
+    cancellation = Cancellation(REAL)
+    cancellation.cancel()
     script.does("exec sleep 600")
 
-    problem = run(script, patience=patience)
+    problem = run(script, cancellation=cancellation)
     assert problem is not None
     assert problem.code is ReasonCode.PROGRAM_NOT_ENDED
 
@@ -136,7 +136,7 @@ def test_but_not_for_long(script: Script) -> None:
 )
 def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: Reason) -> None:
     step = RunCommand(arguments=arguments)
-    assert run_command(step, path=os.defpath, patience=Deadline(REAL)) == problem
+    assert run_command(step, path=os.defpath, cancellation=Cancellation(REAL)) == problem
 
 
 def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.actions.runner import StepRunner, Tools
-from exporter.actions.steps import Deadline
+from exporter.actions.steps import Cancellation
 from exporter.clock import SystemClock
 from exporter.collectors.control import ControlClient
 from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
@@ -121,7 +121,9 @@ def started(location: DaemonLocation, uid: int | None) -> Reason | None:
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(location), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
     action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
-    return StepRunner(action, Node(), location, tools=tools, patience=Deadline(CLOCK), tell=lambda _: None).do()
+    return StepRunner(
+        action, Node(), location, tools=tools, cancellation=Cancellation(CLOCK), report=lambda _: None
+    ).run()
 
 
 def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(
