@@ -15,7 +15,7 @@ from exporter.collectors.thread import Inbox
 from exporter.config.reload import policy_of
 from exporter.config.settings import Config
 from exporter.event_log import EventLog
-from exporter.history import Keeper
+from exporter.history import Store
 from exporter.model.action import Action
 from exporter.model.event import Event
 from exporter.model.node import Node
@@ -85,10 +85,10 @@ class Watchdog:
         *,
         runner: Runner | None = None,
         locks: ActLocks | None = None,
-        keeper: Keeper | None = None,
+        store: Store | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Without `runner`, nothing is done. Without `locks`, none is needed. Without `keeper`, no state can be lost.
+        """Without `runner`, nothing is done. Without `locks`, none is needed. Without `store`, no state can be lost.
 
         `chance` returns numbers from 0 to 1, so that the nodes do not restart their daemons at the same time.
         """
@@ -96,11 +96,11 @@ class Watchdog:
         self._clock = clock
         self._runner = runner
         self._locks = locks
-        self._keeper = keeper
+        self._store = store
         self._chance = chance
         self._log = structlog.get_logger()
         self._blocks: Locks = {}
-        self._state_lost = keeper is not None and not keeper.knows_watches
+        self._state_lost = store is not None and not store.has_watchdog_states
         self._planned: tuple[Action, ...] = ()
         self._evaluated_at = float("-inf")
         self.policy = Policy()
@@ -127,7 +127,7 @@ class Watchdog:
         if self._locks is not None:
             self._locks.want(self._lockable(node))
             self._update_locks(self._locks)
-        recovered = None if self._keeper is None else self._keeper.regained()
+        recovered = None if self._store is None else self._store.recovered_state()
         if recovered is not None:
             self._state_lost = not recovered.whole
             self.configure(self._config)

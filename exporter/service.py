@@ -23,7 +23,7 @@ from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import Inbox
 from exporter.config.reload import Reloader
 from exporter.config.settings import Config
-from exporter.history import History, Keeper
+from exporter.history import History, Store
 from exporter.loop import Loop, Runner, Watchdog
 from exporter.metrics.catalogue import Made, NodeCollector
 from exporter.metrics.exposition import Exposition
@@ -130,7 +130,7 @@ class Service:
         reloader: Reloader | None = None,
         driver: Nvml | None = None,
         history: History | None = None,
-        keeper: Keeper | None = None,
+        store: Store | None = None,
         runner: Runner | None = None,
         locks: ActLocks | None = None,
         stderr: log.BackgroundStream | None = None,
@@ -145,7 +145,7 @@ class Service:
         self._reloader = reloader
         self._driver = driver
         self._stderr = stderr
-        self._keeper = keeper
+        self._store = store
         self._pool = pool
         self._history = History() if history is None else history
         self._exposition = Exposition(clock)
@@ -157,7 +157,7 @@ class Service:
         self._ready = False
         self._accept_failures = {name: AcceptFailures(name) for name in ("web", "service_socket")}
         self._cycle_ended_at = clock.monotonic()
-        self._watchdog = Watchdog(config, clock, runner=runner, locks=locks, keeper=keeper)
+        self._watchdog = Watchdog(config, clock, runner=runner, locks=locks, store=store)
         self.loop = Loop(
             node,
             pool,
@@ -165,7 +165,7 @@ class Service:
             clock=clock,
             intervals=config.constants.intervals,
             publish=self._publish,
-            on_events=self._store,
+            on_events=self._add_to_history,
             on_cycle=self._end_cycle,
             watchdog=self._watchdog,
         )
@@ -309,10 +309,10 @@ class Service:
         self.loop.put(*configured_daemons(before, after, self._clock.now()))
         self._pool.trigger_all()
 
-    def _store(self, node: Node, events: Sequence[Event]) -> None:
-        self._history.take(node, events)
-        if self._keeper is not None:
-            self._keeper.take(node, events)
+    def _add_to_history(self, node: Node, events: Sequence[Event]) -> None:
+        self._history.add(node, events)
+        if self._store is not None:
+            self._store.add(node, events)
 
     def _publish(self, node: Node) -> None:
         view = View(
@@ -321,10 +321,10 @@ class Service:
             self._clock.step(),
             configuration=None if self._reloader is None else self._reloader.status,
             paused=self._paused,
-            history=None if self._keeper is None else self._keeper.status,
+            history=None if self._store is None else self._store.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,
             policy=self._watchdog.policy,
-            usage_totals=None if self._keeper is None else self._keeper.ledger,
+            usage_totals=None if self._store is None else self._store.usage_totals,
             accept_failures={name: each.total for name, each in self._accept_failures.items()},
         )
         self._exposition.publish(NodeCollector(view, beside=self._process_metrics, made=self._made))

@@ -1,5 +1,6 @@
 """Whatever one daemon, or any number of fake daemons, brings into the history displaces no event of another daemon."""
 
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history import MOST_EVENTS, SPARE, History
+from exporter.history import MAX_EVENTS, SPARE, History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.store import archive as store_archive
+from exporter.serialization import plain
 from exporter.store import database
-from exporter.store.archive import StateFile, read_history
-from exporter.store.writer import MOST_WAITING, Writer
+from exporter.store.database import StateFile, read_history
+from exporter.store.writer import MAX_WAITING, Writer
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
@@ -72,12 +73,12 @@ def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
     expected: Sequence[str], turns: list[list[Event]]
 ) -> None:
     history, present = History(), node(*expected)
-    history.take(present, (LOST, XID))
+    history.add(present, (LOST, XID))
     for turn in turns:
-        history.take(present, turn)
+        history.add(present, turn)
 
     assert LOST in history.events
-    assert len(history.events) <= MOST_EVENTS + MOST_EVENTS // SPARE
+    assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
     assert history.events[0].at == max(turn[-1].at for turn in turns[-1:])
 
 
@@ -120,23 +121,23 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
     monkeypatch.setattr("exporter.store.writer.LOAD_SECONDS", 0.0)
     writer = Writer(Slow(tmp_path / "state", Retention(max_age=1e9), clock), clock)
     writer.open()
-    writer.take(present, (LOST, XID))
+    writer.add(present, (LOST, XID))
     for turn in turns:
-        writer.take(present, turn)
+        writer.add(present, turn)
     answers.set()
     writer.close()
 
     _, kept = read_history(tmp_path / "state")
     assert LOST in kept
-    assert len(kept) <= MOST_WAITING
+    assert len(kept) <= MAX_WAITING
     assert len(kept) + writer.status.events_dropped == 2 + sum(map(len, turns))
 
 
 def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
-    history = History(most_incidents=10)
+    history = History(max_incidents=10)
     true = ended(id="true", daemon="b", detected_at=AT - 1)
     forged = [ended(id=f"forged{n}", daemon="a", detected_at=AT + n) for n in range(50)]
-    history.take(replace(node("b"), incidents={each.id: each for each in (true, *forged)}), ())
+    history.add(replace(node("b"), incidents={each.id: each for each in (true, *forged)}), ())
 
     assert [each.id for each in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
 
@@ -161,13 +162,13 @@ def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch:
     from exporter.store import tables
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_archive, "MIGRATIONS", store_archive.MIGRATIONS[:3])
+        patch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:3])
         patch.setattr(
             tables,
             "add_events",
             lambda connection, told, _expected: connection.executemany(
                 "INSERT INTO events (at, event) VALUES (?, ?)",
-                [(each.at, database.written(each)) for each in told],
+                [(each.at, json.dumps(plain(each))) for each in told],
             ),
         )
         patch.setattr(tables, "load_event_shares", tables.load_events)

@@ -39,7 +39,7 @@ def _stored_incidents(config: Config, selected: IncidentFilter, **form: Any) -> 
     """Read the incidents from the state file. The imports of the store and the model take long."""
     from exporter import log
     from exporter.report import objects
-    from exporter.store.archive import read_history
+    from exporter.store.database import read_history
 
     log.configure(config.log_level, config.log_format, sys.stderr)
     try:

@@ -22,7 +22,7 @@ from exporter.history import History
 from exporter.model.usage import AttributionState
 from exporter.recording import header_of
 from exporter.service import Service
-from exporter.store.archive import StateFile
+from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.watchdog.evaluation import mark_state_lost
 from exporter.watchdog.verification import end_all_interrupted
@@ -62,10 +62,10 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     with contextlib.ExitStack() as closing:
         for each in (locks, assembly, writer, runner):
             closing.callback(each.close)
-        remembered = writer.open()
+        stored = writer.open()
         attribution = AttributionState(equal=config.attribution.equal_parts)
         node = replace(header_of(config).node(), attribution=attribution)
-        node = end_all_interrupted(remembered.into(node), clock.now())
+        node = end_all_interrupted(stored.restore(node), clock.now())
         Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),
@@ -74,8 +74,8 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             clock,
             reloader=reloader,
             driver=assembly.nvml,
-            history=History(incidents=remembered.incidents, events=remembered.events),
-            keeper=writer,
+            history=History(incidents=stored.incidents, events=stored.events),
+            store=writer,
             runner=runner,
             locks=locks,
             stderr=stderr,

@@ -10,7 +10,7 @@ from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
-from exporter.history import MOST_EVENTS, History
+from exporter.history import MAX_EVENTS, History
 from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.node import Node
@@ -22,16 +22,16 @@ class SimulatedStore:
     """Accepts events and stores none: each demo starts anew."""
 
     status = HistoryStatus(writable=True, events_dropped=0)
-    knows_watches = True
+    has_watchdog_states = True
 
     def __init__(self) -> None:
-        self.ledger = UsageTotals()
+        self.usage_totals = UsageTotals()
 
-    def take(self, node: Node, events: Sequence[Event]) -> None:
+    def add(self, node: Node, events: Sequence[Event]) -> None:
         """Accept a node and its events. Only the usage totals are needed."""
-        self.ledger = node.usage_totals
+        self.usage_totals = node.usage_totals
 
-    def regained(self) -> None:
+    def recovered_state(self) -> None:
         """Return nothing: all state could be read."""
 
 
@@ -53,7 +53,7 @@ def serve_simulated(
         inbox,
         clock,
         reloader=reloader,
-        history=History(incidents=node.incidents.values(), events=events[-MOST_EVENTS:]),
-        keeper=SimulatedStore(),
+        history=History(incidents=node.incidents.values(), events=events[-MAX_EVENTS:]),
+        store=SimulatedStore(),
         runner=simulation,
     ).run()

@@ -1,4 +1,4 @@
-"""What outlives the exporter: incidents, events and what its watchdog knows, in one SQLite file.
+"""Incidents, events, watchdog states and usage totals outlive the exporter in one SQLite file.
 
-The only importer of sqlite3.
+No other package imports sqlite3.
 """

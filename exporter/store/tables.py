@@ -1,9 +1,14 @@
-"""Tables of the state file: incidents, events, watchdog states, usage totals."""
+"""Tables of the state file: incidents, events, watchdog states, usage totals.
 
+A row has the JSON of a value. Names of tables and columns are those of the version that added them.
+"""
+
+import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from exporter.model.accounting import Account, GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.event import Event
@@ -12,7 +17,14 @@ from exporter.model.incident import Incident
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import Method
 from exporter.model.watchdog import WatchdogState
-from exporter.store.database import Translate, key, read, written
+from exporter.serialization import build, plain
+
+Value = TypeVar("Value")
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes an object of the current version from one of an earlier version."""
+
+MAX_BYTES = 64 << 20
+"""How much is read of one table. A thousand faults with 48 clients each have 12 MB."""
 
 INCIDENTS = """
 CREATE TABLE incidents (
@@ -20,18 +32,61 @@ CREATE TABLE incidents (
 );
 CREATE INDEX incidents_started_at ON incidents (started_at);
 """
+EVENTS = """
+CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);
+CREATE INDEX events_at ON events (at);
+"""
+WATCHES = """
+CREATE TABLE watches (daemon TEXT PRIMARY KEY, at REAL NOT NULL, watch TEXT NOT NULL);
+"""
+PAGES = """
+CREATE TABLE pages (
+    gpu TEXT NOT NULL, kind TEXT NOT NULL, payer TEXT NOT NULL, page TEXT NOT NULL, PRIMARY KEY (gpu, kind, payer)
+) WITHOUT ROWID;
+"""
+SHARES = """
+ALTER TABLE events ADD COLUMN daemon TEXT NOT NULL DEFAULT '';
+ALTER TABLE events ADD COLUMN expected INTEGER NOT NULL DEFAULT 0;
+"""
+
+
+def _json(value: object) -> str:
+    return json.dumps(plain(value))
+
+
+def _column(text: str) -> str:
+    """Return a text as SQLite can store it: it refuses lone surrogates."""
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _read(
+    kind: type[Value], rows: Iterable[tuple[object]], translate: Translate | None = None
+) -> tuple[tuple[Value, ...], int]:
+    """Return the values of these rows, within `MAX_BYTES`, and the number of rows that cannot be read."""
+    found: list[Value] = []
+    unreadable = size = 0
+    for (row,) in rows:
+        size += len(row) if isinstance(row, bytes) else 0
+        if size > MAX_BYTES:
+            break
+        try:
+            values = json.loads(row)  # type: ignore[arg-type]
+            found.append(build(kind, values if translate is None else translate(values)))
+        except (ValueError, TypeError, RecursionError):
+            unreadable += 1
+    return tuple(found), unreadable
 
 
 def save_incidents(connection: sqlite3.Connection, incidents: Iterable[Incident]) -> None:
-    """Their last state; what was known of them before is replaced."""
-    rows = ((key(each.id), key(each.daemon), each.open, each.started_at, written(each)) for each in incidents)
+    """Write incidents; an earlier state of one is replaced."""
+    rows = ((_column(each.id), _column(each.daemon), each.open, each.started_at, _json(each)) for each in incidents)
     connection.executemany("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def trim_incidents(connection: sqlite3.Connection, *, oldest: float, most: int) -> None:
-    """Forget what began before `oldest`, and all but the newest `most`. Those that are open go last.
+    """Delete incidents that began before `oldest`, and all but the newest `most`. Open ones are deleted last.
 
-    Of too many, those of the daemons that have the most go first: what one says, true or not, puts out no other's.
+    The daemons with the most incidents lose theirs first: one daemon's log cannot displace those of another daemon.
     """
     connection.execute("DELETE FROM incidents WHERE started_at < ? AND NOT open", (oldest,))
     connection.execute(
@@ -46,25 +101,15 @@ def trim_incidents(connection: sqlite3.Connection, *, oldest: float, most: int) 
 def load_incidents(
     connection: sqlite3.Connection, most: int, translate: Translate | None = None
 ) -> tuple[tuple[Incident, ...], int]:
-    """`most` of them, the newest first, and how many rows could not be read. Those that are open are left out last."""
+    """Return at most `most` incidents, newest first, and the number of unreadable rows. Open ones have precedence."""
     rows = connection.execute(
         "SELECT incident FROM (SELECT CAST(incident AS BLOB) AS incident, open, started_at, rowid AS number"
         " FROM incidents ORDER BY open DESC, started_at DESC, number DESC LIMIT ?)"
         " ORDER BY started_at DESC, number DESC",
         (most,),
     )
-    return read(Incident, rows, translate)
+    return _read(Incident, rows, translate)
 
-
-EVENTS = """
-CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);
-CREATE INDEX events_at ON events (at);
-"""
-
-SHARES = """
-ALTER TABLE events ADD COLUMN daemon TEXT NOT NULL DEFAULT '';
-ALTER TABLE events ADD COLUMN expected INTEGER NOT NULL DEFAULT 0;
-"""
 
 _RANKED = """(
     SELECT number, event, row_number() OVER (PARTITION BY expected ORDER BY place, number DESC) AS rank FROM (
@@ -81,20 +126,26 @@ ORDER BY number DESC
 """  # noqa: S608 (of constants)
 
 SPARE = 10
-"""Of too many, one in so many more is deleted, so that not each new one has them all counted."""
+"""If there are too many events, one tenth more is deleted. So they are not counted again at each new one."""
 
 
 def add_events(connection: sqlite3.Connection, events: Iterable[Event], expected: Collection[str]) -> None:
-    """One more row each; these daemons are `expected`."""
+    """Add events; `expected` are the expected daemons."""
     rows = (
-        (each.at, written(_briefly(each)), key(each.daemon or ""), each.daemon is None or each.daemon in expected)
+        (
+            each.at,
+            # The details of the clients are stored with the incident only.
+            _json(each if each.incident is None else replace(each, incident=replace(each.incident, client_details={}))),
+            _column(each.daemon or ""),
+            each.daemon is None or each.daemon in expected,
+        )
         for each in events
     )
     connection.executemany("INSERT INTO events (at, event, daemon, expected) VALUES (?, ?, ?, ?)", rows)
 
 
 def trim_events(connection: sqlite3.Connection, *, oldest: float, most: int) -> None:
-    """Forget what happened before `oldest`, and what exceeds each daemon's share of `most`."""
+    """Delete events from before `oldest`, and those that exceed each daemon's share of `most`."""
     connection.execute("DELETE FROM events WHERE at < ?", (oldest,))
     (count,) = connection.execute("SELECT count(*) FROM events").fetchone()
     if count > most:
@@ -102,78 +153,60 @@ def trim_events(connection: sqlite3.Connection, *, oldest: float, most: int) -> 
 
 
 def load_event_shares(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event, ...], int]:
-    """Each daemon's share of `most`, the newest first, and how many rows could not be read."""
-    rows = connection.execute(_LOAD, (most,))
-    return read(Event, rows)
+    """Return each daemon's share of `most` events, newest first, and the number of unreadable rows."""
+    return _read(Event, connection.execute(_LOAD, (most,)))
 
 
 def load_events(
     connection: sqlite3.Connection, most: int, translate: Translate | None = None
 ) -> tuple[tuple[Event, ...], int]:
-    """The last `most`, the newest first, and how many rows could not be read."""
+    """Return the last `most` events, newest first, and the number of unreadable rows."""
     rows = connection.execute("SELECT CAST(event AS BLOB) FROM events ORDER BY number DESC LIMIT ?", (most,))
-    return read(Event, rows, translate)
+    return _read(Event, rows, translate)
 
 
-def _briefly(event: Event) -> Event:
-    """Without all that is known of those whom a fault hit: that stands with the incident, once."""
-    return event if event.incident is None else replace(event, incident=replace(event.incident, client_details={}))
-
-
-WATCHES = """
-CREATE TABLE watches (daemon TEXT PRIMARY KEY, at REAL NOT NULL, watch TEXT NOT NULL);
-"""
-
-MOST_WATCHES = 256
-"""Four times as many daemons as can be configured; those of which nothing was said for longest go first."""
+MAX_WATCHDOG_STATES = 256
+"""Four times as many daemons as can be configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """What a row has: the name as it is, which a key need not be."""
+class _WatchdogRow:
+    """The JSON of a row. It has the daemon's name because the column has it escaped."""
 
     daemon: str
     watch: WatchdogState
 
 
-def save_watches(connection: sqlite3.Connection, watches: Mapping[str, WatchdogState], *, at: float) -> None:
-    """What is known of these daemons `at` this time; what was known of them before is replaced."""
-    rows = ((key(daemon), at, written(_Kept(daemon=daemon, watch=watch))) for daemon, watch in watches.items())
+def save_watchdog_states(connection: sqlite3.Connection, states: Mapping[str, WatchdogState], *, at: float) -> None:
+    """Write the watchdog's states of these daemons."""
+    rows = ((_column(name), at, _json(_WatchdogRow(daemon=name, watch=state))) for name, state in states.items())
     connection.executemany("INSERT OR REPLACE INTO watches VALUES (?, ?, ?)", rows)
 
 
-def trim_watches(connection: sqlite3.Connection) -> None:
-    """Forget all but the last `MOST`, however old they are: a breaker stays open as long as nobody closes it."""
+def trim_watchdog_states(connection: sqlite3.Connection) -> None:
+    """Delete all but the last `MAX_WATCHDOG_STATES`. Their age does not matter: a circuit breaker stays open."""
     connection.execute(
         "DELETE FROM watches WHERE rowid IN (SELECT rowid FROM watches ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?)",
-        (MOST_WATCHES,),
+        (MAX_WATCHDOG_STATES,),
     )
 
 
-def load_watches(connection: sqlite3.Connection) -> tuple[dict[str, WatchdogState], int]:
-    """What is known, by the daemons' names, and how many rows could not be read."""
+def load_watchdog_states(connection: sqlite3.Connection) -> tuple[dict[str, WatchdogState], int]:
+    """Return the watchdog's states by daemon, and the number of unreadable rows."""
     rows = connection.execute(
-        "SELECT CAST(watch AS BLOB) FROM watches ORDER BY at DESC, rowid DESC LIMIT ?", (MOST_WATCHES,)
+        "SELECT CAST(watch AS BLOB) FROM watches ORDER BY at DESC, rowid DESC LIMIT ?", (MAX_WATCHDOG_STATES,)
     )
-    kept, unreadable = read(_Kept, rows)
-    return {each.daemon: each.watch for each in reversed(kept)}, unreadable
+    found, unreadable = _read(_WatchdogRow, rows)
+    return {each.daemon: each.watch for each in reversed(found)}, unreadable
 
 
-PAGES = """
-CREATE TABLE pages (
-    gpu TEXT NOT NULL, kind TEXT NOT NULL, payer TEXT NOT NULL, page TEXT NOT NULL, PRIMARY KEY (gpu, kind, payer)
-) WITHOUT ROWID;
-"""
-
-MOST_PAGES = 65_536
-"""More than there can be: as many GPUs as fit into a machine, each with all who may have pages."""
-
-Place = tuple[GpuUuid, Account]
+MAX_ACCOUNTS = 65_536
+"""More than there can be on the GPUs of one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What was used, as far as it was found out in one way."""
+    """What was used, as far as one method measured it."""
 
     method: Method | None = None
     sm_us: int = 0
@@ -181,8 +214,8 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Page:
-    """What a row has: the names as they are, which a key need not be; and the memory in digits, since it grows long."""
+class _AccountRow:
+    """The JSON of an account's row. The memory is text, because it may exceed 64 bits."""
 
     gpu: GpuUuid
     kind: str
@@ -191,94 +224,81 @@ class _Page:
     memory_byte_ms: str = "0"
     lines: tuple[_Line, ...] = ()
 
+    @property
+    def account(self) -> Account:
+        return Workload(kind=WorkloadKind(self.kind), name=self.name) if self.name else SharedAccount(self.kind)
+
+    @property
+    def memory(self) -> int:
+        if not (self.memory_byte_ms.isascii() and self.memory_byte_ms.isdigit() and len(self.memory_byte_ms) <= 100):
+            raise ValueError("memory_byte_ms is not a number")
+        return int(self.memory_byte_ms)
+
+    @property
+    def usage(self) -> dict[Method | None, Usage]:
+        if any(min(line.sm_us, line.energy_mj) < 0 for line in self.lines):
+            raise ValueError("a usage is negative")
+        return {line.method: Usage(sm_us=line.sm_us, energy_mj=line.energy_mj) for line in self.lines}
+
 
 def save_totals(connection: sqlite3.Connection, before: UsageTotals, after: UsageTotals) -> None:
-    """Write what has changed between the books that the file has, and these."""
-    changed = frozenset(_changed(before, after))
-    kept = {place for place in changed if _is_there(after, place)}
-    connection.executemany("DELETE FROM pages WHERE gpu = ? AND kind = ? AND payer = ?", map(_row, changed - kept))
-    rows = ((*_row(place), written(_page(after, place))) for place in kept)
-    connection.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", rows)
+    """Write the accounts that differ between the stored totals and these."""
+    removed, changed = [], []
+    for gpu, account in frozenset(_changed_accounts(before, after)):
+        kind, name = (account.value, "") if isinstance(account, SharedAccount) else (account.kind.value, account.name)
+        key = _column(gpu), kind, _column(name)
+        usage = after.gpus.get(gpu, GpuUsage())
+        used = ((method, usage.by_account.get((account, method))) for method in (None, *Method))
+        lines = tuple(_Line(method=how, sm_us=u.sm_us, energy_mj=u.energy_mj) for how, u in used if u is not None)
+        if not lines and account not in usage.memory_byte_ms:
+            removed.append(key)
+            continue
+        row = _AccountRow(
+            gpu=gpu,
+            kind=kind,
+            name=name,
+            paid_at=0.0 if isinstance(account, SharedAccount) else after.last_used_at.get(account, 0.0),
+            memory_byte_ms=str(usage.memory_byte_ms.get(account, 0)),
+            lines=lines,
+        )
+        changed.append((*key, _json(row)))
+    connection.executemany("DELETE FROM pages WHERE gpu = ? AND kind = ? AND payer = ?", removed)
+    connection.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", changed)
+
+
+def _changed_accounts(before: UsageTotals, after: UsageTotals) -> Iterator[tuple[GpuUuid, Account]]:
+    """Yield the accounts that differ. Unchanged mappings are mostly the same object, which is quickly compared."""
+    for gpu in before.gpus.keys() | after.gpus.keys():
+        old, new = before.gpus.get(gpu, GpuUsage()), after.gpus.get(gpu, GpuUsage())
+        if old.by_account is not new.by_account:
+            for key in old.by_account.keys() | new.by_account.keys():
+                if old.by_account.get(key) != new.by_account.get(key):
+                    yield gpu, key[0]
+        if old.memory_byte_ms is not new.memory_byte_ms:
+            for account in old.memory_byte_ms.keys() | new.memory_byte_ms.keys():
+                if old.memory_byte_ms.get(account) != new.memory_byte_ms.get(account):
+                    yield gpu, account
 
 
 def load_totals(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
-    """The books, and how many rows could not be read."""
-    pages, unreadable = read(_Page, connection.execute("SELECT CAST(page AS BLOB) FROM pages LIMIT ?", (MOST_PAGES,)))
+    """Return the usage totals, and the number of unreadable rows."""
+    select = "SELECT CAST(page AS BLOB) FROM pages LIMIT ?"
+    rows, unreadable = _read(_AccountRow, connection.execute(select, (MAX_ACCOUNTS,)))
     used: defaultdict[GpuUuid, dict[UsageKey, Usage]] = defaultdict(dict)
     memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
-    paid_at: dict[Workload, float] = {}
-    for page in pages:
+    last_used_at: dict[Workload, float] = {}
+    for row in rows:
         try:
-            payer, held, lines = _payer(page), _memory(page), _lines(page)
+            account, byte_ms, usage = row.account, row.memory, row.usage
         except ValueError:
             unreadable += 1
             continue
-        used[page.gpu].update({(payer, method): each for method, each in lines.items()})
-        memory[page.gpu].update({payer: held} if held else {})
-        if isinstance(payer, Workload):
-            paid_at[payer] = max(page.paid_at, paid_at.get(payer, page.paid_at))
+        used[row.gpu].update({(account, method): each for method, each in usage.items()})
+        memory[row.gpu].update({account: byte_ms} if byte_ms else {})
+        if isinstance(account, Workload):
+            last_used_at[account] = max(row.paid_at, last_used_at.get(account, row.paid_at))
     gpus = {
         gpu: GpuUsage(total=sum(used[gpu].values(), Usage()), by_account=used[gpu], memory_byte_ms=memory[gpu])
         for gpu in used
     }
-    return UsageTotals(gpus=gpus, last_used_at=paid_at), unreadable
-
-
-def _changed(before: UsageTotals, after: UsageTotals) -> Iterator[Place]:
-    """Whose pages differ. What has not changed is mostly the same object, and seen at a glance."""
-    for gpu in before.gpus.keys() | after.gpus.keys():
-        old, new = before.gpus.get(gpu, GpuUsage()), after.gpus.get(gpu, GpuUsage())
-        if old.by_account is not new.by_account:
-            for entry in old.by_account.keys() | new.by_account.keys():
-                if old.by_account.get(entry) != new.by_account.get(entry):
-                    yield gpu, entry[0]
-        if old.memory_byte_ms is not new.memory_byte_ms:
-            for payer in old.memory_byte_ms.keys() | new.memory_byte_ms.keys():
-                if old.memory_byte_ms.get(payer) != new.memory_byte_ms.get(payer):
-                    yield gpu, payer
-
-
-def _is_there(ledger: UsageTotals, place: Place) -> bool:
-    gpu, payer = place
-    book = ledger.gpus.get(gpu, GpuUsage())
-    return payer in book.memory_byte_ms or any((payer, method) in book.by_account for method in (None, *Method))
-
-
-def _row(place: Place) -> tuple[str, str, str]:
-    gpu, payer = place
-    return key(gpu), *((payer.value, "") if isinstance(payer, SharedAccount) else (payer.kind.value, key(payer.name)))
-
-
-def _page(ledger: UsageTotals, place: Place) -> _Page:
-    gpu, payer = place
-    book = ledger.gpus[gpu]
-    kind, name, paid_at = (payer.value, "", 0.0) if isinstance(payer, SharedAccount) else _owner(ledger, payer)
-    used = ((method, book.by_account.get((payer, method))) for method in (None, *Method))
-    return _Page(
-        gpu=gpu,
-        kind=kind,
-        name=name,
-        paid_at=paid_at,
-        memory_byte_ms=str(book.memory_byte_ms.get(payer, 0)),
-        lines=tuple(_Line(method=how, sm_us=u.sm_us, energy_mj=u.energy_mj) for how, u in used if u is not None),
-    )
-
-
-def _owner(ledger: UsageTotals, owner: Workload) -> tuple[str, str, float]:
-    return owner.kind.value, owner.name, ledger.last_used_at.get(owner, 0.0)
-
-
-def _payer(page: _Page) -> Account:
-    return Workload(kind=WorkloadKind(page.kind), name=page.name) if page.name else SharedAccount(page.kind)
-
-
-def _memory(page: _Page) -> int:
-    if not (page.memory_byte_ms.isascii() and page.memory_byte_ms.isdigit() and len(page.memory_byte_ms) <= 100):
-        raise ValueError("no digits")
-    return int(page.memory_byte_ms)
-
-
-def _lines(page: _Page) -> dict[Method | None, Usage]:
-    if any(min(line.sm_us, line.energy_mj) < 0 for line in page.lines):
-        raise ValueError("less than nothing was used")
-    return {line.method: Usage(sm_us=line.sm_us, energy_mj=line.energy_mj) for line in page.lines}
+    return UsageTotals(gpus=gpus, last_used_at=last_used_at), unreadable

@@ -10,7 +10,7 @@ from exporter.model.event import EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Retention
 from exporter.model.watchdog import Condition, WatchdogPhase
-from exporter.store.archive import FILE, StateFile, StoredState
+from exporter.store.database import FILE, StateFile, StoredState
 from tests.baseline.replayed import HERE
 from tests.clocks import HandClock
 
@@ -34,12 +34,12 @@ def remembered(tmp_path: Path) -> StoredState:
 
 def test_no_row_is_lost(remembered: StoredState) -> None:
     assert remembered.unreadable == 0
-    assert remembered.whole
+    assert remembered.complete
     assert len(remembered.events) == 126
 
 
 def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
-    watch = remembered.watches["with-open-circuit"]
+    watch = remembered.watchdog_states["with-open-circuit"]
     assert watch.phase is WatchdogPhase.CIRCUIT_OPEN
     assert watch.circuit_opened_at == 1795186926.0
     assert watch.restarts == (1795186921.0,)
@@ -61,7 +61,7 @@ def test_an_open_circuit_stays_open(remembered: StoredState) -> None:
 
 
 def test_a_quarantine_stays(remembered: StoredState) -> None:
-    watch = remembered.watches["in-quarantine"]
+    watch = remembered.watchdog_states["in-quarantine"]
     assert watch.phase is WatchdogPhase.QUARANTINED
     assert watch.quarantine is not None
     assert (watch.quarantine.xid, watch.quarantine.action) == (95, "RESET_GPU")
@@ -70,7 +70,7 @@ def test_a_quarantine_stays(remembered: StoredState) -> None:
 
 
 def test_a_daemon_that_an_operator_stopped_stays_stopped(remembered: StoredState) -> None:
-    assert remembered.watches["stopped"].stopped_at == 1795187000.0
+    assert remembered.watchdog_states["stopped"].stopped_at == 1795187000.0
 
 
 def test_an_open_incident_stays_open(remembered: StoredState) -> None:
@@ -96,7 +96,7 @@ def test_events_have_codes(remembered: StoredState) -> None:
 
 
 def test_the_totals_are_the_same_to_the_last_unit(remembered: StoredState) -> None:
-    books = remembered.ledger.gpus
+    books = remembered.usage_totals.gpus
     assert {gpu: (book.total.sm_us, book.total.energy_mj) for gpu, book in books.items()} == SM_US_AND_MILLIJOULES
     assert sum(len(book.by_account) for book in books.values()) == 27
     assert sum(sum(book.memory_byte_ms.values()) for book in books.values()) == 39176519024640000

@@ -22,7 +22,7 @@ from exporter.model.settings import Retention
 from exporter.model.usage import Method
 from exporter.model.watchdog import WatchdogState
 from exporter.state.reducer import reduce
-from exporter.store.archive import StateFile
+from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.usage.accounting import account_of, post_time
 from exporter.view import View
@@ -56,13 +56,13 @@ class Overheard(StateFile):
         self,
         incidents: Iterable[Incident],
         events: Iterable[Event],
-        watches: Mapping[str, WatchdogState] | None = None,
-        ledger: UsageTotals | None = None,
+        states: Mapping[str, WatchdogState] | None = None,
+        totals: UsageTotals | None = None,
     ) -> None:
         """As ever."""
         self._told.say("writes")
-        super().write(incidents, events, watches, ledger)
-        self._told.say("written", sums=sums(UsageTotals() if ledger is None else ledger))
+        super().write(incidents, events, states, totals)
+        self._told.say("written", sums=sums(UsageTotals() if totals is None else totals))
 
 
 def heard(path: Path) -> list[Mapping[str, Any]]:
@@ -75,7 +75,7 @@ def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | N
     """From a second on, for ever; or until it `ends` in good order."""
     clock = HandClock(AT + begin)
     writer = Writer(Overheard(directory, clock, told), clock)
-    present = writer.open().into(node())
+    present = writer.open().restore(node())
     told.say("begins", sums=sums(present.usage_totals), shown=shown(present, writer))
     present = _cycle(present, writer, world.begins(begin))
     second = begin
@@ -84,7 +84,7 @@ def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | N
         clock.time = AT + second
         present = _posted(_folded(present, world.goes_on(second)), world, second)
         told.say("posts", second=second)
-        writer.take(present, ())
+        writer.add(present, ())
         told.say("shows", shown=shown(present, writer))
         time.sleep(TURN_SECONDS)
     writer.close()
@@ -106,14 +106,14 @@ def sums(ledger: UsageTotals) -> Mapping[str, int]:
 
 def shown(present: Node, writer: Writer) -> Mapping[str, float]:
     """What a scrape sees."""
-    view = View(present, usage_totals=writer.ledger)
+    view = View(present, usage_totals=writer.usage_totals)
     counters = [family for family in USAGE.families if family.name.endswith("_total")]
     return {" ".join((each.name, *labels)): value for each in counters for labels, value in each.samples(view)}
 
 
 def _cycle(present: Node, writer: Writer, seen: Iterable[Observation]) -> Node:
     present = _folded(present, seen)
-    writer.take(present, ())
+    writer.add(present, ())
     return present
 
 

@@ -39,12 +39,12 @@ def sights(failure: str) -> Iterator[StatusInput]:
     policy = Policy(daemon_policies={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})
     for second in advance(node, simulation, policy):
         node, events = second
-        history.take(node, events)
+        history.add(node, events)
     simulation.plan([PlannedFailure(after=SOON, failure=failure, seconds=FAILURES[failure].lasts)])
     while True:
         for second in advance(node, simulation, policy):
             node, events = second
-            history.take(node, events)
+            history.add(node, events)
         yield StatusInput(
             node=node,
             at=clock.time + 0.4,

@@ -18,7 +18,7 @@ from exporter.model.incident import Incident
 from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS, Service
 from exporter.service_socket import ServiceSocket
-from exporter.store.archive import StateFile
+from exporter.store.database import StateFile
 from tests.builders import AT, node
 from tests.clocks import HandClock
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
@@ -42,7 +42,7 @@ class Running:
 
     def remember(self, *incidents: Incident) -> None:
         """These have happened."""
-        self.history.take(replace(node(), incidents={each.id: each for each in incidents}), ())
+        self.history.add(replace(node(), incidents={each.id: each for each in incidents}), ())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.store.archive import read_history
+from exporter.store.database import read_history
 from tests import program
 from tests.conftest import Starter
 from tests.containers import Container

@@ -12,7 +12,7 @@ import pytest
 from exporter.errors import HistoryError
 from exporter.model.event import EventName
 from exporter.model.settings import Retention
-from exporter.store.archive import FILE, LOADED_INCIDENTS, StateFile, read_history
+from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.store.values import event, fault, rich
@@ -172,7 +172,7 @@ def test_a_second_exporter_is_told_of_the_first_and_changes_nothing(
 ) -> None:
     archive.write([fault()], [event()])
     second = again(tmp_path, clock)
-    with pytest.raises(OSError, match="another exporter keeps its history there"):
+    with pytest.raises(OSError, match="another exporter uses this state directory"):
         second.open()
     archive.write([fault(affected=(600,))], [])
     archive.close()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.store.archive import FILE, StateFile, read_history
-from exporter.store.database import MOST_SET_ASIDE
+from exporter.store.database import FILE, MAX_SET_ASIDE, StateFile, read_history
 from tests.clocks import HandClock
 from tests.store.test_archive import again
 from tests.store.test_archive import archive as archive
@@ -57,7 +56,7 @@ def test_it_is_set_aside_and_kept_and_a_new_one_begun(
     found = again(tmp_path, clock)
     with capture_logs() as logs:
         assert found.open().incidents == ()
-    assert [(each["event"], each["kept_as"]) for each in logs] == [("file_set_aside", f"{file}.aside-1")]
+    assert [(each["event"], each["new_path"]) for each in logs] == [("file_set_aside", f"{file}.aside-1")]
     assert Path(f"{file}.aside-1").read_bytes() == bad
     found.write([fault("two")], [])
     assert read_history(file)[0] == (fault("two"),)
@@ -83,7 +82,7 @@ def test_a_file_of_a_later_version_is_refused_and_stays_in_place(
 def test_a_disk_that_spoils_every_file_is_not_filled_with_them(tmp_path: Path, clock: HandClock) -> None:
     file = tmp_path / "state" / FILE
     file.parent.mkdir()
-    for _ in range(MOST_SET_ASIDE):
+    for _ in range(MAX_SET_ASIDE):
         garbage(file)
         found = again(tmp_path, clock)
         found.open()
@@ -91,7 +90,7 @@ def test_a_disk_that_spoils_every_file_is_not_filled_with_them(tmp_path: Path, c
     garbage(file)
     with pytest.raises(OSError, match="remove them"):
         again(tmp_path, clock).open()
-    assert len(list(file.parent.glob("*.aside-*"))) == MOST_SET_ASIDE
+    assert len(list(file.parent.glob("*.aside-*"))) == MAX_SET_ASIDE
 
 
 def test_a_file_that_was_taken_away_is_noticed_and_made_anew(archive: StateFile, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from exporter.model.settings import Retention
-from exporter.store.archive import FILE, StateFile, read_history
+from exporter.store.database import FILE, StateFile, read_history
 from tests.clocks import HandClock
 
 WRITES_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from exporter.store.archive import StateFile, read_history
+from exporter.store.database import StateFile, read_history
 from exporter.model.settings import Retention
 from tests.clocks import HandClock
 from tests.store.values import event, fault

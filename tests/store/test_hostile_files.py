@@ -10,8 +10,7 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.store import database
-from exporter.store.archive import FILE, StateFile, read_history
-from exporter.store.database import LONGEST_READ
+from exporter.store.database import FILE, MAX_VALUE_BYTES, StateFile, read_history
 from tests.store.test_archive import archive as archive
 from tests.store.test_archive import clock as clock
 from tests.store.test_archive import spoil
@@ -43,7 +42,7 @@ def an_endless_view(file: Path) -> None:
 
 
 def a_huge_row(file: Path) -> None:
-    _run(file, f"UPDATE incidents SET incident = zeroblob({LONGEST_READ + 1})")
+    _run(file, f"UPDATE incidents SET incident = zeroblob({MAX_VALUE_BYTES + 1})")
 
 
 def _run(file: Path, statements: str) -> None:
@@ -56,7 +55,7 @@ def _run(file: Path, statements: str) -> None:
 def test_it_is_refused(
     spoilt: Callable[[Path], None], archive: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "MOST_STEPS", database.MOST_STEPS // 20)
+    monkeypatch.setattr(database, "MAX_STEPS", database.MAX_STEPS // 20)
     archive.write([fault("one")], [])
     archive.close()
     spoilt(tmp_path / "state" / FILE)

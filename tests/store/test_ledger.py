@@ -16,10 +16,9 @@ from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Method
 from exporter.store import tables
-from exporter.store.archive import FILE, StateFile
-from exporter.store.database import open_database
+from exporter.store.database import FILE, StateFile, open_database
 from exporter.store.tables import EVENTS
-from exporter.store.writer import LEDGER_SECONDS, DurableTotals, Writer
+from exporter.store.writer import TOTALS_SECONDS, DurableTotals, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
@@ -59,7 +58,7 @@ def archive(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
 
 def reopened(archive: StateFile) -> UsageTotals:
     archive.close()
-    return archive.open().ledger
+    return archive.open().usage_totals
 
 
 def spoil(directory: Path, statement: str, *values: object) -> None:
@@ -98,9 +97,9 @@ def without_what_is_of_one_run(ledger: UsageTotals) -> UsageTotals:
 
 def test_only_what_has_changed_is_written(archive: StateFile, tmp_path: Path) -> None:
     first = ran(ran(UsageTotals(), 1), 1, HOSTILE_OWNER)
-    archive.write([], [], ledger=first)
+    archive.write([], [], totals=first)
     spoil(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
-    archive.write([], [], ledger=ran(first, 1, HOSTILE_OWNER))
+    archive.write([], [], totals=ran(first, 1, HOSTILE_OWNER))
     with sqlite3.connect(tmp_path / FILE) as connection:
         pages = dict(connection.execute("SELECT kind, page FROM pages"))
     connection.close()
@@ -113,8 +112,8 @@ HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
 
 def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: StateFile) -> None:
     opened = ran(UsageTotals(), 3)
-    archive.write([], [], ledger=opened)
-    archive.write([], [], ledger=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
+    archive.write([], [], totals=opened)
+    archive.write([], [], totals=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
     found = reopened(archive)
     assert {payer for payer, _ in found.gpus[GPU].by_account} == {SharedAccount.CLOSED}
     assert seconds(found) == 3
@@ -137,20 +136,20 @@ def test_a_page_that_was_closed_is_gone_and_what_stood_on_it_is_not(archive: Sta
 def test_a_row_that_cannot_be_read_is_passed_over_and_the_parts_are_the_whole(
     page: object, archive: StateFile, tmp_path: Path
 ) -> None:
-    archive.write([], [], ledger=ran(ran(UsageTotals(), 1), 2, HOSTILE_OWNER))
+    archive.write([], [], totals=ran(ran(UsageTotals(), 1), 2, HOSTILE_OWNER))
     archive.close()
     spoil(tmp_path, "UPDATE pages SET page = ? WHERE kind = 'user'", page)
     remembered = archive.open()
     assert remembered.unreadable == 1
-    assert seconds(remembered.ledger) == 2
-    assert {payer for payer, _ in remembered.ledger.gpus[GPU].by_account} == {HOSTILE_OWNER}
+    assert seconds(remembered.usage_totals) == 2
+    assert {payer for payer, _ in remembered.usage_totals.gpus[GPU].by_account} == {HOSTILE_OWNER}
 
 
 def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
     open_database(tmp_path / FILE, [tables.INCIDENTS + EVENTS, tables.WATCHES]).close()
     archive = StateFile(tmp_path, Retention(), clock)
-    assert archive.open().ledger == UsageTotals()
-    archive.write([], [], ledger=ran(UsageTotals(), 1))
+    assert archive.open().usage_totals == UsageTotals()
+    archive.write([], [], totals=ran(UsageTotals(), 1))
     assert seconds(reopened(archive)) == 1
     archive.close()
 
@@ -161,7 +160,7 @@ def test_what_others_are_told_is_on_the_disk_itself(archive: StateFile) -> None:
     assert connection is not None
     levels = []
     connection.set_trace_callback(levels.append)
-    archive.write([], [], ledger=ran(UsageTotals(), 1))
+    archive.write([], [], totals=ran(UsageTotals(), 1))
     archive.write([], [])
     assert [each for each in levels if "synchronous" in each] == [
         "PRAGMA synchronous = FULL",
@@ -174,29 +173,29 @@ def test_what_others_are_told_is_on_the_disk_itself(archive: StateFile) -> None:
 
 def test_what_is_not_yet_written_is_not_shown() -> None:
     books = DurableTotals()
-    books.begin(ran(UsageTotals(), 5))
-    books.fill(ran(UsageTotals(), 6))
+    books.load(ran(UsageTotals(), 5))
+    books.update(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 5
-    books.keep(books.latest)
+    books.mark_stored(books.latest)
     assert seconds(books.shown()) == 6
 
 
 def test_where_there_never_was_a_file_what_is_in_memory_is_shown() -> None:
     books = DurableTotals()
-    books.fill(ran(UsageTotals(), 6))
+    books.update(ran(UsageTotals(), 6))
     assert seconds(books.shown()) == 6
 
 
 def test_what_was_shown_from_memory_stands_until_the_file_has_as_much() -> None:
     books = DurableTotals()
-    books.fill(ran(UsageTotals(), 1))
+    books.update(ran(UsageTotals(), 1))
     written = books.latest
-    books.fill(ran(UsageTotals(), 2))
+    books.update(ran(UsageTotals(), 2))
     assert seconds(books.shown()) == 2
-    books.keep(written)
-    books.fill(ran(UsageTotals(), 3))
+    books.mark_stored(written)
+    books.update(ran(UsageTotals(), 3))
     assert seconds(books.shown()) == 2
-    books.keep(books.latest)
+    books.mark_stored(books.latest)
     assert seconds(books.shown()) == 3
 
 
@@ -226,7 +225,7 @@ class Disk(StateFile):
 def closed(directory: Path, clock: HandClock) -> UsageTotals:
     """What the next start finds."""
     archive = StateFile(directory, Retention(), clock)
-    found = archive.open().ledger
+    found = archive.open().usage_totals
     archive.close()
     return found
 
@@ -235,11 +234,11 @@ def test_what_was_posted_is_written_every_few_seconds_and_at_the_end(tmp_path: P
     disk = Disk(tmp_path, Retention(), clock)
     writer = Writer(disk, clock)
     writer.open()
-    writer.take(Node(usage_totals=ran(UsageTotals(), 1)), [])
-    assert not writer._books_due, "it waits"
-    clock.time += LEDGER_SECONDS
-    writer.take(Node(usage_totals=ran(UsageTotals(), 2)), [])
-    writer.take(Node(usage_totals=ran(UsageTotals(), 3)), [])
+    writer.add(Node(usage_totals=ran(UsageTotals(), 1)), [])
+    assert not writer._batch.totals_due, "it waits"
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=ran(UsageTotals(), 2)), [])
+    writer.add(Node(usage_totals=ran(UsageTotals(), 3)), [])
     writer.close()
     assert disk.written in (1, 2)
     assert seconds(closed(tmp_path, clock)) == 3
@@ -248,10 +247,10 @@ def test_what_was_posted_is_written_every_few_seconds_and_at_the_end(tmp_path: P
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path, clock: HandClock) -> None:
     disk = Disk(tmp_path, Retention(), clock)
     writer = Writer(disk, clock)
-    present = writer.open().into(Node())
+    present = writer.open().restore(Node())
     for _ in range(3):
-        clock.time += LEDGER_SECONDS
-        writer.take(present, [])
+        clock.time += TOTALS_SECONDS
+        writer.add(present, [])
     writer.close()
     assert disk.written == 0
 
@@ -262,17 +261,17 @@ def test_while_the_disk_is_full_the_counters_stand_and_none_falls_at_the_next_st
     disk = Disk(tmp_path, Retention(), clock)
     first = Writer(disk, clock)
     first.open()
-    first.take(Node(usage_totals=ran(UsageTotals(), 1)), [])
+    first.add(Node(usage_totals=ran(UsageTotals(), 1)), [])
     first.close()
     second = Writer(disk, clock)
-    present = second.open().into(Node())
+    present = second.open().restore(Node())
     disk.full = True
-    clock.time += LEDGER_SECONDS
+    clock.time += TOTALS_SECONDS
     with capture_logs() as logs:
-        second.take(Node(usage_totals=ran(present.usage_totals, 4)), [])
+        second.add(Node(usage_totals=ran(present.usage_totals, 4)), [])
         second.close()
-    assert seconds(second.ledger) == 1
-    assert "the accounts stand still" in logs[0]["consequence"]
+    assert seconds(second.usage_totals) == 1
+    assert "usage totals do not grow" in logs[0]["consequence"]
     disk.close()
     assert seconds(closed(tmp_path, clock)) == 1
 
@@ -281,19 +280,19 @@ def test_a_file_that_could_not_be_had_at_the_start_gives_nothing_back_later(tmp_
     """What is shown has begun at 0: what the file had, Prometheus knows, and would count again."""
     archive = StateFile(tmp_path, Retention(), clock)
     archive.open()
-    archive.write([], [], ledger=ran(ran(UsageTotals(), 900), 900, gpu=OTHER_GPU))
+    archive.write([], [], totals=ran(ran(UsageTotals(), 900), 900, gpu=OTHER_GPU))
     archive.close()
     disk = Disk(tmp_path, Retention(), clock)
     disk.absent = True
     writer = Writer(disk, clock)
-    present = writer.open().into(Node())
-    writer.take(Node(usage_totals=ran(present.usage_totals, 1)), [])
-    assert seconds(writer.ledger) == 1
+    present = writer.open().restore(Node())
+    writer.add(Node(usage_totals=ran(present.usage_totals, 1)), [])
+    assert seconds(writer.usage_totals) == 1
     disk.absent = False
-    clock.time += LEDGER_SECONDS
-    writer.take(Node(usage_totals=ran(present.usage_totals, 2)), [])
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=ran(present.usage_totals, 2)), [])
     writer.close()
-    assert seconds(writer.ledger) in (1, 2)
+    assert seconds(writer.usage_totals) in (1, 2)
     found = closed(tmp_path, clock)
     assert seconds(found) == 2
     assert OTHER_GPU not in found.gpus
@@ -302,14 +301,14 @@ def test_a_file_that_could_not_be_had_at_the_start_gives_nothing_back_later(tmp_
 def test_a_file_that_somebody_has_taken_away_is_written_anew_and_whole(tmp_path: Path, clock: HandClock) -> None:
     disk = Disk(tmp_path, Retention(), clock)
     writer = Writer(disk, clock, retry=0.01)
-    present = writer.open().into(Node())
-    writer.take(Node(usage_totals=(known := ran(ran(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
-    clock.time += LEDGER_SECONDS
-    writer.take(Node(usage_totals=known), [])
+    present = writer.open().restore(Node())
+    writer.add(Node(usage_totals=(known := ran(ran(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=known), [])
     for file in tmp_path.glob("*.sqlite*"):
         file.unlink()
-    clock.time += LEDGER_SECONDS
-    writer.take(Node(usage_totals=ran(known, 1)), [])
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=ran(known, 1)), [])
     writer.close()
     found = closed(tmp_path, clock)
     assert seconds(found) in (0, 3)

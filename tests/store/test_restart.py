@@ -7,7 +7,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
 from exporter.state.reducer import reduce
-from exporter.store.archive import StateFile, read_history
+from exporter.store.database import StateFile, read_history
 from exporter.store.writer import Writer
 from tests.builders import AT, CLIENT, FAULT_BLOCK, GPU, at_work, gpu_reading, node, server_log, status
 from tests.clocks import HandClock
@@ -19,7 +19,7 @@ class Run:
     def __init__(self, directory: Path) -> None:
         clock = HandClock(AT)
         self.writer = Writer(StateFile(directory, Retention(), clock), clock)
-        self.node = self.writer.open().into(node())
+        self.node = self.writer.open().restore(node())
         self.events: list[Event] = []
 
     def sees(self, *seen: Observation) -> None:
@@ -28,7 +28,7 @@ class Run:
         for each in seen:
             self.node, told = reduce(self.node, each)
             events.extend(told)
-        self.writer.take(self.node, events)
+        self.writer.add(self.node, events)
         self.events.extend(events)
 
     def ends(self) -> Node:

@@ -11,7 +11,7 @@ from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.watchdog import RecoveredState, WatchdogState
 from exporter.store import writer as store_writer
-from exporter.store.archive import FILE, StateFile
+from exporter.store.database import FILE, StateFile
 from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
@@ -62,26 +62,26 @@ def kept(directory: Path) -> dict[str, WatchdogState]:
     """Return what the file has."""
     archive = archive_of(directory)
     try:
-        return dict(archive.open().watches)
+        return dict(archive.open().watchdog_states)
     finally:
         archive.close()
 
 
 def test_a_new_directory_has_nothing_to_know(tmp_path: Path, writers: list[Writer]) -> None:
-    assert started(tmp_path / "state", writers).knows_watches
+    assert started(tmp_path / "state", writers).has_watchdog_states
 
 
 def test_what_was_written_is_known(state: Path, writers: list[Writer]) -> None:
     writer = started(state, writers)
 
-    assert (writer.knows_watches, writer.available, writer.regained()) == (True, True, None)
+    assert (writer.has_watchdog_states, writer.available, writer.recovered_state()) == (True, True, None)
 
 
 def test_a_directory_that_cannot_be_made_is_not_available(tmp_path: Path, writers: list[Writer]) -> None:
     (tmp_path / "file").touch()
     writer = started(tmp_path / "file" / "state", writers)
 
-    assert (writer.knows_watches, writer.available) == (False, False)
+    assert (writer.has_watchdog_states, writer.available) == (False, False)
 
 
 class ReadOnly(StateFile):
@@ -89,40 +89,40 @@ class ReadOnly(StateFile):
 
     repaired = False
 
-    def prove_writable(self) -> None:
+    def check_writable(self) -> None:
         """Fail until then."""
         if not self.repaired:
             raise sqlite3.OperationalError("attempt to write a readonly database")
-        super().prove_writable()
+        super().check_writable()
 
 
 def test_a_file_that_can_be_read_and_not_written_is_not_available(state: Path, writers: list[Writer]) -> None:
     archive = ReadOnly(state, Retention(), CLOCK)
     writer = started(state, writers, archive)
     assert not writer.available
-    writer.take(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
+    writer.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
 
     archive.repaired = True
     assert eventually_regained(writer) == RecoveredState({DAEMON: OPEN}, whole=True)
-    assert (writer.knows_watches, writer.regained()) == (True, None)
+    assert (writer.has_watchdog_states, writer.recovered_state()) == (True, None)
 
 
 def test_writing_is_tried_at_the_start(state: Path) -> None:
     """A full disk lets a file be opened and read."""
     archive = archive_of(state)
     archive.open()
-    archive.prove_writable()
+    archive.check_writable()
     assert archive._connection is not None
     archive._connection.execute("PRAGMA query_only = ON")
 
     with pytest.raises(sqlite3.OperationalError):
-        archive.prove_writable()
+        archive.check_writable()
     archive.close()
 
 
 def eventually_regained(writer: Writer) -> RecoveredState:
     def regained() -> RecoveredState:
-        found = writer.regained()
+        found = writer.recovered_state()
         assert found is not None
         return found
 
@@ -135,7 +135,7 @@ def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path,
     first.open()
     second = started(state, writers)
     assert not second.available
-    second.take(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
+    second.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
 
     first.write([], [], {DAEMON: WatchdogState(circuit_opened_at=AT + 1)})
     first.close()
@@ -151,7 +151,7 @@ def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer])
     first.close()
     eventually_regained(second)
 
-    second.take(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
+    second.add(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
     second.close()
     assert kept(state) == {DAEMON: WatchdogState(failures=1)}
 
@@ -161,7 +161,7 @@ def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: lis
         each.write_bytes(b"no database " * 1000)
     writer = started(state, writers)
 
-    assert (writer.available, writer.knows_watches) == (True, False)
+    assert (writer.available, writer.has_watchdog_states) == (True, False)
 
 
 def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: Path, writers: list[Writer]) -> None:
@@ -173,11 +173,11 @@ def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: 
     before = (state / FILE).read_bytes()
     with capture_logs() as logs:
         writer = started(state, writers)
-        writer.take(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
+        writer.add(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
 
-    assert (writer.knows_watches, writer.available, writer.regained()) == (False, False, None)
+    assert (writer.has_watchdog_states, writer.available, writer.recovered_state()) == (False, False, None)
     assert not writer.status.writable
-    (log,) = [each for each in logs if each["event"] == "history_not_kept"]
+    (log,) = [each for each in logs if each["event"] == "history_write_failed"]
     assert str(state / FILE) in log["problem"]
     assert "install that version again, or move the file away" in log["problem"]
     writer.close()
@@ -192,4 +192,4 @@ def test_a_watch_that_cannot_be_read_is_lost(state: Path, writers: list[Writer])
     connection.close()
     writer = started(state, writers)
 
-    assert (writer.available, writer.knows_watches) == (True, False)
+    assert (writer.available, writer.has_watchdog_states) == (True, False)

@@ -17,8 +17,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
 from exporter.store import version4
-from exporter.store.archive import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, read_history
-from exporter.store.database import open_database
+from exporter.store.database import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, open_database, read_history
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
 
@@ -117,14 +116,14 @@ def opened(file: Path) -> StoredState:
 def test_every_row_is_there_with_codes(file: Path) -> None:
     found = opened(file)
     (incident,), (fault, diagnosed) = found.incidents, found.events
-    assert (found.unreadable, found.whole) == (0, True)
+    assert (found.unreadable, found.complete) == (0, True)
     assert incident.suspects[0].indications == INDICATIONS
     assert fault.reason == "suspects", "a word is a code already"
     assert fault.incident is not None
     assert fault.incident.suspects[0].indications == INDICATIONS
     gone = Reason(ReasonCode.PROCESS_GONE, pid=441)
     assert (diagnosed.reason, diagnosed.indications) == (gone, (gone, Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)))
-    watch = found.watches[DAEMON]
+    watch = found.watchdog_states[DAEMON]
     assert watch.diagnosis is not None
     assert watch.diagnosis.indications == (
         Reason(ReasonCode.NO_LISTENER),
@@ -192,7 +191,7 @@ def test_what_the_watchdog_said_last_is_an_action_or_a_reason(
     file: Path, said: str, expected: LastAction | ReasonCode
 ) -> None:
     spoil(file, "UPDATE watches SET watch = ?", json.dumps({"daemon": DAEMON, "watch": {"said": said}}))
-    watch = opened(file).watches[DAEMON]
+    watch = opened(file).watchdog_states[DAEMON]
     assert expected in (watch.last_action, None if watch.reason is None else watch.reason.code)
 
 
@@ -213,7 +212,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(file: Path, monkeypatc
 
     with pytest.raises(sqlite3.OperationalError):
         open_database(file, (*MIGRATIONS[: CODES_VERSION - 1], fails))
-    assert opened(file).watches
+    assert opened(file).watchdog_states
 
 
 anything: st.SearchStrategy[Any] = st.recursive(
@@ -227,6 +226,6 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(anything)
-@pytest.mark.parametrize("translate", [version4.incident, version4.event, version4.kept_watch])
+@pytest.mark.parametrize("translate", [version4.incident, version4.event, version4.watchdog_row])
 def test_no_form_of_a_row_makes_it_raise(translate: Callable[[Any], Any], values: Any) -> None:
     translate(values)

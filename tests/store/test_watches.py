@@ -18,10 +18,9 @@ from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.serialization import build, plain
 from exporter.store import tables
-from exporter.store.archive import FILE, StateFile, read_history
-from exporter.store.database import open_database
+from exporter.store.database import FILE, StateFile, open_database, read_history
 from exporter.store.tables import INCIDENTS
-from exporter.store.writer import WATCHES_SECONDS, Writer
+from exporter.store.writer import STATES_SECONDS, Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
 from tests.store.values import HOSTILE, event, fault, whole
@@ -65,7 +64,7 @@ def spoil(directory: Path, statement: str, *values: object) -> None:
 
 def reopened(archive: StateFile) -> dict[str, WatchdogState]:
     archive.close()
-    return dict(archive.open().watches)
+    return dict(archive.open().watchdog_states)
 
 
 @given(whole(WatchdogState))
@@ -90,7 +89,7 @@ def test_it_is_kept_however_old_it_is(archive: StateFile, clock: HandClock) -> N
 def test_of_too_many_those_go_of_which_nothing_was_said_for_longest(archive: StateFile, clock: HandClock) -> None:
     archive.write([], [], {"first": BROKEN})
     clock.time += 1
-    archive.write([], [], {f"later {n}": STOPPED for n in range(tables.MOST_WATCHES)})
+    archive.write([], [], {f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES)})
     assert "first" not in reopened(archive)
 
 
@@ -100,14 +99,14 @@ def test_a_row_that_cannot_be_read_is_passed_over_and_counted(row: object, archi
     archive.close()
     spoil(tmp_path, "UPDATE watches SET watch = ? WHERE daemon = 'bad'", row)
     remembered = archive.open()
-    assert (remembered.watches, remembered.unreadable) == ({DAEMON: BROKEN}, 1)
+    assert (remembered.watchdog_states, remembered.unreadable) == ({DAEMON: BROKEN}, 1)
 
 
 def test_what_a_later_version_added_is_passed_over(archive: StateFile, tmp_path: Path) -> None:
     archive.write([], [], {DAEMON: STOPPED})
     archive.close()
     spoil(tmp_path, """UPDATE watches SET watch = replace(watch, '"watch": {', '"watch": {"hitherto": [1], ')""")
-    assert archive.open().watches == {DAEMON: STOPPED}
+    assert archive.open().watchdog_states == {DAEMON: STOPPED}
 
 
 def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
@@ -115,7 +114,7 @@ def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path,
     open_database(tmp_path / FILE, [INCIDENTS + events]).close()
     assert read_history(tmp_path) == ((), ())
     archive = StateFile(tmp_path, Retention(), clock)
-    assert archive.open().watches == {}
+    assert archive.open().watchdog_states == {}
     archive.write([fault()], [event()], {DAEMON: BROKEN})
     assert reopened(archive) == {DAEMON: BROKEN}
     assert read_history(tmp_path) == ((fault(),), (event(),))
@@ -128,7 +127,7 @@ def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path,
 def remembered(archive: StateFile, start: Node, watch: WatchdogState) -> Node:
     archive.write([], [], {DAEMON: watch})
     archive.close()
-    return archive.open().into(start)
+    return archive.open().restore(start)
 
 
 def test_the_node_knows_what_the_watchdog_knew(archive: StateFile) -> None:
@@ -178,10 +177,10 @@ def test_what_an_event_tells_is_written_with_it(counted: Counted, clock: HandClo
     """So that what is done next is known whatever becomes of the exporter."""
     writer = Writer(counted, clock)
     writer.open()
-    writer.take(Node(watches={DAEMON: BROKEN}), [event()])
+    writer.add(Node(watches={DAEMON: BROKEN}), [event()])
     writer.close()
     assert counted.written == 1
-    assert counted.open().watches == {DAEMON: BROKEN}
+    assert counted.open().watchdog_states == {DAEMON: BROKEN}
     counted.close()
 
 
@@ -189,22 +188,22 @@ def test_what_none_tells_is_written_once_a_second_and_at_the_end(counted: Counte
     writer = Writer(counted, clock)
     writer.open()
     for number in range(3):
-        writer.take(Node(watches={DAEMON: replace(BROKEN, failures=number)}), [])
-    assert writer._watches == {}, "it waits"
-    clock.time += WATCHES_SECONDS
-    writer.take(Node(watches={DAEMON: replace(BROKEN, failures=3)}), [])
-    writer.take(Node(watches={DAEMON: replace(BROKEN, failures=4)}), [])
+        writer.add(Node(watches={DAEMON: replace(BROKEN, failures=number)}), [])
+    assert writer._batch.states == {}, "it waits"
+    clock.time += STATES_SECONDS
+    writer.add(Node(watches={DAEMON: replace(BROKEN, failures=3)}), [])
+    writer.add(Node(watches={DAEMON: replace(BROKEN, failures=4)}), [])
     writer.close()
     assert counted.written in (1, 2)
-    assert counted.open().watches == {DAEMON: replace(BROKEN, failures=4)}
+    assert counted.open().watchdog_states == {DAEMON: replace(BROKEN, failures=4)}
     counted.close()
 
 
 def test_what_has_not_changed_is_not_written(counted: Counted, clock: HandClock) -> None:
     writer = Writer(counted, clock)
     writer.open()
-    writer.take(Node(watches={DAEMON: BROKEN}), [event()])
-    clock.time += WATCHES_SECONDS
-    writer.take(Node(watches={DAEMON: replace(BROKEN)}), [])
+    writer.add(Node(watches={DAEMON: BROKEN}), [event()])
+    clock.time += STATES_SECONDS
+    writer.add(Node(watches={DAEMON: replace(BROKEN)}), [])
     writer.close()
     assert counted.written == 1

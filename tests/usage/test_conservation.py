@@ -16,7 +16,7 @@ from exporter.model.observation import Observation
 from exporter.model.usage import Method
 from exporter.state.reducer import reduce
 from exporter.store import tables
-from exporter.store.archive import StoredState
+from exporter.store.database import StoredState
 from exporter.usage import accounting
 from exporter.usage.accounting import post_energy, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, node
@@ -125,7 +125,7 @@ class Simulation:
             case Killed():
                 found, unreadable = tables.load_totals(self.copy)
                 assert unreadable == 0
-                self.node = StoredState(ledger=found).into(node(*DAEMONS))
+                self.node = StoredState(usage_totals=found).restore(node(*DAEMONS))
                 self.saved, self.posted = found, Counter(self.saved_posted)
             case _:
                 self.node, _ = reduce(before, replace(step, at=self.at))

@@ -21,7 +21,7 @@ INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
 
 
 def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> None:
-    web.history.take(Node(incidents={each.id: each for each in incidents}), events)
+    web.history.add(Node(incidents={each.id: each for each in incidents}), events)
 
 
 def data(web: Web, page: str) -> Any:
