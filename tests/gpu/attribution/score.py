@@ -79,12 +79,12 @@ def _stretch(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop) -> Stret
     there = [client for client in truth.clients if client.present(begin, end) > 0]
     pids = [client.pid for client in there]
     used = _shares([client.used.between(begin, end) for client in there])
-    used = [_attributed(windows, pid) for pid in pids]
+    estimated = [_attributed(windows, pid) for pid in pids]
     doubts = [_doubt(windows, pid) for pid in pids]
-    split = sum(used)
+    split = sum(estimated)
     equal = _shares([client.present(begin, end) for client in there])
     rows = _shares([nvitop.mean(pid, first.at - first.seconds, last.at) for pid in pids])
-    flight = _shares(used)
+    flight = _shares(estimated)
     return Stretch(
         seconds=sum(window.seconds for window in windows),
         sm=device / sum(window.seconds for window in windows),
