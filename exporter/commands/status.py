@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.status_client import SERVICE_SECONDS, StatusClient, query_service
-from exporter.terminal import Terminal, bare, whole
+from exporter.terminal import Terminal, all_lines
 
 if TYPE_CHECKING:
     from exporter.model.node import Node
@@ -28,9 +28,9 @@ def status(arguments: Namespace, config: Config) -> int:
         daemon=arguments.daemon,
     )
     if arguments.watch is not None:
-        from exporter.terminal import Watching
+        from exporter.terminal import StatusWatch
 
-        return Watching(
+        return StatusWatch(
             client.report,
             terminal,
             SystemClock(),
@@ -42,9 +42,9 @@ def status(arguments: Namespace, config: Config) -> int:
     if report.text is None:
         terminal.show_text(json.dumps(report.node, indent=2) + "\n")
     elif arguments.brief:
-        terminal.show(report.text.head)
+        terminal.show(report.text.headline)
     else:
-        terminal.show(whole(report.text) if terminal.width is not None else bare(report.text))
+        terminal.show(all_lines(report.text) if terminal.width is not None else report.text.body)
     return report.exit_code
 
 

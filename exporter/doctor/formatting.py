@@ -11,7 +11,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.parse.unit_name import is_service_name
-from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_commands_of
+from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command
 from exporter.report.text import display_name, process_text, short_gpu
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
@@ -67,7 +67,7 @@ def config_line(key: str, text: str) -> str:
 
 def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
     """Return the commands that start a daemon: through its unit, or with NVIDIA's program."""
-    return start_commands_of(facts.node, daemon, policy_of(facts.config))
+    return commands_to_start(facts.node, daemon, policy_of(facts.config))
 
 
 def control_commands(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
@@ -90,8 +90,9 @@ def restart_commands(
     command = (*(daemon_policy.command or (policy.program, "-d")), *([option] if option else []))
     if variables:
         command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
-    stop = commands_to_stop(daemon, address=address_of(facts.node, daemon.name, policy))
-    return (*stop, *commands_to_start(daemon, daemon_policy=replace(daemon_policy, command=command)))
+    changed_policy = replace(policy, daemon_policies={daemon.name: replace(daemon_policy, command=command)})
+    stop = commands_to_stop(facts.node, daemon, policy)
+    return (*stop, *commands_to_start(facts.node, daemon, changed_policy))
 
 
 def without_private_tmp(unit: str) -> str:

@@ -14,15 +14,14 @@ from exporter.model.settings import Mode
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
-from exporter.report.identity import Who
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text
-from exporter.report.problems import of_watch_state
+from exporter.report.problems import of_phase
 from exporter.report.reasons import text_of
 from exporter.report.remedy import ManualStep
-from exporter.report.status_text import presence
-from exporter.report.status_view import ClientView, DaemonView, ServerView, StatusView
-from exporter.report.text import counted, display_name, duration_text, local_time, mebibytes
+from exporter.report.status_text import counts_text
+from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
+from exporter.report.text import code_text, counted, display_name, duration_text, local_time, mebibytes
 from exporter.view import gpu_name
 from exporter.watchdog import restart
 
@@ -72,7 +71,7 @@ class Headline:
 class ClientRow:
     """A client: its identity, memory, GPUs and failure domain, and for how long it has been connected."""
 
-    who: Who
+    process: ProcessLabel
     memory: str
     gpus: str
     letter: str
@@ -94,27 +93,27 @@ class ServerCard:
     rows: tuple[ClientRow, ...]
 
     @property
-    def owned(self) -> bool:
+    def has_workloads(self) -> bool:
         """Whether any client has a workload other than its user."""
-        return any(row.who.owner for row in self.rows)
+        return any(row.process.workload for row in self.rows)
 
     @property
-    def lettered(self) -> bool:
+    def has_domains(self) -> bool:
         """Whether any client is in a failure domain with others."""
         return any(row.letter for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonCard:
-    """A daemon. `facts` identify it, `matters` are its problems, `counts` what has gone wrong so far."""
+    """A daemon. `facts` identify it, `problems` and their indications, `counts` what has gone wrong so far."""
 
     name: str
     severity: Severity
     state: str
     facts: tuple[str, ...]
-    matters: tuple[str, ...]
+    problems: tuple[str, ...]
     counts: tuple[str, ...]
-    waiting: tuple[Who, ...]
+    waiting: tuple[ProcessLabel, ...]
     servers: tuple[ServerCard, ...]
 
 
@@ -144,9 +143,9 @@ class PastAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogCards:
-    """The watchdog: `there` is False if none runs; `rows` is empty if no daemon is expected."""
+    """The watchdog: `exists` is False if none runs; `rows` is empty if no daemon is expected."""
 
-    there: bool
+    exists: bool
     rows: tuple[WatchRow, ...]
     actions: tuple[PastAction, ...]
 
@@ -163,15 +162,17 @@ class CollectorRow:
 
 
 def headline(view: StatusView) -> Headline:
-    """Return what a person reads first. If the exporter itself is stalled, nothing else that it knows is current."""
+    """Return what is at the top. If the exporter is stalled, no other finding is current."""
     found = view.findings[:1] if view.stalled else view.findings
     if not found:
-        return Headline(severity=Severity.WELL, word=_begun(Severity.WELL.words), sentence=f"{_begun(_well(view))}.")
+        return Headline(
+            severity=Severity.WELL, word=_capitalized(Severity.WELL.words), sentence=f"{_capitalized(_well(view))}."
+        )
     first, *others = found
     return Headline(
         severity=first.severity,
-        word=_begun(first.severity.words),
-        sentence=f"{_begun(first.text)}.",
+        word=_capitalized(first.severity.words),
+        sentence=f"{_capitalized(first.text)}.",
         meaning=first.definition.meaning,
         remedy=first.remedy,
         commands=first.commands,
@@ -187,10 +188,10 @@ def daemons(view: StatusView) -> tuple[DaemonCard, ...]:
 
 def watchdog(view: StatusView) -> WatchdogCards:
     """Return what the watchdog does for each expected daemon, and its last actions."""
-    there = view.policy is not None
+    exists = view.policy is not None
     return WatchdogCards(
-        there=there,
-        rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.declared.expected) if there else (),
+        exists=exists,
+        rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.declared.expected) if exists else (),
         actions=tuple(_actions(view)),
     )
 
@@ -211,10 +212,10 @@ def collectors(view: StatusView) -> tuple[CollectorRow, ...]:
 
 
 def _well(view: StatusView) -> str:
-    return presence(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
+    return counts_text(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
 
 
-def _begun(text: str) -> str:
+def _capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
@@ -224,18 +225,18 @@ def _daemon(view: StatusView, shown: DaemonView) -> DaemonCard:
         severity=shown.severity,
         state=shown.label,
         facts=tuple(_facts(view, shown)),
-        matters=tuple(_matters(shown)),
+        problems=tuple(_problems(shown)),
         counts=tuple(_counts(shown.daemon)),
         waiting=tuple(shown.waiting.values()),
         servers=tuple(_server(view, each) for each in shown.servers),
     )
 
 
-def _matters(shown: DaemonView) -> Iterable[str]:
+def _problems(shown: DaemonView) -> Iterable[str]:
     """Its problems, and the evidence for them."""
     yield from (each.text for each in shown.findings)
-    if shown.account is not None and shown.account.ill and shown.account.indications:
-        yield f"Indications: {shown.account.indications}"
+    if shown.watchdog is not None and shown.watchdog.problem and shown.watchdog.indications:
+        yield f"Indications: {shown.watchdog.indications}"
 
 
 def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
@@ -296,7 +297,7 @@ def _memory_limits(node: Node, limits: Mapping[int, tuple[GpuUuid, int]]) -> Ite
 
 def _row(view: StatusView, shown: ClientView) -> ClientRow:
     return ClientRow(
-        who=shown.who,
+        process=shown.label,
         memory=mebibytes(sum(shown.memory.values())) if shown.memory else "",
         gpus=", ".join(printable(gpu_name(view.node, gpu)) for gpu in shown.memory),
         letter=shown.letter,
@@ -306,19 +307,19 @@ def _row(view: StatusView, shown: ClientView) -> ClientRow:
 
 def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
-    watch, account = shown.watch or WatchdogState(), shown.account
-    state, idle = of_watch_state(watch.phase), watch.phase is WatchdogPhase.IDLE
+    watch, summary = shown.watch or WatchdogState(), shown.watchdog
+    state, idle = of_phase(watch.phase), watch.phase is WatchdogPhase.IDLE
     left = 0 if view.policy is None else restart.restarts_left(watch, view.policy.thresholds, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",
         severity=Severity.UNKNOWN if idle and shown.severity is not Severity.WELL else state.severity,
         state="idle" if idle else state.label,
-        next="" if account is None else account.says or "",
-        failed="" if account is None else account.failed or "",
+        next="" if summary is None else summary.action or "",
+        failed="" if summary is None else summary.error or "",
         restarts=f"{counted(left, 'restart')} left",
         counts=tuple(
-            f"{each.kind.replace('_', ' ')} ({each.reason}): {each.count} {each.result.replace('_', ' ')}"
+            f"{code_text(each.kind)} ({each.reason}): {each.count} {code_text(each.result)}"
             for each in watch.action_counts
         ),
     )
@@ -336,7 +337,7 @@ def _actions(view: StatusView) -> Iterable[PastAction]:
 
 
 def _words(event: Event) -> str:
-    action = (event.action or "").replace("_", " ")
+    action = code_text(event.action or "")
     head = " ".join(each for each in (_HAPPENED[event.event], action) if each)
     rest = (event.result, event.reason, event.problem)
     return "; ".join([head, *(_text(each) for each in rest if each)])

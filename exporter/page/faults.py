@@ -1,12 +1,18 @@
-"""The texts of the page's sections on open and past faults: clients hit, suspects, blocking clients."""
+"""The texts of the page's sections on open and past faults: affected clients, suspects, blocking clients."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
-from exporter.report.identity import called, flying
-from exporter.report.incident_text import state, verdict, what, xid_text
+from exporter.report.incident_text import (
+    affected_clients,
+    affected_count,
+    client_text,
+    incident_state,
+    kind_and_server,
+    verdict,
+    xid_text,
+)
 from exporter.report.reasons import texts_of
 from exporter.report.remedy import address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import StatusView
@@ -21,7 +27,7 @@ MOST_SUSPECTS = 5
 class SuspectRow:
     """A suspect: the confidence, and the evidence."""
 
-    who: str
+    client: str
     confidence: str
     indications: str
 
@@ -30,8 +36,8 @@ class SuspectRow:
 class Blocker:
     """A client that blocks recovery, for how long, and the command that ends it, if there is one."""
 
-    who: str
-    lasts: str
+    client: str
+    duration: str
     command: str | None
 
 
@@ -46,14 +52,14 @@ class Fault:
     began: str
     ago: str
     affected: str
-    named: tuple[str, ...]
+    clients: tuple[str, ...]
     verdict: str
     suspects: tuple[SuspectRow, ...]
     blockers: tuple[Blocker, ...]
+    more_blockers: int
     stuck: str | None
     refused: str
     xids: tuple[str, ...]
-    left_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,7 @@ class Faults:
 
 
 def faults(view: StatusView) -> Faults:
-    """Of all daemons."""
+    """Return the faults of all daemons."""
     past = [each for each in view.incidents if not each.open]
     return Faults(
         open=tuple(_fault(view, each) for each in view.incidents if each.open),
@@ -76,56 +82,37 @@ def faults(view: StatusView) -> Faults:
 
 
 def _fault(view: StatusView, incident: Incident) -> Fault:
-    blockers, flies = tuple(_blockers(view, incident)), flying(incident)
+    refused, stuck = incident.refused_count, None
+    if incident.open and incident.stuck:
+        stuck = command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.policy))
     return Fault(
         id=printable(incident.id),
         open=incident.open,
-        what=what(incident),
-        state=state(incident, view.at),
+        what=kind_and_server(incident),
+        state=incident_state(incident, view.at),
         began=local_time(incident.started_at),
         ago=f"{duration_text(view.at - incident.started_at)} ago",
-        affected=_affected(incident),
-        named=tuple(
-            f"{called(incident.details_of(pid))}{flies.get(pid, '')}" for pid in incident.affected[:MOST_NAMED]
-        ),
+        affected=affected_count(incident),
+        clients=tuple(affected_clients(incident, MOST_NAMED)),
         verdict=verdict(incident),
-        suspects=tuple(_suspicions(incident)),
-        blockers=blockers[:MOST_NAMED],
-        stuck=_ends_stuck(view, incident),
-        refused=f"{counted(incident.refused_count, 'new client')} refused in the meantime"
-        if incident.refused_count
-        else "",
+        suspects=tuple(
+            SuspectRow(
+                client=client_text(each.client),
+                confidence=f"{each.confidence:.2f}",
+                indications=texts_of(each.indications),
+            )
+            for each in incident.suspects[:MOST_SUSPECTS]
+        ),
+        blockers=tuple(
+            Blocker(
+                client=client_text(incident.details_of(pid)),
+                duration=duration_text(view.at - delay.since),
+                command=command_to_kill(pid),
+            )
+            for pid, delay in list(incident.blockers.items())[:MOST_NAMED]
+        ),
+        more_blockers=max(0, len(incident.blockers) - MOST_NAMED),
+        stuck=stuck,
+        refused=f"{counted(refused, 'new client')} refused in the meantime" if refused else "",
         xids=tuple(xid_text(xid) for xid in incident.xids[:MOST_NAMED]),
-        left_out=max(0, len(blockers) - MOST_NAMED),
     )
-
-
-def _affected(incident: Incident) -> str:
-    if not incident.affected:
-        return "no client known"
-    inferred = "" if incident.affected_confirmed else ", inferred from the GPUs that clients share"
-    return f"{counted(len(incident.affected), 'client')}{inferred}"
-
-
-def _suspicions(incident: Incident) -> Iterable[SuspectRow]:
-    for each in incident.suspects[:MOST_SUSPECTS]:
-        yield SuspectRow(
-            who=called(each.client),
-            confidence=f"{each.confidence:.2f}",
-            indications=texts_of(each.indications),
-        )
-
-
-def _blockers(view: StatusView, incident: Incident) -> Iterable[Blocker]:
-    for pid, stay in incident.blockers.items():
-        yield Blocker(
-            who=called(incident.details_of(pid)),
-            lasts=duration_text(view.at - stay.since),
-            command=command_to_kill(pid),
-        )
-
-
-def _ends_stuck(view: StatusView, incident: Incident) -> str | None:
-    if not (incident.open and incident.stuck):
-        return None
-    return command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.policy))

@@ -8,17 +8,23 @@ from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import Node
 from exporter.model.usage import Share
 from exporter.parse.printable import printable
-from exporter.report.identity import Who, who
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS
 from exporter.report.sharing_text import sentences, used_text
-from exporter.report.status_view import GpuView, NamedDomain, StatusView, by_index, gpus_text
+from exporter.report.status_view import (
+    GpuView,
+    NamedDomain,
+    ProcessLabel,
+    StatusView,
+    by_index,
+    gpus_text,
+    process_label,
+)
 from exporter.report.text import counted, display_name, mebibytes, short_gpu
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import NVML
 from exporter.state.transition import used_bytes
-from exporter.usage.capacity import GpuSharing
 from exporter.view import View, gpu_name
 
 MOST_CHIPS = 6
@@ -30,17 +36,17 @@ class Column:
     """A GPU of a domain: the clients that are on it alone, the first few by name."""
 
     name: str
-    chips: tuple[Who, ...]
+    chips: tuple[ProcessLabel, ...]
     more: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridge:
-    """A client on several GPUs, which joins them: how many columns lie before it, beneath it, and after it."""
+    """A client on several GPUs, which joins them: how many columns are before it, in its span, and after it."""
 
-    who: Who
+    process: ProcessLabel
     before: int
-    beneath: int
+    span: int
     after: int
     gpus: str
 
@@ -96,7 +102,7 @@ def _box(node: Node, named: NamedDomain) -> DomainBox:
 def _column(node: Node, uuid: str, pids: Sequence[int]) -> Column:
     return Column(
         name=f"GPU {printable(gpu_name(node, uuid))}",
-        chips=tuple(who(node, pid) for pid in pids[:MOST_CHIPS]),
+        chips=tuple(process_label(node, pid) for pid in pids[:MOST_CHIPS]),
         more=max(0, len(pids) - MOST_CHIPS),
     )
 
@@ -105,20 +111,20 @@ def _bridges(node: Node, order: Sequence[str], joining: Sequence[tuple[int, Sequ
     for pid, columns in joining:
         first, last = columns[0], columns[-1]
         yield Bridge(
-            who=who(node, pid),
+            process=process_label(node, pid),
             before=first,
-            beneath=last - first + 1,
+            span=last - first + 1,
             after=len(order) - last - 1,
             gpus=gpus_text(node, [order[column] for column in columns]),
         )
 
 
 MOST_SEGMENTS = 6
-"""How many processes have a segment each, those with most memory; the others share one."""
+"""At most so many processes, those with the most memory, have a segment each; the others share one."""
 
 HUES = 8
 LEAST_LABELLED_PERCENT = 16.0
-"""On a narrow screen, this is as wide as a PID."""
+"""On a narrow screen, a segment of this width has room for a PID."""
 
 _SHARING = {
     SharingMode.IDLE: ("idle", Severity.UNKNOWN),
@@ -126,8 +132,8 @@ _SHARING = {
     SharingMode.TIME_SLICING: ("time slicing, without MPS", Severity.UNKNOWN),
     SharingMode.MPS: ("shared by MPS", Severity.WELL),
     SharingMode.MIG: ("MIG", Severity.UNKNOWN),
-    SharingMode.MIXED: ("MPS, and processes beside it", Severity.WARNING),
-    None: ("sharing not known", Severity.UNKNOWN),
+    SharingMode.MIXED: ("MPS, and processes that bypass it", Severity.WARNING),
+    None: ("sharing unknown", Severity.UNKNOWN),
 }
 
 
@@ -146,12 +152,12 @@ class Part(StrEnum):
 class Segment:
     """A part of a bar, in percent of its length, and its process; `hue` distinguishes neighbours.
 
-    `used` is what it used of the SMs lately, empty where that is not known.
+    `used` is the fraction of the SMs that it used recently; empty if unknown.
     """
 
     part: Part
     name: str
-    who: Who | None
+    process: ProcessLabel | None
     amount: str
     begin: float
     width: float
@@ -160,12 +166,12 @@ class Segment:
 
     @property
     def label(self) -> str:
-        """What is written on it: nothing where it is too narrow."""
-        return self.who.pid if self.who is not None and self.width >= LEAST_LABELLED_PERCENT else ""
+        """The text on the segment; empty if the segment is too narrow."""
+        return self.process.pid if self.process is not None and self.width >= LEAST_LABELLED_PERCENT else ""
 
     @property
     def middle(self) -> float:
-        """Where that is written."""
+        """The position of that text."""
         return round(self.begin + self.width / 2, 2)
 
 
@@ -202,11 +208,12 @@ def gpus(view: StatusView) -> tuple[GpuCard, ...]:
 
 
 def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int, int]) -> GpuCard:
-    uuid, gpu, found = shown.uuid, shown.gpu, shown.fitness
+    uuid, gpu, found = shown.uuid, shown.gpu, shown.sharing
     reading = gpu.reading
     sharing, severity = _SHARING[shown.mode]
     if shown.finding is not None:
         sharing, severity = shown.finding.definition.label, shown.finding.severity
+    used_sms = {} if found is None else found.recent.shares
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     known = reading.problem is None and used is not None and total is not None and total > 0
     return GpuCard(
@@ -217,32 +224,24 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
         problem=None if reading.problem is None else problem_text(reading.problem, NVML),
-        filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory not known",
+        filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory unknown",
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,
-        segments=(
-            tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, _used(found))) if known else ()
-        ),
+        segments=(tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, used_sms)) if known else ()),
         shared=() if found is None else tuple(line.text for line in sentences(node, found)),
     )
 
 
-def _used(found: GpuSharing | None) -> Mapping[int, Share]:
-    """What clients, and those beside them, are known to have used of the SMs."""
-    return {} if found is None else found.recent.shares
-
-
 def _roles(node: Node) -> Mapping[int, Part]:
-    """What the processes that MPS knows are."""
     view = View(node)
     clients = {client.pid: Part.CLIENT for _, client in view.connected()}
     return {**clients, **{server.pid: Part.SERVER for _, server in view.servers()}}
 
 
 def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
-    """Those with most memory first; then what is the servers', and what no process accounts for."""
-    held, beside = used_bytes(gpu.reading), dict.fromkeys(gpu.bypassing, Part.BYPASSING)
-    parts = {pid: beside.get(pid) or roles.get(pid, Part.OTHER) for pid in held}
+    """Yield the processes, those with the most memory first; then servers, and what belongs to no process."""
+    held, bypassing = used_bytes(gpu.reading), dict.fromkeys(gpu.bypassing, Part.BYPASSING)
+    parts = {pid: bypassing.get(pid) or roles.get(pid, Part.OTHER) for pid in held}
     shown = sorted((pid for pid in held if parts[pid] is not Part.SERVER), key=lambda pid: (-held[pid], pid))
     largest, others = shown[:MOST_SEGMENTS], shown[MOST_SEGMENTS:]
     yield from ((parts[pid], "", pid, held[pid]) for pid in largest)
@@ -250,7 +249,7 @@ def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
     gathered = (
         (Part.MORE, f"{len(others)} more", sum(held[pid] for pid in others)),
         (Part.SERVER, counted(len(serving), "MPS server"), sum(serving)),
-        (Part.DRIVER, "the driver's own", used - sum(held.values())),
+        (Part.DRIVER, "driver", used - sum(held.values())),
     )
     yield from ((part, name, None, amount) for part, name, amount in gathered if amount > 0)
 
@@ -261,11 +260,11 @@ def _segments(
     begin = 0.0
     for part, name, pid, amount in shares:
         width = max(0.0, min(100.0 - begin, 100 * amount / total))
-        whose = None if pid is None else who(node, pid)
+        process = None if pid is None else process_label(node, pid)
         yield Segment(
             part=part,
-            name=name if whose is None else whose.name,
-            who=whose,
+            name=name if process is None else process.name,
+            process=process,
             amount=mebibytes(amount),
             begin=round(begin, 2),
             width=round(width, 2),

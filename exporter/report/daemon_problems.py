@@ -1,17 +1,19 @@
 """The catalogue of problems, first part: control daemons, their servers, and what the watchdog does about them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from exporter.report.problem import Definition, FindingCode, Severity
+from exporter.report.problem import RUN_DOCTOR, Definition, FindingCode, Severity
 
-_DIED = (
-    "The control daemon ended, and no operator stopped it. Its clients, if it had any, ended with it. Limits that were "
-    "set by command are lost, unless the watchdog sets them again."
+_DIED = Definition(
+    severity=Severity.WARNING,
+    label="daemon died recently",
+    summary="MPS daemon {daemon} on {node} died",
+    meaning="The control daemon ended, and no operator stopped it. Its clients, if it had any, ended with it. Limits "
+    "that were set by command are lost, unless the watchdog sets them again.",
+    remedy="Restart the processes that bypass MPS. Then look for the cause in the daemon's log and in the kernel log.",
+    alert="CudaMpsDaemonDied",
 )
-_RESTART_BYPASSING = (
-    "Restart the processes that bypass MPS. Then look for the cause in the daemon's log and in the kernel log."
-)
-_RUN_DOCTOR = "Run `cuda-mps-exporter doctor`: it reports what the exporter lacks."
 
 DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
     FindingCode.WELL: Definition(
@@ -55,22 +57,8 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         meaning="An operator stopped the control daemon. New CUDA processes run without MPS and without limits.",
         remedy="Start the daemon when it is needed again.",
     ),
-    FindingCode.DAEMON_DIED: Definition(
-        severity=Severity.WARNING,
-        label="daemon died recently",
-        summary="MPS daemon {daemon} on {node} died",
-        meaning=_DIED,
-        remedy=_RESTART_BYPASSING,
-        alert="CudaMpsDaemonDied",
-    ),
-    FindingCode.DAEMON_DIED_WITH_CLIENTS: Definition(
-        severity=Severity.CRITICAL,
-        label="daemon died with clients",
-        summary="MPS daemon {daemon} on {node} died",
-        meaning=_DIED,
-        remedy=_RESTART_BYPASSING,
-        alert="CudaMpsDaemonDied",
-    ),
+    FindingCode.DAEMON_DIED: _DIED,
+    FindingCode.DAEMON_DIED_WITH_CLIENTS: replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients"),
     FindingCode.DAEMON_RESTARTED: Definition(
         severity=Severity.WARNING,
         label="restarted by the watchdog",
@@ -92,7 +80,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.UNKNOWN,
         label="unknown",
         summary="The state of MPS daemon {daemon} on {node} is not known yet",
-        meaning="The exporter has not heard from the control daemon yet.",
+        meaning="The control daemon has not answered the exporter yet.",
         remedy="Wait 30 s for the first answer.",
     ),
     FindingCode.DAEMON_STATE_UNKNOWN: Definition(
@@ -101,7 +89,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         summary="The state of MPS daemon {daemon} on {node} is unknown",
         summary_since="The state of MPS daemon {daemon} has been unknown for {since}",
         meaning="The control daemon has not answered since the exporter found it.",
-        remedy=_RUN_DOCTOR,
+        remedy=RUN_DOCTOR,
     ),
     FindingCode.DAEMON_NOT_QUERIED: Definition(
         severity=Severity.WARNING,
@@ -109,13 +97,13 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         summary="Exporter on {node} cannot query MPS daemon {daemon}",
         detail=": {problem}",
         meaning="The exporter cannot send commands to the control daemon, so the daemon's state is unknown.",
-        remedy=_RUN_DOCTOR,
+        remedy=RUN_DOCTOR,
     ),
     FindingCode.DAEMON_UNSUPPORTED: Definition(
         severity=Severity.WARNING,
         label="unsupported",
         summary="MPS daemon {daemon} on {node} uses a protocol that the exporter does not support",
-        meaning="The exporter sees only the process of this control daemon, not its servers and clients.",
+        meaning="The exporter reads only the process of this control daemon, not its servers and clients.",
         remedy="Nothing, or start the daemon with CUDA_MPS_PROTOCOL_VERSION=2.",
     ),
     FindingCode.DAEMON_HUNG: Definition(

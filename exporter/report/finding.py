@@ -1,5 +1,6 @@
 """A problem that this node has: a code of the catalogue, the values that fill its texts, and the commands that help."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from string import Formatter
@@ -15,12 +16,10 @@ from exporter.report.text import duration_text
 MOST_COMMANDS = 4
 """How many commands a finding has at most."""
 
-_LOST = (DaemonState.ABSENT, DaemonState.UNRESPONSIVE)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem, as it was at a moment.
+    """One problem, as it was at the time `at`.
 
     `since` is when it began, if that is known. `daemon`, `server`, `gpu` and `client` (a PID) are what it concerns.
     """
@@ -46,7 +45,7 @@ class Finding:
     """What helps, as typed into a shell."""
 
     steps: tuple[ManualStep, ...] = ()
-    """All that is to be done, in order, if it takes several steps."""
+    """What to do, in order, if several steps are needed."""
 
     harmless: bool = False
     """Whether `status` exits with code 0 all the same, as with an exporter that has just started."""
@@ -87,42 +86,35 @@ class Finding:
         return f"{text} {self.definition.remedy}" if self.situation in ADDED else text
 
     def _values(self) -> Mapping[str, str]:
-        since = {} if self.since is None else {"since": duration_text(self.at - self.since)}
-        known = {"daemon": self.daemon, "gpu": self.gpu}
-        shown = {name: printable(value) for name, value in known.items() if value is not None}
-        server = {} if self.server is None else {"server": str(self.server)}
-        return _Values({**shown, **server, **since, **self.values})
-
-
-class _Values(dict[str, str]):
-    """The values of placeholders; one that is missing is unknown."""
-
-    def __missing__(self, _: str) -> str:
-        return "unknown"
+        """Return the values of placeholders; one that is missing is unknown."""
+        since = None if self.since is None else duration_text(self.at - self.since)
+        known = {"daemon": self.daemon, "gpu": self.gpu, "server": self.server, "since": since}
+        shown = {name: printable(str(value)) for name, value in known.items() if value is not None}
+        return defaultdict(lambda: "unknown", {**shown, **self.values})
 
 
 def _placeholders(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
-def state_word(daemon: Daemon) -> str:
+def state_text(daemon: Daemon) -> str:
     """Return the state of a daemon, or why it has none."""
     return daemon.state or ("unknown" if daemon.supported else "unsupported")
 
 
-def severity_of(daemon: Daemon) -> Severity:
-    """Return how urgent a daemon's own state is; the end of an unexpected daemon is not an outage."""
+def severity_and_label(daemon: Daemon, found: Iterable[Finding]) -> tuple[Severity, str]:
+    """Return the severity of a daemon and its name: the most urgent finding's, or else that of its own state.
+
+    The end of a daemon that is not expected is not an outage.
+    """
+    severity, label = Severity.WARNING, state_text(daemon)
     if daemon.state is DaemonState.UP:
-        return Severity.WELL
-    if daemon.state is None:
-        return Severity.UNKNOWN if daemon.supported else Severity.WARNING
-    return Severity.CRITICAL if daemon.declared.expected and daemon.state in _LOST else Severity.WARNING
-
-
-def standing(daemon: Daemon, found: Iterable[Finding]) -> tuple[Severity, str]:
-    """Return how a daemon is, in one word: its own state, or the most urgent finding if that is more urgent."""
-    severity, word = severity_of(daemon), state_word(daemon)
+        severity = Severity.WELL
+    elif daemon.state is None and daemon.supported:
+        severity = Severity.UNKNOWN
+    elif daemon.declared.expected and daemon.state in (DaemonState.ABSENT, DaemonState.UNRESPONSIVE):
+        severity = Severity.CRITICAL
     for each in found:
         if each.daemon == daemon.name and each.severity.rank > severity.rank:
-            severity, word = each.severity, each.definition.label
-    return severity, word
+            severity, label = each.severity, each.definition.label
+    return severity, label

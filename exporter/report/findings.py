@@ -1,6 +1,6 @@
-"""What is wrong with the node: every problem that it has now, the most urgent first."""
+"""All problems that the node has now, the most urgent first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
@@ -23,7 +23,7 @@ from exporter.report.remedy import (
     control_command,
     gpu_text,
     needed,
-    steps,
+    recovery_steps,
 )
 from exporter.report.text import counted
 from exporter.state.gpus import NVML, served
@@ -31,7 +31,7 @@ from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
-from exporter.watchdog.limits import LimitCheck, LimitStatus, check_limits
+from exporter.watchdog.limits import LimitStatus, check_limits
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
@@ -41,7 +41,7 @@ _DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 
 
 def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Finding, ...]:
-    """Return all problems at a time; `policy` are the watchdog's, None if there is no watchdog."""
+    """Return all problems; `policy` is None if there is no watchdog."""
     daemons = list(View(node).daemons())
     if not node.sources and all(daemon.state is None for daemon in daemons):
         return (Finding(code=FindingCode.NOTHING_COLLECTED, at=at, harmless=not daemons),)
@@ -59,7 +59,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
 
 
 def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
-    """Those that a command can end come first."""
+    """Yield the faults, first those that a command can end."""
     open_ones = [each for each in node.incidents.values() if each.open]
     open_ones.sort(key=lambda each: not (each.blockers or each.stuck))
     yield from (_fault(node, at, each, policy) for each in open_ones)
@@ -98,22 +98,21 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 
 
 def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
-    """GPUs whose last Xid needs a reset or a reboot, except those of a quarantine, or of one that has ended."""
-    for gpu, demand in node.xids.recovery_actions.items():
-        if any(_handles(node, daemon, gpu, demand.at) for daemon in node.daemons.values()):
-            continue
-        yield Finding(
-            code=FindingCode.GPU_RESET_NEEDED,
-            at=at,
-            since=demand.at,
-            gpu=gpu,
-            values={"which": gpu_text(node, gpu), "needed": needed(demand.action)},
-            steps=steps(node, gpu, demand.action),
-        )
+    """Yield GPUs whose last Xid needs a reset or a reboot, except those of a present or ended quarantine."""
+    for gpu, needs in node.xids.recovery_actions.items():
+        if not any(_handles(node, daemon, gpu, needs.at) for daemon in node.daemons.values()):
+            yield Finding(
+                code=FindingCode.GPU_RESET_NEEDED,
+                at=at,
+                since=needs.at,
+                gpu=gpu,
+                values={"which": gpu_text(node, gpu), "needed": needed(needs.action)},
+                steps=recovery_steps(node, gpu, needs.action),
+            )
 
 
 def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
-    """Whether a daemon is in quarantine for this GPU, or an operator has ended that since."""
+    """Return whether a daemon is in quarantine for this GPU, or an operator has ended that quarantine since."""
     watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
     if watch is None:
         return False
@@ -123,71 +122,59 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
 
 
 def _full_servers(node: Node, at: float) -> Iterable[Finding]:
-    """Servers without a free client slot, all as one."""
-    taken = [
-        (daemon, server, clients, limit)
-        for daemon, server in View(node).servers()
-        for clients, limit in [(len(clients_of(daemon, server)), clients_limit(node, daemon, server))]
-        if limit is not None and clients >= limit
-    ]
-    for daemon, server, clients, limit in taken[:1]:
-        others = counted(len(taken) - 1, "more server is full", "more servers are full")
-        yield Finding(
-            code=FindingCode.CLIENT_SLOTS_FULL,
-            at=at,
-            values={
-                "daemon": printable(daemon.name),
-                "server": str(server.pid),
-                "clients": str(clients),
-                "limit": str(limit),
-            },
-            notes=(others,) if len(taken) > 1 else (),
-        )
+    """Yield one problem for all servers without a free client slot."""
+    full = []
+    for daemon, server in View(node).servers():
+        clients, limit = len(clients_of(daemon, server)), clients_limit(node, daemon, server)
+        if limit is not None and clients >= limit:
+            full.append({"daemon": printable(daemon.name), "server": str(server.pid)})
+            full[-1] |= {"clients": str(clients), "limit": str(limit)}
+    if full:
+        others = counted(len(full) - 1, "more server is full", "more servers are full")
+        notes = (others,) if len(full) > 1 else ()
+        yield Finding(code=FindingCode.CLIENT_SLOTS_FULL, at=at, values=full[0], notes=notes)
 
 
 def _bypassing(node: Node, at: float) -> Iterable[Finding]:
-    """Processes that bypass MPS, all as one."""
-    on = {uuid: gpu.bypassing for uuid, gpu in node.gpus.items() if gpu.bypassing}
-    if on:
-        processes = {pid for pids in on.values() for pid in pids}
+    """Yield one problem for all processes that bypass MPS."""
+    gpus = {uuid: gpu.bypassing for uuid, gpu in node.gpus.items() if gpu.bypassing}
+    if gpus:
+        processes = {pid for pids in gpus.values() for pid in pids}
         yield Finding(
             code=FindingCode.PROCESS_BYPASSING,
             at=at,
             client=min(processes) if len(processes) == 1 else None,
             values={
-                "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in on),
+                "gpu": ", ".join(printable(gpu_name(node, uuid)) for uuid in gpus),
                 "processes": counted(len(processes), "process", "processes"),
             },
         )
 
 
 def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
+    """Yield one problem for all limits of a daemon that differ from the configuration."""
     for daemon in View(node).daemons():
         watch = node.watches.get(daemon.name)
         if watch is None or watch.wanted_limits is None or not daemon.answers:
             continue
         drifted = [each for each in check_limits(daemon, watch.wanted_limits, at) if each.status is LimitStatus.DRIFTED]
         if drifted:
-            yield _drifted(node, daemon, at, drifted, policy)
-
-
-def _drifted(node: Node, daemon: Daemon, at: float, drifted: Sequence[LimitCheck], policy: Policy | None) -> Finding:
-    address, first = address_of(node, daemon.name, policy), drifted[0]
-    where = "for new servers" if first.server is None else f"on server {first.server}"
-    more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
-    commands = (control_command(each.command, address) for each in drifted[:MOST_COMMANDS])
-    return Finding(
-        code=FindingCode.LIMITS_DRIFTED,
-        at=at,
-        daemon=daemon.name,
-        server=first.server,
-        values={"limits": f"{text_of(first.reason)} {where}{more}"},
-        commands=tuple(each for each in commands if each is not None),
-    )
+            address, first = address_of(node, daemon.name, policy), drifted[0]
+            place = "for new servers" if first.server is None else f"on server {first.server}"
+            more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
+            commands = (control_command(each.command, address) for each in drifted[:MOST_COMMANDS])
+            yield Finding(
+                code=FindingCode.LIMITS_DRIFTED,
+                at=at,
+                daemon=daemon.name,
+                server=first.server,
+                values={"limits": f"{text_of(first.reason)} {place}{more}"},
+                commands=tuple(each for each in commands if each is not None),
+            )
 
 
 def _not_collected(node: Node, at: float) -> Iterable[Finding]:
-    """Collectors that fail, GPUs that cannot be read, logs that are not followed; or the driver is closed."""
+    """Yield a paused driver, failing collectors, GPUs that cannot be read, and logs that are not followed."""
     failing = {name: source for name, source in sorted(node.sources.items()) if source.problems}
     paused = {name for name, source in failing.items() if _is_paused(source)}
     if paused:
@@ -213,7 +200,7 @@ def _is_paused(source: CollectorState) -> bool:
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:
-    """Daemons with a log that other sources contradicted recently."""
+    """Yield the daemons with a log that other sources contradicted recently."""
     for daemon in View(node).daemons():
         if daemon.log.contradicted_at is not None and at - daemon.log.contradicted_at <= CONTRADICTED_SECONDS:
             yield Finding(

@@ -1,6 +1,6 @@
-"""Which incidents a command or request asks for. `incidents` imports this without the model, so that it starts fast."""
+"""A filter of incidents. The command `incidents` imports it without the model, so that the command starts fast."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,22 +11,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentFilter:
-    """Those of one daemon, the open ones, or all: the newest `limit` of them. An `id` asks for that one alone."""
+    """The incident with an `id`; otherwise the newest `limit` incidents, of one daemon, or only open ones."""
 
     id: str | None = None
     daemon: str | None = None
     open: bool = False
     limit: int
 
-    def of(self, incidents: "Iterable[Incident]") -> "list[Incident]":
-        """The incidents that are meant; they are given, and told, the newest first."""
-        return list(islice(self._meant(incidents), self.limit))
-
-    def _meant(self, incidents: "Iterable[Incident]") -> "Iterator[Incident]":
-        for each in incidents:
-            if self.id is not None:
-                meant = each.id == self.id
-            else:
-                meant = (each.open or not self.open) and self.daemon in (None, each.daemon)
-            if meant:
-                yield each
+    def apply(self, incidents: "Iterable[Incident]") -> "list[Incident]":
+        """Return the incidents that match. They are expected and returned in order, the newest first."""
+        if self.id is not None:
+            found = (each for each in incidents if each.id == self.id)
+        else:
+            daemon_matches = (each for each in incidents if self.daemon in (None, each.daemon))
+            found = (each for each in daemon_matches if each.open or not self.open)
+        return list(islice(found, self.limit))

@@ -1,11 +1,21 @@
 """The catalogue of problems, second part: GPUs, clients, limits, logs, and the exporter itself."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from exporter.report.problem import Definition, FindingCode, Severity
+from exporter.report.problem import RUN_DOCTOR, Definition, FindingCode, Severity
 
-_RESET = "Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help."
-_RUN_DOCTOR = "Run `cuda-mps-exporter doctor`: it reports what the exporter lacks."
+_BYPASSING = Definition(
+    severity=Severity.WARNING,
+    label="process bypasses MPS",
+    summary="CUDA processes bypass MPS on GPU {gpu} of {node}",
+    detail=": {processes}",
+    meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
+    "MPS clients wait while they compute.",
+    remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
+    alert="CudaMpsClientsBypassing",
+    fails=False,
+)
 
 NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
     FindingCode.WORKLOAD_OFTEN_SUSPECTED: Definition(
@@ -25,7 +35,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         summary_since="{which} needs {needed}",
         meaning="The driver reported an error that no program causes, and NVIDIA advises a reset of the GPU or a "
         "reboot. Work on that GPU fails.",
-        remedy=_RESET,
+        remedy="Take the node out of scheduling. Then reset the GPU or reboot. A restart of MPS does not help.",
         alert="CudaMpsHardwareXid",
     ),
     FindingCode.HARDWARE_XID: Definition(
@@ -108,25 +118,14 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsClientsRefused",
         fails=False,
     ),
-    FindingCode.PROCESS_BYPASSING: Definition(
-        severity=Severity.WARNING,
-        label="process bypasses MPS",
-        summary="CUDA processes bypass MPS on GPU {gpu} of {node}",
-        detail=": {processes}",
-        meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
-        "MPS clients wait while they compute.",
-        remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
-        alert="CudaMpsClientsBypassing",
-        fails=False,
-    ),
-    FindingCode.PROCESS_BYPASSING_AFTER_LOSS: Definition(
+    FindingCode.PROCESS_BYPASSING: _BYPASSING,
+    FindingCode.PROCESS_BYPASSING_AFTER_LOSS: replace(
+        _BYPASSING,
         severity=Severity.CRITICAL,
         label="bypasses MPS after a loss",
         summary="CUDA processes bypass MPS on GPU {gpu} of {node} after a daemon died",
-        meaning="CUDA processes run on a GPU that MPS serves, but not through MPS. No limit applies to them, and "
-        "MPS clients wait while they compute.",
-        remedy="Restart the processes with CUDA_MPS_PIPE_DIRECTORY set to the daemon's directory.",
-        alert="CudaMpsClientsBypassing",
+        detail="",
+        fails=True,
     ),
     FindingCode.LIMITS_DRIFTED: Definition(
         severity=Severity.WARNING,
@@ -215,7 +214,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         summary="CUDA MPS exporter on {node} cannot collect {source}",
         detail=": {problem}",
         meaning="A collector has failed, completely or in part. What it collects is missing, not zero.",
-        remedy=_RUN_DOCTOR,
+        remedy=RUN_DOCTOR,
         alert="CudaMpsExporterBlind",
     ),
     FindingCode.EXPORTER_PAUSED: Definition(

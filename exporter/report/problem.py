@@ -1,12 +1,14 @@
-"""What defines a problem that a node can have: its code, its severity and its texts."""
+"""The definition of a problem: its code, its severity and its texts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 RUNBOOKS = "alerts/runbooks"
 
+RUN_DOCTOR = "Run `cuda-mps-exporter doctor`: it reports what the exporter lacks."
+
 ON_NODE = (" on {node}", " of {node}")
-"""Parts of a summary that alerts have, and texts that are shown on the node do not."""
+"""Parts of a summary that only alerts show."""
 
 
 class Severity(StrEnum):
@@ -19,21 +21,13 @@ class Severity(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place on the scale; a higher one is more urgent."""
+        """The position on the scale; a higher one is more urgent."""
         return tuple(Severity).index(self)
 
     @property
     def words(self) -> str:
-        """What a node is called if this is its worst severity."""
-        return _WORDS[self]
-
-
-_WORDS = {
-    Severity.WELL: "well",
-    Severity.UNKNOWN: "not known yet",
-    Severity.WARNING: "warning",
-    Severity.CRITICAL: "critical",
-}
+        """The name of the severity in a sentence."""
+        return "not known yet" if self is Severity.UNKNOWN else self.value
 
 
 class FindingCode(StrEnum):
@@ -107,7 +101,7 @@ class FindingCode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """The definition of a problem: everything that is written about it anywhere comes from here.
+    """The definition of a problem, which all texts about it use.
 
     Placeholders in braces are filled from a finding's values, or from an alert's labels. `meaning` and `remedy` have
     none, since the alert's description and its runbook contain them as they are.
@@ -128,10 +122,10 @@ class Definition:
     """What to do about it, before any commands for the daemon concerned."""
 
     summary_since: str = ""
-    """The summary where `{since}`, the duration so far, is known. Empty: the same as `summary`."""
+    """The summary if `{since}`, the duration so far, is known. Empty: the same as `summary`."""
 
     detail: str = ""
-    """What is added to the summary where the finding has these values."""
+    """What is added to the summary if the finding has these values."""
 
     alert: str | None = None
     """The alert whose annotations this definition has."""

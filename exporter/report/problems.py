@@ -1,7 +1,7 @@
 """The catalogue of problems: each problem that a node can have is defined here, and nowhere else.
 
 Alerts, runbooks, dashboards, `status`, the page, the JSON and `doctor` take their texts and severities from this table,
-or tests compare them with it. Conditions of daemons, states of the watchdog and reasons why it is blocked map to it.
+or tests compare them with it. Conditions of daemons, phases of the watchdog and reasons why it is blocked map to it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from exporter.report.problem import Definition, FindingCode
 
 PROBLEMS: Mapping[FindingCode, Definition] = {**DAEMON_PROBLEMS, **NODE_PROBLEMS}
 
-OF_CONDITION: Mapping[Condition, FindingCode] = {
+CONDITION_CODES: Mapping[Condition, FindingCode] = {
     Condition.WELL: FindingCode.WELL,
     Condition.STARTING: FindingCode.DAEMON_STARTING,
     Condition.UNKNOWN: FindingCode.DAEMON_UNKNOWN,
@@ -32,7 +32,7 @@ OF_CONDITION: Mapping[Condition, FindingCode] = {
     Condition.CRASH_LOOP: FindingCode.SERVER_CRASH_LOOP,
 }
 
-OF_WATCH_STATE: Mapping[WatchdogPhase, FindingCode] = {
+PHASE_CODES: Mapping[WatchdogPhase, FindingCode] = {
     WatchdogPhase.IDLE: FindingCode.WELL,
     WatchdogPhase.ACTING: FindingCode.WATCHDOG_ACTING,
     WatchdogPhase.BACKOFF: FindingCode.RESTART_DELAYED,
@@ -42,7 +42,7 @@ OF_WATCH_STATE: Mapping[WatchdogPhase, FindingCode] = {
     WatchdogPhase.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
 }
 
-OF_BLOCK: Mapping[BlockReason, FindingCode] = {
+BLOCK_CODES: Mapping[BlockReason, FindingCode] = {
     BlockReason.ANOTHER_EXPORTER: FindingCode.ANOTHER_EXPORTER,
     BlockReason.NO_LOCK: FindingCode.NO_LOCK,
     BlockReason.STATE_LOST: FindingCode.WATCHDOG_STATE_LOST,
@@ -76,15 +76,10 @@ REMEDIES: Mapping[Situation, str] = {
     "starts another one.",
     Situation.CLIENTS_ENDING: "Wait: the clients that the fault hit are exiting.",
     Situation.FAULT_WITHOUT_INCIDENT: "Look in the table for the clients of that server.",
-    Situation.UNSUPPORTED: "Nothing: of this daemon, the exporter sees only the process.",
+    Situation.UNSUPPORTED: "Nothing: of this daemon, the exporter reads only the process.",
 }
 
 
-def of_condition(condition: Condition) -> Definition:
-    """Return the definition of a daemon's condition."""
-    return PROBLEMS[OF_CONDITION[condition]]
-
-
-def of_watch_state(state: WatchdogPhase) -> Definition:
-    """Return the definition of a state of the watchdog."""
-    return PROBLEMS[OF_WATCH_STATE[state]]
+def of_phase(phase: WatchdogPhase) -> Definition:
+    """Return the definition of a phase of the watchdog."""
+    return PROBLEMS[PHASE_CODES[phase]]

@@ -1,31 +1,32 @@
 """Commands that fix a problem, for the daemon they name."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.observation import GpuUuid, UnitState
+from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.parse.unit_name import is_service_name
 from exporter.parse.xid_catalogue import RESET, xid_meaning
-from exporter.report.problems import of_watch_state
+from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
 from exporter.view import gpu_name
-from exporter.watchdog.context import DaemonPolicy, Policy
+from exporter.watchdog.context import Policy
 from exporter.watchdog.restart import start_environment
 
-_SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
+SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
+"""The watchdog does not act until an operator runs `resume`."""
 
 
 def pause_answer(*, before: bool) -> Mapping[str, Any]:
     """Return what `pause` has done; `before` is whether the driver was paused already."""
-    return {"message": f"{'already ' if before else ''}paused: no handle on the driver is open until you say resume"}
+    return {"message": f"{'already ' if before else ''}paused: the exporter has closed the driver until you resume it"}
 
 
 def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
@@ -33,28 +34,24 @@ def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
 
     The exit code is 1 if nothing was paused and restarts of a daemon are suspended: these need their names.
     """
-    suspended = list(_suspended(node))
-    line_of = "resumed: the driver is in use again" if before else "the driver was not paused"
-    lines = (line_of, *(["restarts are suspended; nothing was changed for:"] if suspended else []), *suspended)
+    lines = ["resumed: the driver is in use again" if before else "the driver was not paused"]
+    suspended = [(name, watch.phase) for name, watch in sorted(node.watches.items()) if watch.phase in SUSPENDED]
+    suspended = [each for each in suspended if each[0] in node.daemons]
+    if suspended:
+        lines.append("restarts are suspended; nothing was changed for:")
+    for name, phase in suspended:
+        command = command_to_resume(name)
+        lines.append(f"  {printable(name)} ({of_phase(phase).label}){'' if command is None else f': {command}'}")
     return {"message": "\n".join(lines), "exit_code": int(bool(suspended) and not before)}
 
 
-def _suspended(node: Node) -> Iterable[str]:
-    for name, watch in sorted(node.watches.items()):
-        if watch.phase in _SUSPENDED and name in node.daemons:
-            command = command_to_resume(name)
-            how = "" if command is None else f": {command}"
-            yield f"  {printable(name)} ({of_watch_state(watch.phase).label}){how}"
-
-
 def resume_daemon_answer(name: str, watch: WatchdogState) -> Mapping[str, Any]:
-    """Return what `resume NAME` has done, where the watchdog knew this of the daemon."""
+    """Return what `resume NAME` has done. `watch` is the state before."""
     shown = printable(name)
-    if watch.phase in _SUSPENDED:
+    if watch.phase in SUSPENDED:
         return {"message": f"resumed: {shown} may be restarted again"}
-    if watch.restarts or watch.failures:
-        return {"message": f"restarts of {shown} were not suspended; its restarts are counted from 0 again"}
-    return {"message": f"restarts of {shown} were not suspended; nothing has changed"}
+    counted = "its restarts are counted from 0 again" if watch.restarts or watch.failures else "nothing has changed"
+    return {"message": f"restarts of {shown} were not suspended; {counted}"}
 
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -83,7 +80,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualStep:
-    """One of several things to do in order; `commands` do it."""
+    """One of several actions, in order, with its commands."""
 
     text: str
     commands: tuple[str, ...] = ()
@@ -110,14 +107,14 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
 def command_to_kill(pid: int) -> str | None:
     """Return what ends a client: SIGKILL. None without a PID here: `kill` takes a negative number for a group.
 
-    MPS itself is not asked: after `terminate_client` for a client that a fault has hit, the control daemon does not
-    answer until that client has ended by other means (measured, R580).
+    It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
+    until that client has ended by other means (measured, R580).
     """
     return None if pid <= 1 else f"kill -KILL {pid}"
 
 
 def command_to_end_server(server: int, address: Address | None) -> str | None:
-    """Return what ends a server that does not recover although its clients have left: nothing gentler did (R580).
+    """Return what ends a server that does not recover although its clients have exited. Nothing gentler did (R580).
 
     None if the daemon would understand another PID, or cannot be reached.
     """
@@ -140,67 +137,52 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
     return _line(f'echo "{command}" | {" ".join(words)}')
 
 
-def commands_to_start(
-    daemon: Daemon,
-    watch: WatchdogState | None = None,
-    daemon_policy: DaemonPolicy | None = None,
-    *,
-    program: str = PROGRAM,
-    unit: UnitState | None = None,
-) -> tuple[str, ...]:
+def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
-    The same as what the watchdog does (`watchdog/restart.py`). Empty if a container ran it, or if no line can
-    be written. `unit` is what systemd last told of the unit. A daemon that was never seen may lack its directories.
+    The same as what the watchdog does (`watchdog/restart.py`). Empty if a container ran it, or if no line can be
+    written. A daemon that never ran may lack its directories.
     """
-    watch, daemon_policy = watch or WatchdogState(), daemon_policy or DaemonPolicy()
-    name = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
-    if name is not None:
-        return _unit_commands(name, unit)
+    policy = policy or Policy()
+    watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)
+    unit = daemon_policy.unit or (None if daemon_policy.command else daemon.declared.unit)
+    if unit is not None:
+        if not is_service_name(unit):
+            return ()
+        # `restart` also starts a unit that has ended, or that systemd considers active. A start limit comes first.
+        state = node.units.get(unit)
+        limited = state is not None and state.result == _START_LIMIT
+        reset = (f"systemctl reset-failed {quote(unit)}",) if limited else ()
+        return (*reset, f"systemctl restart {quote(unit)}")
     if _in_container(daemon):
         return ()
     process = daemon.runtime.process or watch.process
-    uid = None if process is None else process.uid
     environment = start_environment(daemon, watch, daemon_policy)
     variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
-    line = f"{variables} {join(daemon_policy.command or (program, '-d'))}"
-    own = "" if uid in (None, 0) else f"sudo -u '#{uid}' "
-    line = f"{own}env {line}" if own else line
+    line = f"{variables} {join(daemon_policy.command or (policy.program, '-d'))}"
+    sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
+    if sudo:
+        line = f"{sudo}env {line}"
     if not daemon.lifecycle.ever_ran:
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
-        line = f"{own}mkdir -p {join(directories)} && {line}"
-    shown = _line(line)
-    return () if shown is None else (shown,)
+        line = f"{sudo}mkdir -p {join(directories)} && {line}"
+    return _commands(_line(line))
 
 
-def start_commands_of(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what starts a daemon of the node, as far as the node and the `policy` tell."""
-    watch = node.watches.get(daemon.name)
-    if policy is None:
-        return commands_to_start(daemon, watch)
-    daemon_policy = policy.daemon_policy_of(daemon)
-    unit = None if daemon_policy.unit is None else node.units.get(daemon_policy.unit)
-    return commands_to_start(daemon, watch, daemon_policy, program=policy.program, unit=unit)
-
-
-def commands_to_stop(
-    daemon: Daemon, daemon_policy: DaemonPolicy | None = None, address: Address | None = None
-) -> tuple[str, ...]:
+def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what stops a daemon, and with it its servers and clients."""
-    name = (None if daemon_policy is None else daemon_policy.unit) or daemon.declared.unit
-    if name is not None:
-        return (f"systemctl stop {quote(name)}",) if is_service_name(name) else ()
-    quits = control_command("quit", address)
-    return () if quits is None else (quits,)
+    unit = (None if policy is None else policy.daemon_policy_of(daemon).unit) or daemon.declared.unit
+    if unit is not None:
+        return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
+    return _commands(control_command("quit", address_of(node, daemon.name, policy)))
 
 
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what ends a daemon that runs, with its clients, and starts another one in its place."""
-    start = start_commands_of(node, daemon, policy)
+    """Return what ends a running daemon, with its clients, and starts it again."""
+    start = commands_to_start(node, daemon, policy)
     if not start or start[-1].startswith("systemctl restart "):
         return start
-    daemon_policy = None if policy is None else policy.daemon_policy_of(daemon)
-    return (*commands_to_stop(daemon, daemon_policy, address_of(node, daemon.name, policy)), *start)
+    return (*commands_to_stop(node, daemon, policy), *start)
 
 
 def command_to_resume(daemon: str) -> str | None:
@@ -214,13 +196,8 @@ def resume_text(daemon: str) -> str:
     return "an operator resumes it" if command is None else f"`{command}`"
 
 
-def _unit_commands(name: str, unit: UnitState | None) -> tuple[str, ...]:
-    """`restart` also starts a unit that has ended, and one that systemd takes to run. A start limit comes first."""
-    if not is_service_name(name):
-        return ()
-    limited = unit is not None and unit.result == _START_LIMIT
-    first = (f"systemctl reset-failed {quote(name)}",) if limited else ()
-    return (*first, f"systemctl restart {quote(name)}")
+def _commands(command: str | None) -> tuple[str, ...]:
+    return () if command is None else (command,)
 
 
 def _in_container(daemon: Daemon) -> bool:
@@ -231,7 +208,7 @@ def _in_container(daemon: Daemon) -> bool:
 
 
 def _line(text: str) -> str | None:
-    """What a shell reads as one line, and a terminal shows as it is; else None."""
+    """Return the text if a shell reads it as one line and a terminal shows it unchanged; otherwise None."""
     return text if text.isprintable() and len(text) <= LONGEST_COMMAND else None
 
 
@@ -245,45 +222,41 @@ def gpu_text(node: Node, gpu: GpuUuid) -> str:
 
 
 def needed(action: str) -> str:
-    """Return what a GPU needs, by NVIDIA's word for it."""
+    """Return what a GPU needs; `action` is NVIDIA's term."""
     return "a reset" if action == RESET else "a reboot of the machine"
 
 
-def cause(node: Node, quarantine: Quarantine) -> str:
-    """Return which Xid asks for what."""
+def quarantine_cause(node: Node, quarantine: Quarantine) -> str:
+    """Return the Xid of a quarantine and what the GPU needs."""
     known = xid_meaning(quarantine.xid)
-    told = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
-    return f"{told}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
+    xid = f"Xid {quarantine.xid}" if known is None else f"Xid {quarantine.xid} ({known.meaning})"
+    return f"{xid}: {gpu_text(node, quarantine.gpu)} needs {needed(quarantine.action)}"
 
 
-def steps(
+def recovery_steps(
     node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None = None, policy: Policy | None = None
 ) -> tuple[ManualStep, ...]:
-    """Return all that is to be done, in order. Without a `daemon`, what ends its quarantine is left out."""
-    return tuple(_steps(node, gpu, action, daemon, policy))
-
-
-def _steps(node: Node, gpu: GpuUuid, action: str, daemon: Daemon | None, policy: Policy | None) -> Iterable[ManualStep]:
-    yield ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")
+    """Return the steps that recover a GPU, in order. Those that end a quarantine are only for a `daemon`."""
+    steps = [ManualStep(text="Take the node out of scheduling, and let the work on its other GPUs end.")]
     if action == RESET:
         if daemon is None or not daemon.ended:
             text = "Stop the daemon, which ends its clients, and every other process on that GPU."
-            yield ManualStep(text=text, commands=() if daemon is None else _stop(node, daemon, policy))
-        yield ManualStep(text="Have the exporter release the driver.", commands=("cuda-mps-exporter pause",))
+            steps.append(
+                ManualStep(text=text, commands=() if daemon is None else commands_to_stop(node, daemon, policy))
+            )
         reset = (f"nvidia-smi --gpu-reset -i {gpu}",) if _UUID.fullmatch(gpu) else ()
-        yield ManualStep(text=f"Reset {gpu_text(node, gpu)}. If that fails, reboot the machine.", commands=reset)
-        yield ManualStep(text="Have the exporter open the driver again.", commands=("cuda-mps-exporter resume",))
+        steps += [
+            ManualStep(text="Have the exporter release the driver.", commands=("cuda-mps-exporter pause",)),
+            ManualStep(text=f"Reset {gpu_text(node, gpu)}. If that fails, reboot the machine.", commands=reset),
+            ManualStep(text="Have the exporter open the driver again.", commands=("cuda-mps-exporter resume",)),
+        ]
     else:
-        yield ManualStep(text="Reboot the machine.", commands=("systemctl reboot",))
+        steps.append(ManualStep(text="Reboot the machine.", commands=("systemctl reboot",)))
     if daemon is not None:
-        yield ManualStep(
-            text="Start the daemon, unless it runs again.", commands=start_commands_of(node, daemon, policy)
-        )
-        resume = command_to_resume(daemon.name)
+        start = commands_to_start(node, daemon, policy)
         text = "End the quarantine: then the watchdog may restart the daemon again."
-        yield ManualStep(text=text, commands=() if resume is None else (resume,))
-
-
-def _stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    daemon_policy = None if policy is None else policy.daemon_policy_of(daemon)
-    return commands_to_stop(daemon, daemon_policy, address_of(node, daemon.name, policy))
+        steps += [
+            ManualStep(text="Start the daemon, unless it runs again.", commands=start),
+            ManualStep(text=text, commands=_commands(command_to_resume(daemon.name))),
+        ]
+    return tuple(steps)

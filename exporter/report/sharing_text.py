@@ -5,15 +5,15 @@ from math import ceil
 
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share
-from exporter.report.identity import who
+from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, pid_text, warning
 from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
 
 MOST_NAMED = 4
-"""So many processes are named in one sentence."""
+"""At most so many processes are named in one sentence."""
 
-LEAST_TOLD = 0.01
-"""A smaller part that is nobody's, or of those who are gone, is not worth a word."""
+LEAST_SHOWN = 0.01
+"""A smaller unattributed fraction, or one of exited processes, is not mentioned."""
 
 BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
 METHODS = {
@@ -24,117 +24,101 @@ METHODS = {
 
 
 def sentences(node: Node, found: GpuSharing) -> Iterable[Line]:
-    """What there is, and how much more would fit; then what was promised, who idles, and who is in whose way."""
-    yield line_of(_present(found))
-    yield line_of(_room(found))
-    for tell in (_limits, _beside, _gone, _unwatched, _idle, _at_limit):
-        yield from map(line_of, tell(node, found))
+    """Yield the clients with their use and the headroom, then limits, unusual processes, and contention."""
+    for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
+        yield line_of(text)
     if found.contention is not None:
-        yield line_of(warning(_starving(node, found.contention)))
+        yield line_of(warning(_contention(node, found.contention)))
 
 
-def percent(part: float) -> str:
-    """A part of a whole, as one speaks of it."""
-    return "under 1 %" if 0 < part < 0.01 else f"{100 * part:.0f} %"
+def percent(fraction: float) -> str:
+    """Return a fraction as a percentage; a small one is never shown as 0."""
+    return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
 
 
 def used_text(share: Share) -> str:
-    """What somebody used of the SMs, and one standard error of it where there is one: rounded up, it is never none."""
+    """Return the used fraction of the SMs, with its standard error, which is rounded up."""
     return f"{100 * share.sm:.1f} ± {ceil(1000 * share.error) / 10:.1f} %" if share.error else f"{100 * share.sm:.1f} %"
 
 
-def _present(found: GpuSharing) -> str:
+def _clients(found: GpuSharing) -> str:
     held, total = found.memory_held, found.memory_total_bytes
-    alone = len(found.clients) == 1
-    holding = f" hold{'s' if alone else ''} {percent(held / total)} of its memory" if held and total else ""
-    using = f"{' and' if holding else ''} used {_used(found)}" if found.shares else f"; {_busy(found)}"
-    return f"{counted(len(found.clients), 'client')}{holding}{using}"
+    verb = "holds" if len(found.clients) == 1 else "hold"
+    memory = f" {verb} {percent(held / total)} of its memory" if held and total else ""
+    use = f"{' and' if memory else ''} used {_used(found)}" if found.shares else f"; {_busy(found)}"
+    return f"{counted(len(found.clients), 'client')}{memory}{use}"
 
 
 def _used(found: GpuSharing) -> str:
-    methods, nobodys = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
-    unknown = f"; another {percent(nobodys)} is unattributed" if nobodys >= LEAST_TOLD else ""
-    return f"{percent(found.sm_used or 0.0)} of its SMs {_lately(found)} ({methods}{unknown})"
+    methods, unattributed = listed([METHODS[method] for method in found.methods]), found.recent.unattributed
+    unknown = f"; another {percent(unattributed)} is unattributed" if unattributed >= LEAST_SHOWN else ""
+    return f"{percent(found.sm_used or 0.0)} of its SMs {_recently(found)} ({methods}{unknown})"
 
 
 def _busy(found: GpuSharing) -> str:
-    if found.recent.sm is None and found.gpm is False:
-        return "its SM time is unknown: this GPU has no GPM"
-    if found.recent.sm is None:
-        return "how busy its SMs are is not known"
-    return f"its SMs were {percent(found.recent.sm)} busy {_lately(found)}"
+    if found.recent.sm is not None:
+        return f"its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
+    return "its SM time is unknown" + (": this GPU has no GPM" if found.gpm is False else "")
 
 
-def _lately(found: GpuSharing) -> str:
+def _recently(found: GpuSharing) -> str:
     seconds = found.recent.seconds
-    return "lately" if seconds is None else f"in the last {seconds:.0f} s"
+    return "recently" if seconds is None else f"in the last {seconds:.0f} s"
 
 
-def _room(found: GpuSharing) -> str:
+def _headroom(found: GpuSharing) -> str:
     by, fits = found.headroom.by_bound, found.headroom.fits
     if not by:
-        return "how many more would fit is not known"
+        return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
-    unknown = [f"not known by {BOUNDS[bound]}" for bound in Bound if bound not in by]
+    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by]
     count = "" if fits is None else f"{fits or 'no'} "
     return f"room for {count}more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
 
 
-def _limits(_: Node, found: GpuSharing) -> Iterable[str]:
-    """Nothing is said where every client may use all the threads, and none has a limit on its memory."""
+def _limits(found: GpuSharing) -> Iterable[str]:
+    """Yield nothing if every client may use all threads, and none has a memory limit."""
     threads, memory = found.threads_committed, found.memory_committed
-    limited = threads is not None and threads < len(found.clients)
-    told = [f"{percent(threads)} of its threads"] if limited and threads is not None else []
-    told += [] if memory is None else [f"{percent(memory)} of its memory"]
-    if told:
-        yield f"limits: its clients together may use {listed(told)}"
+    limits = []
+    if threads is not None and threads < len(found.clients):
+        limits.append(f"{percent(threads)} of its threads")
+    if memory is not None:
+        limits.append(f"{percent(memory)} of its memory")
+    if limits:
+        yield f"limits: its clients together may use {listed(limits)}"
 
 
-def _beside(node: Node, found: GpuSharing) -> Iterable[str]:
+def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.bypassing:
-        named = [f"{_person(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
-        yield f"beside MPS: {_first(named)} of its SMs"
-
-
-def _gone(_: Node, found: GpuSharing) -> Iterable[str]:
-    if found.departed_sm >= LEAST_TOLD:
-        used = percent(found.departed_sm)
-        yield f"gone: processes that are there no more used another {used} of its SMs {_lately(found)}"
-
-
-def _unwatched(node: Node, found: GpuSharing) -> Iterable[str]:
+        uses = [f"{_process(node, pid)} used {used_text(share)}" for pid, share in found.bypassing.items()]
+        yield f"bypassing MPS: {_first(uses)} of its SMs"
+    if found.departed_sm >= LEAST_SHOWN:
+        yield f"exited processes used another {percent(found.departed_sm)} of its SMs {_recently(found)}"
     if found.unwatched:
-        named = [_person(node, each.client.pid) for each in found.unwatched]
-        yield f"not watched: what {_first(named)} launched cannot be seen"
-
-
-def _idle(_: Node, found: GpuSharing) -> Iterable[str]:
+        names = [_process(node, each.client.pid) for each in found.unwatched]
+        yield f"not measured: launches of {_first(names)} cannot be counted"
     if found.idle:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
         count = counted(len(found.idle), "client holds", "clients hold")
-        yield f"idle: {count} {held}, and used under 1 % of its SMs {_lately(found)}"
-
-
-def _at_limit(node: Node, found: GpuSharing) -> Iterable[str]:
+        yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
     if found.at_limit:
-        named = [_person(node, each.client.pid) for each in found.at_limit]
-        yield f"at the limit: {_first(named)} used about all the threads allowed"
+        names = [_process(node, each.client.pid) for each in found.at_limit]
+        yield f"at the limit: {_first(names)} used about all the threads allowed"
 
 
-def _starving(node: Node, found: BandwidthContention) -> str:
-    """A hint, and how far it goes."""
-    full = f"memory bandwidth: {percent(found.dram)} is used, so clients are in each other's way"
+def _contention(node: Node, found: BandwidthContention) -> str:
+    full = f"memory bandwidth: {percent(found.dram)} is used, so clients slow each other down"
     if found.pid is None or found.share is None:
-        return f"{full}; who uses most of it cannot be told"
-    largest = f"{_person(node, found.pid)} used most SM time ({used_text(found.share)})"
-    return f"{full}; {largest}, so may use most of it: a hint, no measurement"
+        return f"{full}; it is unknown which client uses most of it"
+    largest = f"{_process(node, found.pid)} used most SM time ({used_text(found.share)})"
+    return f"{full}; {largest} and may use most of it (inferred, not measured)"
 
 
-def _first(named: Sequence[str]) -> str:
-    more = [f"{len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
-    return listed([*named[:MOST_NAMED], *more])
+def _first(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return listed([*names[:MOST_NAMED], *more])
 
 
-def _person(node: Node, pid: int) -> str:
-    command = who(node, pid).command
+def _process(node: Node, pid: int) -> str:
+    command = process_label(node, pid).command
     return f"{pid_text(pid)} ({command})" if command else pid_text(pid)

@@ -1,4 +1,4 @@
-"""`status` in a terminal."""
+"""`status` in a terminal, and the status line for the service manager."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +10,23 @@ from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
 from exporter.parse.printable import printable
-from exporter.report import watchdog_text
-from exporter.report.finding import Finding, state_word
-from exporter.report.identity import Who, who
+from exporter.report.finding import state_text
 from exporter.report.incident_text import brief, details
 from exporter.report.objects import node_object
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.sharing_text import percent, sentences, used_text
-from exporter.report.status_view import ClientView, DaemonView, StatusView, by_index, gpus_text, joined, view_of
+from exporter.report.status_view import (
+    DaemonView,
+    NamedDomain,
+    ProcessLabel,
+    StatusView,
+    by_index,
+    gpus_text,
+    process_label,
+    view_of,
+)
 from exporter.report.text import (
     Column,
     Line,
@@ -34,37 +41,60 @@ from exporter.report.text import (
     drop_columns,
     duration_text,
     line_of,
+    listed,
     mebibytes,
     shell_command,
     text_of,
-    truncate_name,
+    truncate,
     warning,
 )
-from exporter.report.watchdog_text import modes
+from exporter.report.watchdog_text import brief_problems, modes, summary_lines
 from exporter.serialization import plain
+from exporter.state.failure_domains import gpus_of_clients
 from exporter.usage.capacity import ClientUsage, GpuSharing
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, gpu_name
 from exporter.watchdog.context import Policy
 
-_COLUMNS = (
-    Column(name="DAEMON", least=12, keep_end=True),
-    Column(name="SERVER", right=True),
-    Column(name="STATE"),
-    Column(name="PID", right=True),
-    Column(name="USER", least=6),
-    Column(name="COMMAND", least=8),
-    Column(name="WORKLOAD", least=10),
-    Column(name="GPU", least=6),
-    Column(name="MEMORY", right=True),
-    Column(name="DOMAIN"),
-)
-_MAY_BE_LEFT_OUT = ("WORKLOAD", "DOMAIN")
-_DISPENSABLE = ("SERVER", "DOMAIN", "USER", "WORKLOAD", "DAEMON", "GPU")
-"""On a terminal that is too narrow, the one of least worth first."""
+MOST_FINDINGS = 8
+MOST_BLOCKERS = 8
+MOST_BRIDGES = 4
+
+MOST_ROWS = 8
+"""At most so many clients of a GPU have a row, those with the most use."""
+
 _LONGEST_WORKLOAD = 22
 
-_TONES = {
+_COLUMNS = (
+    Column(name="DAEMON", min_width=12, keep_end=True),
+    Column(name="SERVER", align_right=True),
+    Column(name="STATE"),
+    Column(name="PID", align_right=True),
+    Column(name="USER", min_width=6),
+    Column(name="COMMAND", min_width=8),
+    Column(name="WORKLOAD", min_width=10),
+    Column(name="GPU", min_width=6),
+    Column(name="MEMORY", align_right=True),
+    Column(name="DOMAIN"),
+)
+_DROPPABLE = ("SERVER", "DOMAIN", "USER", "WORKLOAD", "DAEMON", "GPU")
+"""Columns that a narrow terminal does not show, the least important first."""
+
+_SHARING_COLUMNS = (
+    Column(name="PID", align_right=True),
+    Column(name="USER", min_width=6),
+    Column(name="COMMAND", min_width=8),
+    Column(name="WORKLOAD", min_width=10),
+    Column(name="MAY USE", align_right=True),
+    Column(name="USED", align_right=True),
+    Column(name="METHOD"),
+    Column(name="MEMORY", align_right=True),
+    Column(name="SINCE", align_right=True),
+)
+_WORKLOAD = 3
+_SHARING_DROPPABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY")
+
+_STATE_STYLES = {
     DaemonState.UP: Style.OK,
     DaemonState.STARTING: Style.WARNING,
     ServerState.ACTIVE: Style.OK,
@@ -73,167 +103,9 @@ _TONES = {
     "waiting": Style.WARNING,
     "bypassing": Style.WARNING,
 }
-"""Whatever else a state is, it is bad."""
+"""All other states are errors."""
 
-
-def lines(view: StatusView, width: int | None = None) -> Sequence[Line]:
-    """Return the table, its columns aligned; a sentence if there is nothing to show."""
-    rows = [row for daemon in view.daemons for row in _daemon_rows(view.node, daemon)]
-    rows.extend(_bypassing_rows(view))
-    if not rows:
-        return [line_of("No MPS control daemon, and none expected.")]
-    columns, told = drop_columns(_COLUMNS, list(_toned(rows)), _nothing_to_tell(rows))
-    return align_table(columns, told, width, _DISPENSABLE)
-
-
-def _daemon_rows(node: Node, shown: DaemonView) -> Iterable[Sequence[str]]:
-    name, state = printable(shown.daemon.name), state_word(shown.daemon)
-    if not shown.servers:
-        yield (name, "-", state, "-", "-", "-", "-", "-", "-", "-")
-    for server in shown.servers:
-        here = (name, str(server.server.pid), (server.server.state or "unknown") if server.answering else state)
-        if not server.clients:
-            yield (*here, "-", server.user or "-", "-", "-", "-", "-", "-")
-        for client in server.clients:
-            yield from ((*here, *row, client.letter or "-") for row in _client_rows(node, client))
-    for pid, waiting in shown.waiting.items():
-        yield (name, "-", "waiting", str(pid), *_words(waiting), "-", "-", "-")
-
-
-def _client_rows(node: Node, shown: ClientView) -> Iterable[Sequence[str]]:
-    cells = (str(shown.client.pid), *_words(shown.who))
-    if not shown.memory:
-        yield (*cells, "-", "-")
-    for gpu, amount in shown.memory.items():
-        yield (*cells, gpu_name(node, gpu), mebibytes(amount))
-
-
-def _bypassing_rows(view: StatusView) -> Iterable[Sequence[str]]:
-    for gpu in view.gpus:
-        for pid, amount in gpu.bypassing.items():
-            memory = "-" if amount is None else mebibytes(amount)
-            words = _words(who(view.node, pid))
-            yield ("none", "-", "bypassing", str(pid), *words, gpu_name(view.node, gpu.uuid), memory, "-")
-
-
-def _words(known: Who) -> tuple[str, str, str]:
-    return known.user or "-", known.command or "-", truncate_name(known.owner, _LONGEST_WORKLOAD) or "-"
-
-
-def _nothing_to_tell(rows: Sequence[Sequence[str]]) -> Sequence[str]:
-    """The columns in which that is so of every row: nobody but users own anything, or everybody falls alone."""
-    cells = {column.name: {row[place] for row in rows} for place, column in enumerate(_COLUMNS)}
-    return [name for name in _MAY_BE_LEFT_OUT if cells[name] == {"-"}]
-
-
-def _toned(rows: Sequence[Sequence[str]]) -> Iterable[Row]:
-    """Each state in its tone; what is as in the row above is faint."""
-    above: Sequence[str] = ()
-    for row in rows:
-        daemon, server, state, *others = row
-        again = Style.DIM if [daemon, server] == list(above[:2]) else Style.PLAIN
-        standing = _TONES.get(state, Style.ERROR)
-        yield [cell(daemon, again), cell(server, again), cell(state, standing), *map(cell, others)]
-        above = row
-
-
-MOST_ROWS = 8
-"""So many clients of a GPU have a row each, those that used most."""
-
-_SHARING_COLUMNS = (
-    Column(name="PID", right=True),
-    Column(name="USER", least=6),
-    Column(name="COMMAND", least=8),
-    Column(name="WORKLOAD", least=10),
-    Column(name="MAY USE", right=True),
-    Column(name="USED", right=True),
-    Column(name="METHOD"),
-    Column(name="MEMORY", right=True),
-    Column(name="SINCE", right=True),
-)
-_SHARING_DISPENSABLE = ("SINCE", "WORKLOAD", "USER", "MAY USE", "METHOD", "MEMORY")
-_WORKLOAD = [column.name for column in _SHARING_COLUMNS].index("WORKLOAD")
-
-
-def sharing(view: StatusView, width: int | None = None) -> Iterable[Line]:
-    """Describe the sharing of each GPU that has MPS clients."""
-    node = view.node
-    found = {each.uuid: each.fitness for each in view.gpus if each.fitness is not None}
-    for uuid in by_index(node, found):
-        yield from _of_gpu(node, uuid, found[uuid], width)
-    measured = [each for each in found.values() if each.gpm is not False]
-    if measured and not any(each.shares for each in measured):
-        yield line_of(dim(_why_unknown(node)))
-
-
-def _of_gpu(node: Node, uuid: GpuUuid, found: GpuSharing, width: int | None) -> Iterable[Line]:
-    first, *others = sentences(node, found)
-    yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
-    yield from (line_of("  ", *each.pieces) for each in others)
-    if found.shares:
-        yield from _table(node, found, width)
-
-
-def _why_unknown(node: Node) -> str:
-    """How to have it known is told only where nobody tries: else why that fails, or that it takes its time."""
-    doors = node.sources.get(LIBCUDA_PROBES)
-    if doors is not None and doors.last.problem is not None:
-        return f"SM time by client is not known: {source_text(LIBCUDA_PROBES, doors)}"
-    if doors is not None or node.work is not None:
-        return "SM time by client is not known yet"
-    return "SM time by client is not known: start the exporter with --attribution=bpf"
-
-
-def _table(node: Node, found: GpuSharing, width: int | None) -> Iterable[Line]:
-    order = sorted(found.clients, key=_most_first)
-    rows = [list(_row(node, each)) for each in order[:MOST_ROWS]]
-    columns, cells = drop_columns(_SHARING_COLUMNS, rows, _status_sharing_nothing_to_tell(found, rows))
-    yield from align_table(columns, cells, width, _SHARING_DISPENSABLE)
-    if order[MOST_ROWS:]:
-        yield line_of(dim(_rest(order[MOST_ROWS:])))
-
-
-def _status_sharing_nothing_to_tell(found: GpuSharing, rows: Sequence[Row]) -> Sequence[str]:
-    """The columns in which that is so of every row: one method has been told already."""
-    methods = ["METHOD"] if len(found.methods) == 1 else []
-    return methods if any(row[_WORKLOAD].text != "-" for row in rows) else [*methods, "WORKLOAD"]
-
-
-def _row(node: Node, holding: ClientUsage) -> Row:
-    known, used = who(node, holding.client.pid), holding.share
-    texts = (
-        known.pid,
-        known.user,
-        known.command,
-        truncate_name(known.owner, _LONGEST_WORKLOAD),
-        "" if holding.threads is None else percent(holding.threads),
-        "" if used is None else used_text(used),
-        "" if used is None else used.method,
-        "" if holding.memory is None else mebibytes(holding.memory),
-        _about(node.at - holding.client.connected_at),
-    )
-    return [cell(text or "-") for text in texts]
-
-
-def _about(seconds: float) -> str:
-    """How long something took, to one unit."""
-    return " ".join(duration_text(max(0.0, seconds)).split()[:2])
-
-
-def _rest(others: Sequence[ClientUsage]) -> str:
-    held = mebibytes(sum(each.memory or 0 for each in others))
-    used = percent(sum(each.share.sm for each in others if each.share is not None))
-    return f"and {len(others)} more, who hold {held} and used {used} together"
-
-
-def _most_first(holding: ClientUsage) -> tuple[float, int, int]:
-    used = 0.0 if holding.share is None else holding.share.sm
-    return -used, -(holding.memory or 0), holding.client.pid
-
-
-MOST_FINDINGS = 8
-
-_SEVERITY_TONES = {
+_SEVERITY_STYLES = {
     Severity.WELL: Style.OK,
     Severity.UNKNOWN: Style.WARNING,
     Severity.WARNING: Style.WARNING,
@@ -241,81 +113,40 @@ _SEVERITY_TONES = {
 }
 
 
-def headline(view: StatusView) -> Sequence[Line]:
-    """Return one line on the node, and one for each problem below it."""
-    node, found = view.node, view.findings
-    watchdog = [] if view.policy is None else [modes(node, view.policy)]
-    present = "; ".join((presence(node), *_past(node), *watchdog))
-    first = line_of(Piece(_word(view.severity), _SEVERITY_TONES[view.severity]), f": {present}", indent=2)
-    more = len(found) - MOST_FINDINGS
-    return [first, *map(_line, found[:MOST_FINDINGS]), *([line_of(dim(f"  and {more} more"))] if more > 0 else [])]
-
-
-def presence(node: Node) -> str:
-    """Who is there, in numbers."""
-    gpus = [counted(len(node.gpus), "GPU")] if node.gpus else []
-    return ", ".join((daemons_and_clients(node), *gpus))
-
-
-def daemons_and_clients(node: Node) -> str:
-    """How many there are: `1 of 2 daemons up, 3 clients`."""
-    daemons = list(View(node).daemons())
-    up = sum(daemon.state is DaemonState.UP for daemon in daemons)
-    return f"{up} of {len(daemons)} daemons up, {counted(sum(len(each.clients) for each in daemons), 'client')}"
-
-
-def _word(worst: Severity) -> str:
-    """Loud where it must be, also for who sees no colours."""
-    return worst.words.upper() if worst is Severity.CRITICAL else worst.words
-
-
-def _past(node: Node) -> Sequence[str]:
-    over = sum(not incident.open for incident in node.incidents.values())
-    return [f"{counted(over, 'fault')} in the last hour"] if over else []
-
-
-def _line(finding: Finding) -> Line:
-    return line_of("  ", Piece(finding.text, _SEVERITY_TONES[finding.severity]))
-
-
-MOST_BLOCKERS = 8
-"""So many are named in one line."""
-
-
 def render_status(node: Node, policy: Policy | None = None, width: int | None = None) -> StatusText:
-    """Return all that a person is shown; the table is no wider than `width`, None: as wide as it becomes.
-
-    `policy` are the watchdog's, None if there is no watchdog.
-    """
+    """Return the status as text. Tables are at most `width` columns wide; `policy` is None if there is no watchdog."""
     return _render(view_of(node, policy), width)
 
 
 def _render(view: StatusView, width: int | None) -> StatusText:
-    # What the watchdog reports stands below what could not be collected, since it depends on that.
-    known = (*_problems(view), *watchdog_text.lines(view.node), *_open(view))
+    # The watchdog's diagnoses depend on the collectors, so collection errors come first.
+    problems = (
+        *(line_of(warning(text)) for text in _collection_errors(view)),
+        *summary_lines(view.node),
+        *_open_faults(view),
+    )
     return StatusText(
         at=view.at,
-        head=tuple(headline(view)),
-        table=(*lines(view, width), *joined(view.node, view.domains)),
-        troubles=(*known, *_remedies(view, known)),
-        past=tuple(_over(view)),
-        sharing=tuple(sharing(view, width)),
+        headline=tuple(headline(view)),
+        table=(*_table(view, width), *_joined_domains(view.node, view.domains)),
+        problems=(*problems, *_remedies(view, problems)),
+        past_faults=tuple(_past_faults(view)),
+        sharing=tuple(_sharing(view, width)),
     )
 
 
 def status_table(node: Node, policy: Policy | None = None) -> str:
-    """Return the sheet without its head: daemons, servers and clients, sharing, problems, faults."""
-    shown = render_status(node, policy)
-    return text_of((*shown.table, *shown.sharing, *shown.troubles, *shown.past))
+    """Return the status without the headline, as text."""
+    return text_of(render_status(node, policy).body)
 
 
 def summary_line(node: Node, policy: Policy | None = None) -> str:
-    """Return one line for the service manager; `policy` are the watchdog's, None if there is no watchdog."""
+    """Return one line for the service manager."""
     faults = (_fault(node, *each) for each in View(node).servers() if each[1].state is ServerState.FAULT)
     failed = [name for name, source in node.sources.items() if source.last.problem is not None]
-    missing = [f"cannot collect: {', '.join(failed)}"] if failed else []
-    watchdog = [] if policy is None else [watchdog_text.modes(node, policy)]
-    return "; ".join([*watchdog, daemons_and_clients(node), *faults, *watchdog_text.briefly(node), *missing])
+    errors = [f"cannot collect: {', '.join(failed)}"] if failed else []
+    watchdog = [] if policy is None else [modes(node, policy)]
+    return "; ".join([*watchdog, _daemons_and_clients(node), *faults, *brief_problems(node), *errors])
 
 
 def status_answer(
@@ -326,34 +157,191 @@ def status_answer(
     daemon: DaemonName | None = None,
     width: int | None = None,
 ) -> Mapping[str, Any]:
-    """Return an object or a sheet, of one `daemon` or of all, and the exit code."""
+    """Return the status of one `daemon` or of all, as an object or as text, with the exit code of `status`."""
     if daemon is not None:
-        there = [each.name for each in View(node).daemons()]
-        if daemon not in there:
-            others = ", ".join(map(printable, there)) or "none"
-            return {"problem": f"no daemon {printable(daemon)} is here; there are: {others}"}
-        node = _only(node, daemon)
+        present = [each.name for each in View(node).daemons()]
+        if daemon not in present:
+            names = ", ".join(map(printable, present)) or "none"
+            return {"problem": f"no daemon {printable(daemon)} is here; there are: {names}"}
+        node = _with_one_daemon(node, daemon)
     view = view_of(node, policy)
     shown = {"node": node_object(view)} if as_json else {"text": plain(_render(view, width))}
     return {**shown, "exit_code": int(view.fails)}
 
 
 def exit_code(node: Node, policy: Policy | None = None) -> int:
-    """Return 0 if daemons and servers are well, limits in force and all collectors work; otherwise 1."""
+    """Return 1 if a problem makes `status` fail, otherwise 0."""
     return int(view_of(node, policy).fails)
 
 
+def headline(view: StatusView) -> Sequence[Line]:
+    """Return one line on the node, and one for each problem."""
+    node, found, severity = view.node, view.findings, view.severity
+    # Upper case also shows without colours.
+    word = severity.words.upper() if severity is Severity.CRITICAL else severity.words
+    past = sum(not incident.open for incident in node.incidents.values())
+    faults = [f"{counted(past, 'fault')} in the last hour"] if past else []
+    watchdog = [] if view.policy is None else [modes(node, view.policy)]
+    text = "; ".join((counts_text(node), *faults, *watchdog))
+    problems = [line_of("  ", Piece(each.text, _SEVERITY_STYLES[each.severity])) for each in found[:MOST_FINDINGS]]
+    if len(found) > MOST_FINDINGS:
+        problems.append(line_of(dim(f"  and {len(found) - MOST_FINDINGS} more")))
+    return [line_of(Piece(word, _SEVERITY_STYLES[severity]), f": {text}", indent=2), *problems]
+
+
+def counts_text(node: Node) -> str:
+    """Return the numbers of daemons, clients and GPUs."""
+    gpus = [counted(len(node.gpus), "GPU")] if node.gpus else []
+    return ", ".join((_daemons_and_clients(node), *gpus))
+
+
+def _daemons_and_clients(node: Node) -> str:
+    daemons = list(View(node).daemons())
+    up = sum(daemon.state is DaemonState.UP for daemon in daemons)
+    return f"{up} of {len(daemons)} daemons up, {counted(sum(len(each.clients) for each in daemons), 'client')}"
+
+
+def _table(view: StatusView, width: int | None) -> Sequence[Line]:
+    """Return the table of daemons, servers, clients and bypassing processes."""
+    rows = [row for daemon in view.daemons for row in _daemon_rows(view.node, daemon)]
+    for gpu in view.gpus:
+        for pid, used in gpu.bypassing.items():
+            memory = "-" if used is None else mebibytes(used)
+            names = _names(process_label(view.node, pid))
+            rows.append(("none", "-", "bypassing", str(pid), *names, gpu_name(view.node, gpu.uuid), memory, "-"))
+    if not rows:
+        return [line_of("No MPS control daemon, and none expected.")]
+    optional = [index for index, column in enumerate(_COLUMNS) if column.name in ("WORKLOAD", "DOMAIN")]
+    empty = [_COLUMNS[index].name for index in optional if all(row[index] == "-" for row in rows)]
+    return align_table(*drop_columns(_COLUMNS, list(_styled(rows)), empty), width, _DROPPABLE)
+
+
+def _daemon_rows(node: Node, shown: DaemonView) -> Iterable[Sequence[str]]:
+    name, state = printable(shown.daemon.name), state_text(shown.daemon)
+    if not shown.servers:
+        yield (name, "-", state, "-", "-", "-", "-", "-", "-", "-")
+    for each in shown.servers:
+        server = (name, str(each.server.pid), (each.server.state or "unknown") if each.answering else state)
+        if not each.clients:
+            yield (*server, "-", each.user or "-", "-", "-", "-", "-", "-")
+        for client in each.clients:
+            cells, domain = (*server, str(client.client.pid), *_names(client.label)), client.letter or "-"
+            if not client.memory:
+                yield (*cells, "-", "-", domain)
+            for gpu, used in client.memory.items():
+                yield (*cells, gpu_name(node, gpu), mebibytes(used), domain)
+    for pid, waiting in shown.waiting.items():
+        yield (name, "-", "waiting", str(pid), *_names(waiting), "-", "-", "-")
+
+
+def _names(label: ProcessLabel) -> tuple[str, str, str]:
+    return label.user or "-", label.command or "-", truncate(label.workload, _LONGEST_WORKLOAD) or "-"
+
+
+def _styled(rows: Sequence[Sequence[str]]) -> Iterable[Row]:
+    """Style each state, and dim a daemon and server that the row above has too."""
+    above: Sequence[str] = ()
+    for row in rows:
+        daemon, server, state, *others = row
+        style = Style.DIM if [daemon, server] == list(above[:2]) else Style.PLAIN
+        state_cell = cell(state, _STATE_STYLES.get(state, Style.ERROR))
+        yield [cell(daemon, style), cell(server, style), state_cell, *map(cell, others)]
+        above = row
+
+
+def _joined_domains(node: Node, domains: Sequence[NamedDomain]) -> Iterable[Line]:
+    """Yield the failure domains of several clients on several GPUs, with the clients that join the GPUs."""
+    for each in domains:
+        clients, gpus = each.domain.clients, each.domain.gpus
+        if len(gpus) > 1 and len(clients) > 1:
+            yield line_of(
+                f"domain {each.letter}: {len(clients)} clients on {gpus_text(node, gpus)} fail together: a fatal fault"
+                " of one ends all"
+            )
+            found = gpus_of_clients(node, each.daemon, sorted(clients))
+            bridges = [
+                f"{_pid_and_command(node, pid)} on {gpus_text(node, on)}" for pid, on in found.items() if len(on) > 1
+            ]
+            more = [f"{len(bridges) - MOST_BRIDGES} more"] if len(bridges) > MOST_BRIDGES else []
+            joined = listed([*bridges[:MOST_BRIDGES], *more])
+            yield line_of(f"  joined by {joined}; a daemon for each GPU separates them; a client then has one GPU")
+
+
+def _pid_and_command(node: Node, pid: int) -> str:
+    command = process_label(node, pid).command
+    return f"{pid} ({command})" if command else str(pid)
+
+
+def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
+    """Yield how the MPS clients of each GPU share it."""
+    node = view.node
+    found = {each.uuid: each.sharing for each in view.gpus if each.sharing is not None}
+    for uuid in by_index(node, found):
+        yield from _gpu_sharing(node, uuid, found[uuid], width)
+    measured = [each for each in found.values() if each.gpm is not False]
+    if measured and not any(each.shares for each in measured):
+        yield line_of(dim(f"SM time by client is not known{_why_unknown(node)}"))
+
+
+def _gpu_sharing(node: Node, uuid: GpuUuid, found: GpuSharing, width: int | None) -> Iterable[Line]:
+    first, *others = sentences(node, found)
+    yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
+    yield from (line_of("  ", *each.pieces) for each in others)
+    if not found.shares:
+        return
+    order = sorted(found.clients, key=_most_use_first)
+    rows = [_sharing_row(node, each) for each in order[:MOST_ROWS]]
+    dropped = ["METHOD"] if len(found.methods) == 1 else []
+    if all(row[_WORKLOAD].text == "-" for row in rows):
+        dropped.append("WORKLOAD")
+    yield from align_table(*drop_columns(_SHARING_COLUMNS, rows, dropped), width, _SHARING_DROPPABLE)
+    rest = order[MOST_ROWS:]
+    if rest:
+        held = mebibytes(sum(each.memory or 0 for each in rest))
+        used = percent(sum(each.share.sm for each in rest if each.share is not None))
+        yield line_of(dim(f"and {len(rest)} more, which together hold {held} and used {used}"))
+
+
+def _why_unknown(node: Node) -> str:
+    probes = node.sources.get(LIBCUDA_PROBES)
+    if probes is not None and probes.last.problem is not None:
+        return f": {source_text(LIBCUDA_PROBES, probes)}"
+    return " yet" if probes is not None or node.work is not None else ": start the exporter with --attribution=bpf"
+
+
+def _sharing_row(node: Node, usage: ClientUsage) -> Row:
+    label, used = process_label(node, usage.client.pid), usage.share
+    texts = (
+        label.pid,
+        label.user,
+        label.command,
+        truncate(label.workload, _LONGEST_WORKLOAD),
+        "" if usage.threads is None else percent(usage.threads),
+        "" if used is None else used_text(used),
+        "" if used is None else used.method,
+        "" if usage.memory is None else mebibytes(usage.memory),
+        # One unit is enough.
+        " ".join(duration_text(max(0.0, node.at - usage.client.connected_at)).split()[:2]),
+    )
+    return [cell(text or "-") for text in texts]
+
+
+def _most_use_first(usage: ClientUsage) -> tuple[float, int, int]:
+    used = 0.0 if usage.share is None else usage.share.sm
+    return -used, -(usage.memory or 0), usage.client.pid
+
+
 def _fault(node: Node, daemon: Daemon, server: Server) -> str:
-    """Where one is, and who holds up recovery."""
-    here = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
-    blockers = [str(pid) for incident in here for pid in incident.blockers]
-    named = ", ".join(blockers[:MOST_BLOCKERS])
+    """Return the server in FAULT, and the clients that block its recovery."""
+    incidents = (each for each in node.incidents.values() if (each.daemon, each.server) == (daemon.name, server.pid))
+    blockers = [str(pid) for incident in incidents for pid in incident.blockers]
     more = f" and {len(blockers) - MOST_BLOCKERS} more" if len(blockers) > MOST_BLOCKERS else ""
-    return f"FAULT of server {server.pid}" + (f", held up by {named}{more}" if blockers else "")
+    names = ", ".join(blockers[:MOST_BLOCKERS])
+    return f"FAULT of server {server.pid}" + (f", blocked by {names}{more}" if blockers else "")
 
 
-def _only(node: Node, name: DaemonName) -> Node:
-    """The node as if it had one daemon; of who is beside MPS, nobody is that daemon's."""
+def _with_one_daemon(node: Node, name: DaemonName) -> Node:
+    """Return the node with one daemon. Bypassing processes belong to no daemon, so they are left out."""
     return replace(
         node,
         daemons={name: node.daemons[name]},
@@ -368,44 +356,36 @@ def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
     for finding in view.findings:
         new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
         if new or finding.steps:
-            yield from (line_of(), line_of(f"What to do: {finding.text}"), line_of(f"  {finding.definition.meaning}"))
-            yield line_of(f"  {finding.remedy}")
+            yield from (line_of(), line_of(f"What to do: {finding.text}"))
+            yield from (line_of(f"  {finding.definition.meaning}"), line_of(f"  {finding.remedy}"))
         yield from (line_of("  ", shell_command(command)) for command in new)
         for number, step in enumerate(finding.steps, start=1):
             yield line_of(dim(f"  {number}. "), step.text, indent=5)
             yield from (line_of(" " * 5, shell_command(command), indent=5) for command in step.commands)
 
 
-def _open(view: StatusView) -> Iterable[Line]:
-    """Return the faults that are not over, each after an empty line."""
+def _open_faults(view: StatusView) -> Iterable[Line]:
     for incident in view.incidents:
         if incident.open:
             yield from (line_of(), *details(incident, view.at, address_of(view.node, incident.daemon, view.policy)))
 
 
-def _over(view: StatusView) -> Iterable[Line]:
-    """Return the last faults that are over, the latest first."""
-    over = [incident for incident in view.incidents if not incident.open][::-1]
-    if over:
-        yield from (
-            line_of(),
-            line_of("Faults of the last hour:"),
-            *(line_of(dim(brief(each, view.at))) for each in over),
-        )
+def _past_faults(view: StatusView) -> Iterable[Line]:
+    """Yield the last faults that are over, the latest first."""
+    past = [incident for incident in view.incidents if not incident.open][::-1]
+    if past:
+        yield from (line_of(), line_of("Faults of the last hour:"))
+        yield from (line_of(dim(brief(each, view.at))) for each in past)
 
 
-def _problems(view: StatusView) -> Iterable[Line]:
-    return (line_of(warning(words)) for words in _problems_in_words(view))
-
-
-def _problems_in_words(view: StatusView) -> Iterable[str]:
+def _collection_errors(view: StatusView) -> Iterable[str]:
     for collector in view.collectors:
         if collector.problem is not None:
             yield f"{collector.name}: {collector.text}"
     for shown in view.daemons:
         daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:
-            yield f"{name}: MPS protocol {daemon.runtime.protocol} is not supported yet: only its process is seen"
+            yield f"{name}: MPS protocol {daemon.runtime.protocol} is not supported yet: only its process is known"
         if daemon.pid_file_spoilt and daemon.runtime.process is not None:
             yield f"{name}: its PID file is wrong, so no command reaches it: write {daemon.runtime.process.pid} into it"
         if daemon.state is DaemonState.UP:

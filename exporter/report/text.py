@@ -1,4 +1,4 @@
-"""Text formatting: names, amounts, times, lines and columns."""
+"""Text formatting: styled lines, tables, times, amounts and names."""
 
 import time
 import unicodedata
@@ -11,47 +11,47 @@ from exporter.parse.printable import printable
 
 
 def utc_time(at: float) -> str:
-    """A moment in ISO 8601, to the millisecond: `2026-11-21T13:05:03.147Z`."""
+    """Return a time in ISO 8601, to the millisecond: `2026-11-21T13:05:03.147Z`."""
     seconds, milliseconds = divmod(round(at * 1000), 1000)
-    return _written(seconds, time.gmtime, f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z")
+    return _formatted(seconds, time.gmtime, f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z")
 
 
 def local_time(at: float) -> str:
-    """A moment as the clock on the wall has it, where this program runs: `2026-11-21 14:05:03`."""
-    return _written(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
+    """Return a time in this machine's time zone: `2026-11-21 14:05:03`."""
+    return _formatted(int(at), time.localtime, "%Y-%m-%d %H:%M:%S")
 
 
 def short_time(at: float, now: float) -> str:
-    """A moment as one speaks of it on the same day, `14:05:03`; else with its date, `2026-11-21 14:05`."""
-    told, today = local_time(at), local_time(now)
-    return told[len("2026-11-21 ") :] if told.split()[0] == today.split()[0] else told.rpartition(":")[0] or told
+    """Return the local time, `14:05:03`. If `at` is not on the day of `now`, return `2026-11-21 14:05`."""
+    (date, _, clock_time), today = local_time(at).partition(" "), local_time(now).partition(" ")[0]
+    return clock_time if date == today else f"{date} {clock_time.rpartition(':')[0] or clock_time}"
 
 
 def duration_text(seconds: float) -> str:
-    """How long something took, in words: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration: `17 ms`, `0.1 s`, `42 s`, `3 min 2 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 0.1:
         return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     if minutes == 0:
-        return f"{left} s"
+        return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     if hours == 0:
-        return f"{minutes} min {left} s"
+        return f"{minutes} min {rest} s"
     days, hours = divmod(hours, 24)
     return f"{hours} h {minutes} min" if days == 0 else f"{days} d {hours} h"
 
 
-def _written(seconds: int, calendar: Callable[[float], time.struct_time], form: str) -> str:
+def _formatted(seconds: int, calendar: Callable[[float], time.struct_time], form: str) -> str:
     try:
         return time.strftime(form, calendar(seconds))
     except (OverflowError, OSError, ValueError):
-        return "in no year that a calendar has"
+        return "invalid time"
 
 
 class Style(StrEnum):
-    """What a piece of text is to whoever reads it."""
+    """How a piece of text is shown."""
 
     PLAIN = "plain"
     ERROR = "error"
@@ -59,12 +59,12 @@ class Style(StrEnum):
     OK = "ok"
     DIM = "dim"
     COMMAND = "command"
-    """For a shell: never broken, so that it can be copied."""
+    """A shell command: its line is never broken, so that it can be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text, and its tone."""
+    """Text of one style."""
 
     text: str
     style: Style = Style.PLAIN
@@ -72,46 +72,51 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. Where it must be broken, it goes on `indent` characters from the left."""
+    """One line. If it is broken, the next rows are indented by `indent` characters."""
 
     pieces: tuple[Piece, ...] = ()
     indent: int = 4
 
     @property
     def text(self) -> str:
-        """The line without its tones."""
+        """The text without styles."""
         return "".join(piece.text for piece in self.pieces)
 
-    def has(self, *tones: Style) -> bool:
-        """Whether any piece of it is of one of these tones."""
-        return any(piece.style in tones for piece in self.pieces)
+    def has(self, *styles: Style) -> bool:
+        """Return whether any piece has one of these styles."""
+        return any(piece.style in styles for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Several lines, as one value that can be sent."""
+    """Several lines, as one value that can be serialized."""
 
     lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusText:
-    """How the node is. `at` is when that was so, in seconds since the epoch.
+    """The status of the node as text, at the time `at` (seconds since the epoch).
 
-    `head` is that at a glance, `table` who is there and who falls with whom, `sharing` how well they share their GPUs,
-    `troubles` what is not well, with all that is known of it, `past` the faults that are over.
+    `headline` has one line for each problem, and `problems` has all details. `table` lists daemons, servers and
+    clients, and `sharing` describes how clients share GPUs.
     """
 
     at: float
-    head: tuple[Line, ...]
+    headline: tuple[Line, ...]
     table: tuple[Line, ...]
-    troubles: tuple[Line, ...]
-    past: tuple[Line, ...]
+    problems: tuple[Line, ...]
+    past_faults: tuple[Line, ...]
     sharing: tuple[Line, ...] = ()
+
+    @property
+    def body(self) -> tuple[Line, ...]:
+        """All lines except the headline. The table is first, because scripts may expect it there."""
+        return (*self.table, *self.sharing, *self.problems, *self.past_faults)
 
 
 def line_of(*pieces: Piece | str, indent: int = 4) -> Line:
-    """A line of these pieces; those that stand beside each other in one tone become one."""
+    """Return a line of these pieces. Adjacent pieces of one style are joined."""
     joined: list[Piece] = []
     for each in pieces:
         piece = Piece(each) if isinstance(each, str) else each
@@ -123,54 +128,49 @@ def line_of(*pieces: Piece | str, indent: int = 4) -> Line:
 
 
 def error(text: str) -> Piece:
-    """What somebody must act on."""
+    """Return text about a problem that needs action."""
     return Piece(text, Style.ERROR)
 
 
 def warning(text: str) -> Piece:
-    """What may need somebody, or not."""
+    """Return text about a problem that may need action."""
     return Piece(text, Style.WARNING)
 
 
-def well(text: str) -> Piece:
-    """What is as it should be."""
-    return Piece(text, Style.OK)
-
-
 def dim(text: str) -> Piece:
-    """What is beside the matter."""
+    """Return less important text."""
     return Piece(text, Style.DIM)
 
 
 def shell_command(text: str) -> Piece:
-    """What a shell can be told."""
+    """Return a command that can be copied."""
     return Piece(text, Style.COMMAND)
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """The lines as text, without their tones."""
+    """Return the lines as text without styles."""
     return "".join(f"{line.text}\n" for line in lines)
 
 
 def text_width(text: str) -> int:
-    """The columns that a text takes."""
-    return len(text) if text.isascii() else sum(map(_of, text))
+    """Return how many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
 def truncate(text: str, columns: int, *, keep_end: bool = False) -> str:
-    """A text that takes no more than so many columns; what is left out, its end or its beginning, is shown."""
+    """Truncate a text to a number of columns. An ellipsis marks the end, or with `keep_end` the start."""
     if text_width(text) <= columns:
         return text
-    kept, left = "", columns - 1
+    result, room = "", columns - 1
     for char in reversed(text) if keep_end else text:
-        left -= _of(char)
-        if left < 0:
+        room -= _char_width(char)
+        if room < 0:
             break
-        kept = char + kept if keep_end else kept + char
-    return f"…{kept}" if keep_end else f"{kept}…"
+        result = char + result if keep_end else result + char
+    return f"…{result}" if keep_end else f"{result}…"
 
 
-def _of(char: str) -> int:
+def _char_width(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
@@ -183,124 +183,105 @@ Row = Sequence[Piece]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its cells end at the same place where they stand to the `right`.
+    """A column of a table.
 
-    `least` is how narrow it may become where there is no room, None: as it is. Of a name that tells more by its end,
-    such as a path, `keep_end` shows that.
+    If the terminal is narrow, the column shrinks to `min_width`; None: never. `keep_end` keeps the end of a name, as
+    is better for a path.
     """
 
     name: str
-    right: bool = False
-    least: int | None = None
+    align_right: bool = False
+    min_width: int | None = None
     keep_end: bool = False
 
 
 def align_table(
-    columns: Sequence[Column], rows: Sequence[Row], width: int | None = None, dispensable: Sequence[str] = ()
+    columns: Sequence[Column], rows: Sequence[Row], width: int | None = None, droppable: Sequence[str] = ()
 ) -> list[Line]:
-    """The columns' names, and the rows, as lines no wider than `width`; None: however wide they become.
+    """Return the header and the rows as lines of at most `width` columns; None: as wide as needed.
 
-    Where narrower columns are not enough, the `dispensable` ones are left out, one after the other, which is said.
+    If narrow columns do not suffice, the `droppable` columns are left out in this order. A last line names them.
     """
-    shown, widths, left_out = _fitting(columns, rows, width, dispensable)
-    header = [dim(column.name) for column in columns]
-    lines = [
-        _line([row[place] for place in shown], [columns[place] for place in shown], widths) for row in (header, *rows)
-    ]
-    return [*lines, line_of(dim(f"not shown, for want of width: {', '.join(left_out)}"))] if left_out else lines
+    natural = {
+        column.name: max(map(text_width, (column.name, *(row[index].text for row in rows))))
+        for index, column in enumerate(columns)
+    }
+    for count in range(len(droppable) + 1):
+        shown, cells = drop_columns(columns, rows, droppable[:count])
+        widths = _narrowed([natural[column.name] for column in shown], shown, width)
+        if width is None or _total(widths) <= width:
+            break
+    header = [dim(column.name) for column in shown]
+    lines = [_table_line(row, shown, widths) for row in (header, *cells)]
+    dropped = [name for name in droppable[:count] if name in natural]
+    return [*lines, line_of(dim(f"terminal too narrow for: {', '.join(dropped)}"))] if dropped else lines
 
 
 def drop_columns(
     columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]
 ) -> tuple[list[Column], list[Row]]:
-    """The columns, and their cells, that are not among these."""
-    kept = [place for place, column in enumerate(columns) if column.name not in names]
-    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
+    """Return the columns and rows without the columns of these names."""
+    kept = [index for index, column in enumerate(columns) if column.name not in names]
+    return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
-def _fitting(
-    columns: Sequence[Column], rows: Sequence[Row], width: int | None, dispensable: Sequence[str]
-) -> tuple[Sequence[int], Sequence[int], Sequence[str]]:
-    """The places and widths of the columns that are shown, and the names of those that are not."""
-    natural = [
-        max(text_width(column.name), *(text_width(row[place].text) for row in rows))
-        if rows
-        else text_width(column.name)
-        for place, column in enumerate(columns)
-    ]
-    for count in range(len(dispensable) + 1):
-        left_out = dispensable[:count]
-        shown = [place for place, column in enumerate(columns) if column.name not in left_out]
-        widths = _narrowed([natural[place] for place in shown], [columns[place] for place in shown], width)
-        if width is None or _total(widths) <= width:
-            break
-    there = [name for name in left_out if any(column.name == name for column in columns)]
-    return shown, widths, there
-
-
-def _narrowed(widths: Sequence[int], columns: Sequence[Column], width: int | None) -> Sequence[int]:
-    """The widths that fit, or the least ones: the widest column gives first."""
-    narrowed = list(widths)
-    while width is not None and _total(narrowed) > width:
-        able = [
-            place for place, column in enumerate(columns) if column.least is not None and narrowed[place] > column.least
+def _narrowed(widths: list[int], columns: Sequence[Column], width: int | None) -> Sequence[int]:
+    """Return the widths that fit, or the minimum widths. The widest column shrinks first."""
+    while width is not None and _total(widths) > width:
+        shrinkable = [
+            index for index, column in enumerate(columns) if widths[index] > (column.min_width or widths[index])
         ]
-        if not able:
+        if not shrinkable:
             break
-        narrowed[max(able, key=lambda place: narrowed[place])] -= 1
-    return narrowed
+        widths[max(shrinkable, key=lambda index: widths[index])] -= 1
+    return widths
 
 
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def _line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) -> Line:
+def _table_line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) -> Line:
     pieces: list[Piece | str] = []
     gap = ""
     for cell, column, width in zip(cells, columns, widths, strict=True):
         text = truncate(cell.text, width, keep_end=column.keep_end)
         blank = " " * (width - text_width(text))
         if text.strip():
-            pieces += [gap + blank if column.right else gap, Piece(text, cell.style)]
-            gap = _GAP if column.right else blank + _GAP
+            pieces += [gap + blank if column.align_right else gap, Piece(text, cell.style)]
+            gap = _GAP if column.align_right else blank + _GAP
         else:
             gap += blank + text + _GAP
     return line_of(*pieces)
 
 
 def cell(text: str, style: Style = Style.PLAIN) -> Piece:
-    """A cell; one that has nothing to tell is faint."""
+    """Return a table cell; `-`, for no value, is dim."""
     return dim(text) if text == "-" else Piece(text, style)
 
 
 _LONGEST_NAME = 32
+
 _SHORT_UUID = 12
-"""As much of a GPU's UUID as tells it from the others of a node: `GPU-1efa3f60`."""
+"""So many characters distinguish the GPUs of a node: `GPU-1efa3f60`."""
 
 _SHORT_ID = 12
 """As much of a container's ID as Docker shows."""
 
-_MEBIBYTE = 1 << 20
-
-
-def truncate_name(text: str, longest: int) -> str:
-    """A text; where it is longer than that, what is left out is shown."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
 
 def display_name(text: str | None) -> str:
-    """A name, shown safely and cut short; empty where there is none."""
-    return truncate_name(printable(text or ""), _LONGEST_NAME)
+    """Return a name, printable and of at most 32 characters; empty for None."""
+    shown = printable(text or "")
+    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
 
 
 def short_gpu(gpu: str) -> str:
-    """As much of a GPU's UUID as tells it from others."""
+    """Return the start of a GPU's UUID."""
     return printable(gpu)[:_SHORT_UUID]
 
 
 def workload_text(workload: Workload | None, pod: str | None) -> str:
-    """An owner, with the pod's name where there is one; empty where it is a user, who is named otherwise."""
+    """Return a workload, with the name of its pod if that is known. A user is empty, because users are shown anyway."""
     match workload:
         case None | Workload(kind=WorkloadKind.USER):
             return ""
@@ -315,28 +296,33 @@ def workload_text(workload: Workload | None, pod: str | None) -> str:
 
 
 def pid_text(pid: int) -> str:
-    """A PID; a negative number stands for a PID of another namespace, which cannot be told here."""
-    return f"PID {pid}" if pid > 0 else "a PID not known here"
+    """Return a PID; a negative number is a PID of another namespace that could not be translated."""
+    return f"PID {pid}" if pid > 0 else "an unknown PID"
 
 
 def mebibytes(used_bytes: int) -> str:
-    """An amount of memory."""
-    return f"{used_bytes // _MEBIBYTE} MiB"
+    """Return an amount of memory."""
+    return f"{used_bytes >> 20} MiB"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """How many of something: `1 client`, `2 clients`; `many` where an s is not enough."""
+    """Return a number with its noun: `1 client`, `2 clients`; `many` if the plural is irregular."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
+def code_text(code: str) -> str:
+    """Return a code such as `end_server` as words."""
+    return code.replace("_", " ")
+
+
 def listed(names: Sequence[str]) -> str:
-    """Several names as one speaks of them: `0, 1 and 2`."""
+    """Return several names as an enumeration: `0, 1 and 2`."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def process_text(pid: int, command: str | None, user: str | None, owner: str = "") -> str:
-    """A process in a few words: `PID 600 (train.py of alice, job 42)`."""
-    named = " of ".join(each for each in (display_name(command), display_name(user)) if each)
-    told = ", ".join(each for each in (named, owner) if each)
-    return f"{pid_text(pid)} ({told})" if told else pid_text(pid)
+def process_text(pid: int, command: str | None, user: str | None, workload: str = "") -> str:
+    """Return a process: `PID 600 (train.py of alice, job 42)`."""
+    name = " of ".join(filter(None, (display_name(command), display_name(user))))
+    text = ", ".join(filter(None, (name, workload)))
+    return f"{pid_text(pid)} ({text})" if text else pid_text(pid)

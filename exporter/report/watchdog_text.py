@@ -3,29 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exporter.model.action import ActionKind
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.settings import Mode
-from exporter.model.watchdog import (
-    HARMLESS,
-    Condition,
-    Diagnosis,
-    LastAction,
-    OngoingAction,
-    Quarantine,
-    WatchdogPhase,
-    WatchdogState,
-)
+from exporter.model.watchdog import HARMLESS, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
-from exporter.report.problems import OF_CONDITION, of_condition, of_watch_state
+from exporter.report.problems import CONDITION_CODES, PROBLEMS, of_phase
 from exporter.report.reasons import text_of, texts_of
-from exporter.report.remedy import cause, resume_text
+from exporter.report.remedy import SUSPENDED, quarantine_cause, resume_text
 from exporter.report.text import (
     Line,
+    code_text,
     counted,
     dim,
     display_name,
@@ -40,147 +31,128 @@ from exporter.view import View
 from exporter.watchdog.context import Policy
 
 MOST_INDICATIONS = 8
+
 MOST_BRIEF = 4
-"""So many daemons are named in one line."""
-
-GIVEN_UP = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
-"""Until somebody says `resume`."""
-
-_ACTIONS = {
-    ActionKind.RESTART: "restart of the daemon",
-    ActionKind.END_SERVER: "end of a hung server",
-    ActionKind.KILL_CLIENTS: "kill of the clients that block recovery",
-    ActionKind.SHUT_DOWN_SERVER: "shutdown of the server in FAULT",
-    ActionKind.SET_LIMITS: "setting of limits",
-}
+"""At most so many daemons are named in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """The watchdog's state of a daemon in words: the diagnosis, its indications, the process it names, what is done.
+class WatchdogSummary:
+    """The watchdog's state of a daemon in words."""
 
-    `ill` says that the diagnosis calls for something, and `of_fault` that it is a fault, which is shown separately.
-    If `given_up`, nothing is done until an operator resumes the daemon. `quarantine` is since when, and why, a GPU is
-    in quarantine. `planned` says that `says` is what the watchdog would do if it did not only observe.
-    """
+    problem: bool
+    """Whether the diagnosis is a problem."""
 
-    ill: bool
-    of_fault: bool
-    given_up: bool
-    matter: str
+    fault: bool
+    """Whether that problem is a fault, which its incident describes."""
+
+    diagnosis: str
     indications: str
     quarantine: str | None
-    named: str | None
-    says: str | None
-    planned: bool
-    failed: str | None
 
-    @property
-    def told(self) -> str:
-        """The diagnosis with its indications."""
-        return f"{self.matter}: {self.indications}" if self.indications else self.matter
+    process: str | None
+    """The process that the diagnosis concerns."""
+
+    action: str | None
+    """What the watchdog does or last did, or why it waits."""
+
+    observes: bool
+    """Whether `action` is only what the watchdog would do if it could act."""
+
+    error: str | None
+    """Why the last action failed."""
 
 
 def modes(node: Node, policy: Policy) -> str:
-    """Whether the watchdog acts, in two words; where not for all that it watches alike, for how many."""
-    watched = [daemon for daemon in View(node).daemons() if daemon.declared.expected]
-    acting = sum(policy.mode_of(daemon) is Mode.ACT for daemon in watched)
-    if 0 < acting < len(watched):
-        return f"watchdog acts for {acting} of {len(watched)}"
-    return "watchdog acts" if (acting if watched else policy.mode is Mode.ACT) else "watchdog observes"
+    """Return whether the watchdog acts; if it acts for some of the expected daemons, for how many."""
+    expected = [daemon for daemon in View(node).daemons() if daemon.declared.expected]
+    acting = sum(policy.mode_of(daemon) is Mode.ACT for daemon in expected)
+    if 0 < acting < len(expected):
+        return f"watchdog acts for {acting} of {len(expected)}"
+    return "watchdog acts" if (acting if expected else policy.mode is Mode.ACT) else "watchdog observes"
 
 
-def briefly(node: Node) -> Sequence[str]:
-    """What is the matter with the daemons, each in a few words; of too many, how many more they are."""
-    found = ((daemon, in_few_words(node, daemon)) for daemon in View(node).daemons())
-    told = [f"{display_name(daemon.name)}: {words}" for daemon, words in found if words is not None]
-    more = [f"{len(told) - MOST_BRIEF} more daemons are not well"] if len(told) > MOST_BRIEF else []
-    return [*told[:MOST_BRIEF], *more]
+def brief_problems(node: Node) -> Sequence[str]:
+    """Return the problem of each daemon in a few words. If there are many, the last entry counts the others."""
+    found = ((daemon, _brief(node.watches.get(daemon.name))) for daemon in View(node).daemons())
+    texts = [f"{display_name(daemon.name)}: {text}" for daemon, text in found if text]
+    more = [f"{len(texts) - MOST_BRIEF} more daemons have problems"] if len(texts) > MOST_BRIEF else []
+    return [*texts[:MOST_BRIEF], *more]
 
 
-def in_few_words(node: Node, daemon: Daemon) -> str | None:
-    """What is the matter with a daemon, in a few words; None where nothing is, or its fault is told anyhow."""
-    watch = node.watches.get(daemon.name)
+def _brief(watch: WatchdogState | None) -> str:
+    """Return the problem of a daemon; empty if it has none, or only a fault, which is shown separately."""
     if watch is None:
-        return None
-    found = None if watch.diagnosis is None else watch.diagnosis.condition
-    told = [] if found in (None, *HARMLESS, Condition.FAULT) else [of_condition(found).label]
-    if told or watch.phase is not WatchdogPhase.IDLE:
-        told += history_of(watch)
-    return ", ".join(told) or None
+        return ""
+    condition = None if watch.diagnosis is None else watch.diagnosis.condition
+    if condition not in (None, *HARMLESS, Condition.FAULT):
+        return ", ".join([PROBLEMS[CONDITION_CODES[condition]].label, *history_of(watch)])
+    return "" if watch.phase is WatchdogPhase.IDLE else ", ".join(history_of(watch))
 
 
 def history_of(watch: WatchdogState) -> Sequence[str]:
-    """How often a daemon was restarted lately, and what the watchdog is at, in a few words each."""
-    restarted = [f"restarted {counted(len(watch.restarts), 'time')}"] if watch.restarts else []
-    return restarted if watch.phase is WatchdogPhase.IDLE else [*restarted, of_watch_state(watch.phase).label]
+    """Return how often a daemon was restarted recently, and the watchdog's phase unless it is idle."""
+    restarts = [f"restarted {counted(len(watch.restarts), 'time')}"] if watch.restarts else []
+    return restarts if watch.phase is WatchdogPhase.IDLE else [*restarts, of_phase(watch.phase).label]
 
 
-def lines(node: Node) -> Iterable[Line]:
-    """Of each daemon that is not well, or that something is done or not done for: all that is known, line by line."""
+def summary_lines(node: Node) -> Iterable[Line]:
+    """Yield the summary of each daemon that has one."""
     for daemon in View(node).daemons():
-        found = account(node, daemon)
-        if found is not None:
-            yield from _of(daemon, found)
+        found = watchdog_summary(node, daemon)
+        if found is None:
+            continue
+        if found.quarantine is not None:
+            yield line_of(error(found.quarantine))
+        if found.quarantine is None or found.problem:
+            indications = f": {found.indications}" if found.indications else ""
+            yield line_of(error(found.diagnosis) if found.problem else found.diagnosis, indications)
+        if found.process is not None:
+            yield line_of(dim("  process: "), found.process)
+        if found.action is not None:
+            suspended = node.watches[daemon.name].phase in SUSPENDED
+            yield line_of(dim("  watchdog: "), error(found.action) if suspended else found.action)
+        if found.error is not None:
+            yield line_of(dim("  failed: "), warning(found.error))
 
 
-def _of(daemon: Daemon, found: Account) -> Iterable[Line]:
-    because = f": {found.indications}" if found.indications else ""
-    if found.quarantine is not None:
-        yield line_of(error(found.quarantine))
-    if found.quarantine is None or found.ill:
-        yield line_of(error(found.matter) if found.ill else found.matter, because)
-    if found.named is not None:
-        yield line_of(dim("  process: "), found.named)
-    if found.says is not None:
-        yield line_of(dim("  watchdog: "), error(found.says) if found.given_up else found.says)
-    if found.failed is not None:
-        yield line_of(dim("  failed: "), warning(found.failed))
-
-
-def account(node: Node, daemon: Daemon) -> Account | None:
-    """None where it is well, and nothing is done or not done for it."""
+def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
+    """Return the watchdog's state of a daemon in words; None if the daemon is well and the watchdog is idle."""
     watch = node.watches.get(daemon.name)
     if watch is None:
         return None
-    found, doing, last = watch.diagnosis, _doing(node, daemon, watch), watch.last_action
-    well = found is None or found.condition in HARMLESS
-    if well and doing is None:
+    found, phase, last = watch.diagnosis, _phase_text(node, daemon, watch), watch.last_action
+    harmless = found is None or found.condition in HARMLESS
+    if harmless and phase is None:
         return None
-    return Account(
-        ill=not well,
-        of_fault=found is not None and found.condition is Condition.FAULT,
-        given_up=watch.phase in GIVEN_UP,
-        matter=_matter(daemon, found, node.at),
+    action = phase
+    if action is None and last is not None:
+        action = f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
+    elif action is None and watch.reason is not None:
+        action = text_of(watch.reason)
+    return WatchdogSummary(
+        problem=not harmless,
+        fault=found is not None and found.condition is Condition.FAULT,
+        diagnosis=_diagnosis(daemon, found, node.at),
         indications="" if found is None else texts_of(found.indications[:MOST_INDICATIONS]),
-        quarantine=None if watch.quarantine is None else _quarantine(node, daemon, watch.quarantine),
-        named=None if found is None or found.process is None else _process(node, found.process),
-        says=doing or _latest(watch),
-        planned=doing is None and last is not None and not last.begun,
-        failed=None if watch.problem is None else text_of(watch.problem),
+        quarantine=_quarantine(node, daemon, watch),
+        process=None if found is None or found.process is None else _process(node, found.process),
+        action=action,
+        observes=phase is None and last is not None and not last.begun,
+        error=None if watch.problem is None else text_of(watch.problem),
     )
 
 
-def _latest(watch: WatchdogState) -> str | None:
-    """Return why the watchdog waits, or what it did last, or would do."""
-    if watch.last_action is not None:
-        return _last_action(watch.last_action)
-    return None if watch.reason is None else text_of(watch.reason)
+def _quarantine(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
+    if watch.quarantine is None:
+        return None
+    values = {"cause": quarantine_cause(node, watch.quarantine)}
+    since = watch.quarantine.at
+    return Finding(code=FindingCode.QUARANTINED, at=node.at, since=since, daemon=daemon.name, values=values).text
 
 
-def _last_action(action: LastAction) -> str:
-    what = f"{action.kind.replace('_', ' ')}: {action.reason.replace('_', ' ')}"
-    return what if action.begun else f"would {what}"
-
-
-def _quarantine(node: Node, daemon: Daemon, quarantine: Quarantine) -> str:
-    values = {"cause": cause(node, quarantine)}
-    code = FindingCode.QUARANTINED
-    return Finding(code=code, at=node.at, since=quarantine.at, daemon=daemon.name, values=values).text
-
-
-def _matter(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
-    code = OF_CONDITION[Condition.UNKNOWN if found is None else found.condition]
+def _diagnosis(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
+    code = CONDITION_CODES[Condition.UNKNOWN if found is None else found.condition]
     if code is FindingCode.WELL:
         return f"MPS daemon {printable(daemon.name)} is well"
     since = None if found is None or found.condition in HARMLESS else found.since
@@ -189,15 +161,15 @@ def _matter(daemon: Daemon, found: Diagnosis | None, now: float) -> str:
 
 
 def _process(node: Node, identity: ProcessIdentity) -> str:
-    """The PID may be somebody else's by now, who must not be named for it."""
+    """Return the process, without a name if its PID belongs to another process now."""
     process = node.processes.get(identity.pid)
     if process is None or process.start_ticks != identity.start_ticks:
         return pid_text(identity.pid)
     return process_text(identity.pid, process.command, process.user)
 
 
-def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
-    """What the watchdog is at; None where that is nothing."""
+def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
+    """Return what the watchdog does; None if it is idle."""
     resume = resume_text(daemon.name)
     match watch.phase:
         case WatchdogPhase.IDLE:
@@ -206,30 +178,30 @@ def _doing(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
             return "acts" if watch.acting is None else _acting(watch.acting, node.at)
         case WatchdogPhase.BACKOFF:
             tried = f"restarted {counted(len(watch.restarts), 'time')} without success"
-            return tried if watch.not_before is None else f"{tried}; {_next(watch.not_before - node.at)}"
+            return tried if watch.not_before is None else f"{tried}; {_next_restart(watch.not_before - node.at)}"
         case WatchdogPhase.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchdogPhase.CIRCUIT_OPEN:
-            since = (
-                "" if watch.circuit_opened_at is None else f" for {duration_text(node.at - watch.circuit_opened_at)}"
-            )
-            return f"restarts suspended{since} (circuit open), until {resume}"
+            return f"restarts suspended{_for(watch.circuit_opened_at, node.at)} (circuit open), until {resume}"
         case WatchdogPhase.QUARANTINED:
             return f"restarts suspended (GPU quarantined), until {resume}"
         case WatchdogPhase.STATE_LOST:
-            since = "" if watch.state_lost_at is None else f" for {duration_text(node.at - watch.state_lost_at)}"
             return (
-                f"the state directory has not been readable and writable{since}, so earlier restarts are unknown;"
-                f" restarts suspended until {resume}"
+                f"the state directory has not been readable and writable{_for(watch.state_lost_at, node.at)},"
+                f" so earlier restarts are unknown; restarts suspended until {resume}"
             )
 
 
+def _for(since: float | None, now: float) -> str:
+    return "" if since is None else f" for {duration_text(now - since)}"
+
+
 def _acting(acting: OngoingAction, now: float) -> str:
-    what = f"{_ACTIONS[acting.kind]} ({acting.reason})"
+    action = f"{code_text(acting.kind)} ({code_text(acting.reason)})"
     if acting.done_at is None:
-        return f"{what}: in progress for {duration_text(now - acting.began_at)}"
-    return f"{what}: done {duration_text(now - acting.done_at)} ago, effect not verified yet"
+        return f"{action}: in progress for {duration_text(now - acting.began_at)}"
+    return f"{action}: done {duration_text(now - acting.done_at)} ago, effect not verified yet"
 
 
-def _next(seconds: float) -> str:
+def _next_restart(seconds: float) -> str:
     return "next restart now" if seconds <= 0 else f"next restart in {duration_text(seconds)} or later"

@@ -14,7 +14,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.parse.printable import printable
 from exporter.report.incident_filter import IncidentFilter
-from exporter.report.objects import fitting, incident_object
+from exporter.report.objects import encode_within, incident_object
 from exporter.report.remedy import AddressOf
 from exporter.report.text import utc_time
 from exporter.web.handler import Answer, Request, Route
@@ -111,12 +111,12 @@ class Api:
         wanted = IncidentFilter(
             daemon=query.text("daemon"), open=query.word("open", ("true", "false")) == "true", limit=query.limit()
         )
-        return _list(wanted.of(self._history.incidents), self._object)
+        return _list(wanted.apply(self._history.incidents), self._object)
 
     def _incident(self, request: Request) -> Answer:
         Query(request.query, ())
         name = unquote(request.page.rpartition("/")[2])
-        for incident in IncidentFilter(id=name, limit=1).of(self._history.incidents):
+        for incident in IncidentFilter(id=name, limit=1).apply(self._history.incidents):
             return _answer(HTTPStatus.OK, {"status": "success", "data": self._object(incident)})
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
@@ -165,7 +165,7 @@ def _printable(value: object) -> object:
 
 def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]]) -> Answer:
     """Return the entries that fit into one body, with a warning if some do not."""
-    encoded = fitting(map(as_object, found), MAX_BODY_BYTES)
+    encoded = encode_within(map(as_object, found), MAX_BODY_BYTES)
     omitted = len(found) - len(encoded)
     warning = f"{omitted} older entries do not fit into {MAX_BODY_BYTES} bytes; use a lower limit, or one incident's ID"
     warnings = b',"warnings":' + json.dumps([warning]).encode() if omitted else b""
@@ -173,7 +173,7 @@ def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, ob
 
 
 def _answer(status: HTTPStatus, envelope: Mapping[str, object]) -> Answer:
-    return _json(status, b"".join(fitting([envelope], MAX_BODY_BYTES)) + b"\n")
+    return _json(status, b"".join(encode_within([envelope], MAX_BODY_BYTES)) + b"\n")
 
 
 def _json(status: HTTPStatus, body: bytes) -> Answer:

@@ -10,7 +10,7 @@ from exporter.model.observation import ControlReply, Observation, SourceReading
 from exporter.model.problem import command_failed
 from exporter.model.watchdog import Condition
 from exporter.report import status_text
-from exporter.report.finding import standing
+from exporter.report.finding import severity_and_label
 from exporter.report.findings import findings
 from exporter.report.problem import Severity
 from exporter.state.hang_detection import STARTING_SECONDS
@@ -103,7 +103,7 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
     assert (first.severity, first.daemon) == (Severity.WARNING, DAEMON)
     assert TEXT in first.text
     assert "Wait" not in first.remedy
-    assert standing(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
+    assert severity_and_label(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
     assert status_text.exit_code(present) == 1
 
 

@@ -33,12 +33,12 @@ def test_each_has_its_servers_and_these_their_clients() -> None:
     (server,) = card.servers
     assert (card.severity, card.state, card.facts[0]) == (Severity.WELL, "up", "PID 441")
     assert (server.state, server.clients, server.share, server.user) == ("active", "3 of 48 clients", 6.2, "root")
-    assert [(row.who.pid, row.memory, row.gpus) for row in server.rows] == [
+    assert [(row.process.pid, row.memory, row.gpus) for row in server.rows] == [
         ("600", "2240 MiB", "0, 1"),
         ("601", "2564 MiB", "0"),
         ("602", "4612 MiB", "1"),
     ]
-    assert (server.lettered, server.owned) == (True, False)
+    assert (server.has_domains, server.has_workloads) == (True, False)
 
 
 def test_the_limits_in_force_are_told_and_those_of_the_next_server() -> None:
@@ -50,7 +50,7 @@ def test_the_limits_in_force_are_told_and_those_of_the_next_server() -> None:
 def test_one_that_crashed_says_who_tells_so() -> None:
     (card,) = daemons(status_view(dead()))
     assert (card.severity, card.state) == (Severity.CRITICAL, "absent")
-    assert card.matters == (
+    assert card.problems == (
         f"MPS daemon {DAEMON} has been down for 11 s",
         "Indications: process 441 has exited; nvidia-cuda-mps-control finds no daemon",
     )
@@ -93,8 +93,8 @@ def test_a_card_is_as_the_headline_has_it(present: Node, level: Severity, word: 
     (card,) = daemons(status_view(seen))
 
     assert (card.severity, card.state) == (level, word)
-    assert matter in " ".join(card.matters)
-    assert "well" not in card.matters
+    assert matter in " ".join(card.problems)
+    assert "well" not in card.problems
     assert level.rank <= headline(status_view(seen)).severity.rank
 
 

@@ -14,7 +14,7 @@ def test_clients_stand_on_their_gpus_and_who_is_on_both_joins_them() -> None:
         ("GPU 0", ["601"]),
         ("GPU 1", ["602"]),
     ]
-    assert [(each.who.pid, each.before, each.beneath, each.after) for each in box.bridges] == [("600", 0, 2, 0)]
+    assert [(each.process.pid, each.before, each.span, each.after) for each in box.bridges] == [("600", 0, 2, 0)]
 
 
 def test_of_many_the_first_are_named() -> None:

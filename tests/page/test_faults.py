@@ -10,13 +10,13 @@ from tests.page.scenes import fault, nobody
 
 def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_ends_it() -> None:
     (found,) = faults(status_view(fault())).open
-    assert found.what == "fault by a client cut off in mid-kernel on server 513 of /tmp/nvidia-mps"
-    assert [(each.confidence, each.who) for each in found.suspects] == [
+    assert found.what == "fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps"
+    assert [(each.confidence, each.client) for each in found.suspects] == [
         ("0.96", "PID 700 (python3 of alice, job 42)"),
         ("0.02", "PID 601 (vllm of bob)"),
     ]
     assert "a kernel runs" in found.suspects[0].indications
-    assert [(each.who, each.lasts, each.command) for each in found.blockers] == [
+    assert [(each.client, each.duration, each.command) for each in found.blockers] == [
         ("PID 601 (vllm of bob)", "44 s", "kill -KILL 601")
     ]
     assert (found.affected, found.refused) == ("3 clients", "1 new client refused in the meantime")
@@ -25,7 +25,7 @@ def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_en
 def test_one_that_is_over_gives_no_command() -> None:
     (found,) = faults(status_view(fault())).past
     assert (found.state, found.blockers, found.stuck) == ("recovered in 1.0 s", (), None)
-    assert found.verdict == "unknown: nothing points at anybody"
+    assert found.verdict == "unknown: no indication of a cause"
 
 
 def test_of_many_the_last_are_shown_and_the_rest_is_counted() -> None:
@@ -39,7 +39,7 @@ def test_who_has_no_pid_here_cannot_be_ended_from_here() -> None:
     (lasting,) = (each for each in fault().incidents if each.open)
     stay = next(iter(lasting.blocking.values()))
     found = faults(status_view(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),))))
-    assert [(each.who, each.command) for each in found.open[0].blockers] == [("a PID not known here", None)]
+    assert [(each.client, each.command) for each in found.open[0].blockers] == [("an unknown PID", None)]
 
 
 def test_an_incident_of_a_daemon_that_is_not_known_is_shown_all_the_same() -> None:

@@ -12,7 +12,7 @@ from tests.page.scenes import busy, full, nobody, sight, split
 def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
     _, second = gpus(status_view(busy()))
     assert (second.sharing, second.filled, second.free) == (
-        "MPS, and processes beside it",
+        "MPS, and processes that bypass it",
         "6402 MiB of 144384 MiB",
         "137982 MiB free",
     )
@@ -39,10 +39,10 @@ def test_of_many_all_but_the_largest_are_one() -> None:
 
 def test_somebody_on_two_gpus_has_one_colour() -> None:
     hues = {
-        (each.who.pid, each.hue)
+        (each.process.pid, each.hue)
         for card in gpus(status_view(busy()))
         for each in card.segments
-        if each.who is not None and each.part is Part.CLIENT
+        if each.process is not None and each.part is Part.CLIENT
     }
     assert len(hues) == len({pid for pid, _ in hues}) == 3
 
@@ -50,7 +50,7 @@ def test_somebody_on_two_gpus_has_one_colour() -> None:
 def test_memory_that_no_process_accounts_for_is_told() -> None:
     reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
     (card,) = gpus(status_view(sight(reduced(reading, start=idle()).node)))
-    assert card.segments[-1].name == "the driver's own"
+    assert card.segments[-1].name == "driver"
     assert card.segments[-1].amount == "834 MiB"
 
 
@@ -63,7 +63,7 @@ def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
         "cannot be read",
         "NVML: GPU is lost. Check the driver with nvidia-smi",
     )
-    assert card.filled == "memory not known"
+    assert card.filled == "memory unknown"
 
 
 def test_without_processes_it_is_idle_and_empty() -> None:

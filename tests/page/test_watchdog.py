@@ -59,5 +59,5 @@ def test_what_was_done_says_what_came_of_it() -> None:
 
 
 def test_where_none_runs_or_none_is_watched_it_says_so() -> None:
-    assert not watchdog(status_view(replace(busy(), policy=None))).there
+    assert not watchdog(status_view(replace(busy(), policy=None))).exists
     assert watchdog(status_view(nobody())).rows == ()

@@ -11,7 +11,7 @@ import pytest
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import OF_BLOCK, OF_CONDITION, OF_WATCH_STATE, PROBLEMS, REMEDIES, Situation
+from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS, REMEDIES, Situation
 
 ROOT = Path(__file__).parents[2]
 EXPORTER = ROOT / "exporter"
@@ -27,7 +27,7 @@ def test_each_situation_has_a_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "table"), [(Condition, OF_CONDITION), (WatchdogPhase, OF_WATCH_STATE), (BlockReason, OF_BLOCK)]
+    ("states", "table"), [(Condition, CONDITION_CODES), (WatchdogPhase, PHASE_CODES), (BlockReason, BLOCK_CODES)]
 )
 def test_each_state_has_exactly_one_code(states: type[StrEnum], table: dict[StrEnum, FindingCode]) -> None:
     assert table.keys() == set(states)

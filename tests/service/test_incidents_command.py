@@ -121,7 +121,7 @@ def test_one_that_is_not_remembered(running: Running, ask: Ask) -> None:
     code, said, problem = ask("513-ff")
 
     assert (code, said) == (1, "")
-    assert "no incident 513-ff is remembered; `incidents` lists those that are" in problem
+    assert "no incident 513-ff is stored; `incidents` lists those that are" in problem
 
 
 def test_a_daemon_that_speaks_in_pids_of_its_own_is_not_to_be_told_to_end_anybody(running: Running, ask: Ask) -> None:

@@ -147,7 +147,7 @@ def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str, a
 def test_nor_does_whoever_poses_as_the_service(tmp_path: Path, ask: Ask, arguments: tuple[str, ...]) -> None:
     """It may have less rights than who asks it."""
     evil: dict[str, Any] = {"pieces": [{"text": "\x1b[2J\x9b31m\u202e\na", "style": "error"}]}
-    sheet = {"at": 0.0, "head": [], "table": [evil], "troubles": [evil], "past": []}
+    sheet = {"at": 0.0, "headline": [], "table": [evil], "problems": [evil], "past_faults": []}
     service = ServiceSocket(tmp_path, {"status": lambda **_: {"text": sheet, "exit_code": 0}})
     service.open()
     _, said, _ = ask(*arguments)

@@ -9,7 +9,8 @@ from exporter.model.watchdog import BlockReason, WatchdogPhase, WatchdogState
 from exporter.report import remedy, status_text
 from exporter.report.finding import Finding
 from exporter.report.findings import findings
-from exporter.report.watchdog_text import account
+from exporter.report.remedy import SUSPENDED
+from exporter.report.watchdog_text import watchdog_summary
 from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON, idle
 
@@ -51,10 +52,10 @@ def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
 
     assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
     assert one.commands == (f"cuda-mps-exporter resume {DAEMON}",)
-    said = account(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
-    assert said is not None
-    assert said.given_up
-    assert "state directory has not been readable and writable" in (said.says or "")
+    summary = watchdog_summary(replace(idle(), watches={DAEMON: LOST}), idle().daemons[DAEMON])
+    assert summary is not None
+    assert "state directory has not been readable and writable" in (summary.action or "")
+    assert LOST.phase in SUSPENDED
 
 
 def test_resume_lists_it_and_ends_it() -> None:

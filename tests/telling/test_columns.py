@@ -10,9 +10,9 @@ from exporter.report.text import Column, Style, align_table, cell, text_of, text
 from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, reduced, three_clients
 
 COLUMNS = (
-    Column(name="PATH", least=6, keep_end=True),
-    Column(name="PID", right=True),
-    Column(name="NAME", least=5),
+    Column(name="PATH", min_width=6, keep_end=True),
+    Column(name="PID", align_right=True),
+    Column(name="NAME", min_width=5),
 )
 ROWS = [[cell("/tmp/nvidia-mps"), cell("7"), cell("a-long-name")], [cell("none"), cell("-"), cell("b")]]
 
@@ -34,9 +34,9 @@ def test_the_widest_gives_first_and_what_was_cut_is_shown() -> None:
 
 def test_then_whole_columns_go_which_is_said() -> None:
     """The one of least worth first."""
-    without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "not shown, for want of width: PID"]
+    without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "terminal too narrow for: PID"]
     assert lines(17, "PID", "PATH") == without_pid
-    assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "not shown, for want of width: PID, PATH"]
+    assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "terminal too narrow for: PID, PATH"]
 
 
 def test_what_has_nothing_to_tell_is_faint() -> None:
@@ -49,7 +49,7 @@ def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], 
     """And the state, PID and memory of everybody are always there."""
     table = render_status(scene(), width=width).table
     narrowed = [
-        line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "not sh"))
+        line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "terminal too"))
     ]
     assert all(text_width(line.text) <= width for line in narrowed)
     assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())

@@ -4,7 +4,7 @@ import pytest
 
 from exporter.model.gpu import IncidentXid
 from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InFlightWork, RecoveryDelay
-from exporter.report.incident_text import brief, details, table
+from exporter.report.incident_text import brief, details, incidents_table
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
@@ -16,30 +16,30 @@ NOW = AT + 182
 WHEN = local_time(AT)
 
 IN_WORDS = f"""\
-513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, held up by 1 client
+513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, blocked by 1 client
   Began      {WHEN} (1970-01-12T13:46:40.000Z), 3 min 2 s ago
   GPUs       GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b
   Xids       31: illegal address (FIFO_ERROR_MMU_ERR_FLT), on GPU-1efa3f60, names PID 600 (train.py)\
 ; NVIDIA advises RESTART_APP
-  Affected   2 clients, as the log told:
+  Affected   2 clients:
              PID 600 (train.py of alice, job 42), 1540 MiB on GPU-1efa3f60
              PID 601 (vllm of bob), 1540 MiB on GPU-1efa3f60
-  Suspected  very likely PID 600 (train.py of alice)
+  Suspect    very likely PID 600 (train.py of alice)
              0.85 PID 600 (train.py of alice): its contexts ended 120 ms before the fault,\
  as when a client ends while a kernel runs
              0.15 PID 601 (train.py of alice): the log names it, which is no better than chance
-  Refused    2 newcomers, since the server was in FAULT (error 807)
+  Refused    2 new clients, because the server was in FAULT (error 807)
              PID 700
-  Held up by PID 601 (vllm of bob), for 3 min 2 s now; this ends it:
+  Blocked by PID 601 (vllm of bob), for 3 min 2 s so far; this ends it:
                kill -KILL 601
              PID 600 (train.py of alice, job 42), for 2.0 s"""
 
 TABLE = f"""\
 ID      WHEN                 DAEMON           KIND      GPU              AFFECTED  SUSPECT                                  STATE
-513-1a  {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, held up by 1 client
+513-1a  {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  very likely PID 600 (train.py of alice)  open for 3 min 2 s, blocked by 1 client
 b       {WHEN}  /tmp/nvidia-mps  memory    GPU-1efa3f60            2  likely one of 600, 601                   recovered in 4.2 s
-c       {WHEN}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  nobody                                   over: the server is gone
-d       {WHEN}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon is gone
+c       {WHEN}  /tmp/nvidia-mps  hardware  GPU-1efa3f60 +1         2  none                                     over: the server has exited
+d       {WHEN}  /tmp/nvidia-mps  unknown   -                       0  unknown                                  over: the daemon has exited
 """  # noqa: E501
 
 
@@ -61,14 +61,14 @@ class TestDetails:
         """Who held it up is told all the same."""
         over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
         told = text_of(details(over, NOW, ADDRESS))
-        assert "  Held up by PID 601 (train.py of alice), for 4.0 s" in told
+        assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in told
         assert "kill" not in told
 
     def test_of_hardware_nobody_is_suspected(self) -> None:
         """Whatever else is known."""
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
         told = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
-        assert "  Suspected  nobody: the hardware failed, so that no tenant is to blame" in told
+        assert "  Suspect    none: the hardware failed" in told
         assert "0.90" not in told
         assert "48: uncorrectable memory error" in told
 
@@ -76,7 +76,7 @@ class TestDetails:
         """An empty line would look like a defect."""
         nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=FaultKind.UNKNOWN)
         told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
-        assert told == ["not known", "none was seen", "nobody that is known", "unknown: nothing points at anybody"]
+        assert told == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
     def test_who_had_work_in_flight_is_said_of_each_of_whom_it_is_known(self) -> None:
         """Also of those who are not suspected."""
@@ -85,13 +85,13 @@ class TestDetails:
             details(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)), NOW, None)
         )
         assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in told
-        assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with nothing in flight\n" in told
+        assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with no work in flight\n" in told
         assert "PID 602\n" in told
 
     def test_an_affected_list_that_was_inferred_says_so(self) -> None:
         """The log's own is better evidence."""
         told = text_of(details(incident(affected_confirmed=False), NOW, None))
-        assert "2 clients, as far as can be told from who shares the GPUs" in told
+        assert "2 clients, inferred from the GPUs that clients share" in told
 
     def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
@@ -100,7 +100,7 @@ class TestDetails:
                 incident(affected=(600, -7), client_details={}, blocking={-7: RecoveryDelay(since=AT)}), NOW, ADDRESS
             )
         )
-        assert "             PID 600\n             a PID not known here" in told
+        assert "             PID 600\n             an unknown PID" in told
         assert "kill" not in told
 
     def test_an_xid_that_no_catalogue_has(self) -> None:
@@ -110,9 +110,9 @@ class TestDetails:
     def test_a_crowd_is_counted_and_not_listed(self) -> None:
         """The page stays a page, with the commands for the first of them."""
         told = [line.text for line in details(crowded(), NOW, ADDRESS)]
-        assert "  Affected   400 clients, as the log told:" in told
+        assert "  Affected   400 clients:" in told
         assert f"{'':13}and 384 more" in told
-        assert "  Refused    9000 newcomers, since the server was in FAULT (error 807)" in told
+        assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in told
         assert len(told) < 200
 
     @pytest.mark.parametrize("name", HOSTILE)
@@ -133,15 +133,15 @@ class TestBrief:
             (
                 blocked(),
                 (
-                    "513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, held up by 1 client;"
-                    " 2 clients affected; suspected: very likely PID 600 (train.py of alice)"
+                    "513-1a: memory fault on server 513 of /tmp/nvidia-mps: open for 3 min 2 s, blocked by 1 client;"
+                    " 2 clients affected; suspect: very likely PID 600 (train.py of alice)"
                 ),
             ),
             (
                 ended(kind=FaultKind.CLIENT_KILLED, affected=(601,)),
                 (
-                    "513-1a: fault by a client cut off in mid-kernel on server 513 of /tmp/nvidia-mps, 3 min 2 s ago:"
-                    " recovered in 4.2 s; 1 client affected; suspected: unknown: nothing points at anybody"
+                    "513-1a: fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps,"
+                    " 3 min 2 s ago: recovered in 4.2 s; 1 client affected; suspect: unknown: no indication of a cause"
                 ),
             ),
         ],
@@ -170,38 +170,38 @@ class TestTable:
             ended(IncidentEnd.SERVER_GONE, id="c", kind=FaultKind.HARDWARE, gpus=(GPU, OTHER_GPU)),
             ended(IncidentEnd.DAEMON_GONE, id="d", kind=FaultKind.UNKNOWN, gpus=(), affected=()),
         )
-        assert text_of(table(faults, NOW)) == TABLE
+        assert text_of(incidents_table(faults, NOW)) == TABLE
 
     def test_at_a_terminal_it_is_told_how_long_ago_each_was_and_how_one_is_told_in_full(self) -> None:
         """One that is open, rather than the newest."""
-        header, newest, older, hint = text_of(table([ended(id="b"), blocked()], NOW, 160)).splitlines()
+        header, newest, older, hint = text_of(incidents_table([ended(id="b"), blocked()], NOW, 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
         assert (f"{short_time(AT, NOW)}  3 min 2 s  " in newest, f"{short_time(AT, NOW)}  3 min 2 s  " in older) == (
             True,
             True,
         )
-        assert hint == "all of one: cuda-mps-exporter incidents 513-1a"
+        assert hint == "details of one: cuda-mps-exporter incidents 513-1a"
 
     @pytest.mark.parametrize("width", [80, 100, 120])
     def test_it_fits_the_terminal(self, width: int) -> None:
         """With which it was, whom to suspect and how it stands, whatever else there is no room for."""
-        header, *rows, _ = table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
+        header, *rows, _ = incidents_table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
         assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
 
     def test_what_is_open_stands_out(self) -> None:
         """By its tone, too."""
-        _, first, second = table([blocked(), ended(id="b")], NOW)
+        _, first, second = incidents_table([blocked(), ended(id="b")], NOW)
         assert (first.has(Style.ERROR), second.has(Style.ERROR)) == (True, False)
 
     def test_none(self) -> None:
         """In words."""
-        assert text_of(table((), NOW)) == "No incidents.\n"
+        assert text_of(incidents_table((), NOW)) == "No incidents.\n"
 
     @pytest.mark.parametrize("name", HOSTILE)
     def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
         """A row stays a row."""
-        lines = text_of(table([hostile(name)], NOW)).splitlines()
+        lines = text_of(incidents_table([hostile(name)], NOW)).splitlines()
         assert len(lines) == 2
         assert all(line.isprintable() for line in lines)
         assert max(map(len, lines)) < 400

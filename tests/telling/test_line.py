@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from exporter.report.text import Line, Lines, Piece, Style, dim, error, line_of, shell_command, text_of, warning, well
+from exporter.report.text import Line, Lines, Piece, Style, dim, error, line_of, shell_command, text_of, warning
 from exporter.serialization import build, plain
 
 
@@ -17,7 +17,7 @@ def test_pieces_beside_each_other_in_one_tone_are_one() -> None:
 
 def test_what_it_has_can_be_asked() -> None:
     assert line_of("a", warning("b")).has(Style.ERROR, Style.WARNING)
-    assert not line_of("a", well("b")).has(Style.ERROR)
+    assert not line_of("a", dim("b")).has(Style.ERROR)
     assert not line_of().has(*Style)
 
 

@@ -27,7 +27,7 @@ def test_for_programs_it_is_utc_and_for_people_their_own_time() -> None:
 def test_of_today_the_hour_is_enough() -> None:
     assert short_time(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
     assert short_time(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
-    assert short_time(1e300, 1_763_750_000.0) == "in no year that a calendar has"
+    assert short_time(1e300, 1_763_750_000.0) == "invalid time"
 
 
 def test_a_moment_just_before_a_second_is_that_second() -> None:
@@ -36,8 +36,8 @@ def test_a_moment_just_before_a_second_is_that_second() -> None:
 
 @pytest.mark.parametrize("at", [1e300, -1e300, 2.0**63])
 def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
-    assert "no year" in utc_time(at)
-    assert "no year" in local_time(at)
+    assert "invalid time" in utc_time(at)
+    assert "invalid time" in local_time(at)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from exporter.report.remedy import (
     command_to_end_server,
     command_to_kill,
     command_to_resume,
+    commands_to_start,
     control_command,
-    start_commands_of,
 )
 from exporter.report.text import Style
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -64,7 +64,7 @@ def of_user(present: Node, uid: int | None) -> Node:
 
 
 def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
-    return start_commands_of(present, present.daemons[DAEMON], policy)
+    return commands_to_start(present, present.daemons[DAEMON], policy)
 
 
 def test_a_client_is_ended_by_the_kernel_and_mps_is_not_asked_which_would_hang() -> None:
@@ -203,7 +203,7 @@ def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
 def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_from_here() -> None:
     present = in_container(runtime__process=None)
 
-    assert start_commands_of(present, only(present), None) == ()
+    assert commands_to_start(present, only(present), None) == ()
     assert address_of(present, only(present).name) is None
 
 

@@ -12,10 +12,9 @@ from exporter.model.problem import ProblemCode
 from exporter.model.usage import Method, Share
 from exporter.report import status_text
 from exporter.report.objects import sharing_object
-from exporter.report.status_text import MOST_ROWS, sharing
-from exporter.report.status_view import view_of
+from exporter.report.status_text import MOST_ROWS, render_status
 from exporter.report.text import Style
-from exporter.terminal import broken
+from exporter.terminal import wrap_line
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import (
     AT,
@@ -39,7 +38,7 @@ BUSY = {TRAIN: flight(0.48, 0.012), VLLM: flight(0.004, 0.002)}
 
 
 def texts(present: Node, width: int | None = None) -> list[str]:
-    return [line.text for line in sharing(view_of(present), width)]
+    return [line.text for line in render_status(present, width=width).sharing]
 
 
 WHOLE = """\
@@ -49,13 +48,13 @@ time in flight; another 2 % is unattributed)
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   at the limit: PID 600 (train.py) used about all the threads allowed
-  memory bandwidth: 91 % is used, so clients are in each other's way; PID 600 (train.py) used most SM time \
-(48.0 ± 1.2 %), so may use most of it: a hint, no measurement
+  memory bandwidth: 91 % is used, so clients slow each other down; PID 600 (train.py) used most SM time \
+(48.0 ± 1.2 %) and may use most of it (inferred, not measured)
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
 601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
-sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known
-  room for 29 more such clients: 29 by memory, 45 by client slots, not known by SM time
+sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
+  room for 29 more such clients: 29 by memory, 45 by client slots, unknown by SM time
   limits: its clients together may use 100 % of its threads and 3 % of its memory
 """
 
@@ -81,7 +80,7 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
     assert lines[0] == (
         "sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown: this GPU has no GPM"
     )
-    assert "not known by SM time" in lines[1]
+    assert "unknown by SM time" in lines[1]
     assert not [line for line in lines if "--attribution" in line or "90 %" in line]
     found = sharing_object(present, gpu_sharing(present)[GPU])
     assert found is not None
@@ -107,7 +106,7 @@ def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
     read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
     (first, second, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
     assert "its SMs were 50 % busy in the last 10 s" in first
-    assert second == "  room for more such clients: 2 by SM time, 45 by client slots, not known by memory"
+    assert second == "  room for more such clients: 2 by SM time, 45 by client slots, unknown by memory"
 
 
 def test_a_convention_is_called_one() -> None:
@@ -120,31 +119,31 @@ def test_a_convention_is_called_one() -> None:
 
 def test_who_runs_beside_mps_is_told_apart() -> None:
     present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
-    assert "  beside MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
+    assert "  bypassing MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
 
 
 def test_what_those_used_who_have_gone_since_is_told_apart() -> None:
     """Else clients that used little could be told beside a GPU that is said to be full."""
     present = split(three_clients(), {TRAIN: flight(0.2), GONE: flight(0.7)})
-    assert "  gone: processes that are there no more used another 70 % of its SMs in the last 60 s" in texts(present)
+    assert "  exited processes used another 70 % of its SMs in the last 60 s" in texts(present)
 
 
 def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
     present = split(three_clients(), {TRAIN: flight(0.2)})
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
-    told_of = [text for text in texts(looking) if "not watched" in text]
-    assert told_of == ["  not watched: what PID 601 (vllm) launched cannot be seen"]
+    told_of = [text for text in texts(looking) if "not measured" in text]
+    assert told_of == ["  not measured: launches of PID 601 (vllm) cannot be counted"]
     watched = {
         each["pid"]: each["watched"] for each in (sharing_object(looking, gpu_sharing(looking)[GPU]) or {})["clients"]
     }
     assert watched == {TRAIN: True, VLLM: False}
-    assert not any("not watched" in text for text in texts(replace(looking, at=looking.at + 11)))
+    assert not any("not measured" in text for text in texts(replace(looking, at=looking.at + 11)))
 
 
 def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
-    (hint,) = [line for line in sharing(view_of(present)) if "bandwidth" in line.text]
-    assert hint.text.endswith("who uses most of it cannot be told")
+    (hint,) = [line for line in render_status(present).sharing if "bandwidth" in line.text]
+    assert hint.text.endswith("it is unknown which client uses most of it")
     assert hint.has(Style.WARNING)
 
 
@@ -162,7 +161,7 @@ def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> No
     start = next(place for place, line in enumerate(shown) if line.lstrip().startswith("PID"))
     rows = shown[start + 1 :]
     assert [row.split()[0] for row in rows[:-1]] == [str(pid) for pid in range(1047, 1047 - MOST_ROWS, -1)]
-    assert rows[-1] == "and 40 more, who hold 61600 MiB and used 56 % together"
+    assert rows[-1] == "and 40 more, which together hold 61600 MiB and used 56 %"
 
 
 def test_methods_have_a_column_where_there_are_several() -> None:
@@ -181,8 +180,8 @@ def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> No
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_it_fits_a_narrow_terminal(width: int) -> None:
     for present in (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91)):
-        for line in sharing(view_of(present), width):
-            assert all(len(row.text) <= width for row in broken(line, width))
+        for line in render_status(present, width=width).sharing:
+            assert all(len(row.text) <= width for row in wrap_line(line, width))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff"])

@@ -53,12 +53,12 @@ DAEMON           SERVER  STATE      PID  USER   COMMAND      GPU    MEMORY  DOMA
 /tmp/nvidia-mps     513  active     601  bob    vllm         0    2564 MiB  A
 /tmp/nvidia-mps     513  active     602  alice  eval.py      1    4612 MiB  A
 none                  -  bypassing  801  carol  jupyter-lab  1    1024 MiB  -
-domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all
-  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU keeps them apart; a client then has one GPU
-sharing of GPU 0: 2 clients hold 3 % of its memory; how busy its SMs are is not known
-  room for more such clients: 45 by client slots, not known by memory, not known by SM time
-sharing of GPU 1: 2 clients hold 4 % of its memory; how busy its SMs are is not known
-  room for more such clients: 45 by client slots, not known by memory, not known by SM time
+domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all
+  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU separates them; a client then has one GPU
+sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown
+  room for more such clients: 45 by client slots, unknown by memory, unknown by SM time
+sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
+  room for more such clients: 45 by client slots, unknown by memory, unknown by SM time
 SM time by client is not known: start the exporter with --attribution=bpf
 log: server.log cannot be read: Permission denied
 """

@@ -89,7 +89,7 @@ class TestDomains:
     def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
         """A domain on one GPU needs no explaining."""
         lines = status_text.status_table(three_clients()).splitlines()
-        assert "domain A: 3 clients on GPUs 0 and 1 fall together: a fatal fault of one ends all" in lines
+        assert "domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all" in lines
         assert any(
             line.startswith("  joined by 600 (train.py) on GPUs 0 and 1; a daemon for each GPU") for line in lines
         )
@@ -254,13 +254,13 @@ class TestElsewhere:
     @pytest.mark.parametrize(
         ("present", "line"),
         [
-            (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, held up by 600"),
+            (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 600"),
             (with_faults(incident(blocking={})), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
             (with_faults(), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
             (with_faults(OVER, state=ServerState.ACTIVE), "1 of 1 daemons up, 2 clients"),
             (
                 with_faults(incident(blocking={pid: RecoveryDelay(since=AT) for pid in range(1, 21)})),
-                "1 of 1 daemons up, 2 clients; FAULT of server 513, held up by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
+                "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
             ),
         ],
         ids=("held up", "not held up", "no more known of it", "over", "by many"),

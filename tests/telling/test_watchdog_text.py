@@ -24,7 +24,7 @@ from exporter.report import status_text
 from exporter.report.objects import node_object
 from exporter.report.reasons import text_of
 from exporter.report.status_view import view_of
-from exporter.report.watchdog_text import MOST_BRIEF, lines
+from exporter.report.watchdog_text import MOST_BRIEF, summary_lines
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
@@ -51,7 +51,7 @@ HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvi
 
 
 def said(present: Node) -> list[str]:
-    return [line.text for line in lines(present)]
+    return [line.text for line in summary_lines(present)]
 
 
 def crashed(**known: Any) -> Node:
@@ -134,9 +134,9 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
 def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(phase=WatchdogPhase.ACTING, acting=acting)
-    assert said(under_way)[1] == "  watchdog: restart of the daemon (crashed): in progress for 1.0 s"
+    assert said(under_way)[1] == "  watchdog: restart (crashed): in progress for 1.0 s"
     done = crashed(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert said(done)[1].startswith("  watchdog: restart of the daemon (crashed): done 0.5 s ago")
+    assert said(done)[1].startswith("  watchdog: restart (crashed): done 0.5 s ago")
 
 
 def test_whose_the_restart_is_is_told() -> None:
@@ -203,7 +203,7 @@ def test_a_fault_is_told_once() -> None:
 def test_of_many_some_are_named() -> None:
     names = [f"/run/{number}" for number in range(MOST_BRIEF + 2)]
     present = replace(node(*names), watches={name: crashed().watches[DAEMON] for name in names})
-    assert line(present).endswith("/run/3: daemon down; 2 more daemons are not well")
+    assert line(present).endswith("/run/3: daemon down; 2 more daemons have problems")
 
 
 # -- as an object, for a program --------------------------------------------------------------------------------------

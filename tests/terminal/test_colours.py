@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from exporter.report.text import Line, Piece, Style, dim, error, line_of
-from exporter.terminal import painted, wanted
+from exporter.terminal import render_line, use_colours
 from tests.incidents import HOSTILE
 
 XTERM = {"TERM": "xterm-256color"}
@@ -33,20 +33,20 @@ def test_there_are_colours_where_they_are_wanted(
     choice: str, environment: Mapping[str, str], at_a_terminal: bool, colours: bool
 ) -> None:
     """What is said on the command line outweighs the environment, and that the terminal."""
-    assert wanted(choice, environment, at_a_terminal=at_a_terminal) is colours
+    assert use_colours(choice, environment, at_a_terminal=at_a_terminal) is colours
 
 
 def test_a_tone_is_a_colour_and_ends_with_its_piece() -> None:
     line = line_of(dim("Held up by "), "PID 600 ", error("still"))
 
-    assert painted(line, colours=True) == "\x1b[2mHeld up by \x1b[0mPID 600 \x1b[1;31mstill\x1b[0m"
-    assert painted(line, colours=False) == line.text
+    assert render_line(line, colours=True) == "\x1b[2mHeld up by \x1b[0mPID 600 \x1b[1;31mstill\x1b[0m"
+    assert render_line(line, colours=False) == line.text
 
 
 @pytest.mark.parametrize("style", Style)
 def test_without_its_sequences_it_is_the_same_text(style: Style) -> None:
     line = Line((Piece("a"), Piece("b c", style)))
-    assert re.sub(r"\x1b\[[0-9;]*m", "", painted(line, colours=True)) == line.text
+    assert re.sub(r"\x1b\[[0-9;]*m", "", render_line(line, colours=True)) == line.text
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"])
@@ -54,6 +54,6 @@ def test_without_its_sequences_it_is_the_same_text(style: Style) -> None:
 def test_no_text_brings_a_sequence_of_its_own(name: str, style: Style) -> None:
     """Whoever told it: a program may pose as the service."""
     line = Line((Piece(name, style),))
-    assert painted(line, colours=False).isprintable()
-    without_ours = painted(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")
+    assert render_line(line, colours=False).isprintable()
+    without_ours = render_line(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")
     assert without_ours.isprintable()

@@ -5,7 +5,7 @@ import pytest
 from exporter.report.status_text import render_status
 from exporter.report.text import Line as Line
 from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command, text_width, warning
-from exporter.terminal import bare, broken, fitted, whole
+from exporter.terminal import all_lines, fit_screen, wrap_line
 from tests.builders import full, held_up
 
 TITLE = (line_of(dim("2026-11-21 14:05:03, by the service")),)
@@ -21,45 +21,45 @@ class TestBroken:
     def test_it_is_broken_between_words_and_goes_on_below_its_text(self) -> None:
         """With the tones that it had."""
         line = line_of(dim("  Xids       "), "31: illegal address ", error("names PID 600"), indent=13)
-        rows = list(broken(line, 36))
+        rows = list(wrap_line(line, 36))
         assert texts(rows) == ["  Xids       31: illegal address", "             names PID 600"]
         assert [row.has(Style.ERROR) for row in rows] == [False, True]
 
     def test_one_that_fits_stays(self) -> None:
         """To the column."""
         line = line_of("four words of text")
-        assert list(broken(line, 18)) == [line]
-        assert texts(list(broken(line, 17))) == ["four words of", "text"]
+        assert list(wrap_line(line, 18)) == [line]
+        assert texts(list(wrap_line(line, 17))) == ["four words of", "text"]
 
     def test_a_command_stays_whole(self) -> None:
         """So that it can be copied."""
         line = line_of("  ", shell_command("echo shutdown_server | nvidia-cuda-mps-control"))
-        assert list(broken(line, 20)) == [line]
+        assert list(wrap_line(line, 20)) == [line]
 
     def test_a_word_that_is_too_wide_is_left_to_the_terminal(self) -> None:
         """The others are not."""
-        assert texts(list(broken(line_of(f"see {'x' * 30} there"), 20))) == ["see", "x" * 30, "there"]
+        assert texts(list(wrap_line(line_of(f"see {'x' * 30} there"), 20))) == ["see", "x" * 30, "there"]
 
     @pytest.mark.parametrize("width", [1, 10, 22, 80])
     def test_nothing_is_lost(self, width: int) -> None:
         """However narrow."""
-        for line in whole(render_status(held_up())):
-            rows = list(broken(line, width))
+        for line in all_lines(render_status(held_up())):
+            rows = list(wrap_line(line, width))
             assert " ".join(" ".join(texts(rows)).split()) == " ".join(line.text.split())
 
 
 def made(rows: int = 3, troubles: int = 0, past: int = 0) -> StatusText:
     return StatusText(
         at=0.0,
-        head=(line_of("well"),),
+        headline=(line_of("well"),),
         table=(line_of("PID"), *(line_of(f"row {number}") for number in range(rows))),
-        troubles=tuple(line_of(f"trouble {number}") for number in range(troubles)),
-        past=tuple(line_of(f"past {number}") for number in range(past)),
+        problems=tuple(line_of(f"trouble {number}") for number in range(troubles)),
+        past_faults=tuple(line_of(f"past {number}") for number in range(past)),
     )
 
 
 def on_screen(told: StatusText, height: int, width: int = 80) -> list[str]:
-    shown = fitted(TITLE, told, width, height)
+    shown = fit_screen(TITLE, told, width, height)
     assert sum(max(1, -(-text_width(line.text) // width)) for line in shown) <= height
     return texts(list(shown))
 
@@ -86,7 +86,7 @@ class TestFitted:
     def test_rows_that_are_not_well_stay(self) -> None:
         """Where they were."""
         rows = [line_of(f"row {number} ", warning("bypassing") if number == 40 else "active") for number in range(48)]
-        told = StatusText(at=0.0, head=(), table=(line_of("PID"), *rows), troubles=(), past=())
+        told = StatusText(at=0.0, headline=(), table=(line_of("PID"), *rows), problems=(), past_faults=())
         assert on_screen(told, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
 
     def test_troubles_leave_the_table_some_room_and_keep_what_to_do(self) -> None:
@@ -108,5 +108,5 @@ class TestFitted:
 def test_piped_the_table_comes_first() -> None:
     """A program may look for it there."""
     told = made(1, 1, 1)
-    assert texts(bare(told)) == ["PID", "row 0", "trouble 0", "past 0"]
-    assert texts(whole(told)) == ["well", "", *texts(bare(told))]
+    assert texts(told.body) == ["PID", "row 0", "trouble 0", "past 0"]
+    assert texts(all_lines(told)) == ["well", "", *texts(told.body)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.report.text import error, line_of, shell_command
-from exporter.terminal import Terminal, heeding_signals
+from exporter.terminal import Terminal, interrupt_on_signals
 from tests.terminal.pseudo import Pseudo
 
 XTERM = {"TERM": "xterm"}
@@ -69,9 +69,9 @@ def test_what_its_encoding_does_not_have_is_a_question_mark() -> None:
     assert raw.getvalue() == "/tmp/caf\u00e9?\n".encode("latin-1")
 
 
-def test_a_screen_of_its_own_is_left_as_it_was_found(pty: Pseudo) -> None:
+def test_a_alternate_screen_is_left_as_it_was_found(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
-    with contextlib.suppress(KeyboardInterrupt), terminal.screen_of_its_own():
+    with contextlib.suppress(KeyboardInterrupt), terminal.alternate_screen():
         terminal.redraw([line_of("one"), line_of("two")])
         raise KeyboardInterrupt
 
@@ -81,7 +81,7 @@ def test_a_screen_of_its_own_is_left_as_it_was_found(pty: Pseudo) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_is_told_to_end_can_put_the_terminal_right_first(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
-    with heeding_signals(), pytest.raises(KeyboardInterrupt):
+    with interrupt_on_signals(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
 
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
@@ -96,5 +96,5 @@ def test_one_that_has_been_closed_is_a_pipe_that_nobody_reads() -> None:
         os.close(person)
         with pytest.raises(BrokenPipeError):
             terminal.show([line_of("fault")])
-        with pytest.raises(KeyboardInterrupt), terminal.screen_of_its_own():
+        with pytest.raises(KeyboardInterrupt), terminal.alternate_screen():
             raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from exporter.report.status_text import exit_code, render_status
 from exporter.report.status_view import view_of
 from exporter.report.text import local_time, short_time
 from exporter.status_client import StatusReport
-from exporter.terminal import Terminal, Watching, heeding_signals, resized_within
+from exporter.terminal import StatusWatch, Terminal, interrupt_on_signals, wait_for_resize
 from tests.builders import AT, DAEMON, daemon_dead, full, idle
 from tests.clocks import HandClock
 from tests.terminal.pseudo import Pseudo
@@ -56,7 +56,7 @@ class Watched:
 
     def run(self, terminal: Terminal, *, brief: bool = False) -> int:
         """The exit code."""
-        watching = Watching(
+        watching = StatusWatch(
             self.report, terminal, self.clock, seconds=2.0, as_json=self._as_json, brief=brief, wait=self.wait
         )
         return watching.run()
@@ -74,7 +74,7 @@ def screens(pty: Pseudo) -> list[list[str]]:
     seen = pty.seen()
     assert (seen[: len(ENTERED)], seen[-len(LEFT) :]) == (ENTERED, LEFT)
     _, looking, *drawn = seen[len(ENTERED) : -len(LEFT)].split(CLEARED)
-    assert looking == "looking …"
+    assert looking == "collecting …"
     return [each.split("\n") for each in drawn]
 
 
@@ -164,11 +164,11 @@ def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:
 
 
 def test_a_terminal_that_is_resized_is_not_waited_for() -> None:
-    with heeding_signals():
+    with interrupt_on_signals():
         signal.pthread_kill(threading.get_ident(), signal.SIGWINCH)
-        assert resized_within(60)
+        assert wait_for_resize(60)
 
 
 def test_else_the_wait_ends_by_itself() -> None:
-    with heeding_signals():
-        assert not resized_within(0.01)
+    with interrupt_on_signals():
+        assert not wait_for_resize(0.01)
