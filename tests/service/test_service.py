@@ -50,7 +50,7 @@ def test_pause_lets_go_of_the_driver_until_resume(
 
     done = run(environment, "pause")
 
-    assert (done.returncode, done.stdout) == (0, "paused: no handle on the driver is open until you say resume\n")
+    assert (done.returncode, done.stdout) == (0, "paused: the exporter has closed the driver until you resume it\n")
     assert not _holds(exporter, device)
     exporter.shows(1, "cuda_mps_exporter_paused")
     exporter.shows(0, "cuda_mps_gpu_up", gpu=GPU)
