@@ -15,7 +15,7 @@ from tests.config.reading import config
 class TestDefaults:
     """Without a word, the default directories and port."""
 
-    def test_no_daemon_is_named(self) -> None:
+    def test_names_no_daemon(self) -> None:
         """Those that there are will be found."""
         assert config("serve").daemons == ()
 
@@ -30,18 +30,18 @@ class TestDefaults:
         (daemon,) = config("serve", "--pipe-directory", "/run/mps", "--log-directory", "/log").daemons
         assert (daemon.name, daemon.log_directory) == ("/run/mps", Path("/log"))
 
-    def test_the_environment_that_mps_itself_reads_names_one_too(self) -> None:
+    def test_variables_of_mps_name_a_daemon(self) -> None:
         """As for every other tool of MPS."""
         (daemon,) = config("serve", CUDA_MPS_PIPE_DIRECTORY="/run/e", CUDA_MPS_LOG_DIRECTORY="/log/e").daemons
         assert (daemon.name, daemon.log_directory) == ("/run/e", Path("/log/e"))
 
-    def test_a_log_directory_alone_is_that_of_the_default_daemon_if_a_flag_names_it(self) -> None:
+    def test_a_log_directory_flag_names_the_default_daemon(self) -> None:
         """The variable alone declares no daemon."""
         (daemon,) = config("serve", "--log-directory=/log").daemons
         assert (daemon.name, daemon.log_directory) == ("/tmp/nvidia-mps", Path("/log"))
         assert config("serve", CUDA_MPS_LOG_DIRECTORY="/log").daemons == ()
 
-    def test_a_flag_outweighs_the_environment(self) -> None:
+    def test_a_flag_overrides_the_environment(self) -> None:
         """What was said last counts."""
         (daemon,) = config("serve", "--pipe-directory", "/run/f", CUDA_MPS_PIPE_DIRECTORY="/run/e").daemons
         assert daemon.name == "/run/f"
@@ -58,7 +58,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "s", "fast", "-1s", "+1s", "1d", "1 s", "1e3", "1_000", "nan", "inf", ".5s", "5.s", "9" * 5000, "1s\n"]
 )
-def test_another_duration_is_refused_by_its_flag(text: str) -> None:
+def test_refuses_another_duration_and_names_the_flag(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--flag: invalid value .*: expected a duration"):
         DURATION.of_text("--flag", text)
 
@@ -79,7 +79,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int]) ->
 @pytest.mark.parametrize(
     "text", ["", "10677", "host", "host:", "host:http", ":65536", ":-1", "::1:80", ":٣", ":²", ":" + "9" * 5000]
 )
-def test_another_address_is_refused_by_its_flag(text: str) -> None:
+def test_refuses_another_address_and_names_the_flag(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
         ADDRESS.of_text("--web.listen-address", text)
 
@@ -103,7 +103,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize(("arguments", "flag"), WRONG, ids=[" ".join(arguments)[:50] for arguments, _ in WRONG])
-def test_what_cannot_be_used_is_named_and_the_exit_code_is_2(
+def test_names_an_unusable_value_and_exits_with_2(
     arguments: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -113,12 +113,12 @@ def test_what_cannot_be_used_is_named_and_the_exit_code_is_2(
     assert told.out == ""
 
 
-def test_a_relative_directory_in_the_environment_is_refused_too() -> None:
+def test_refuses_a_relative_directory_in_the_environment() -> None:
     with pytest.raises(ConfigError, match="relative"):
         config("serve", CUDA_MPS_PIPE_DIRECTORY="relative")
 
 
-def test_the_longest_directory_that_a_socket_fits_in_is_taken() -> None:
+def test_accepts_the_longest_directory_for_a_socket() -> None:
     """At 107 bytes a control daemon can still start there."""
     (daemon,) = config("serve", "--pipe-directory", LONG).daemons
     assert len(str(daemon.pipe_directory / "control_privileged")) == LONGEST_SOCKET_PATH == 107
@@ -139,9 +139,7 @@ def test_the_longest_directory_that_a_socket_fits_in_is_taken() -> None:
     ],
     ids=lambda arguments: " ".join(arguments) or "nothing",
 )
-def test_words_that_are_not_known_end_it_with_exit_code_2(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_arguments_exit_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     assert ended.value.code == 2

@@ -37,13 +37,13 @@ def daemons(directory: Path, text: str, *arguments: str, **environment: str) -> 
     return config("serve", "--config.file", written(directory, text), *arguments, **environment).daemons
 
 
-def test_the_file_names_several(tmp_path: Path) -> None:
+def test_the_file_names_several_daemons(tmp_path: Path) -> None:
     training, other = daemons(tmp_path, TWO)
     assert (training, training.name) == (TRAINING, "training")
     assert (other.name, other.log_directory) == ("/run/other", Path("/var/log/nvidia-mps"))
 
 
-def test_the_limits_that_are_to_hold_are_named_each_for_itself(tmp_path: Path) -> None:
+def test_the_file_names_each_limit(tmp_path: Path) -> None:
     """Where none is named, none is wanted."""
     training, other = daemons(tmp_path, TWO)
     memory = {0: 2 << 30, 1: 512 << 20}
@@ -51,19 +51,19 @@ def test_the_limits_that_are_to_hold_are_named_each_for_itself(tmp_path: Path) -
     assert not other.limits
 
 
-def test_the_file_outweighs_the_variables_of_mps_itself(tmp_path: Path) -> None:
+def test_the_file_overrides_the_variables_of_mps(tmp_path: Path) -> None:
     """These say which daemon a CUDA process would use; the unit always sets them."""
     variables = {"CUDA_MPS_PIPE_DIRECTORY": "/run/e", "CUDA_MPS_LOG_DIRECTORY": "/log/e"}
     assert daemons(tmp_path, TWO, **variables) == daemons(tmp_path, TWO)
     assert [each.name for each in daemons(tmp_path, "", **variables)] == ["/run/e"]
 
 
-def test_a_flag_names_one_to_be_watched_alone(tmp_path: Path) -> None:
+def test_a_flag_selects_a_single_daemon(tmp_path: Path) -> None:
     (one,) = daemons(tmp_path, TWO, "--pipe-directory", "/run/f", CUDA_MPS_LOG_DIRECTORY="/log/e")
     assert (one.name, one.log_directory) == ("/run/f", Path("/log/e"))
 
 
-def test_what_the_file_says_of_the_one_that_a_flag_names_counts(tmp_path: Path) -> None:
+def test_the_files_keys_apply_to_the_daemon_of_a_flag(tmp_path: Path) -> None:
     """To look at one of the service's daemons, its pipe directory is enough."""
     pipe = ("--pipe-directory", "/run/nvidia/mps/training/pipe/")
     assert daemons(tmp_path, TWO, *pipe) == (TRAINING,)
@@ -71,12 +71,12 @@ def test_what_the_file_says_of_the_one_that_a_flag_names_counts(tmp_path: Path) 
     assert (one.name, one.log_directory) == ("training", Path("/log/f"))
 
 
-def test_a_log_directory_alone_is_ambiguous_where_the_file_names_daemons(tmp_path: Path) -> None:
+def test_a_log_directory_flag_is_ambiguous_if_the_file_names_daemons(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--log-directory: .* names daemons; add --pipe-directory$"):
         daemons(tmp_path, TWO, "--log-directory", "/log/f")
 
 
-def test_a_relative_variable_is_refused_by_its_name() -> None:
+def test_refuses_a_relative_variable_and_names_it() -> None:
     with pytest.raises(ConfigError, match=r"^CUDA_MPS_LOG_DIRECTORY: invalid value 'log': expected an absolute path"):
         config("serve", CUDA_MPS_LOG_DIRECTORY="log")
 
@@ -155,12 +155,12 @@ WRONG = (
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem[:60] for _, problem in WRONG])
-def test_a_daemon_that_cannot_be_used_is_refused_by_its_place(text: str, problem: str, tmp_path: Path) -> None:
+def test_refuses_an_unusable_daemon_and_names_its_place(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         daemons(tmp_path, text)
     assert str(refused.value).startswith(f"{tmp_path}/config.toml{problem}")
 
 
-def test_those_that_log_to_their_journals_may_leave_the_log_directory_out(tmp_path: Path) -> None:
+def test_daemons_that_log_to_the_journal_need_no_log_directory(tmp_path: Path) -> None:
     text = "".join(f"[[daemons]]\npipe_directory = '/{each}'\nunit = '{each}.service'\n" for each in "ab")
     assert [each.unit for each in daemons(tmp_path, text)] == ["a.service", "b.service"]

@@ -61,14 +61,14 @@ WRONG = (
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem[:60] for _, problem in WRONG])
-def test_what_cannot_be_used_is_refused_by_file_and_place(text: str, problem: str) -> None:
+def test_refuses_an_unusable_value_and_names_file_and_place(text: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         document(text)
     assert str(refused.value).startswith(f"config.toml: {problem}")
     assert str(refused.value).isprintable(), "on one line"
 
 
-def test_a_refused_file_ends_the_program_with_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, "[web]\nlisten_adress = [':1']")
     assert main(["serve", "--config.file", path]) == 2
     assert capsys.readouterr().err.startswith(f"cuda-mps-exporter: {path}: [web] unknown key 'listen_adress'")
@@ -81,11 +81,11 @@ def refused_file(path: Path) -> str:
     return str(refused.value).removeprefix(f"{path}: ")
 
 
-def test_a_named_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_named_file_that_does_not_exist(tmp_path: Path) -> None:
     assert refused_file(tmp_path / "none.toml") == "no such file"
 
 
-def test_a_file_that_is_none_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+def test_refuses_a_fifo_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refused_file(tmp_path / "pipe") == "not a regular file"
     assert refused_file(tmp_path) == "not a regular file"
@@ -93,18 +93,18 @@ def test_a_file_that_is_none_is_refused_and_never_waited_for(tmp_path: Path) -> 
     assert refused_file(tmp_path / "nul\0byte") == "cannot be read: embedded null byte"
 
 
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
     path = written(tmp_path, "#" * (MAX_BYTES + 1))
     assert refused_file(Path(path)) == f"larger than {MAX_BYTES} bytes"
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_refuses_a_file_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"# caf\xe9\n")
     assert refused_file(path) == "not UTF-8 text, at byte 5"
 
 
-def test_a_file_that_cannot_be_read_is_refused() -> None:
+def test_refuses_an_unreadable_file() -> None:
     """Not even root can read this one from its beginning."""
     assert refused_file(Path("/proc/self/mem")) == "cannot be read: Input/output error"
 

@@ -18,7 +18,7 @@ OTHERS = (
 )
 
 
-def test_an_unknown_variable_is_refused_with_the_one_that_may_have_been_meant() -> None:
+def test_refuses_an_unknown_variable_and_suggests_another() -> None:
     with pytest.raises(ConfigError) as refused:
         config("serve", CUDA_MPS_EXPORTER_LOG_LEVLE="debug")
     assert str(refused.value) == (
@@ -26,7 +26,7 @@ def test_an_unknown_variable_is_refused_with_the_one_that_may_have_been_meant() 
     )
 
 
-def test_a_value_that_cannot_be_used_is_refused_by_its_variable() -> None:
+def test_refuses_an_unusable_value_and_names_the_variable() -> None:
     with pytest.raises(ConfigError, match=r"^CUDA_MPS_EXPORTER_LOG_LEVEL: invalid value 'loud': expected one of"):
         config("serve", CUDA_MPS_EXPORTER_LOG_LEVEL="loud")
     with pytest.raises(ConfigError, match=r"^CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS: invalid value 'here': expected"):
@@ -34,10 +34,10 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_variable() -> None:
 
 
 @pytest.mark.parametrize("variable", OTHERS)
-def test_what_others_set_under_the_same_prefix_is_passed_over(variable: str) -> None:
+def test_ignores_foreign_variables_with_the_same_prefix(variable: str) -> None:
     """A Service named cuda-mps-exporter must not keep the exporter's own pods from starting."""
     assert config("serve", **{variable: "tcp://10.0.0.1:10677"}) == config("serve")
 
 
-def test_a_variable_for_another_command_is_passed_over() -> None:
+def test_ignores_a_variable_of_another_command() -> None:
     assert config("status", CUDA_MPS_EXPORTER_WEB_MAX_REQUESTS="7") == config("status")

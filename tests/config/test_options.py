@@ -55,19 +55,19 @@ def valid_default(option: Option) -> str:
 
 
 @every_option
-def test_its_default_is_the_one_of_the_configuration(option: Option) -> None:
+def test_the_default_is_that_of_the_configuration(option: Option) -> None:
     """No option has a default of its own that could differ."""
     assert option.of(config("serve")) == option.of(DEFAULTS) != meant(option)
 
 
 @every_option
-def test_a_file_sets_it(option: Option, tmp_path: Path) -> None:
+def test_a_file_sets_the_option(option: Option, tmp_path: Path) -> None:
     read = config("serve", "--config.file", written(tmp_path, in_file(option)))
     assert read == option.set(config("serve"), meant(option)), "and nothing else"
 
 
 @every_option
-def test_a_variable_sets_it_and_outweighs_the_file(option: Option, tmp_path: Path) -> None:
+def test_a_variable_overrides_the_file(option: Option, tmp_path: Path) -> None:
     contrary = f"{option.section}.{option.key_in_section} = {default_in_file(option)}\n"
     path = written(tmp_path, contrary if option.of(DEFAULTS) is not None else "")
     read = config("serve", "--config.file", path, **{option.variable: OTHERS[option.key][0]})
@@ -75,7 +75,7 @@ def test_a_variable_sets_it_and_outweighs_the_file(option: Option, tmp_path: Pat
 
 
 @every_option
-def test_a_flag_sets_it_and_outweighs_the_variable(option: Option) -> None:
+def test_a_flag_overrides_the_variable(option: Option) -> None:
     if option.kind.boolean:
         flags: tuple[str, ...] = ("--no-" + option.name[2:],)
         expected: object = False
@@ -106,7 +106,7 @@ def test_a_list_is_a_flag_given_again() -> None:
     assert read.listen == (("", 1), ("::1", 2))
 
 
-def test_the_file_of_the_variable_is_read_and_that_of_the_flag_before_it(tmp_path: Path) -> None:
+def test_the_flag_for_the_file_overrides_its_variable(tmp_path: Path) -> None:
     debug = written(tmp_path, "[log]\nlevel = 'debug'", "debug.toml")
     error = written(tmp_path, "[log]\nlevel = 'error'", "error.toml")
     assert config("serve", CUDA_MPS_EXPORTER_CONFIG_FILE=debug).log_level == "debug"
@@ -118,7 +118,7 @@ def config_with_default(path: Path, *arguments: str) -> Config:
     return build_config(parse_arguments(arguments), {}, default_file=path)
 
 
-def test_the_default_file_is_read_where_there_is_one(tmp_path: Path) -> None:
+def test_reads_the_default_file_if_it_exists(tmp_path: Path) -> None:
     path = Path(written(tmp_path, "[log]\nlevel = 'debug'"))
     assert config_with_default(path, "serve").log_level == "debug"
     assert config_with_default(path, "serve", "--config.file=").log_level == "info"
@@ -129,13 +129,13 @@ def test_the_default_file_need_not_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("replay", "--events", "-"), ("demo",)])
-def test_what_does_not_watch_this_node_reads_no_file(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_command_for_recordings_reads_no_file(command: tuple[str, ...], tmp_path: Path) -> None:
     """A recording tells the same on every machine."""
     path = Path(written(tmp_path, "[log]\nlevel = 'debug'\n[clients]\nmin_age_seconds = 99"))
     assert config_with_default(path, *command) == config(*command)
 
 
-def test_a_command_that_a_person_reads_logs_less_where_nobody_says_otherwise() -> None:
+def test_interactive_commands_log_less_by_default() -> None:
     assert [config(*command).log_level for command in (("serve",), ("status",), ("replay", "--events", "-"))] == [
         "info",
         "warning",
@@ -145,14 +145,14 @@ def test_a_command_that_a_person_reads_logs_less_where_nobody_says_otherwise() -
 
 
 @pytest.mark.parametrize("kind", ["runtime", "state"])
-def test_a_directory_is_the_one_that_systemd_made(kind: str) -> None:
+def test_uses_the_directory_that_systemd_created(kind: str) -> None:
     made = {f"{kind.upper()}_DIRECTORY": "/made/a:/made/b"}
     option = next(each for each in OPTIONS if each.attribute == f"{kind}_directory")
     assert option.of(config("serve", **made)) == Path("/made/a")
     assert option.of(config("serve", f"{option.name}=/else", **made)) == Path("/else")
 
 
-def test_a_list_can_be_emptied_by_the_flag(tmp_path: Path) -> None:
+def test_a_flag_can_empty_a_list(tmp_path: Path) -> None:
     path = written(tmp_path, '[watchdog]\nallow = ["restart_daemon"]')
     assert config("serve", "--config.file", path).watchdog_allow == {AllowedAction.RESTART_DAEMON}
     assert config("serve", "--config.file", path, "--watchdog.allow=").watchdog_allow == frozenset()
@@ -162,6 +162,6 @@ def test_a_list_can_be_emptied_by_the_flag(tmp_path: Path) -> None:
     ("attribution", "counts", "equal"),
     [("off", False, False), ("equal", False, True), ("bpf", True, False), ("bpf+equal", True, True)],
 )
-def test_attribution_counts_launches_and_divides_equally_apart(attribution: str, counts: bool, equal: bool) -> None:
+def test_attribution_modes_count_launches_or_divide_equally(attribution: str, counts: bool, equal: bool) -> None:
     read = config("serve", f"--attribution={attribution}").attribution
     assert (read.counts_launches, read.equal_parts) == (counts, equal)

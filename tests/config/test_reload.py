@@ -39,7 +39,7 @@ def reloader(directory: Path, text: str, *arguments: str, clock: SetClock | None
     return Reloader(parsed, environment, build_config(parsed, environment), clock or SetClock())
 
 
-def test_a_changed_file_is_read(tmp_path: Path) -> None:
+def test_reads_a_changed_file(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
     written(tmp_path, TWO + "[clients]\nmin_age_seconds = 2")
     reloaded = reads.reload()
@@ -48,14 +48,14 @@ def test_a_changed_file_is_read(tmp_path: Path) -> None:
     assert [each.name for each in reloaded.config.daemons] == ["training", "/run/other"]
 
 
-def test_flags_and_environment_outweigh_it_still(tmp_path: Path) -> None:
+def test_flags_and_environment_still_override_the_file(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "", "--log.level=debug")
     written(tmp_path, "[log]\nlevel = 'error'\nformat = 'console'")
     config = reads.reload().config
     assert (config.log_level, config.log_format) == ("debug", "json")
 
 
-def test_a_file_that_cannot_be_used_leaves_the_old_configuration(tmp_path: Path) -> None:
+def test_an_unusable_file_changes_nothing(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
     path = written(tmp_path, "[clients]\nmin_age_seconds = 'many'")
     reloaded, expected = reads.reload(), "expected a number of seconds from 0 to 1000000000"
@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_used_leaves_the_old_configuration(tmp_path: Path)
     assert reloaded.config.client_min_age == 1
 
 
-def test_what_cannot_be_changed_while_running_is_named_and_kept(tmp_path: Path) -> None:
+def test_names_options_that_need_a_restart(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "")
     written(
         tmp_path,
@@ -77,7 +77,7 @@ def test_what_cannot_be_changed_while_running_is_named_and_kept(tmp_path: Path) 
     assert reads.reload().unchanged == reloaded.unchanged, "and is told at every reload until the next start"
 
 
-def test_the_status_says_whether_and_when(tmp_path: Path) -> None:
+def test_the_status_has_the_result_and_the_time(tmp_path: Path) -> None:
     clock = SetClock()
     reads = reloader(tmp_path, "", clock=clock)
     assert reads.status == ConfigStatus(successful=True, last_success=1000.0)
@@ -100,5 +100,5 @@ def test_the_status_is_exposed(tmp_path: Path) -> None:
     assert "\ncuda_mps_exporter_config_last_reload_success_timestamp_seconds 1060.0\n" in told
 
 
-def test_where_no_configuration_was_read_nothing_is_told_of_it() -> None:
+def test_exposes_nothing_if_no_configuration_was_read() -> None:
     assert "config_last_reload" not in exposed(View(Node()))

@@ -19,21 +19,21 @@ def test_no_removed_name_is_in_use() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_removed_key_of_the_file_is_named_with_its_replacement(key: str) -> None:
+def test_names_the_replacement_of_a_removed_key(key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         document(f"{key} = 1")
     assert str(refused.value) == f"config.toml: {key} was removed: {REMOVED[key]}; remove it"
 
 
 @pytest.mark.parametrize("variable", [name for name in REMOVED if name.startswith("CUDA_")])
-def test_a_removed_variable_is_named_with_its_replacement(variable: str) -> None:
+def test_names_the_replacement_of_a_removed_variable(variable: str) -> None:
     with pytest.raises(ConfigError) as refused:
         config("serve", **{variable: "1"})
     assert str(refused.value) == f"{variable} was removed: {REMOVED[variable]}; remove it"
 
 
 @pytest.mark.parametrize("flag", [name for name in REMOVED if name.startswith("--")])
-def test_a_removed_flag_is_named_with_its_replacement(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_the_replacement_of_a_removed_flag(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ((flag,), (f"{flag}=1",), (flag, "1")):
         with pytest.raises(SystemExit) as ended:
             parse_arguments(("serve", *words))
@@ -42,18 +42,18 @@ def test_a_removed_flag_is_named_with_its_replacement(flag: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("key", [name for name in REMOVED if name.startswith(f"{DAEMONS}.")])
-def test_a_removed_key_of_a_daemon_is_named_with_its_replacement(key: str, tmp_path: Path) -> None:
+def test_names_the_replacement_of_a_removed_key_of_a_daemon(key: str, tmp_path: Path) -> None:
     text = f"[[daemons]]\npipe_directory = '/a'\n{key.partition('.')[2]} = 1"
     with pytest.raises(ConfigError, match=rf"daemons\[1\]: {key} was removed: .*; remove it$"):
         config("serve", "--config.file", written(tmp_path, text))
 
 
-def test_an_empty_section_that_was_removed_is_named() -> None:
+def test_names_an_empty_removed_section() -> None:
     with pytest.raises(ConfigError, match=r"^config.toml: section \[rhythm\] was removed; remove it$"):
         document("[rhythm]\n")
 
 
-def test_the_interval_is_told_of_an_option_that_set_it() -> None:
+def test_names_the_fixed_interval_of_a_removed_option() -> None:
     with pytest.raises(ConfigError, match=r"rhythm\.nvml_seconds was removed: the interval is always 10 s; remove it"):
         document("[rhythm]\nnvml_seconds = 1")
 

@@ -13,7 +13,7 @@ from tests.config.reading import config, written
 from tests.web.serving import Web, staged
 
 
-def test_own_pages_are_those_of_the_site() -> None:
+def test_reserved_paths_are_those_of_the_web_server() -> None:
     """The configuration refuses each of them as the path of the metrics, so the site never has to."""
     with staged() as (_stage, server):
         site = Web(server=server).site("/telemetry")
@@ -36,7 +36,7 @@ def test_check_accepts_the_path_of_no_other_page(page: str) -> None:
 @pytest.mark.parametrize(
     "address", ["[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1"]
 )
-def test_check_refuses_a_host_that_can_never_be_listened_on(address: str) -> None:
+def test_check_refuses_an_impossible_host(address: str) -> None:
     with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
         config("serve", f"--web.listen-address={address}")
 
@@ -44,7 +44,7 @@ def test_check_refuses_a_host_that_can_never_be_listened_on(address: str) -> Non
 @pytest.mark.parametrize(
     "address", ["[fe80::1%eth0]:1", "127.0.0.1:1", "127.1:1", "node_1.example.org:1", "h\u00f6st:1", ":1"]
 )
-def test_check_accepts_a_host_that_may_be_there(address: str) -> None:
+def test_check_accepts_a_host_that_may_exist(address: str) -> None:
     assert config("serve", f"--web.listen-address={address}").listen[0][1] == 1
 
 

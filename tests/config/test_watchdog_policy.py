@@ -44,7 +44,7 @@ def test_the_watchdog_observes_by_default_and_ends_no_client() -> None:
     assert list(given.daemon_policies.values()) == [DaemonPolicy()]
 
 
-def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
+def test_the_policy_has_the_values_of_the_file(tmp_path: Path) -> None:
     given = policy(tmp_path, FILE)
     assert given.thresholds == Thresholds(allow=frozenset({AllowedAction.KILL_CLIENTS, AllowedAction.END_HUNG_SERVER}))
     assert given.daemon_policies == {
@@ -53,13 +53,13 @@ def test_the_policy_is_that_of_the_file(tmp_path: Path) -> None:
     }
 
 
-def test_other_times_leave_what_is_allowed(tmp_path: Path) -> None:
+def test_other_intervals_do_not_change_permissions(tmp_path: Path) -> None:
     read = config("serve", "--config.file", written(tmp_path, FILE))
     given = policy_of(replace(read, constants=constants({"rules": {"restarts": 2}})))
     assert (given.thresholds.restarts, given.thresholds.allow) == (2, read.watchdog_allow)
 
 
-def test_the_mode_of_a_daemon_outweighs_the_general_one(tmp_path: Path) -> None:
+def test_the_mode_of_a_daemon_overrides_the_general_one(tmp_path: Path) -> None:
     given = policy(tmp_path, FILE)
     assert [given.mode_of(daemon(name)) for name in ("training", "inference", "another")] == ["act", "observe", "act"]
     assert given.mode_of(daemon("another", expected=False)) is Mode.OBSERVE

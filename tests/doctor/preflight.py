@@ -1,4 +1,4 @@
-"""A node of stand-ins, and the preflight on it, in one process: a library is loaded once for a whole process."""
+"""A node of stand-ins, and `doctor` in one process for all runs: a process loads a library only once."""
 
 import json
 import os
@@ -19,26 +19,26 @@ PROGRAM = """
     import contextlib, io, json, os, sys
     from tests.program import main
 
-    begun = dict(os.environ)
+    initial = dict(os.environ)
     for line in sys.stdin:
         arguments, environment = json.loads(line)
         os.environ.clear()
-        os.environ.update(begun | environment)
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
+        os.environ.update(initial | environment)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             code = main(["doctor", "--config.file=", *arguments])
-        sys.__stdout__.write(json.dumps([code, told.getvalue()]) + "\\n")
+        sys.__stdout__.write(json.dumps([code, output.getvalue()]) + "\\n")
         sys.__stdout__.flush()
 """
 
 EXCLUSIVE_PROCESS = 3
-HEALTHY = Device(compute_mode=EXCLUSIVE_PROCESS, readings={"persistence": 1, "mig": 0})
+CORRECT = Device(compute_mode=EXCLUSIVE_PROCESS, readings={"persistence": 1, "mig": 0})
 
-Told = dict[str, Any]
+Report = dict[str, Any]
 
 
 class Preflight:
-    """A healthy node: a driver, a GPU in EXCLUSIVE_PROCESS, a daemon, and one client; and `doctor` to look at it."""
+    """A correct node with a driver, a GPU in EXCLUSIVE_PROCESS and a daemon, and a process that runs `doctor`."""
 
     def __init__(self, directory: Path, nvml: NvmlStandIn) -> None:
         self.directory = directory
@@ -70,30 +70,32 @@ class Preflight:
             "CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS": "127.0.0.1:0",
         }
 
-    def see(self, *processes: Process, device: Device = HEALTHY, behaviours: tuple[Behaviour, ...] = ()) -> None:
-        """The driver sees these processes on its GPU, and the server of the daemon, where it has one."""
+    def set_processes(
+        self, *processes: Process, device: Device = CORRECT, behaviours: tuple[Behaviour, ...] = ()
+    ) -> None:
+        """Let NVML report these processes, and the server of the daemon if it has one."""
         server = self.mps.server_pid if self.mps.is_running() else None
         serving = [] if server is None else [Process(server, 66 * MEBIBYTE, in_mps_list=False)]
         self.nvml.write([replace(device, processes=(*serving, *processes))], behaviours)
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
-        """The exit code of `doctor`, and what it says."""
+        """Run `doctor` with these options and variables. Return its exit code and its output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([arguments, self.environment | environment]) + "\n")
         self._process.stdin.flush()
-        code, said = json.loads(self._process.stdout.readline())
-        return code, said
+        code, output = json.loads(self._process.stdout.readline())
+        return code, output
 
-    def told(self, *arguments: str, **environment: str) -> Told:
-        """What it says as an object."""
-        code, said = self.run("--json", *arguments, **environment)
-        told: Told = json.loads(said)
-        assert code == told["exit_code"]
-        return told
+    def report(self, *arguments: str, **environment: str) -> Report:
+        """Run `doctor --json`, and return its report."""
+        code, output = self.run("--json", *arguments, **environment)
+        report: Report = json.loads(output)
+        assert code == report["exit_code"]
+        return report
 
     def close(self) -> None:
-        """End all of it."""
+        """End all processes."""
         self._process.kill()
         self._process.communicate()
         self.mps.close()
@@ -101,7 +103,7 @@ class Preflight:
 
 @contextmanager
 def preflight(libraries: Path) -> Iterator[Preflight]:
-    """A node whose directories other users may pass, as those of a real one."""
+    """Yield a node. Other users can enter its directories, as on a real one."""
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         directory.chmod(0o755)
@@ -114,9 +116,9 @@ def preflight(libraries: Path) -> Iterator[Preflight]:
             node.close()
 
 
-def by_id(told: Told) -> Mapping[str, list[Told]]:
-    """The findings by their ids."""
-    found: dict[str, list[Told]] = {}
-    for finding in told["findings"]:
+def by_id(report: Report) -> Mapping[str, list[Report]]:
+    """Return the findings by check."""
+    found: dict[str, list[Report]] = {}
+    for finding in report["findings"]:
         found.setdefault(finding["id"], []).append(finding)
     return found

@@ -1,4 +1,4 @@
-"""Each mistake is found where it is made, and nothing else is; on a node where all is well, none is."""
+"""Each check finds its mistake and no other; on a correct node, no check finds one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,15 +64,17 @@ WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
 
 
 def bypassing(**changes: Any) -> Facts:
+    """Return facts with a bypassing process."""
     return with_bypassing(healthy(), process(BYPASSING, **changes))
 
 
 def client(**variables: str) -> Facts:
+    """Return facts with these variables of the client."""
     return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
-def gone(**changes: Any) -> Facts:
-    """The daemon has gone."""
+def ended(**changes: Any) -> Facts:
+    """Return facts of a daemon that has ended."""
     facts = with_daemon(
         healthy(daemons=(), **changes), state=DaemonState.ABSENT, runtime__process=None, clients={}, servers={}
     )
@@ -80,7 +82,7 @@ def gone(**changes: Any) -> Facts:
 
 
 def in_tmp() -> Facts:
-    """The daemon is in /tmp."""
+    """Return facts of a daemon in /tmp."""
     facts = with_daemon(healthy(), pipe_directory=TMP)
     own = daemon(variables={PIPE_DIRECTORY: TMP})
     return replace(facts, daemons=(own,), directories={DAEMON: directory(path=TMP)})
@@ -104,9 +106,9 @@ def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) ->
     return healthy(config=configured(attribution=Attribution.BPF), libcuda_probes=probes, exporter=process)
 
 
-Planted = tuple[str, Severity, str, Callable[[], Facts]]
+Mistake = tuple[str, Severity, str, Callable[[], Facts]]
 
-PLANTED: tuple[Planted, ...] = (
+MISTAKES: tuple[Mistake, ...] = (
     ("configuration-unusable", ERROR, "a typo", lambda: healthy(config_problem="log.levl: no such key")),
     (
         "history-not-writable",
@@ -154,7 +156,7 @@ PLANTED: tuple[Planted, ...] = (
     ),
     ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem=failure("GPU is lost"))),
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
-    ("compute-mode-default", ADVICE, "nobody beside", lambda: with_gpu(healthy(), compute_mode="default")),
+    ("compute-mode-default", ADVICE, "no bypassing process", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),
     ("pre-volta", WARNING, "Pascal", lambda: with_gpu(healthy(), compute_capability="6.1")),
     ("persistence-off", ADVICE, "", lambda: with_gpu(healthy(), persistence_mode=False)),
@@ -169,7 +171,7 @@ PLANTED: tuple[Planted, ...] = (
             healthy(config=configured(), daemons=(), processes={}), node=replace(healthy().node, daemons={})
         ),
     ),
-    ("daemon-absent", ERROR, "no pid file", lambda: gone(directories={})),
+    ("daemon-absent", ERROR, "no pid file", lambda: ended(directories={})),
     ("daemon-hung", ERROR, "", lambda: with_daemon(healthy(), state=DaemonState.UNRESPONSIVE)),
     (
         "daemon-hung",
@@ -191,7 +193,7 @@ PLANTED: tuple[Planted, ...] = (
     ("two-daemons", ERROR, "", lambda: healthy(daemons=(daemon(), daemon(own_pid=442)))),
     ("directory-closed", ERROR, "", lambda: healthy(directories={DAEMON: directory(closed="/run")})),
     ("directory-writable", WARNING, "", lambda: healthy(directories={DAEMON: directory(writable=True)})),
-    ("pid-file-wrong", ERROR, "another's PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
+    ("pid-file-wrong", ERROR, "another PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
     ("pid-file-wrong", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
     ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
     ("log-fifo-open", WARNING, "", lambda: healthy(directories={DAEMON: directory(log_fifo_mode=0o777)})),
@@ -214,11 +216,11 @@ PLANTED: tuple[Planted, ...] = (
             },
         ),
     ),
-    ("pipe-directory-differs", ERROR, "told nothing", lambda: bypassing(variables={}, pipe=None)),
+    ("pipe-directory-differs", ERROR, "no variable", lambda: bypassing(variables={}, pipe=None)),
     (
         "pipe-directory-differs",
         ERROR,
-        "told another",
+        "another directory",
         lambda: bypassing(variables={PIPE_DIRECTORY: "/run/old"}, pipe=OTHER_PIPE),
     ),
     (
@@ -256,19 +258,19 @@ PLANTED: tuple[Planted, ...] = (
     (
         "exporter-pid-namespace",
         ADVICE,
-        "all seen",
+        "all known",
         lambda: healthy(exporter=exporter_process(pid_namespaces=(CONTAINERS, NODES))),
     ),
     (
         "exporter-pid-namespace",
         WARNING,
-        "a daemon not seen",
-        lambda: replace(gone(exporter=exporter_process(pid_namespaces=(CONTAINERS,))), apart=True),
+        "a hidden daemon",
+        lambda: replace(ended(exporter=exporter_process(pid_namespaces=(CONTAINERS,))), apart=True),
     ),
     (
         "exporter-pid-namespace",
         WARNING,
-        "some not seen",
+        "unknown processes",
         lambda: healthy(exporter=exporter_process(pid_namespaces=(CONTAINERS,)), processes={}),
     ),
     ("thread-percentage-wrong", ERROR, "0", lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "0"})),
@@ -303,7 +305,7 @@ PLANTED: tuple[Planted, ...] = (
     (
         "memory-limit-without-device",
         ERROR,
-        "not seen by the client",
+        "not visible to the client",
         lambda: client(**{PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
     ),
     ("gpu-not-visible", WARNING, "ordinal", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
@@ -404,10 +406,10 @@ PLANTED: tuple[Planted, ...] = (
     ),
 )
 
-planted = pytest.mark.parametrize(
-    ("id_", "severity", "plant"),
-    [(id_, severity, plant) for id_, severity, _, plant in PLANTED],
-    ids=[f"{id_} {how}".strip() for id_, _, how, _ in PLANTED],
+every_mistake = pytest.mark.parametrize(
+    ("id_", "severity", "make"),
+    [(id_, severity, make) for id_, severity, _, make in MISTAKES],
+    ids=[f"{id_} {how}".strip() for id_, _, how, _ in MISTAKES],
 )
 
 
@@ -415,33 +417,33 @@ def found(facts: Facts) -> list[Finding]:
     return list(examine(facts).findings)
 
 
-def test_one_log_directory_by_two_paths_as_of_a_container_is_no_mistake() -> None:
-    elsewhere = daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
-    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 2)}))
+def test_accepts_one_log_directory_with_two_paths() -> None:
+    other_path = daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
+    report = examine(healthy(daemons=(other_path,), configured_logs={DAEMON: (1, 2)}))
     assert "log-directory-differs" not in {finding.check.id for finding in report.findings}
-    report = examine(healthy(daemons=(elsewhere,), configured_logs={DAEMON: (1, 3)}))
+    report = examine(healthy(daemons=(other_path,), configured_logs={DAEMON: (1, 3)}))
     assert "log-directory-differs" in {finding.check.id for finding in report.findings}
 
 
-def test_where_all_is_well_nothing_is_found() -> None:
+def test_reports_nothing_on_a_node_without_mistakes() -> None:
     report = examine(healthy())
     assert (report.findings, report.unknown, report.exit_code) == ((), (), 0)
     assert [check.id for check in report.ok] == [check.id for check in CHECKS]
 
 
-@planted
-def test_a_mistake_is_found_and_nothing_else(id_: str, severity: Severity, plant: Callable[[], Facts]) -> None:
-    assert [(finding.check.id, finding.severity) for finding in found(plant())] == [(id_, severity)]
+@every_mistake
+def test_reports_the_mistake_and_nothing_else(id_: str, severity: Severity, make: Callable[[], Facts]) -> None:
+    assert [(finding.check.id, finding.severity) for finding in found(make())] == [(id_, severity)]
 
 
-def test_a_pid_file_that_was_left_is_told_beside_the_daemon_that_is_missed() -> None:
-    ids = {finding.check.id for finding in found(gone())}
+def test_reports_a_stale_pid_file_and_the_absent_daemon() -> None:
+    ids = {finding.check.id for finding in found(ended())}
     assert ids == {"daemon-absent", "stale-pid-file"}
-    clean = gone(directories={DAEMON: directory(pid=None, pid_file_mode=None)})
+    clean = ended(directories={DAEMON: directory(pid=None, pid_file_mode=None)})
     assert {finding.check.id for finding in found(clean)} == {"daemon-absent"}
 
 
-def test_an_ordinary_users_daemon_serves_nobody_else() -> None:
+def test_reports_a_daemon_that_serves_only_another_user() -> None:
     facts = bypassing()
     owner = facts.node.daemons[DAEMON].runtime.process
     assert owner is not None
@@ -449,13 +451,13 @@ def test_an_ordinary_users_daemon_serves_nobody_else() -> None:
     assert [finding.check.id for finding in found(facts)] == ["daemon-of-another-user"]
 
 
-def test_each_check_has_a_mistake_planted_for_it() -> None:
-    elsewhere = {"stale-pid-file", "daemon-of-another-user"}
-    assert {id_ for id_, *_ in PLANTED} | elsewhere == {check.id for check in CHECKS}
+def test_each_check_has_a_test() -> None:
+    own_tests = {"stale-pid-file", "daemon-of-another-user"}
+    assert {id_ for id_, *_ in MISTAKES} | own_tests == {check.id for check in CHECKS}
     assert len({check.id for check in CHECKS}) == len(CHECKS)
 
 
-def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
+def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
     facts = with_gpu(bypassing(variables={}, pipe=None), compute_mode="default")
     (mode,) = [finding for finding in found(facts) if finding.check.id == "compute-mode-default"]
     assert mode.severity is WARNING
@@ -463,7 +465,7 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
+    "make",
     [
         lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
         lambda: client(**{VISIBLE_DEVICES: GPU[:12]}),
@@ -488,41 +490,41 @@ def test_in_default_it_is_worse_where_somebody_is_beside_mps() -> None:
     ],
     ids=[
         "limits within the device",
-        "a UUID cut short",
+        "an abbreviated UUID",
         "a daemon's GPU by UUID",
         "the service's own port",
         "root",
-        "a watchdog that has what it needs",
-        "a client that has connected all the same",
+        "a watchdog with all rights",
+        "a client that has connected",
         "a client in a container, a daemon on the host",
         "no systemd",
         "a container's log",
-        "a daemon in everybody's /tmp",
+        "a daemon in the /tmp of the host",
         "launches are counted",
         "launches are counted without an administrator's rights",
-        "launches are not to be counted",
+        "launches need not be counted",
         "a client that waits for a server's start",
         "a daemon for all users",
     ],
 )
-def test_what_is_well_is_not_found(plant: Callable[[], Facts]) -> None:
-    assert found(plant()) == []
+def test_reports_no_mistake_for_a_correct_variant(make: Callable[[], Facts]) -> None:
+    assert found(make()) == []
 
 
-def test_what_could_not_be_looked_at_is_not_said_to_be_fine() -> None:
+def test_checks_of_an_area_that_was_not_examined_are_unknown() -> None:
     report = examine(healthy(not_examined=(NotExamined(area=Area.GPUS, reason="NVML hangs", reported=True),)))
     needing = {check.id for check in CHECKS if Area.GPUS in check.needs}
     assert {check.id for check in report.unknown} == needing
     assert not needing & {check.id for check in report.ok}
 
 
-def test_the_same_of_several_is_one_finding() -> None:
-    told_nothing = (process(pid, variables={}, pipe=None) for pid in (BYPASSING, BYPASSING + 1))
-    (finding,) = found(with_bypassing(healthy(), *told_nothing))
+def test_merges_equal_findings_of_several_processes() -> None:
+    processes = (process(pid, variables={}, pipe=None) for pid in (BYPASSING, BYPASSING + 1))
+    (finding,) = found(with_bypassing(healthy(), *processes))
     assert [place.split()[1] for place in finding.where] == ["700", "701"]
 
 
-def test_the_worst_comes_first_and_is_the_exit_code() -> None:
+def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:
     facts = healthy(rotations=(), programs=Programs(), exporter=exporter_process(capabilities=0))
     report = examine(facts)
     assert [finding.severity for finding in report.findings] == [ERROR, WARNING, ADVICE]

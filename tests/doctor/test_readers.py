@@ -1,4 +1,4 @@
-"""What is looked at is read as it is; what cannot be looked at is said, and nothing is raised."""
+"""Readers return the facts, or the problem. They never raise."""
 
 import os
 import shutil
@@ -37,12 +37,12 @@ def daemon(directory: Path) -> Daemon:
     return Daemon(name="d", pipe_directory=str(directory / "pipe"), log_directory=str(directory / "log"))
 
 
-def test_of_an_environment_the_variables_of_mps_and_cuda_are_kept_and_nothing_else(start: Starter) -> None:
+def test_reads_only_the_variables_of_mps_and_cuda(start: Starter) -> None:
     secret = {"CUDA_MPS_PIPE_DIRECTORY": "/run/mps", "AWS_SECRET_ACCESS_KEY": "s3cret", "PATH": os.environ["PATH"]}
     pid = start(env=secret).pid
 
     def read() -> ProcessFacts:
-        """While a process has its program put in place, its environment is empty."""
+        """During execve(2), the environment of a process is empty."""
         reading = PROC.facts(pid)
         assert reading is not None
         facts = read_process(reading, PROC)
@@ -54,13 +54,13 @@ def test_of_an_environment_the_variables_of_mps_and_cuda_are_kept_and_nothing_el
     assert (facts.pipe_directory, facts.pipe) == ("/run/mps", None)
 
 
-def test_a_process_that_is_told_nothing_looks_in_the_default_directory(start: Starter) -> None:
+def test_an_empty_pipe_directory_means_the_default(start: Starter) -> None:
     reading = PROC.facts(start(env={"CUDA_MPS_PIPE_DIRECTORY": ""}).pid)
     assert reading is not None
     assert read_process(reading, PROC).pipe_directory == "/tmp/nvidia-mps"
 
 
-def test_a_program_whose_file_has_gone_is_known_as_such(tmp_path: Path, start: Starter) -> None:
+def test_recognizes_a_deleted_program(tmp_path: Path, start: Starter) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(needed("sleep"), program)
     child = start((str(program), "600"))
@@ -74,7 +74,7 @@ def _some(found: bool) -> bool:
     return found
 
 
-def test_a_directory_is_read_with_the_way_to_it(tmp_path: Path) -> None:
+def test_reads_modes_and_pid_file_of_a_directory(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     assert read_directory(daemon(tmp_path), None, PROC) == DirectoryFacts(path=daemon(tmp_path).pipe_directory)
     pipe.mkdir(mode=0o755)
@@ -84,24 +84,24 @@ def test_a_directory_is_read_with_the_way_to_it(tmp_path: Path) -> None:
     file.chmod(0o666)
     facts = read_directory(daemon(tmp_path), None, PROC)
     assert (facts.writable, facts.pid, facts.pid_file_mode) == (True, 441, 0o666)
-    assert facts.closed is not None, "pytest's own directories are for their owner alone"
+    assert facts.closed is not None, "only the owner can enter the directories of pytest"
     pipe.chmod(0o1777)
-    assert not read_directory(daemon(tmp_path), None, PROC).writable, "nobody can replace what is another's"
+    assert not read_directory(daemon(tmp_path), None, PROC).writable, "the sticky bit protects the files of other users"
 
 
-def test_a_pid_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_does_not_follow_a_pid_file_that_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     (tmp_path / "elsewhere").write_text("1\n")
     (tmp_path / "pipe" / "nvidia-cuda-mps-control.pid").symlink_to(tmp_path / "elsewhere")
     assert read_directory(daemon(tmp_path), None, PROC).pid is None
 
 
-def test_a_directory_that_is_none_is_a_problem_and_no_error(tmp_path: Path) -> None:
+def test_returns_a_problem_for_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "pipe").write_text("")
     assert "Not a directory" in (read_directory(daemon(tmp_path), None, PROC).problem or "")
 
 
-def test_logs_are_read_by_their_size_and_a_pipe_is_none(tmp_path: Path) -> None:
+def test_reads_the_size_of_logs_and_refuses_a_fifo(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.mkdir()
     (log / "server.log").write_text("x" * 10)
@@ -111,23 +111,23 @@ def test_logs_are_read_by_their_size_and_a_pipe_is_none(tmp_path: Path) -> None:
     assert logs["control.log"].problem == "it is not a regular file"
 
 
-def test_a_server_that_has_not_begun_has_no_log(tmp_path: Path) -> None:
+def test_a_missing_server_log_is_not_a_problem(tmp_path: Path) -> None:
     (missing,) = read_logs(daemon(tmp_path), None, PROC)
     assert (Path(missing.path).name, missing.problem) == ("control.log", "No such file or directory")
 
 
-def test_a_log_that_was_renamed_is_known_by_what_the_daemon_has_open(tmp_path: Path) -> None:
+def test_finds_a_renamed_log_by_the_daemons_open_files(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.mkdir()
     with (log / "control.log").open("w"):
         (log / "control.log").rename(log / "control.log.1")
         (log / "control.log").touch()
-        ourselves = DaemonFacts(name="d", process=ProcessFacts(pid=os.getpid()), own_pid=os.getpid())
-        (read,) = read_logs(daemon(tmp_path), ourselves, PROC)
+        own = DaemonFacts(name="d", process=ProcessFacts(pid=os.getpid()), own_pid=os.getpid())
+        (read,) = read_logs(daemon(tmp_path), own, PROC)
     assert read.renamed == str(log / "control.log.1")
 
 
-def test_of_logrotates_files_those_count_that_name_the_log(tmp_path: Path) -> None:
+def test_reads_the_rotations_of_a_log(tmp_path: Path) -> None:
     log = LogFacts(path="/var/log/nvidia-mps/control.log")
     (tmp_path / "mps").write_text("/var/log/nvidia-mps/*.log {\n copytruncate\n}\n")
     (tmp_path / "rsyslog").write_text("/var/log/syslog {\n}\n")
@@ -138,7 +138,7 @@ def test_of_logrotates_files_those_count_that_name_the_log(tmp_path: Path) -> No
     assert "Is a directory" in (read_rotations((log,), tmp_path)[1] or "")
 
 
-def test_units_tell_of_their_tmp(tmp_path: Path) -> None:
+def test_reads_whether_units_have_a_private_tmp(tmp_path: Path) -> None:
     systemctl = tmp_path / "systemctl"
     known = "Id=a.service\nLoadState=loaded\nPrivateTmp=yes\n\nId=b.service\nLoadState=loaded\nPrivateTmp=no\n"
     systemctl.write_text(f"#!/bin/sh\necho '{known}\nId=c.service\nLoadState=not-found\nPrivateTmp=yes'\n")
@@ -150,7 +150,7 @@ def test_units_tell_of_their_tmp(tmp_path: Path) -> None:
     assert {name: unit.private_tmp for name, unit in units.items()} == {"a.service": True, "b.service": False}
 
 
-def test_where_systemd_does_not_run_units_are_not_known(tmp_path: Path) -> None:
+def test_units_are_unknown_without_systemd(tmp_path: Path) -> None:
     missing = Systemctl(SystemClock(), executable=str(tmp_path / "systemctl"))
     assert read_units(("a.service",), missing) == (None, None)
     (tmp_path / "systemctl").write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
@@ -160,7 +160,7 @@ def test_where_systemd_does_not_run_units_are_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ("echo CUDA MPS Control binary version: 13000", ("13000", None)),
         ("echo what?", (None, None)),
@@ -168,29 +168,29 @@ def test_where_systemd_does_not_run_units_are_not_known(tmp_path: Path) -> None:
         ("exit 3", (None, "exit code 3")),
     ],
 )
-def test_programs_are_found_and_asked_for_their_version(
-    tmp_path: Path, script: str, told: tuple[str | None, str | None]
+def test_reads_the_version_of_the_programs(
+    tmp_path: Path, script: str, expected: tuple[str | None, str | None]
 ) -> None:
     control = tmp_path / "nvidia-cuda-mps-control"
     control.write_text(f"#!/bin/sh\n{script}\n")
     control.chmod(0o755)
     programs = read_programs(Config(daemons=()), f"{tmp_path}:{os.defpath}", SystemClock())
-    assert (programs.version, programs.problem) == told
+    assert (programs.version, programs.problem) == expected
     assert (programs.control, programs.server) == (str(control), None)
 
 
-def test_programs_that_are_not_there_are_none(tmp_path: Path) -> None:
+def test_returns_no_programs_if_none_is_installed(tmp_path: Path) -> None:
     assert read_programs(Config(daemons=()), str(tmp_path), SystemClock()) == Programs()
 
 
-def test_whoever_looks_is_the_watcher_where_no_service_runs(tmp_path: Path) -> None:
+def test_the_command_itself_is_the_exporter_process_without_a_service(tmp_path: Path) -> None:
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path)
     found = read_exporter(config, PROC, SystemClock())
     assert (found.pid, found.uid, found.is_service) == (os.getpid(), os.geteuid(), False)
     assert (found.unanswering, found.state_problem) == (None, None)
 
 
-def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_path: Path) -> None:
+def test_identifies_the_service_and_its_port(tmp_path: Path) -> None:
     service = ServiceSocket(tmp_path, {})
     service.open()
     try:
@@ -205,8 +205,8 @@ def test_the_service_is_the_watcher_where_one_runs_and_its_port_is_its_own(tmp_p
         service.close()
 
 
-def test_whether_a_port_is_the_services_is_not_told_where_that_may_not_be_asked(tmp_path: Path) -> None:
-    """As by another user than root, while all is well."""
+def test_listeners_are_unknown_if_the_service_cannot_be_identified(tmp_path: Path) -> None:
+    """For example, if another user than root runs doctor."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config = Config(daemons=(), runtime_directory=tmp_path, listen=(listening.getsockname(),))
         closed = replace(read_exporter(config, PROC, SystemClock()), unanswering="Permission denied")
@@ -215,7 +215,7 @@ def test_whether_a_port_is_the_services_is_not_told_where_that_may_not_be_asked(
     assert problem is not None
 
 
-def test_a_hung_reading_is_given_up_and_its_area_not_read_again() -> None:
+def test_gives_up_a_hung_reading_and_skips_its_area() -> None:
     released, limit = threading.Event(), TimeLimit(seconds=0.01)
     assert limit.read(Area.LOGS, released.wait) is None
     released.set()
@@ -224,21 +224,21 @@ def test_a_hung_reading_is_given_up_and_its_area_not_read_again() -> None:
     assert TimeLimit(seconds=30).read(Area.LOGS, released.wait) is True
 
 
-def test_an_error_of_a_reading_is_not_reported_as_a_hang() -> None:
+def test_an_error_of_a_reading_is_not_a_hang() -> None:
     with pytest.raises(FileNotFoundError):
         TimeLimit(seconds=30).read(Area.LOGS, Path("/nowhere").read_text)
 
 
-def test_a_state_directory_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
+def test_reports_a_state_directory_that_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_text("")
     config = Config(daemons=(), runtime_directory=tmp_path, state_directory=file)
     assert read_exporter(config, PROC, SystemClock()).state_problem == "it is not a directory"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to try the kernel")
-def test_the_kernel_is_tried_and_nothing_stays_there() -> None:
-    """Where the kernel forbids it, that is what is told."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to test the kernel")
+def test_tests_the_kernel_and_leaves_no_descriptor() -> None:
+    """A kernel may refuse the programs."""
     before = set(os.listdir("/proc/self/fd"))
     found = read_libcuda_probes([os.getpid()], PROC, SystemClock())
 

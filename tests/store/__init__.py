@@ -1,1 +1,1 @@
-"""What outlives the exporter."""
+"""Tests of exporter/store/, history.py and serialization.py."""

@@ -1,4 +1,4 @@
-"""A file that somebody with less rights wrote for whoever reads it: it cannot hang, fill or mislead the reader."""
+"""A hostile file cannot hang, fill or mislead a reader with more rights than its author."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import pytest
 from exporter.errors import HistoryError
 from exporter.store import database
 from exporter.store.database import FILE, MAX_VALUE_BYTES, StateFile, read_history
-from tests.store.test_archive import archive as archive
-from tests.store.test_archive import clock as clock
-from tests.store.test_archive import spoil
+from tests.store.test_state_file import clock as clock
+from tests.store.test_state_file import execute
+from tests.store.test_state_file import state_file as state_file
 from tests.store.values import fault
 
-__all__ = ["archive", "clock"]
+__all__ = ["clock", "state_file"]
 """Fixtures."""
 
 ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
@@ -51,14 +51,14 @@ def _run(file: Path, statements: str) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("spoilt", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
-def test_it_is_refused(
-    spoilt: Callable[[Path], None], archive: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
+def test_refuses_a_hostile_file(
+    damage: Callable[[Path], None], state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "MAX_STEPS", database.MAX_STEPS // 20)
-    archive.write([fault("one")], [])
-    archive.close()
-    spoilt(tmp_path / "state" / FILE)
+    state_file.write([fault("one")], [])
+    state_file.close()
+    damage(tmp_path / "state" / FILE)
     with pytest.raises(HistoryError):
         read_history(tmp_path / "state")
 
@@ -66,7 +66,7 @@ def test_it_is_refused(
 @pytest.mark.parametrize(
     "row", ["[" * 1_000_000, '{"id":' * 100_000, b"\xff\xfe\x00", "1" * 5000, "9e999", json.dumps({"id": 1})]
 )
-def test_a_row_that_makes_no_sense_is_passed_over(row: object, archive: StateFile, tmp_path: Path) -> None:
-    archive.write([fault("one"), fault("two")], [])
-    spoil(tmp_path, "UPDATE incidents SET incident = ? WHERE id = 'two'", row)
+def test_skips_a_hostile_row(row: object, state_file: StateFile, tmp_path: Path) -> None:
+    state_file.write([fault("one"), fault("two")], [])
+    execute(tmp_path, "UPDATE incidents SET incident = ? WHERE id = 'two'", row)
     assert read_history(tmp_path / "state")[0] == (fault("one"),)

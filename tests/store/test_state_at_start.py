@@ -1,4 +1,4 @@
-"""Whether a start knows all that the watchdog knew, and can write what happens: if not, nothing may be restarted."""
+"""Nothing is restarted unless the watchdog's earlier states could be read, and new ones can be written."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -23,61 +23,61 @@ CLOCK = HandClock(AT)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the disk of a busy machine."""
+    """Wait longer, for a busy machine."""
     monkeypatch.setattr(store_writer, "LOAD_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(store_writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A state directory that has the watch of a daemon whose circuit is open."""
-    archive = archive_of(tmp_path)
-    archive.open()
-    archive.write([], [], {DAEMON: OPEN})
-    archive.close()
+    """A state directory that has the state of a daemon with an open circuit."""
+    state_file = state_file_of(tmp_path)
+    state_file.open()
+    state_file.write([], [], {DAEMON: OPEN})
+    state_file.close()
     return tmp_path
 
 
 @pytest.fixture
 def writers() -> Iterator[list[Writer]]:
-    """Writers that are closed at the end."""
+    """Yield a list of writers, and close them."""
     made: list[Writer] = []
     yield made
     for each in made:
         each.close()
 
 
-def archive_of(directory: Path) -> StateFile:
+def state_file_of(directory: Path) -> StateFile:
     return StateFile(directory, Retention(), CLOCK)
 
 
-def started(directory: Path, writers: list[Writer], archive: StateFile | None = None) -> Writer:
+def started(directory: Path, writers: list[Writer], state_file: StateFile | None = None) -> Writer:
     """Start an exporter's writer."""
-    writers.append(Writer(archive or archive_of(directory), CLOCK, retry=0.01))
+    writers.append(Writer(state_file or state_file_of(directory), CLOCK, retry=0.01))
     writers[-1].open()
     return writers[-1]
 
 
-def kept(directory: Path) -> dict[str, WatchdogState]:
+def stored_states(directory: Path) -> dict[str, WatchdogState]:
     """Return what the file has."""
-    archive = archive_of(directory)
+    state_file = state_file_of(directory)
     try:
-        return dict(archive.open().watchdog_states)
+        return dict(state_file.open().watchdog_states)
     finally:
-        archive.close()
+        state_file.close()
 
 
-def test_a_new_directory_has_nothing_to_know(tmp_path: Path, writers: list[Writer]) -> None:
+def test_a_new_directory_has_complete_state(tmp_path: Path, writers: list[Writer]) -> None:
     assert started(tmp_path / "state", writers).has_watchdog_states
 
 
-def test_what_was_written_is_known(state: Path, writers: list[Writer]) -> None:
+def test_loads_complete_state(state: Path, writers: list[Writer]) -> None:
     writer = started(state, writers)
 
     assert (writer.has_watchdog_states, writer.available, writer.recovered_state()) == (True, True, None)
 
 
-def test_a_directory_that_cannot_be_made_is_not_available(tmp_path: Path, writers: list[Writer]) -> None:
+def test_a_directory_that_cannot_be_created_is_unavailable(tmp_path: Path, writers: list[Writer]) -> None:
     (tmp_path / "file").touch()
     writer = started(tmp_path / "file" / "state", writers)
 
@@ -85,7 +85,7 @@ def test_a_directory_that_cannot_be_made_is_not_available(tmp_path: Path, writer
 
 
 class ReadOnly(StateFile):
-    """An archive whose disk cannot be written to until it is repaired."""
+    """A state file on a read-only disk, until it is repaired."""
 
     repaired = False
 
@@ -96,42 +96,42 @@ class ReadOnly(StateFile):
         super().check_writable()
 
 
-def test_a_file_that_can_be_read_and_not_written_is_not_available(state: Path, writers: list[Writer]) -> None:
-    archive = ReadOnly(state, Retention(), CLOCK)
-    writer = started(state, writers, archive)
+def test_a_read_only_file_is_unavailable(state: Path, writers: list[Writer]) -> None:
+    state_file = ReadOnly(state, Retention(), CLOCK)
+    writer = started(state, writers, state_file)
     assert not writer.available
     writer.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
 
-    archive.repaired = True
-    assert eventually_regained(writer) == RecoveredState({DAEMON: OPEN}, whole=True)
+    state_file.repaired = True
+    assert wait_for_recovered_state(writer) == RecoveredState({DAEMON: OPEN}, whole=True)
     assert (writer.has_watchdog_states, writer.recovered_state()) == (True, None)
 
 
-def test_writing_is_tried_at_the_start(state: Path) -> None:
+def test_checks_at_the_start_that_the_file_is_writable(state: Path) -> None:
     """A full disk lets a file be opened and read."""
-    archive = archive_of(state)
-    archive.open()
-    archive.check_writable()
-    assert archive._connection is not None
-    archive._connection.execute("PRAGMA query_only = ON")
+    state_file = state_file_of(state)
+    state_file.open()
+    state_file.check_writable()
+    assert state_file._connection is not None
+    state_file._connection.execute("PRAGMA query_only = ON")
 
     with pytest.raises(sqlite3.OperationalError):
-        archive.check_writable()
-    archive.close()
+        state_file.check_writable()
+    state_file.close()
 
 
-def eventually_regained(writer: Writer) -> RecoveredState:
-    def regained() -> RecoveredState:
-        found = writer.recovered_state()
-        assert found is not None
-        return found
+def wait_for_recovered_state(writer: Writer) -> RecoveredState:
+    def recovered() -> RecoveredState:
+        stored_states = writer.recovered_state()
+        assert stored_states is not None
+        return stored_states
 
-    return eventually(regained)
+    return eventually(recovered)
 
 
-def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path, writers: list[Writer]) -> None:
-    """What this one has observed meanwhile does not replace it."""
-    first = archive_of(state)
+def test_takes_over_the_state_of_another_exporter(state: Path, writers: list[Writer]) -> None:
+    """What this exporter has observed before does not replace it."""
+    first = state_file_of(state)
     first.open()
     second = started(state, writers)
     assert not second.available
@@ -139,24 +139,26 @@ def test_the_state_of_another_exporter_is_taken_over_when_that_ends(state: Path,
 
     first.write([], [], {DAEMON: WatchdogState(circuit_opened_at=AT + 1)})
     first.close()
-    assert eventually_regained(second) == RecoveredState({DAEMON: WatchdogState(circuit_opened_at=AT + 1)}, whole=True)
+    assert wait_for_recovered_state(second) == RecoveredState(
+        {DAEMON: WatchdogState(circuit_opened_at=AT + 1)}, whole=True
+    )
     second.close()
-    assert kept(state) == {DAEMON: WatchdogState(circuit_opened_at=AT + 1)}
+    assert stored_states(state) == {DAEMON: WatchdogState(circuit_opened_at=AT + 1)}
 
 
-def test_what_is_known_after_that_is_written(state: Path, writers: list[Writer]) -> None:
-    first = archive_of(state)
+def test_writes_states_after_the_takeover(state: Path, writers: list[Writer]) -> None:
+    first = state_file_of(state)
     first.open()
     second = started(state, writers)
     first.close()
-    eventually_regained(second)
+    wait_for_recovered_state(second)
 
     second.add(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
     second.close()
-    assert kept(state) == {DAEMON: WatchdogState(failures=1)}
+    assert stored_states(state) == {DAEMON: WatchdogState(failures=1)}
 
 
-def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: list[Writer]) -> None:
+def test_states_in_a_damaged_file_are_lost(state: Path, writers: list[Writer]) -> None:
     for each in state.glob(f"{FILE}*"):
         each.write_bytes(b"no database " * 1000)
     writer = started(state, writers)
@@ -164,7 +166,7 @@ def test_watches_in_a_file_that_was_set_aside_are_lost(state: Path, writers: lis
     assert (writer.available, writer.has_watchdog_states) == (True, False)
 
 
-def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: Path, writers: list[Writer]) -> None:
+def test_states_in_a_file_of_a_later_version_count_as_lost(state: Path, writers: list[Writer]) -> None:
     """The exporter runs without it, and names the file and the remedy."""
     connection = sqlite3.connect(state / FILE)
     with connection:
@@ -185,7 +187,7 @@ def test_a_file_of_a_later_version_is_kept_and_its_watches_count_as_lost(state: 
     assert list(state.glob("*.aside-*")) == []
 
 
-def test_a_watch_that_cannot_be_read_is_lost(state: Path, writers: list[Writer]) -> None:
+def test_an_unreadable_state_is_lost(state: Path, writers: list[Writer]) -> None:
     connection = sqlite3.connect(state / FILE)
     with connection:
         connection.execute("UPDATE watches SET watch = '{'")

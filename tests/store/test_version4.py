@@ -21,7 +21,7 @@ from exporter.store.database import CODES_VERSION, FILE, MIGRATIONS, StateFile, 
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
 
-TENANT = {"pid": 600, "client": "600-a", "memory_bytes": {}}
+CLIENT = {"pid": 600, "client": "600-a", "memory_bytes": {}}
 INCIDENT = {
     "id": "one",
     "daemon": DAEMON,
@@ -32,7 +32,7 @@ INCIDENT = {
     "xids": [{"at": AT, "number": 31, "place": "0000:07:00"}],
     "affected": [600],
     "affected_told": True,
-    "tenants": {"600": TENANT},
+    "tenants": {"600": CLIENT},
     "clues": {
         "vanished": [{"pid": 600, "seconds_before": 0.12}],
         "flights": [{"pid": 600, "in_flight": True, "launched_before": 0.5}],
@@ -42,7 +42,7 @@ INCIDENT = {
     "unseen_since": AT,
     "announced": True,
     "told": True,
-    "suspects": [{"tenant": TENANT, "confidence": 0.5, "evidence": ["it was ended by signal 9", "the moon was full"]}],
+    "suspects": [{"tenant": CLIENT, "confidence": 0.5, "evidence": ["it was ended by signal 9", "the moon was full"]}],
 }
 EVENT = {
     "at": AT,
@@ -84,7 +84,7 @@ INDICATIONS = (Reason(ReasonCode.KILLED_BY_SIGNAL, signal=9), Reason(ReasonCode.
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of version 4 with an incident, events and a watch."""
+    """A file of version 4 with an incident, events and a watchdog state."""
     path = tmp_path / FILE
     open_database(path, MIGRATIONS[: CODES_VERSION - 1]).close()
     connection = sqlite3.connect(path)
@@ -98,7 +98,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def spoil(file: Path, statement: str, *values: object) -> None:
+def execute(file: Path, statement: str, *values: object) -> None:
     connection = sqlite3.connect(file)
     with connection:
         connection.execute(statement, values)
@@ -106,14 +106,14 @@ def spoil(file: Path, statement: str, *values: object) -> None:
 
 
 def opened(file: Path) -> StoredState:
-    archive = StateFile(file.parent, Retention(max_age=1e9), HandClock(AT))
+    state_file = StateFile(file.parent, Retention(max_age=1e9), HandClock(AT))
     try:
-        return archive.open()
+        return state_file.open()
     finally:
-        archive.close()
+        state_file.close()
 
 
-def test_every_row_is_there_with_codes(file: Path) -> None:
+def test_translates_every_row_into_codes(file: Path) -> None:
     found = opened(file)
     (incident,), (fault, diagnosed) = found.incidents, found.events
     assert (found.unreadable, found.complete) == (0, True)
@@ -170,7 +170,7 @@ def test_the_second_start_reads_the_same(file: Path) -> None:
     assert opened(file) == opened(file)
 
 
-def test_a_file_that_is_only_read_is_translated_and_not_changed(file: Path) -> None:
+def test_reading_translates_rows_without_changing_the_file(file: Path) -> None:
     before = file.read_bytes()
     incidents, events = read_history(file)
     assert file.read_bytes() == before
@@ -179,7 +179,7 @@ def test_a_file_that_is_only_read_is_translated_and_not_changed(file: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("sentence", "expected"),
     [
         ("kill clients: fault", LastAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, begun=True)),
         ("would set limits: new", LastAction(kind=ActionKind.SET_LIMITS, reason=ActionReason.UNKNOWN, begun=False)),
@@ -187,17 +187,15 @@ def test_a_file_that_is_only_read_is_translated_and_not_changed(file: Path) -> N
         ("would rather not: dance", ReasonCode.UNKNOWN),
     ],
 )
-def test_what_the_watchdog_said_last_is_an_action_or_a_reason(
-    file: Path, said: str, expected: LastAction | ReasonCode
-) -> None:
-    spoil(file, "UPDATE watches SET watch = ?", json.dumps({"daemon": DAEMON, "watch": {"said": said}}))
+def test_translates_the_watchdogs_last_sentence(file: Path, sentence: str, expected: LastAction | ReasonCode) -> None:
+    execute(file, "UPDATE watches SET watch = ?", json.dumps({"daemon": DAEMON, "watch": {"said": sentence}}))
     watch = opened(file).watchdog_states[DAEMON]
     assert expected in (watch.last_action, None if watch.reason is None else watch.reason.code)
 
 
 @pytest.mark.parametrize("row", ["{", "[]", "7", "", b"\xff\xfe\x00", "[" * 100_000])
-def test_a_row_that_cannot_be_read_stays_and_costs_no_other(file: Path, row: object) -> None:
-    spoil(file, "UPDATE incidents SET incident = ?", row)
+def test_leaves_an_unreadable_row_as_it_is(file: Path, row: object) -> None:
+    execute(file, "UPDATE incidents SET incident = ?", row)
     found = opened(file)
     assert (found.incidents, found.unreadable, len(found.events)) == ((), 1, 2)
     connection = sqlite3.connect(file)
@@ -205,7 +203,7 @@ def test_a_row_that_cannot_be_read_stays_and_costs_no_other(file: Path, row: obj
     connection.close()
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_migration_changes_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_connection: sqlite3.Connection) -> None:
         _connection.execute("DELETE FROM watches")
         raise sqlite3.OperationalError("disk I/O error")
@@ -227,5 +225,5 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 @given(anything)
 @pytest.mark.parametrize("translate", [version4.incident, version4.event, version4.watchdog_row])
-def test_no_form_of_a_row_makes_it_raise(translate: Callable[[Any], Any], values: Any) -> None:
+def test_translates_any_row_without_an_error(translate: Callable[[Any], Any], values: Any) -> None:
     translate(values)

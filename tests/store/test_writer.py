@@ -1,4 +1,4 @@
-"""The writer: a disk that hangs, is full or refuses keeps nobody waiting; what matters is written once it can be."""
+"""The writer delays no other thread if the disk hangs or fails, and writes later what it could not write."""
 
 import sqlite3
 import threading
@@ -29,7 +29,7 @@ SOON = 0.02
 
 
 class Disk(StateFile):
-    """An archive on a disk that does as the test says."""
+    """A state file on a disk that the test controls."""
 
     def __init__(self, directory: Path, clock: HandClock) -> None:
         super().__init__(directory, Retention(), clock)
@@ -40,7 +40,7 @@ class Disk(StateFile):
         self.batches: list[tuple[set[str], int]] = []
 
     def open(self) -> StoredState:
-        """As ever, once it answers."""
+        """Open the file once the disk answers."""
         self._answer()
         return super().open()
 
@@ -51,11 +51,11 @@ class Disk(StateFile):
         states: Mapping[str, WatchdogState] | None = None,
         totals: UsageTotals | None = None,
     ) -> None:
-        """As ever, once it answers; unless it has a problem."""
+        """Write once the disk answers, unless it has a problem."""
         self._answer()
-        told = list(incidents), list(events)
-        super().write(*told, states, totals)
-        self.batches.append(({each.id for each in told[0]}, len(told[1])))
+        reported = list(incidents), list(events)
+        super().write(*reported, states, totals)
+        self.batches.append(({each.id for each in reported[0]}, len(reported[1])))
 
     def _answer(self) -> None:
         self.asked.set()
@@ -76,30 +76,30 @@ class RunningWriter:
         self.writer = Writer(self.disk, self.clock, retry=SOON)
 
     def add(self, *incidents: Incident, events: Iterable[Event] = ()) -> None:
-        """A cycle has come to this."""
+        """Add the result of a cycle."""
         self.writer.add(Node(incidents={each.id: each for each in incidents}), tuple(events))
 
     def stored(self) -> tuple[dict[str, Incident], list[float]]:
-        """What the file has: incidents by id, and when its events were, the eldest first."""
+        """Return the stored incidents by id, and the times of the stored events, oldest first."""
         incidents, events = read_history(self.directory)
         return {each.id: each for each in incidents}, [each.at for each in reversed(events)]
 
     def wait_for(self, *incidents: Incident, events: int = 0) -> None:
-        """Wait until the file has these, and so many events."""
+        """Wait until the file has these incidents and this number of events."""
 
         def written() -> None:
             try:
-                found, told = self.stored()
+                found, reported = self.stored()
             except HistoryError as error:
                 raise AssertionError("no history yet") from error
-            assert (found, len(told)) == ({each.id: each for each in incidents}, events)
+            assert (found, len(reported)) == ({each.id: each for each in incidents}, events)
 
         eventually(written)
 
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningWriter]:
-    """A writer that has not been opened, and waits for a slow disk."""
+    """A writer that is not open yet, and waits long for the disk."""
     monkeypatch.setattr(writer, "LOAD_SECONDS", PATIENCE_SECONDS)
     monkeypatch.setattr(writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
     made = RunningWriter(tmp_path / "state")
@@ -108,14 +108,14 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
     made.writer.close()
 
 
-def test_what_happens_is_written(running: RunningWriter) -> None:
+def test_writes_what_is_added(running: RunningWriter) -> None:
     assert running.writer.open() == StoredState()
     running.add(fault("one"), events=[event()])
     running.wait_for(fault("one"), events=1)
     assert running.writer.status == HistoryStatus(writable=True, events_dropped=0)
 
 
-def test_only_what_has_changed_is_written_again(running: RunningWriter) -> None:
+def test_writes_only_changed_incidents(running: RunningWriter) -> None:
     running.writer.open()
     one, two = fault("one"), fault("two")
     running.add(one, two)
@@ -126,13 +126,13 @@ def test_only_what_has_changed_is_written_again(running: RunningWriter) -> None:
     assert running.disk.batches == [({"one", "two"}, 0), ({"two"}, 0)]
 
 
-def test_what_was_known_at_the_start_is_not_written_again(running: RunningWriter, tmp_path: Path) -> None:
+def test_does_not_write_loaded_incidents_again(running: RunningWriter, tmp_path: Path) -> None:
     running.writer.open()
     running.add(fault("one"))
     running.writer.close()
     second = RunningWriter(running.directory)
-    remembered = second.writer.open()
-    second.writer.add(remembered.restore(Node()), [event()])
+    stored = second.writer.open()
+    second.writer.add(stored.restore(Node()), [event()])
     second.wait_for(fault("one"), events=1)
     assert second.disk.batches == [(set(), 1)]
     second.writer.close()
@@ -152,8 +152,8 @@ def test_close_writes_what_waits(running: RunningWriter) -> None:
 # -- a disk that hangs ---------------------------------------------------------------------------------------------
 
 
-def hanging(running: RunningWriter) -> None:
-    """In the middle of a write."""
+def hang(running: RunningWriter) -> None:
+    """Let the disk hang during a write."""
     running.writer.open()
     running.disk.answers.clear()
     running.disk.asked.clear()
@@ -161,9 +161,9 @@ def hanging(running: RunningWriter) -> None:
     assert running.disk.asked.wait(PATIENCE_SECONDS)
 
 
-def test_a_disk_that_hangs_costs_the_oldest_events_and_no_incident(running: RunningWriter) -> None:
-    """Of which the last state counts."""
-    hanging(running)
+def test_a_hung_disk_loses_the_oldest_events_and_no_incident(running: RunningWriter) -> None:
+    """The last state of an incident counts."""
+    hang(running)
     for n in range(3 * MAX_WAITING):
         running.add(fault("first", refused_count=n), events=[event(AT + n)])
     waiting = 3 * MAX_WAITING - running.writer.status.events_dropped
@@ -173,8 +173,8 @@ def test_a_disk_that_hangs_costs_the_oldest_events_and_no_incident(running: Runn
     assert running.stored()[1] == [AT + n for n in range(3 * MAX_WAITING - waiting, 3 * MAX_WAITING)]
 
 
-def test_it_is_told_of_once_and_so_is_its_recovery(running: RunningWriter) -> None:
-    hanging(running)
+def test_reports_a_hung_disk_and_its_recovery_once(running: RunningWriter) -> None:
+    hang(running)
     with capture_logs() as logs:
         for _ in range(5):
             running.add()
@@ -192,17 +192,17 @@ def test_it_is_told_of_once_and_so_is_its_recovery(running: RunningWriter) -> No
         )
 
 
-def test_it_does_not_hold_up_the_end(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_disk_does_not_delay_the_end(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "CLOSE_SECONDS", SOON)
-    hanging(running)
+    hang(running)
     running.add(fault("first"), events=[event()])
     with capture_logs() as logs:
         running.writer.close()
     assert [(each["event"], each["events"]) for each in logs] == [("history_incomplete", 1)]
 
 
-def test_it_does_not_hold_up_the_start(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happens from then on is kept once it answers."""
+def test_a_hung_disk_does_not_delay_the_start(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What happens then is written once the disk answers."""
     monkeypatch.setattr(writer, "LOAD_SECONDS", SOON)
     running.disk.answers.clear()
     assert running.writer.open() == StoredState()
@@ -225,7 +225,7 @@ def test_it_does_not_hold_up_the_start(running: RunningWriter, monkeypatch: pyte
     ],
     ids=str,
 )
-def test_what_a_disk_refuses_is_tried_again_until_it_goes(problem: Exception, running: RunningWriter) -> None:
+def test_retries_a_failed_write(problem: Exception, running: RunningWriter) -> None:
     running.writer.open()
     running.disk.problem = problem
     with capture_logs() as logs:
@@ -242,7 +242,7 @@ def test_what_a_disk_refuses_is_tried_again_until_it_goes(problem: Exception, ru
     assert running.stored()[1] == [AT, AT + 1], "in their order"
 
 
-def test_a_directory_that_cannot_be_had_is_no_reason_not_to_serve(tmp_path: Path) -> None:
+def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path) -> None:
     running = RunningWriter(tmp_path / "none" / "state")
     with capture_logs() as logs:
         assert running.writer.open() == StoredState()
@@ -254,8 +254,8 @@ def test_a_directory_that_cannot_be_had_is_no_reason_not_to_serve(tmp_path: Path
     assert [each["event"] for each in logs] == ["history_write_failed", "history_write_recovered"]
 
 
-def test_a_second_exporter_takes_over_when_the_first_has_gone(running: RunningWriter) -> None:
-    """As where one is upgraded, and both run for a moment; what the second has seen is there."""
+def test_a_second_exporter_takes_over_after_the_first(running: RunningWriter) -> None:
+    """During an upgrade, both may run for a moment."""
     running.writer.open()
     running.add(fault("one"))
     running.wait_for(fault("one"))
@@ -269,7 +269,7 @@ def test_a_second_exporter_takes_over_when_the_first_has_gone(running: RunningWr
     second.writer.close()
 
 
-def test_a_file_that_is_lost_is_made_anew_with_all_that_is_known(running: RunningWriter) -> None:
+def test_writes_all_known_incidents_to_a_new_file(running: RunningWriter) -> None:
     running.writer.open()
     one = fault("one")
     running.add(one)
@@ -281,8 +281,8 @@ def test_a_file_that_is_lost_is_made_anew_with_all_that_is_known(running: Runnin
     running.wait_for(one, events=1)
 
 
-def test_what_can_never_be_written_costs_its_batch_alone(running: RunningWriter) -> None:
-    """A defect of ours."""
+def test_drops_only_the_batch_with_invalid_values(running: RunningWriter) -> None:
+    """A defect may produce them."""
     running.writer.open()
     with capture_logs() as logs:
         running.add(events=[event(float("nan"))])

@@ -1,4 +1,4 @@
-"""Any value of the model, whatever fields its kind has today; and a few that tests name."""
+"""Strategies for any value of the model, and some incidents and events."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -14,7 +14,7 @@ from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, DAEMON, SERVER
 
 texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
-"""As the kernel gives them too: bytes that are no UTF-8 are lone surrogates."""
+"""Bytes that are not UTF-8 become lone surrogates, as in texts of the kernel."""
 
 _PLAIN = {
     str: texts,
@@ -26,7 +26,7 @@ _PLAIN = {
 
 
 def whole(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Values of a dataclass in which every field may be anything that its type allows."""
+    """Return a strategy for a dataclass with any values that the types of its fields allow."""
     hints = get_type_hints(kind)
     return st.builds(kind, **{part.name: _any(hints[part.name]) for part in fields(kind)})
 
@@ -47,19 +47,19 @@ HOSTILE = "\0'; DROP TABLE incidents; --\"\\ \udcff\n\N{RIGHT-TO-LEFT OVERRIDE}"
 
 
 def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **known: Any) -> Incident:
-    """An incident that is open, unless it ended."""
+    """Return an incident. It is open unless it has `ended`."""
     ending = None if ended is None else IncidentEnd.RECOVERED
     known = {"daemon": DAEMON, "server": SERVER, **known}
     return Incident(id=name, started_at=at, detected_at=at, ended_at=ended, ending=ending, **known)
 
 
 def rich(name: str = "one") -> Incident:
-    """An incident of which much is known, all of it said by somebody hostile."""
-    tenant = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
-    suspect = Suspect(client=tenant, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
-    return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: tenant}, suspects=(suspect,))
+    """Return an incident with many values, all of them hostile."""
+    client = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
+    suspect = Suspect(client=client, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
+    return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: client}, suspects=(suspect,))
 
 
 def event(at: float = AT, **known: Any) -> Event:
-    """Something that happened."""
+    """Return an event."""
     return Event(at=at, **{"event": EventName.CLIENT_CONNECTED, "daemon": DAEMON, **known})

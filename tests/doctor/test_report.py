@@ -1,4 +1,4 @@
-"""A report for a person, and for a program."""
+"""The report as text and as JSON."""
 
 import json
 import shlex
@@ -11,10 +11,10 @@ from exporter.doctor.registry import CHECKS, examine
 from exporter.model.settings import PIPE_DIRECTORY
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 
-NASTY = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000
+HOSTILE = "\x1b]0;owned\x07\n$(reboot) `id` '; rm -rf / #\u202e" + "x" * 5000
 
 
-def test_where_all_is_well_it_says_what_it_looked_at() -> None:
+def test_reports_what_was_examined() -> None:
     facts = healthy()
     assert report_text(examine(facts), facts).splitlines() == [
         "Examined: 1 GPU, 1 running daemon, 1 CUDA process, 1 log, 1 systemd unit, the",
@@ -24,7 +24,7 @@ def test_where_all_is_well_it_says_what_it_looked_at() -> None:
     ]
 
 
-def test_a_finding_says_what_it_is_where_how_to_mend_it_and_what_to_read() -> None:
+def test_a_finding_shows_problem_place_fix_and_commands() -> None:
     facts = healthy(directories={DAEMON: directory(closed="/run")})
     assert report_text(examine(facts), facts).splitlines()[:7] == [
         "ERROR  directory-closed",
@@ -37,7 +37,7 @@ def test_a_finding_says_what_it_is_where_how_to_mend_it_and_what_to_read() -> No
     ]
 
 
-def test_verbosely_it_tells_of_each_check() -> None:
+def test_verbose_lists_passed_and_unknown_checks() -> None:
     facts = healthy(not_examined=(NotExamined(area=Area.LOGS, reason="hidden", reported=True),))
     text = report_text(examine(facts), facts, verbose=True)
     found_nothing, _, unknown = text.partition("Unknown: ")
@@ -47,7 +47,7 @@ def test_verbosely_it_tells_of_each_check() -> None:
     assert "Not examined, or not in full: logs. 3 checks are incomplete." in text.splitlines()
 
 
-def test_of_many_places_a_few_are_shown_and_all_are_in_the_object() -> None:
+def test_text_shows_five_places_and_json_all() -> None:
     facts = with_bypassing(
         healthy(), *(process(pid, variables={}, pipe=None) for pid in range(BYPASSING, BYPASSING + 20))
     )
@@ -59,9 +59,11 @@ def test_of_many_places_a_few_are_shown_and_all_are_in_the_object() -> None:
     assert len(report_object(report, facts)["findings"][0]["where"]) == 20
 
 
-def test_what_others_chose_is_shown_harmlessly() -> None:
-    nasty = process(BYPASSING, command=NASTY, user=NASTY, unit=NASTY, variables={PIPE_DIRECTORY: NASTY}, pipe=None)
-    facts = with_bypassing(healthy(), nasty)
+def test_escapes_hostile_texts() -> None:
+    hostile = process(
+        BYPASSING, command=HOSTILE, user=HOSTILE, unit=HOSTILE, variables={PIPE_DIRECTORY: HOSTILE}, pipe=None
+    )
+    facts = with_bypassing(healthy(), hostile)
     text = report_text(examine(facts), facts)
     assert all(line.isprintable() for line in text.split("\n"))
     assert len(text) < 10_000
@@ -70,7 +72,7 @@ def test_what_others_chose_is_shown_harmlessly() -> None:
 
 
 def test_a_path_in_a_command_is_one_word() -> None:
-    facts = healthy(directories={DAEMON: directory(closed=NASTY)})
+    facts = healthy(directories={DAEMON: directory(closed=HOSTILE)})
     (finding,) = examine(facts).findings
     (command,) = finding.commands
     assert shlex.split(command)[:2] == ["chmod", "o+x"]
@@ -78,38 +80,38 @@ def test_a_path_in_a_command_is_one_word() -> None:
     assert quoted("/run/nvidia-mps") == "/run/nvidia-mps"
 
 
-def test_a_process_is_called_by_what_is_known_of_it() -> None:
+def test_labels_a_process_by_what_is_known() -> None:
     assert process_label(process(5)) == "PID 5 (train.py of alice)"
     assert process_label(process(5, user=None)) == "PID 5 (train.py of UID 1001)"
     assert process_label(process(5, user=None, uid=None, command=None)) == "PID 5"
-    assert len(shown(NASTY)) == 512
+    assert len(shown(HOSTILE)) == 512
 
 
-def test_the_object_has_all_of_it() -> None:
+def test_json_has_all_parts_of_the_report() -> None:
     facts = healthy(
         programs=Programs(),
-        exporter=exporter_process(kernel_log=NASTY),
-        not_examined=(NotExamined(area=Area.PROGRAMS, reason=NASTY, reported=True),),
+        exporter=exporter_process(kernel_log=HOSTILE),
+        not_examined=(NotExamined(area=Area.PROGRAMS, reason=HOSTILE, reported=True),),
     )
-    told = report_object(examine(facts), facts)
-    assert json.loads(json.dumps(told)) == told
-    assert set(told) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
-    assert told["counts"] == {"error": 1, "warning": 0, "advice": 1}
-    assert [finding["id"] for finding in told["findings"]] == ["control-program-missing", "kernel-log-closed"]
+    found = report_object(examine(facts), facts)
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
+    assert found["counts"] == {"error": 1, "warning": 0, "advice": 1}
+    assert [finding["id"] for finding in found["findings"]] == ["control-program-missing", "kernel-log-closed"]
     assert all(
         set(finding) == {"severity", "id", "code", "what", "where", "fix", "commands", "doc"}
-        for finding in told["findings"]
+        for finding in found["findings"]
     )
-    assert "daemon-hung" in told["unknown"]
-    assert told["not_examined"][0]["reason"].isprintable()
+    assert "daemon-hung" in found["unknown"]
+    assert found["not_examined"][0]["reason"].isprintable()
 
 
-def test_no_line_of_prose_is_wider_than_a_terminal() -> None:
+def test_wraps_text_to_the_width_of_a_terminal() -> None:
     facts = healthy(exporter=exporter_process(capabilities=0, kernel_log="no"), programs=Programs())
     lines = report_text(examine(facts), facts, verbose=True).splitlines()
     assert all(len(line) <= WIDTH for line in lines if not line.startswith(" " * 11))
 
 
-def test_a_key_of_the_configuration_can_be_read_as_such() -> None:
-    assert tomllib.loads(config_line("log_directory", NASTY)) == {"log_directory": shown(NASTY)}
+def test_a_configuration_line_is_valid_toml() -> None:
+    assert tomllib.loads(config_line("log_directory", HOSTILE)) == {"log_directory": shown(HOSTILE)}
     assert config_line("pipe_directory", "/run/mps") == 'pipe_directory = "/run/mps"'

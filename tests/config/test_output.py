@@ -24,13 +24,13 @@ def everything_changed() -> Config:
 
 
 @pytest.mark.parametrize("made", [config("serve"), everything_changed()], ids=["defaults", "everything"])
-def test_what_is_printed_gives_the_same_configuration(made: Config, tmp_path: Path) -> None:
+def test_the_printed_configuration_gives_the_same_one(made: Config, tmp_path: Path) -> None:
     again = config("serve", "--config.file", written(tmp_path, as_toml(made)))
     assert as_toml(again) == as_toml(made)
     assert again == made
 
 
-def test_check_prints_what_is_in_effect_and_serves_nothing(
+def test_check_prints_the_configuration_and_serves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {})
@@ -42,16 +42,16 @@ def test_check_prints_what_is_in_effect_and_serves_nothing(
     assert 'level = "error"' in told.out
 
 
-def test_check_of_what_cannot_be_used_ends_with_exit_code_2(tmp_path: Path) -> None:
+def test_check_of_an_unusable_configuration_exits_with_2(tmp_path: Path) -> None:
     assert main(["serve", "--config.check", "--config.file", written(tmp_path, "[web]\nx = 1")]) == 2
 
 
-def test_a_path_that_is_no_utf8_is_printed_all_the_same(tmp_path: Path) -> None:
+def test_prints_a_path_that_is_not_utf8(tmp_path: Path) -> None:
     daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path)
     assert 'pipe_directory = "/caf?"' in as_toml(Config(daemons=(daemon,)))
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
-def test_any_text_is_written_as_it_is_read(text: str) -> None:
+def test_any_text_round_trips(text: str) -> None:
     (daemon,) = document(f"[[daemons]]\nname = {toml(text)}").daemons
     assert daemon["name"] == text

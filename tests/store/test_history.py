@@ -1,4 +1,4 @@
-"""The last incidents and events, the newest first, and no more than so many."""
+"""The last incidents and events in memory."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def event(at: float) -> Event:
     return Event(at=at, event=EventName.SERVER_STARTED)
 
 
-def test_nothing_has_happened_yet() -> None:
+def test_is_empty_at_first() -> None:
     history = History()
     history.add(node(), ())
 
@@ -34,7 +34,7 @@ def test_the_newest_comes_first() -> None:
     assert [each.at for each in history.events] == [3, 2, 1]
 
 
-def test_what_changes_of_an_incident_replaces_what_was_known_of_it() -> None:
+def test_a_changed_incident_replaces_its_earlier_state() -> None:
     history = History()
     history.add(node(incident()), ())
     history.add(node(ended()), ())
@@ -42,7 +42,7 @@ def test_what_changes_of_an_incident_replaces_what_was_known_of_it() -> None:
     assert history.incidents == (ended(),)
 
 
-def test_an_incident_that_the_node_forgets_is_remembered() -> None:
+def test_retains_an_incident_that_the_node_no_longer_has() -> None:
     history = History()
     history.add(node(ended()), ())
     history.add(node(), ())
@@ -50,7 +50,7 @@ def test_an_incident_that_the_node_forgets_is_remembered() -> None:
     assert history.incidents == (ended(),)
 
 
-def test_where_nothing_is_new_nothing_is_done() -> None:
+def test_does_nothing_without_a_change() -> None:
     history = History()
     present = node(incident())
     history.add(present, (event(1),))
@@ -61,7 +61,7 @@ def test_where_nothing_is_new_nothing_is_done() -> None:
     assert history.events is before[1]
 
 
-def test_the_eldest_go_but_no_open_incident_does() -> None:
+def test_drops_the_oldest_but_no_open_incident() -> None:
     history = History(max_incidents=2, max_events=2)
     past = [ended(id=str(number), detected_at=AT + number) for number in range(1, 5)]
     history.add(node(incident(id="open"), *past), tuple(event(at) for at in range(4)))
@@ -70,7 +70,7 @@ def test_the_eldest_go_but_no_open_incident_does() -> None:
     assert [each.at for each in history.events] == [3, 2]
 
 
-def test_it_begins_with_what_is_known_from_before_in_any_order() -> None:
+def test_begins_with_earlier_values_in_any_order() -> None:
     history = History([ended(id="a"), ended(id="b", detected_at=AT + 9)], [event(1), event(3), event(2)], max_events=2)
     history.add(node(incident(id="c", detected_at=AT + 5)), ())
 
@@ -78,7 +78,7 @@ def test_it_begins_with_what_is_known_from_before_in_any_order() -> None:
     assert [each.at for each in history.events] == [3, 2]
 
 
-def test_a_reader_keeps_what_it_has_read() -> None:
+def test_a_readers_values_do_not_change() -> None:
     history = History()
     history.add(node(incident()), (event(1),))
     read, seen = history.incidents, history.events

@@ -1,4 +1,4 @@
-"""The drop-in that restricts the fifo of a daemon's logs, as systemd would run it; and what `doctor` reports of it."""
+"""The drop-in that restricts the fifo of a daemon's logs, run as systemd runs it, and the check of that fifo."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
 from tests.tools import needed
 
-SYSTEMD = Path(__file__).parents[1] / "systemd"
+SYSTEMD = Path(__file__).parents[2] / "systemd"
 DROP_IN = SYSTEMD / "nvidia-cuda-mps.service.d" / "restrict-log.conf"
 CONTROL = "/usr/bin/nvidia-cuda-mps-control"
 
@@ -29,13 +29,13 @@ test "$(wc -l < "$0.asked")" -ge 3 || exit 1
 rm -f "$CUDA_MPS_PIPE_DIRECTORY/log"
 mkfifo -m 0777 "$CUDA_MPS_PIPE_DIRECTORY/log"
 """
-"""A daemon that begins, beside the fifo of one that was killed."""
+"""A daemon that starts beside the fifo of a killed one."""
 
 NEVER_ANSWERS = "#!/bin/sh\necho >> $0.asked\nexit 1\n"
 
 
 def run_drop_in(directory: Path, program: str) -> int:
-    """The exit code of the drop-in's command, with a stand-in of the control program."""
+    """Run the drop-in's command with a stand-in of the control program. Return its exit code."""
     control = directory / "control-program"
     control.write_text(program)
     control.chmod(0o755)
@@ -47,7 +47,7 @@ def run_drop_in(directory: Path, program: str) -> int:
 
 
 def fifo(directory: Path) -> Path:
-    """The fifo, open to all, as the daemon makes it."""
+    """Create the fifo with the daemon's mode: open to all users."""
     path = directory / "log"
     os.mkfifo(path)
     path.chmod(0o777)
@@ -55,24 +55,24 @@ def fifo(directory: Path) -> Path:
 
 
 def mode(path: Path) -> int:
-    """Who may do what."""
+    """Return the permissions of a file."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_drop_in_restricts_the_fifo_of_the_new_daemon(tmp_path: Path) -> None:
-    left = fifo(tmp_path)
+    old = fifo(tmp_path)
     assert run_drop_in(tmp_path, ANSWERS_AT_THE_THIRD) == 0
-    assert mode(left) == 0o600
+    assert mode(old) == 0o600
 
 
 def test_drop_in_restricts_the_fifo_of_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
-    there = fifo(tmp_path)
+    path = fifo(tmp_path)
     assert run_drop_in(tmp_path, NEVER_ANSWERS) == 0
-    assert mode(there) == 0o600
+    assert mode(path) == 0o600
     assert len((tmp_path / "control-program.asked").read_text().splitlines()) == 20
 
 
-def test_drop_in_changes_nothing_that_is_no_fifo(tmp_path: Path) -> None:
+def test_drop_in_changes_only_a_fifo(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     (tmp_path / "log").chmod(0o644)
     assert run_drop_in(tmp_path, "#!/bin/sh\n") != 0
@@ -80,7 +80,7 @@ def test_drop_in_changes_nothing_that_is_no_fifo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps.service", "nvidia-cuda-mps@.service"])
-def test_systemd_finds_nothing_wrong_with_the_drop_in(tmp_path: Path, name: str) -> None:
+def test_systemd_accepts_the_drop_in(tmp_path: Path, name: str) -> None:
     unit = tmp_path / name.replace("@.", "@0.")
     unit.write_text((SYSTEMD / name).read_text())
     (tmp_path / f"{unit.name}.d").mkdir()
@@ -95,21 +95,21 @@ PROC = Proc(Path("/proc"), SystemClock())
 
 
 def read(path: Path, name: str = "d") -> object:
-    """The mode of the fifo that is read in a directory."""
+    """Return the facts of a pipe directory."""
     return read_directory(Daemon(name=name, pipe_directory=str(path), log_directory=""), None, PROC)
 
 
-def test_mode_of_the_fifo_is_read(tmp_path: Path) -> None:
+def test_reads_the_mode_of_the_fifo(tmp_path: Path) -> None:
     fifo(tmp_path)
     assert read(tmp_path).log_fifo_mode == 0o777
 
 
-def test_what_is_no_fifo_is_none(tmp_path: Path) -> None:
+def test_ignores_a_link_in_place_of_the_fifo(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/null")
     assert read(tmp_path).log_fifo_mode is None
 
 
-def test_a_fifo_that_cannot_be_looked_at_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returns_a_problem_if_the_fifo_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
 
     def refuse(path: object, **options: object) -> os.stat_result:
@@ -121,16 +121,16 @@ def test_a_fifo_that_cannot_be_looked_at_is_a_problem(tmp_path: Path, monkeypatc
     assert "Permission denied" in (read(tmp_path).problem or "")
 
 
-def findings(**known: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
-    """What is reported of the fifo."""
-    report = examine(healthy(**known))
+def findings(**changes: object) -> list[tuple[Severity, str, tuple[str, ...]]]:
+    """Return severity, fix and commands of the findings for the fifo."""
+    report = examine(healthy(**changes))
     return [(f.severity, f.fix, f.commands) for f in report.findings if f.check.id == "log-fifo-open"]
 
 
 OPEN = {DAEMON: directory(log_fifo_mode=0o777)}
 
 
-def test_doctor_names_the_commands_that_restrict_the_fifo() -> None:
+def test_shows_the_commands_that_restrict_the_fifo() -> None:
     ((severity, fix, commands),) = findings(directories=OPEN)
     assert severity is Severity.WARNING
     assert "servers of other users" in fix
@@ -140,30 +140,30 @@ def test_doctor_names_the_commands_that_restrict_the_fifo() -> None:
     assert install.endswith(f"/systemd/{DROP_IN.relative_to(SYSTEMD)}")
 
 
-def test_doctor_has_the_command_run_as_the_user_of_the_daemon() -> None:
-    """The user could replace the fifo by a link to a file of root's."""
+def test_runs_the_command_as_the_user_of_the_daemon() -> None:
+    """The user could replace the fifo with a link to a file of root."""
     ((_, _, commands),) = findings(directories=OPEN, daemons=(daemon(uid=1000, user="alice"),))
     assert commands[0] == f"sudo -u '#1000' chmod 0600 {DAEMON}/log"
 
 
-def test_doctor_quotes_the_path_of_the_fifo() -> None:
+def test_quotes_the_path_of_the_fifo() -> None:
     hostile = directory(path="/run/a b; reboot", log_fifo_mode=0o777)
     ((_, _, commands),) = findings(directories={DAEMON: hostile})
     assert commands[0] == "chmod 0600 '/run/a b; reboot/log'"
 
 
-def test_doctor_says_nothing_of_servers_that_log_where_one_serves_all_users() -> None:
+def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users() -> None:
     ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", "-multiuser-server")),))
     assert "log almost nothing" not in fix
 
 
 @pytest.mark.parametrize(
-    "known",
+    "changes",
     [
         {"directories": {DAEMON: directory(log_fifo_mode=0o600)}},
         {"directories": {DAEMON: directory(log_fifo_mode=0o777, closed="/run")}},
         {"directories": {DAEMON: directory()}},
     ],
 )
-def test_doctor_reports_no_fifo_that_others_cannot_open(known: dict[str, object]) -> None:
-    assert findings(**known) == []
+def test_reports_no_fifo_that_other_users_cannot_open(changes: dict[str, object]) -> None:
+    assert findings(**changes) == []

@@ -1,4 +1,4 @@
-"""The exporter is restarted in the middle of a fault: the incident goes on as the one that it was."""
+"""An incident continues when the exporter is restarted during a fault."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.clocks import HandClock
 
 
 class Run:
-    """The exporter from one start to its end, without its sources."""
+    """One run of the exporter, without collectors."""
 
     def __init__(self, directory: Path) -> None:
         clock = HandClock(AT)
@@ -22,63 +22,63 @@ class Run:
         self.node = self.writer.open().restore(node())
         self.events: list[Event] = []
 
-    def sees(self, *seen: Observation) -> None:
-        """One cycle."""
+    def observe(self, *seen: Observation) -> None:
+        """Reduce these observations in one cycle."""
         events: list[Event] = []
         for each in seen:
-            self.node, told = reduce(self.node, each)
-            events.extend(told)
+            self.node, reported = reduce(self.node, each)
+            events.extend(reported)
         self.writer.add(self.node, events)
         self.events.extend(events)
 
-    def ends(self) -> Node:
-        """As at SIGTERM."""
+    def end(self) -> Node:
+        """End the run as SIGTERM does."""
         self.writer.close()
         return self.node
 
     def faults(self) -> list[EventName]:
-        """What it told of faults."""
+        """Return the names of the reported fault events."""
         return [each.event for each in self.events if each.incident is not None]
 
 
-def struck(directory: Path) -> Run:
-    """A fault has come, and its victim lingers."""
+def faulted(directory: Path) -> Run:
+    """Return a run with a fault that a client has not left yet."""
     run = Run(directory)
-    run.sees(*at_work(CLIENT), gpu_reading((CLIENT,)))
-    run.sees(*server_log(*FAULT_BLOCK, at=AT + 3))
-    run.sees(status("FAULT", at=AT + 4))
+    run.observe(*at_work(CLIENT), gpu_reading((CLIENT,)))
+    run.observe(*server_log(*FAULT_BLOCK, at=AT + 3))
+    run.observe(status("FAULT", at=AT + 4))
     return run
 
 
-def test_what_was_open_is_open_still_and_is_not_told_again(tmp_path: Path) -> None:
-    (before,) = struck(tmp_path).ends().incidents.values()
+def test_an_open_incident_stays_open_and_is_not_reported_again(tmp_path: Path) -> None:
+    (before,) = faulted(tmp_path).end().incidents.values()
     assert before.open
     second = Run(tmp_path)
     assert dict(second.node.incidents) == {before.id: before}
-    second.sees(*at_work(CLIENT, at=AT + 60)[:-2], status("FAULT", at=AT + 60), status("FAULT", at=AT + 70))
+    second.observe(*at_work(CLIENT, at=AT + 60)[:-2], status("FAULT", at=AT + 60), status("FAULT", at=AT + 70))
     (after,) = second.node.incidents.values()
     assert (after.id, after.open, after.affected, after.gpus) == (before.id, True, (CLIENT,), (GPU,))
     assert EventName.FAULT not in second.faults()
-    second.ends()
+    second.end()
 
 
-def test_its_end_is_told_by_whoever_sees_it(tmp_path: Path) -> None:
-    (before,) = struck(tmp_path).ends().incidents.values()
+def test_the_next_run_reports_the_end_of_an_incident(tmp_path: Path) -> None:
+    (before,) = faulted(tmp_path).end().incidents.values()
     second = Run(tmp_path)
-    second.sees(*at_work(at=AT + 60), status("ACTIVE", at=AT + 70))
+    second.observe(*at_work(at=AT + 60), status("ACTIVE", at=AT + 70))
     assert second.faults()[-1] is EventName.FAULT_RECOVERED
-    second.ends()
-    (kept,), events = read_history(tmp_path)
-    assert (kept.id, kept.open, kept.end_reported) == (before.id, False, True)
+    second.end()
+    (found,), events = read_history(tmp_path)
+    assert (found.id, found.open, found.end_reported) == (before.id, False, True)
     named = [each.event for each in events if each.incident is not None and each.incident.id == before.id]
     assert (named.count(EventName.FAULT), named.count(EventName.FAULT_RECOVERED)) == (1, 1)
 
 
-def test_its_end_is_not_told_again_at_the_start_after_that(tmp_path: Path) -> None:
-    run = struck(tmp_path)
-    run.sees(status("ACTIVE", at=AT + 20), status("ACTIVE", at=AT + 30))
-    run.ends()
+def test_an_ended_incident_is_not_reported_again(tmp_path: Path) -> None:
+    run = faulted(tmp_path)
+    run.observe(status("ACTIVE", at=AT + 20), status("ACTIVE", at=AT + 30))
+    run.end()
     third = Run(tmp_path)
-    third.sees(*at_work(at=AT + 60), status("ACTIVE", at=AT + 70))
+    third.observe(*at_work(at=AT + 60), status("ACTIVE", at=AT + 70))
     assert third.faults() == []
-    assert len(third.ends().incidents) == 1
+    assert len(third.end().incidents) == 1

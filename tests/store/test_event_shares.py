@@ -1,4 +1,4 @@
-"""Whatever one daemon, or any number of fake daemons, brings into the history displaces no event of another daemon."""
+"""Events of one daemon, or of any number of fake daemons, displace no event of another daemon."""
 
 import json
 import threading
@@ -23,8 +23,8 @@ from tests.eventually import PATIENCE_SECONDS
 from tests.incidents import ended
 
 FLOOD = 60_000
-TURN = 500
-"""How many events one turn of the cycle brings."""
+CYCLE = 500
+"""How many events one cycle adds."""
 
 LOST = Event(at=AT, event=EventName.DAEMON_LOST, daemon="b", reason="died")
 XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
@@ -42,13 +42,13 @@ def node(*expected: str) -> Node:
 
 
 def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
-    """The turns of a flood of one daemon's log."""
+    """Return the cycles of a flood of one daemon's log."""
     events = [Event(at=AT + n, event=EventName.CLIENT_CONNECTED, daemon=daemon, pid=n) for n in range(count)]
-    return [events[begin : begin + TURN] for begin in range(0, count, TURN)]
+    return [events[begin : begin + CYCLE] for begin in range(0, count, CYCLE)]
 
 
 def fakes(count: int) -> list[list[Event]]:
-    """The turns of daemons with ever new names."""
+    """Return the cycles of daemons that all have new names."""
     return [
         [Event(at=AT + n, event=EventName.DAEMON_UP, daemon=f"/tmp/{n}-{each}") for each in range(20)]
         for n in range(count // 20)
@@ -56,13 +56,13 @@ def fakes(count: int) -> list[list[Event]]:
 
 
 every_flood = pytest.mark.parametrize(
-    ("expected", "turns"),
+    ("expected", "cycles"),
     [
         (("a", "b"), flood("a")),
         (("b",), flood("a")),
         ((), flood("a")),
         (("b",), fakes(20_000)),
-        (("b", *map(str, range(63))), [turn for n in range(63) for turn in flood(str(n), 1000)]),
+        (("b", *map(str, range(63))), [cycle for n in range(63) for cycle in flood(str(n), 1000)]),
     ],
     ids=["of an expected daemon", "of another daemon", "none is expected", "of fake daemons", "of 63 daemons"],
 )
@@ -70,44 +70,44 @@ every_flood = pytest.mark.parametrize(
 
 @every_flood
 def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
-    expected: Sequence[str], turns: list[list[Event]]
+    expected: Sequence[str], cycles: list[list[Event]]
 ) -> None:
     history, present = History(), node(*expected)
     history.add(present, (LOST, XID))
-    for turn in turns:
-        history.add(present, turn)
+    for cycle in cycles:
+        history.add(present, cycle)
 
     assert LOST in history.events
     assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
-    assert history.events[0].at == max(turn[-1].at for turn in turns[-1:])
+    assert history.events[0].at == max(cycle[-1].at for cycle in cycles[-1:])
 
 
 @every_flood
 def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
-    expected: Sequence[str], turns: list[list[Event]], tmp_path: Path
+    expected: Sequence[str], cycles: list[list[Event]], tmp_path: Path
 ) -> None:
-    archive = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
-    archive.open()
-    archive.expected = expected
-    archive.write([], [LOST, XID])
-    for begin in range(0, len(turns), 20):
-        archive.write([], [event for turn in turns[begin : begin + 20] for event in turn])
-    archive.close()
+    state_file = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    state_file.open()
+    state_file.expected = expected
+    state_file.write([], [LOST, XID])
+    for begin in range(0, len(cycles), 20):
+        state_file.write([], [event for cycle in cycles[begin : begin + 20] for event in cycle])
+    state_file.close()
 
-    _, kept = read_history(tmp_path / "state")
-    assert LOST in kept
-    assert XID in kept
-    assert len(kept) <= Retention().max_events
+    _, found = read_history(tmp_path / "state")
+    assert LOST in found
+    assert XID in found
+    assert len(found) <= Retention().max_events
     # A start takes fewer of them.
-    loaded = archive.open().events
+    loaded = state_file.open().events
     assert LOST in loaded
-    assert list(loaded) == [each for each in kept if each in set(loaded)]
-    archive.close()
+    assert list(loaded) == [each for each in found if each in set(loaded)]
+    state_file.close()
 
 
 @every_flood
 def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
-    expected: Sequence[str], turns: list[list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    expected: Sequence[str], cycles: list[list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("exporter.store.writer.CLOSE_SECONDS", PATIENCE_SECONDS)
     clock, present, answers = HandClock(AT), node(*expected), threading.Event()
@@ -122,15 +122,15 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
     writer = Writer(Slow(tmp_path / "state", Retention(max_age=1e9), clock), clock)
     writer.open()
     writer.add(present, (LOST, XID))
-    for turn in turns:
-        writer.add(present, turn)
+    for cycle in cycles:
+        writer.add(present, cycle)
     answers.set()
     writer.close()
 
-    _, kept = read_history(tmp_path / "state")
-    assert LOST in kept
-    assert len(kept) <= MAX_WAITING
-    assert len(kept) + writer.status.events_dropped == 2 + sum(map(len, turns))
+    _, found = read_history(tmp_path / "state")
+    assert LOST in found
+    assert len(found) <= MAX_WAITING
+    assert len(found) + writer.status.events_dropped == 2 + sum(map(len, cycles))
 
 
 def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
@@ -142,23 +142,23 @@ def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
     assert [each.id for each in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
 
 
-def test_a_share_that_is_not_needed_is_left_to_the_others() -> None:
-    things = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
+def test_an_unused_share_is_available_to_other_daemons() -> None:
+    values = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
 
-    kept = select_fairly(things, 10, lambda each: each[0], {"a", "b"})
+    found = select_fairly(values, 10, lambda each: each[0], {"a", "b"})
 
-    assert kept == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
-
-
-def test_the_unexpected_daemons_together_have_no_more_than_half() -> None:
-    things = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
-
-    kept = select_fairly(things, 10, lambda each: each[0], {"a"})
-
-    assert kept == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
+    assert found == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
 
 
-def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discovered_daemons_together_have_at_most_half() -> None:
+    values = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
+
+    found = select_fairly(values, 10, lambda each: each[0], {"a"})
+
+    assert found == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
+
+
+def test_reads_a_file_of_a_version_without_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from exporter.store import tables
 
     with monkeypatch.context() as patch:
@@ -166,9 +166,9 @@ def test_a_file_of_a_version_without_shares_is_read(tmp_path: Path, monkeypatch:
         patch.setattr(
             tables,
             "add_events",
-            lambda connection, told, _expected: connection.executemany(
+            lambda connection, events, _expected: connection.executemany(
                 "INSERT INTO events (at, event) VALUES (?, ?)",
-                [(each.at, json.dumps(plain(each))) for each in told],
+                [(each.at, json.dumps(plain(each))) for each in events],
             ),
         )
         patch.setattr(tables, "load_event_shares", tables.load_events)

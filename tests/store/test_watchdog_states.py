@@ -1,4 +1,4 @@
-"""What the watchdog knows outlives the exporter: what it did and may still do, and what an operator had stopped."""
+"""The watchdog's states outlive the exporter: its restarts, and what an operator stopped."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -48,133 +48,133 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def archive(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """An archive that is open."""
+def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
+    """An open state file."""
     made = StateFile(tmp_path, Retention(), clock)
     made.open()
     yield made
     made.close()
 
 
-def spoil(directory: Path, statement: str, *values: object) -> None:
+def execute(directory: Path, statement: str, *values: object) -> None:
     with sqlite3.connect(directory / FILE) as connection:
         connection.execute(statement, values)
     connection.close()
 
 
-def reopened(archive: StateFile) -> dict[str, WatchdogState]:
-    archive.close()
-    return dict(archive.open().watchdog_states)
+def reopened(state_file: StateFile) -> dict[str, WatchdogState]:
+    state_file.close()
+    return dict(state_file.open().watchdog_states)
 
 
 @given(whole(WatchdogState))
-def test_any_watch_is_read_as_it_was_written(watch: WatchdogState) -> None:
+def test_any_state_is_read_as_written(watch: WatchdogState) -> None:
     assert build(WatchdogState, plain(watch)) == watch
 
 
-def test_the_last_that_is_known_of_each_daemon_is_there_at_the_next_start(archive: StateFile) -> None:
-    archive.write([], [], {DAEMON: WatchdogState(), HOSTILE: STOPPED})
-    archive.write([], [], {DAEMON: BROKEN})
-    assert reopened(archive) == {DAEMON: BROKEN, HOSTILE: STOPPED}
+def test_the_next_start_loads_the_last_state_of_each_daemon(state_file: StateFile) -> None:
+    state_file.write([], [], {DAEMON: WatchdogState(), HOSTILE: STOPPED})
+    state_file.write([], [], {DAEMON: BROKEN})
+    assert reopened(state_file) == {DAEMON: BROKEN, HOSTILE: STOPPED}
 
 
-def test_it_is_kept_however_old_it_is(archive: StateFile, clock: HandClock) -> None:
-    """A circuit breaker that was opened stays open."""
-    archive.write([], [], {DAEMON: BROKEN})
+def test_retains_a_state_of_any_age(state_file: StateFile, clock: HandClock) -> None:
+    """An open circuit breaker stays open."""
+    state_file.write([], [], {DAEMON: BROKEN})
     clock.time += 10 * Retention().max_age
-    archive.write([fault()], [event()], {"another": STOPPED})
-    assert reopened(archive) == {DAEMON: BROKEN, "another": STOPPED}
+    state_file.write([fault()], [event()], {"another": STOPPED})
+    assert reopened(state_file) == {DAEMON: BROKEN, "another": STOPPED}
 
 
-def test_of_too_many_those_go_of_which_nothing_was_said_for_longest(archive: StateFile, clock: HandClock) -> None:
-    archive.write([], [], {"first": BROKEN})
+def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile, clock: HandClock) -> None:
+    state_file.write([], [], {"first": BROKEN})
     clock.time += 1
-    archive.write([], [], {f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES)})
-    assert "first" not in reopened(archive)
+    state_file.write([], [], {f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES)})
+    assert "first" not in reopened(state_file)
 
 
 @pytest.mark.parametrize("row", ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "watch": {}}', '{"daemon": "a"}'])
-def test_a_row_that_cannot_be_read_is_passed_over_and_counted(row: object, archive: StateFile, tmp_path: Path) -> None:
-    archive.write([], [], {DAEMON: BROKEN, "bad": STOPPED})
-    archive.close()
-    spoil(tmp_path, "UPDATE watches SET watch = ? WHERE daemon = 'bad'", row)
-    remembered = archive.open()
-    assert (remembered.watchdog_states, remembered.unreadable) == ({DAEMON: BROKEN}, 1)
+def test_skips_and_counts_an_unreadable_row(row: object, state_file: StateFile, tmp_path: Path) -> None:
+    state_file.write([], [], {DAEMON: BROKEN, "bad": STOPPED})
+    state_file.close()
+    execute(tmp_path, "UPDATE watches SET watch = ? WHERE daemon = 'bad'", row)
+    stored = state_file.open()
+    assert (stored.watchdog_states, stored.unreadable) == ({DAEMON: BROKEN}, 1)
 
 
-def test_what_a_later_version_added_is_passed_over(archive: StateFile, tmp_path: Path) -> None:
-    archive.write([], [], {DAEMON: STOPPED})
-    archive.close()
-    spoil(tmp_path, """UPDATE watches SET watch = replace(watch, '"watch": {', '"watch": {"hitherto": [1], ')""")
-    assert archive.open().watchdog_states == {DAEMON: STOPPED}
+def test_ignores_fields_of_a_later_version(state_file: StateFile, tmp_path: Path) -> None:
+    state_file.write([], [], {DAEMON: STOPPED})
+    state_file.close()
+    execute(tmp_path, """UPDATE watches SET watch = replace(watch, '"watch": {', '"watch": {"hitherto": [1], ')""")
+    assert state_file.open().watchdog_states == {DAEMON: STOPPED}
 
 
-def test_a_file_of_the_version_before_is_read_and_gets_the_table(tmp_path: Path, clock: HandClock) -> None:
+def test_adds_the_table_to_a_file_of_an_earlier_version(tmp_path: Path, clock: HandClock) -> None:
     events = "CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);"
     open_database(tmp_path / FILE, [INCIDENTS + events]).close()
     assert read_history(tmp_path) == ((), ())
-    archive = StateFile(tmp_path, Retention(), clock)
-    assert archive.open().watchdog_states == {}
-    archive.write([fault()], [event()], {DAEMON: BROKEN})
-    assert reopened(archive) == {DAEMON: BROKEN}
+    state_file = StateFile(tmp_path, Retention(), clock)
+    assert state_file.open().watchdog_states == {}
+    state_file.write([fault()], [event()], {DAEMON: BROKEN})
+    assert reopened(state_file) == {DAEMON: BROKEN}
     assert read_history(tmp_path) == ((fault(),), (event(),))
-    archive.close()
+    state_file.close()
 
 
 # -- what the next start makes of it ----------------------------------------------------------------------------------
 
 
-def remembered(archive: StateFile, start: Node, watch: WatchdogState) -> Node:
-    archive.write([], [], {DAEMON: watch})
-    archive.close()
-    return archive.open().restore(start)
+def restored(state_file: StateFile, start: Node, watch: WatchdogState) -> Node:
+    state_file.write([], [], {DAEMON: watch})
+    state_file.close()
+    return state_file.open().restore(start)
 
 
-def test_the_node_knows_what_the_watchdog_knew(archive: StateFile) -> None:
-    began = remembered(archive, node(), BROKEN)
-    assert began.watches == {DAEMON: BROKEN}
-    assert began.daemons == node().daemons
+def test_restores_the_watchdogs_state_to_the_node(state_file: StateFile) -> None:
+    begun = restored(state_file, node(), BROKEN)
+    assert begun.watches == {DAEMON: BROKEN}
+    assert begun.daemons == node().daemons
 
 
-def test_what_an_operator_had_stopped_is_stopped_and_nobody_is_woken(archive: StateFile) -> None:
-    began = remembered(archive, node(), STOPPED)
-    story = reduced(no_daemon(), no_daemon(at=AT + 30), start=began)
+def test_a_stopped_daemon_stays_stopped_without_an_event(state_file: StateFile) -> None:
+    begun = restored(state_file, node(), STOPPED)
+    story = reduced(no_daemon(), no_daemon(at=AT + 30), start=begun)
     assert (story.daemon.state, story.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
     assert story.events == ()
 
 
-def test_it_is_so_where_the_daemon_is_found_only_later(archive: StateFile) -> None:
-    began = remembered(archive, Node(), STOPPED)
+def test_a_stopped_daemon_that_is_found_later_stays_stopped(state_file: StateFile) -> None:
+    begun = restored(state_file, Node(), STOPPED)
     found = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/log", expected=True, by="unit")
-    assert reduced(found, no_daemon(), start=began).daemon.state is DaemonState.STOPPED
+    assert reduced(found, no_daemon(), start=begun).daemon.state is DaemonState.STOPPED
 
 
-def test_until_it_lives_again(archive: StateFile) -> None:
-    story = reduced(no_daemon(), servers(at=AT + 5), start=remembered(archive, node(), STOPPED))
+def test_a_stopped_daemon_that_answers_is_up(state_file: StateFile) -> None:
+    story = reduced(no_daemon(), servers(at=AT + 5), start=restored(state_file, node(), STOPPED))
     assert (story.daemon.state, story.names()) == (DaemonState.UP, [EventName.DAEMON_UP])
 
 
 # -- when it is written ------------------------------------------------------------------------------------------------
 
 
-class Counted(StateFile):
-    """An archive that counts."""
+class CountingFile(StateFile):
+    """A state file that counts its writes."""
 
     written = 0
 
     def write(self, *given: object) -> None:
-        """As ever."""
+        """Count and write."""
         self.written += 1
         super().write(*given)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def counted(tmp_path: Path, clock: HandClock) -> Counted:
-    return Counted(tmp_path, Retention(), clock)
+def counted(tmp_path: Path, clock: HandClock) -> CountingFile:
+    return CountingFile(tmp_path, Retention(), clock)
 
 
-def test_what_an_event_tells_is_written_with_it(counted: Counted, clock: HandClock) -> None:
-    """So that what is done next is known whatever becomes of the exporter."""
+def test_writes_a_changed_state_with_its_event(counted: CountingFile, clock: HandClock) -> None:
+    """Then a crash of the exporter does not lose the next action."""
     writer = Writer(counted, clock)
     writer.open()
     writer.add(Node(watches={DAEMON: BROKEN}), [event()])
@@ -184,7 +184,7 @@ def test_what_an_event_tells_is_written_with_it(counted: Counted, clock: HandClo
     counted.close()
 
 
-def test_what_none_tells_is_written_once_a_second_and_at_the_end(counted: Counted, clock: HandClock) -> None:
+def test_writes_a_changed_state_once_a_second_and_at_the_end(counted: CountingFile, clock: HandClock) -> None:
     writer = Writer(counted, clock)
     writer.open()
     for number in range(3):
@@ -199,7 +199,7 @@ def test_what_none_tells_is_written_once_a_second_and_at_the_end(counted: Counte
     counted.close()
 
 
-def test_what_has_not_changed_is_not_written(counted: Counted, clock: HandClock) -> None:
+def test_does_not_write_an_unchanged_state(counted: CountingFile, clock: HandClock) -> None:
     writer = Writer(counted, clock)
     writer.open()
     writer.add(Node(watches={DAEMON: BROKEN}), [event()])

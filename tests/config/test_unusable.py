@@ -12,13 +12,13 @@ from tests.config.reading import written
 LONG = "/run/" + "x" * 90
 
 
-def test_what_can_be_used_has_no_problem(tmp_path: Path) -> None:
+def test_a_usable_configuration_has_no_problem(tmp_path: Path) -> None:
     file = written(tmp_path, "[log]\nlevel = 'debug'\n")
     config, problem = nearest_config(parse_arguments(["doctor", "--config.file", file]), {})
     assert (config.log_level, problem) == ("debug", None)
 
 
-def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
+def test_ignores_an_unusable_file(tmp_path: Path) -> None:
     file = written(tmp_path, "[log]\nlevl = 'debug'\n")
     arguments = parse_arguments(["doctor", "--config.file", file, "--path.state-directory=/host/state"])
     config, problem = nearest_config(arguments, {"RUNTIME_DIRECTORY": "/run/own"})
@@ -27,7 +27,7 @@ def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path) -> None:
     assert "levl" in problem
 
 
-def test_so_are_variables(tmp_path: Path) -> None:
+def test_ignores_unusable_variables(tmp_path: Path) -> None:
     arguments = parse_arguments(["doctor", "--config.file=", "--log.level=error"])
     config, problem = nearest_config(arguments, {"CUDA_MPS_PIPE_DIRECTORY": LONG})
     assert (config.daemons, config.log_level) == ((), "error")
@@ -35,6 +35,6 @@ def test_so_are_variables(tmp_path: Path) -> None:
     assert "107 bytes" in problem
 
 
-def test_of_a_flag_whoever_gave_it_is_told() -> None:
+def test_reports_an_unusable_flag() -> None:
     with pytest.raises(ConfigError, match="state-directory"):
         nearest_config(parse_arguments(["doctor", "--path.state-directory=state"]), {})

@@ -1,4 +1,4 @@
-"""Values of the model become plain ones and come back; what is new is passed over, nonsense is refused."""
+"""Values of the model become JSON and back. Unknown keys are ignored, and invalid values refused."""
 
 import json
 from typing import Any
@@ -14,22 +14,22 @@ from tests.store.values import fault, rich, whole
 
 @given(whole(Incident))
 @settings(max_examples=100)
-def test_an_incident_comes_back_as_it_was(incident: Incident) -> None:
+def test_an_incident_round_trips(incident: Incident) -> None:
     assert build(Incident, json.loads(json.dumps(plain(incident)))) == incident
 
 
 @given(whole(Event))
 @settings(max_examples=50)
-def test_an_event_comes_back_as_it_was(event: Event) -> None:
+def test_an_event_round_trips(event: Event) -> None:
     assert build(Event, json.loads(json.dumps(plain(event)))) == event
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_omits_unknown_values() -> None:
     assert "ended_at" not in plain(fault())
     assert plain(fault(ended=5.0))["ended_at"] == 5.0
 
 
-def test_what_a_later_version_adds_is_passed_over_at_any_depth() -> None:
+def test_ignores_unknown_keys_at_any_depth() -> None:
     written = plain(rich())
     written["mood"] = "good"
     written["suspects"][0]["alibi"] = ["none"]
@@ -37,7 +37,7 @@ def test_what_a_later_version_adds_is_passed_over_at_any_depth() -> None:
     assert build(Incident, written) == rich()
 
 
-def test_what_an_earlier_version_did_not_know_has_its_default() -> None:
+def test_missing_keys_have_defaults() -> None:
     written = {key: plain(fault())[key] for key in ("id", "daemon", "server", "started_at", "detected_at")}
     assert build(Incident, written) == fault()
 
@@ -59,7 +59,7 @@ def test_what_an_earlier_version_did_not_know_has_its_default() -> None:
         ("suspects", [{"confidence": 1.0, "evidence": []}], "'client' is missing"),
     ],
 )
-def test_nonsense_is_refused_by_the_name_of_its_key(key: str, value: Any, problem: str) -> None:
+def test_refuses_invalid_values_and_names_the_key(key: str, value: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
         build(Incident, {**plain(fault()), key: value})
     assert problem in str(refused.value)

@@ -1,0 +1,441 @@
+"""`doctor` on a node of stand-ins reports each mistake, and nothing else that a correct node does not have."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from exporter.doctor.facts import INITIAL_PID_NAMESPACE
+from tests import program
+from tests.builders import UNIT
+from tests.doctor.preflight import CORRECT, Preflight, Report, by_id, preflight
+from tests.standin.mps import BIN, MpsStandIn
+from tests.standin.nvml import CompilerMissingError, Process, fails
+from tests.tools import needed, not_here
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, to run processes of other users")
+
+GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 15, 18
+OTHER_USER = 54321
+
+
+@pytest.fixture(scope="module")
+def node(nvml_libraries: Path) -> Iterator[Preflight]:
+    """A correct node. A test that changes it restores it."""
+    before = os.umask(0o022)
+    try:
+        with preflight(nvml_libraries) as made:
+            made.mps.start()
+            yield made
+    except CompilerMissingError as problem:
+        not_here(str(problem))
+    finally:
+        os.umask(before)
+
+
+@pytest.fixture(scope="module")
+def correct(node: Preflight) -> Report:
+    """The report on the correct node with one client."""
+    with client(node) as pid:
+        node.set_processes(Process(pid))
+        return node.report()
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(node: Preflight, correct: Report) -> None:
+    """Remove what another test has set in the driver."""
+    node.set_processes()
+
+
+@contextlib.contextmanager
+def running(*command: str, **options: object) -> Iterator[int]:
+    """Run a process, and yield its PID."""
+    child = subprocess.Popen(command or ("sleep", "600"), **options)  # type: ignore[call-overload]
+    try:
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextlib.contextmanager
+def client(node: Preflight, *, uid: int = 0, **variables: str) -> Iterator[int]:
+    """Run a client of the daemon with these variables too, and yield its PID."""
+    own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
+    with running(env=os.environ | own | variables) as pid:
+        node.mps.connect_and_wait(pid, uid)
+        yield pid
+
+
+def new_findings(node: Preflight, correct: Report, *arguments: str, **environment: str) -> dict[str, str]:
+    """Return the findings, with their severities, that the correct node does not have."""
+    usual = {(each["id"], each["severity"]) for each in correct["findings"]}
+    findings = node.report(*arguments, **environment)["findings"]
+    return {each["id"]: each["severity"] for each in findings if (each["id"], each["severity"]) not in usual}
+
+
+def test_a_correct_node_has_only_advice_and_the_open_fifo(correct: Report) -> None:
+    created_by_the_daemon = "log-fifo-open"
+    assert {each["severity"] for each in correct["findings"] if each["id"] != created_by_the_daemon} <= {"advice"}
+    assert (correct["exit_code"], correct["unknown"]) == (1, [])
+
+
+# -- programs ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def without(path: Path) -> Iterator[None]:
+    moved = path.with_name("moved")
+    path.rename(moved)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        moved.rename(path)
+
+
+def test_reports_a_missing_control_program(node: Preflight, correct: Report) -> None:
+    variables = program.variable(control_executable="/nowhere/nvidia-cuda-mps-control")
+    assert new_findings(node, correct, **variables) == {"control-program-missing": "error"}
+
+
+def test_reports_a_missing_server_program(node: Preflight, correct: Report) -> None:
+    with without(node.bin / "nvidia-cuda-mps-server"):
+        assert new_findings(node, correct) == {"server-program-missing": "warning"}
+
+
+def test_reports_a_control_program_of_another_version(node: Preflight, correct: Report) -> None:
+    control = node.bin / "nvidia-cuda-mps-control"
+    with without(control):
+        control.write_text(
+            '#!/bin/sh\n[ "$1" = -v ] && echo "CUDA MPS Control binary version: 12040" && exit\n'
+            f'exec {BIN}/nvidia-cuda-mps-control "$@"\n'
+        )
+        control.chmod(0o755)
+        assert new_findings(node, correct) == {"version-mismatch": "warning"}
+
+
+# -- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (replace(CORRECT, compute_mode=0), {"compute-mode-default": "advice"}),
+        (replace(CORRECT, compute_mode=2), {"compute-mode-prohibited": "error"}),
+        (replace(CORRECT, readings={"persistence": 1, "mig": 1}), {"mig": "warning"}),
+        (replace(CORRECT, compute_capability=(6, 1)), {"pre-volta": "warning"}),
+        (replace(CORRECT, readings={"persistence": 0, "mig": 0}), {"persistence-off": "advice"}),
+    ],
+    ids=["default", "prohibited", "mig", "pre-volta", "persistence off"],
+)
+def test_reports_a_gpu_setting(node: Preflight, correct: Report, device: object, expected: dict[str, str]) -> None:
+    node.set_processes(device=device)  # type: ignore[arg-type]
+    assert new_findings(node, correct) == expected
+
+
+def test_reports_an_unreadable_gpu(node: Preflight, correct: Report) -> None:
+    node.set_processes(behaviours=(fails("nvmlDeviceGetMemoryInfo", GPU_IS_LOST),))
+    assert new_findings(node, correct) == {"gpu-unreadable": "error"}
+
+
+def test_reports_a_driver_upgrade_without_a_reboot(node: Preflight, correct: Report) -> None:
+    node.set_processes(
+        behaviours=(fails("nvmlInit_v2", LIB_RM_VERSION_MISMATCH), fails("nvmlInitWithFlags", LIB_RM_VERSION_MISMATCH))
+    )
+    assert new_findings(node, correct) == {"driver-mismatch": "error"}
+
+
+# -- clients -------------------------------------------------------------------------------------------------------
+
+
+def test_reports_a_process_with_another_pipe_directory(node: Preflight, correct: Report) -> None:
+    with running(env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": "/run/elsewhere"}) as pid:
+        node.set_processes(Process(pid, in_mps_list=False))
+        report = node.report()
+    (finding,) = by_id(report)["pipe-directory-differs"]
+    assert "/run/elsewhere" in finding["what"]
+    assert str(node.mps.pipe_directory) in finding["commands"][0]
+    assert f"PID {pid} " in finding["where"][0]
+    assert {each["id"] for each in report["findings"]} - set(by_id(correct)) == {"pipe-directory-differs"}
+
+
+@pytest.mark.parametrize(
+    ("mounted", "expected"),
+    [
+        ("/tmp", {"private-tmp": "error"}),
+        ("/dev/shm", {"process-bypassing": "warning", "shared-memory-differs": "warning"}),
+    ],
+    ids=["/tmp", "/dev/shm"],
+)
+def test_reports_a_process_with_a_private_mount(
+    node: Preflight, correct: Report, mounted: str, expected: dict[str, str]
+) -> None:
+    own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
+    words = (unshare_path("--mount"), "--mount", "sh", "-c", f"mount -t tmpfs none {mounted} && echo && exec sleep 600")
+    child = subprocess.Popen(words, env=os.environ | own, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        node.set_processes(Process(child.pid, in_mps_list=False))
+        assert new_findings(node, correct) == expected
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_reports_that_the_exporter_is_in_a_pid_namespace(node: Preflight, correct: Report) -> None:
+    own = ("--pid", "--fork", "--mount-proc")
+    with client(node) as pid:
+        node.set_processes(Process(pid))
+        done = subprocess.run(
+            [unshare_path(*own), *own, sys.executable, *program.command("doctor", "--config.file=", "--json")],
+            env=os.environ | node.environment,
+            capture_output=True,
+            text=True,
+        )
+    findings = by_id(json.loads(done.stdout))
+    assert done.returncode == 1
+    assert set(findings) - set(by_id(correct)) == {"exporter-pid-namespace"}
+    assert "Whether a daemon runs is unknown." in findings["exporter-pid-namespace"][0]["what"]
+
+
+def unshare_path(*kinds: str) -> str:
+    """Return the path of unshare(1); skip the test if namespaces cannot be created."""
+    unshare = needed("unshare")
+    if subprocess.run([unshare, *kinds, "true"]).returncode != 0:
+        not_here("namespaces cannot be created")
+    return unshare
+
+
+def test_reports_a_bypassing_process_that_can_reach_the_daemon(node: Preflight, correct: Report) -> None:
+    with running(env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}) as pid:
+        node.set_processes(Process(pid, in_mps_list=False))
+        assert new_findings(node, correct) == {"process-bypassing": "warning"}
+
+
+def test_reports_a_waiting_client_of_another_user(node: Preflight, correct: Report) -> None:
+    own = {"CUDA_MPS_PIPE_DIRECTORY": str(node.mps.pipe_directory)}
+    with client(node) as pid, running(env=os.environ | own, user=OTHER_USER, group=OTHER_USER) as other:
+        node.set_processes(Process(pid))
+        node.mps.connect(other, OTHER_USER)
+        findings = by_id(node.report())
+        node.mps.disconnect(other)
+    assert [place.split()[1] for place in findings["users-wait"][0]["where"]] == [str(other)]
+    assert set(findings) - set(by_id(correct)) == {"users-wait"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"}, {"thread-percentage-wrong": "error"}),
+        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=900G"}, {"memory-limit-beyond-device": "warning"}),
+        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "3=1G"}, {"memory-limit-without-device": "error"}),
+        ({"CUDA_VISIBLE_DEVICES": "0,2"}, {"gpu-not-visible": "warning"}),
+    ],
+    ids=["no threads", "more than the GPU has", "an unknown device", "a GPU that the daemon does not have"],
+)
+def test_reports_a_wrong_variable_of_a_client(
+    node: Preflight, correct: Report, variables: dict[str, str], expected: dict[str, str]
+) -> None:
+    with client(node, **variables) as pid:
+        node.set_processes(Process(pid))
+        assert new_findings(node, correct) == expected
+
+
+def test_escapes_hostile_names_of_processes_and_directories(node: Preflight, correct: Report) -> None:
+    hostile = "/tmp/\x1b[31m\n$(reboot);<script>\u202e" + "x" * 4000
+    directory = Path(node.directory / "\x1b[2J\nPID 1 (innocent)")
+    shutil.copy(shutil.which("sleep") or "", directory)
+    with running(str(directory), "600", env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": hostile}) as pid:
+        node.set_processes(Process(pid, in_mps_list=False))
+        code, output = node.run()
+        report = node.report()
+    assert code == 2
+    assert all(line.isprintable() for line in output.split("\n"))
+    assert {each["id"] for each in report["findings"]} - set(by_id(correct)) == {
+        "pipe-directory-differs",
+        "socket-path-too-long",
+    }
+    assert max(len(each["what"]) for each in report["findings"]) < 1500
+
+
+# -- directories and logs ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def mode(path: Path, wanted: int) -> Iterator[None]:
+    before = path.stat().st_mode
+    path.chmod(wanted)
+    try:
+        yield
+    finally:
+        path.chmod(before)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [(0o700, {"directory-closed": "error"}), (0o777, {"directory-writable": "warning"})],
+    ids=["closed", "open to all"],
+)
+def test_reports_a_pipe_directory_with_a_wrong_mode(
+    node: Preflight, correct: Report, wanted: int, expected: dict[str, str]
+) -> None:
+    node.set_processes()
+    with mode(node.mps.pipe_directory, wanted):
+        assert new_findings(node, correct) == expected
+
+
+def test_reports_a_wrong_pid_file(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    file = node.mps.pipe_directory / "nvidia-cuda-mps-control.pid"
+    before = file.read_text()
+    file.write_text("1\n")
+    try:
+        assert new_findings(node, correct) == {"pid-file-wrong": "error"}
+    finally:
+        file.write_text(before)
+
+
+def test_reports_a_socket_path_that_is_too_long(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    report = node.report(CUDA_MPS_PIPE_DIRECTORY="/run/" + "x" * 90)
+    assert "107 bytes" in by_id(report)["configuration-unusable"][0]["what"]
+
+
+def test_reports_a_renamed_log(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    log = node.mps.log_directory / "control.log"
+    aside = log.rename(log.with_name("control.log.1"))
+    log.touch()
+    try:
+        assert new_findings(node, correct) == {"log-renamed": "warning"}
+    finally:
+        aside.rename(log)
+
+
+def test_reports_a_large_log(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    log = node.mps.log_directory / "server.log"
+    before = log.stat().st_size
+    os.truncate(log, 1 << 30)
+    try:
+        assert new_findings(node, correct) == {"log-not-rotated": "warning"}
+    finally:
+        os.truncate(log, before)
+
+
+# -- the exporter itself -------------------------------------------------------------------------------------------
+
+
+def test_reports_a_port_in_use(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert new_findings(node, correct, f"--web.listen-address=127.0.0.1:{port}") == {"port-taken": "error"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[log]\nlevl = 'debug'\n", {"configuration-unusable": "error"}),
+        ("[web]\nconfig_file = '/nowhere/web.yml'\n", {"web-config-unusable": "error"}),
+    ],
+    ids=["a typo", "no web config"],
+)
+def test_reports_an_unusable_configuration(
+    node: Preflight, correct: Report, text: str, expected: dict[str, str]
+) -> None:
+    node.set_processes()
+    file = node.directory / "config.toml"
+    file.write_text(text)
+    assert new_findings(node, correct, "--config.file", str(file)) == expected
+
+
+def test_reports_a_watchdog_that_cannot_restart_a_daemon(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    assert new_findings(node, correct, "--watchdog.mode=act") == {"acts-without-restart": "error"}
+
+
+def test_reports_an_unreadable_kernel_log(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    assert by_id(correct)["kernel-log-closed"][0]["severity"] == "advice", "tests cannot read it"
+
+
+def test_reports_an_unwritable_state_directory(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    assert new_findings(node, correct, "--path.state-directory=/dev/null") == {"history-not-writable": "advice"}
+
+
+def test_reports_a_private_tmp_of_the_daemons_unit(node: Preflight, correct: Report) -> None:
+    node.set_processes()
+    systemctl = node.bin / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\nprintf 'Id={UNIT}\\nLoadState=loaded\\nPrivateTmp=yes\\n'\n")
+    systemctl.chmod(0o755)
+    file = node.directory / "config.toml"
+    keys = {"pipe_directory": node.mps.pipe_directory, "log_directory": node.mps.log_directory, "unit": UNIT}
+    file.write_text("[[daemons]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items()))
+    try:
+        assert new_findings(node, correct, "--config.file", str(file)) == {"daemon-private-tmp": "error"}
+    finally:
+        systemctl.unlink()
+
+
+# -- the daemon ----------------------------------------------------------------------------------------------------
+
+
+def test_reports_a_memory_limit_in_a_daemons_environment(node: Preflight, correct: Report) -> None:
+    with another(node, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}) as (_, environment):
+        assert new_findings(node, correct, **environment) == {"memory-limit-in-environment": "warning"}
+
+
+def test_reports_a_daemon_that_names_an_unknown_gpu(node: Preflight, correct: Report) -> None:
+    stray = "GPU-00000000-0000-0000-0000-000000000000"
+    with another(node, {}, gpus=(stray,)) as (_, environment):
+        assert new_findings(node, correct, **environment) == {"gpu-not-there": "error"}
+
+
+def test_reports_two_daemons_in_one_directory(node: Preflight, correct: Report) -> None:
+    with another(node, {}) as (mps, environment):
+        shutil.rmtree(mps.pipe_directory)
+        mps.start()
+        assert new_findings(node, correct, **environment) == {"two-daemons": "error"}
+
+
+def test_reports_a_killed_daemon(node: Preflight, correct: Report) -> None:
+    with another(node, {}) as (mps, environment):
+        mps.kill()
+        expected = {"daemon-absent": "error", "stale-pid-file": "warning"}
+        if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:
+            expected = {"exporter-pid-namespace": "warning"}
+        assert new_findings(node, correct, **environment) == expected
+
+
+@contextlib.contextmanager
+def another(
+    node: Preflight, variables: dict[str, str], gpus: tuple[str, ...] = (CORRECT.uuid,)
+) -> Iterator[tuple[MpsStandIn, dict[str, str]]]:
+    """Start another daemon, and yield it with the variables that select it."""
+    directory = node.directory / "another"
+    directory.mkdir()
+    try:
+        with MpsStandIn(directory, variables=variables, gpus=gpus) as mps:
+            mps.start()
+            node.nvml.write([CORRECT])
+            yield (
+                mps,
+                {
+                    "CUDA_MPS_PIPE_DIRECTORY": str(mps.pipe_directory),
+                    "CUDA_MPS_LOG_DIRECTORY": str(mps.log_directory),
+                },
+            )
+    finally:
+        shutil.rmtree(directory)

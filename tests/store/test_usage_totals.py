@@ -1,0 +1,310 @@
+"""Usage totals outlive the exporter, and the shown totals never decrease, whatever the disk does."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from exporter.model.accounting import Account, GpuUsage, SharedAccount, UsageTotals
+from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.node import Node
+from exporter.model.settings import Retention
+from exporter.model.usage import Method
+from exporter.store import tables
+from exporter.store.database import FILE, StateFile, open_database
+from exporter.store.tables import EVENTS
+from exporter.store.writer import TOTALS_SECONDS, DurableTotals, Writer
+from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
+from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
+from tests.clocks import HandClock
+from tests.store.values import HOSTILE, texts
+
+accounts: st.SearchStrategy[Account] = st.one_of(
+    st.sampled_from(SharedAccount),
+    st.builds(Workload, kind=st.sampled_from(WorkloadKind), name=texts.filter(bool)),
+)
+postings = st.tuples(texts, accounts, st.none() | st.sampled_from(Method), st.integers(0, 2**70), st.floats(0, 2e9))
+
+
+def post(
+    totals: UsageTotals, seconds: int, account: Account = USER_ALICE, *, at: float = AT, gpu: str = GPU
+) -> UsageTotals:
+    return post_time(totals, gpu, seconds * 1_000_000, {(account, Method.FLIGHT): 1.0}, at=at)
+
+
+def seconds(totals: UsageTotals) -> float:
+    """Return the SM seconds of the first GPU."""
+    return totals.gpus[GPU].total.sm_us / 1e6 if GPU in totals.gpus else 0.0
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(AT)
+
+
+@pytest.fixture
+def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
+    """An open state file."""
+    made = StateFile(tmp_path, Retention(), clock)
+    made.open()
+    yield made
+    made.close()
+
+
+def reopened(state_file: StateFile) -> UsageTotals:
+    state_file.close()
+    return state_file.open().usage_totals
+
+
+def execute(directory: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(directory / FILE) as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+# -- what is written, and read ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(postings, max_size=5), max_size=4))
+@settings(max_examples=50)
+def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]]) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(tables.PAGES)
+    before = totals = UsageTotals()
+    for batch in batches:
+        for gpu, account, method, amount, at in batch:
+            totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
+            totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
+        tables.save_totals(connection, before, totals)
+        before = totals
+    found, unreadable = tables.load_totals(connection)
+    connection.close()
+    assert unreadable == 0
+    assert found == without_values_of_one_run(totals)
+
+
+def without_values_of_one_run(totals: UsageTotals) -> UsageTotals:
+    gpus = {
+        gpu: replace(usage, sm_us_without_energy={}, held_memory={}, read_at=None) for gpu, usage in totals.gpus.items()
+    }
+    return replace(totals, gpus={gpu: usage for gpu, usage in gpus.items() if usage != GpuUsage()})
+
+
+def test_writes_only_changed_accounts(state_file: StateFile, tmp_path: Path) -> None:
+    first = post(post(UsageTotals(), 1), 1, HOSTILE_OWNER)
+    state_file.write([], [], totals=first)
+    execute(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
+    state_file.write([], [], totals=post(first, 1, HOSTILE_OWNER))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        pages = dict(connection.execute("SELECT kind, page FROM pages"))
+    connection.close()
+    assert pages["user"] == "untouched"
+    assert '"sm_us": 2000000' in pages["pod"]
+
+
+HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
+
+
+def test_a_closed_account_moves_to_the_remainder(state_file: StateFile) -> None:
+    opened = post(UsageTotals(), 3)
+    state_file.write([], [], totals=opened)
+    state_file.write([], [], totals=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
+    found = reopened(state_file)
+    assert {account for account, _ in found.gpus[GPU].by_account} == {SharedAccount.CLOSED}
+    assert seconds(found) == 3
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "{",
+        b"\xff",
+        7,
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "-5"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "٣"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"sm_us": -1}]}',
+        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"method": "guess"}]}',
+        '{"gpu": "g", "kind": "king", "name": "a", "paid_at": 1.0}',
+        '{"gpu": "g", "kind": "king", "name": "", "paid_at": 1.0}',
+    ],
+)
+def test_skips_an_unreadable_account(page: object, state_file: StateFile, tmp_path: Path) -> None:
+    state_file.write([], [], totals=post(post(UsageTotals(), 1), 2, HOSTILE_OWNER))
+    state_file.close()
+    execute(tmp_path, "UPDATE pages SET page = ? WHERE kind = 'user'", page)
+    stored = state_file.open()
+    assert stored.unreadable == 1
+    assert seconds(stored.usage_totals) == 2
+    assert {account for account, _ in stored.usage_totals.gpus[GPU].by_account} == {HOSTILE_OWNER}
+
+
+def test_adds_the_table_to_a_file_of_an_earlier_version(tmp_path: Path, clock: HandClock) -> None:
+    open_database(tmp_path / FILE, [tables.INCIDENTS + EVENTS, tables.WATCHES]).close()
+    state_file = StateFile(tmp_path, Retention(), clock)
+    assert state_file.open().usage_totals == UsageTotals()
+    state_file.write([], [], totals=post(UsageTotals(), 1))
+    assert seconds(reopened(state_file)) == 1
+    state_file.close()
+
+
+def test_totals_are_synchronized_to_the_disk(state_file: StateFile) -> None:
+    """A crash of the machine must not decrease them."""
+    connection = state_file._connection
+    assert connection is not None
+    levels = []
+    connection.set_trace_callback(levels.append)
+    state_file.write([], [], totals=post(UsageTotals(), 1))
+    state_file.write([], [])
+    assert [each for each in levels if "synchronous" in each] == [
+        "PRAGMA synchronous = FULL",
+        "PRAGMA synchronous = NORMAL",
+    ]
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_shows_only_stored_totals() -> None:
+    totals = DurableTotals()
+    totals.load(post(UsageTotals(), 5))
+    totals.update(post(UsageTotals(), 6))
+    assert seconds(totals.shown()) == 5
+    totals.mark_stored(totals.latest)
+    assert seconds(totals.shown()) == 6
+
+
+def test_shows_totals_in_memory_without_a_file() -> None:
+    totals = DurableTotals()
+    totals.update(post(UsageTotals(), 6))
+    assert seconds(totals.shown()) == 6
+
+
+def test_shown_totals_never_decrease() -> None:
+    totals = DurableTotals()
+    totals.update(post(UsageTotals(), 1))
+    written = totals.latest
+    totals.update(post(UsageTotals(), 2))
+    assert seconds(totals.shown()) == 2
+    totals.mark_stored(written)
+    totals.update(post(UsageTotals(), 3))
+    assert seconds(totals.shown()) == 2
+    totals.mark_stored(totals.latest)
+    assert seconds(totals.shown()) == 3
+
+
+# -- the writer --------------------------------------------------------------------------------------------------------
+
+
+class Disk(StateFile):
+    """A state file on a disk that may be full or missing."""
+
+    full = absent = False
+    written = 0
+
+    def open(self):  # type: ignore[no-untyped-def]
+        """Open the file unless the disk is missing."""
+        if self.absent:
+            raise OSError(5, "no such disk")
+        return super().open()
+
+    def write(self, *given: object, **others: object) -> None:
+        """Write unless the disk is full."""
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().write(*given, **others)  # type: ignore[arg-type]
+        self.written += 1
+
+
+def closed(directory: Path, clock: HandClock) -> UsageTotals:
+    """Return what the next start loads."""
+    state_file = StateFile(directory, Retention(), clock)
+    found = state_file.open().usage_totals
+    state_file.close()
+    return found
+
+
+def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock)
+    writer.open()
+    writer.add(Node(usage_totals=post(UsageTotals(), 1)), [])
+    assert not writer._batch.totals_due, "it waits"
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=post(UsageTotals(), 2)), [])
+    writer.add(Node(usage_totals=post(UsageTotals(), 3)), [])
+    writer.close()
+    assert disk.written in (1, 2)
+    assert seconds(closed(tmp_path, clock)) == 3
+
+
+def test_does_not_write_unchanged_totals(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock)
+    present = writer.open().restore(Node())
+    for _ in range(3):
+        clock.time += TOTALS_SECONDS
+        writer.add(present, [])
+    writer.close()
+    assert disk.written == 0
+
+
+def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    first = Writer(disk, clock)
+    first.open()
+    first.add(Node(usage_totals=post(UsageTotals(), 1)), [])
+    first.close()
+    second = Writer(disk, clock)
+    present = second.open().restore(Node())
+    disk.full = True
+    clock.time += TOTALS_SECONDS
+    with capture_logs() as logs:
+        second.add(Node(usage_totals=post(present.usage_totals, 4)), [])
+        second.close()
+    assert seconds(second.usage_totals) == 1
+    assert "usage totals do not grow" in logs[0]["consequence"]
+    disk.close()
+    assert seconds(closed(tmp_path, clock)) == 1
+
+
+def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock: HandClock) -> None:
+    """The shown totals began at 0. Prometheus would count the totals of the file again."""
+    state_file = StateFile(tmp_path, Retention(), clock)
+    state_file.open()
+    state_file.write([], [], totals=post(post(UsageTotals(), 900), 900, gpu=OTHER_GPU))
+    state_file.close()
+    disk = Disk(tmp_path, Retention(), clock)
+    disk.absent = True
+    writer = Writer(disk, clock)
+    present = writer.open().restore(Node())
+    writer.add(Node(usage_totals=post(present.usage_totals, 1)), [])
+    assert seconds(writer.usage_totals) == 1
+    disk.absent = False
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=post(present.usage_totals, 2)), [])
+    writer.close()
+    assert seconds(writer.usage_totals) in (1, 2)
+    found = closed(tmp_path, clock)
+    assert seconds(found) == 2
+    assert OTHER_GPU not in found.gpus
+
+
+def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock) -> None:
+    disk = Disk(tmp_path, Retention(), clock)
+    writer = Writer(disk, clock, retry=0.01)
+    present = writer.open().restore(Node())
+    writer.add(Node(usage_totals=(known := post(post(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=known), [])
+    for file in tmp_path.glob("*.sqlite*"):
+        file.unlink()
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=post(known, 1)), [])
+    writer.close()
+    found = closed(tmp_path, clock)
+    assert seconds(found) in (0, 3)
