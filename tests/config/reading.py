@@ -1,4 +1,4 @@
-"""Reads configurations as the program does, but for the file that this machine may have in /etc."""
+"""Reads configurations as the program does, without a file in /etc of this machine."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ PLACE = Path("config.toml")
 
 
 def config(*arguments: str, **environment: str) -> Config:
-    """What these arguments and variables make."""
+    """Return the configuration of these arguments and variables."""
     return build_config(parse_arguments(arguments), environment, default_file=None)
 
 
 def document(text: str) -> Document:
-    """What a file with this text says."""
+    """Return the configuration of a file with this text."""
     return parse_document(PLACE, text)
 
 
 def written(directory: Path, text: str, name: str = "config.toml") -> str:
-    """The path of a file with this text."""
+    """Write a file with this text, and return its path."""
     path = directory / name
     path.write_text(text)
     return str(path)

@@ -1,4 +1,4 @@
-"""Flags and environment: what they make, and what is refused by its name."""
+"""The configuration from flags and environment, and refused values."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from tests.config.reading import config
 
 
 class TestDefaults:
-    """Without a word, the default directories and port."""
+    """Without options, the directories and the port have their defaults."""
 
     def test_names_no_daemon(self) -> None:
-        """Those that there are will be found."""
+        """The exporter discovers the daemons."""
         assert config("serve").daemons == ()
 
     def test_address_and_age(self) -> None:
-        """A recording has only what it has, so there nobody is too young."""
+        """A recording shows all clients, whatever their age."""
         assert config("serve").listen == (("", DEFAULT_PORT),) == (("", 10677),)
         assert config("serve").client_min_age == 15.0
         assert config("replay", "--events", "-").client_min_age == 0.0
@@ -31,7 +31,7 @@ class TestDefaults:
         assert (daemon.name, daemon.log_directory) == ("/run/mps", Path("/log"))
 
     def test_variables_of_mps_name_a_daemon(self) -> None:
-        """As for every other tool of MPS."""
+        """As for all tools of MPS."""
         (daemon,) = config("serve", CUDA_MPS_PIPE_DIRECTORY="/run/e", CUDA_MPS_LOG_DIRECTORY="/log/e").daemons
         assert (daemon.name, daemon.log_directory) == ("/run/e", Path("/log/e"))
 
@@ -42,7 +42,7 @@ class TestDefaults:
         assert config("serve", CUDA_MPS_LOG_DIRECTORY="/log").daemons == ()
 
     def test_a_flag_overrides_the_environment(self) -> None:
-        """What was said last counts."""
+        """The flag wins."""
         (daemon,) = config("serve", "--pipe-directory", "/run/f", CUDA_MPS_PIPE_DIRECTORY="/run/e").daemons
         assert daemon.name == "/run/f"
 
@@ -85,7 +85,7 @@ def test_refuses_another_address_and_names_the_flag(text: str) -> None:
 
 
 LONG = "/" + "x" * (LONGEST_SOCKET_PATH - len("//control_privileged"))
-"""The longest pipe directory whose sockets have room."""
+"""The longest pipe directory with room for the sockets."""
 
 WRONG = (
     (("serve", "--web.listen-address", "nowhere"), "--web.listen-address"),
@@ -107,10 +107,10 @@ def test_names_an_unusable_value_and_exits_with_2(
     arguments: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith(f"cuda-mps-exporter: {flag}: ")
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith(f"cuda-mps-exporter: {flag}: ")
+    assert output.err.count("\n") == 1
+    assert output.out == ""
 
 
 def test_refuses_a_relative_directory_in_the_environment() -> None:
@@ -119,7 +119,7 @@ def test_refuses_a_relative_directory_in_the_environment() -> None:
 
 
 def test_accepts_the_longest_directory_for_a_socket() -> None:
-    """At 107 bytes a control daemon can still start there."""
+    """With 107 bytes, a control daemon can still start there."""
     (daemon,) = config("serve", "--pipe-directory", LONG).daemons
     assert len(str(daemon.pipe_directory / "control_privileged")) == LONGEST_SOCKET_PATH == 107
 

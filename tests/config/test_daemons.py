@@ -1,4 +1,4 @@
-"""Which daemons are watched, and under what names."""
+"""The configured daemons and their names."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_the_file_names_several_daemons(tmp_path: Path) -> None:
 
 
 def test_the_file_names_each_limit(tmp_path: Path) -> None:
-    """Where none is named, none is wanted."""
+    """A limit that the file does not name is not enforced."""
     training, other = daemons(tmp_path, TWO)
     memory = {0: 2 << 30, 1: 512 << 20}
     assert training.limits == Limits(active_thread_percentage=40.0, pinned_memory=memory)
@@ -52,7 +52,7 @@ def test_the_file_names_each_limit(tmp_path: Path) -> None:
 
 
 def test_the_file_overrides_the_variables_of_mps(tmp_path: Path) -> None:
-    """These say which daemon a CUDA process would use; the unit always sets them."""
+    """They select the daemon of a CUDA process, and the unit always sets them."""
     variables = {"CUDA_MPS_PIPE_DIRECTORY": "/run/e", "CUDA_MPS_LOG_DIRECTORY": "/log/e"}
     assert daemons(tmp_path, TWO, **variables) == daemons(tmp_path, TWO)
     assert [each.name for each in daemons(tmp_path, "", **variables)] == ["/run/e"]
@@ -64,7 +64,7 @@ def test_a_flag_selects_a_single_daemon(tmp_path: Path) -> None:
 
 
 def test_the_files_keys_apply_to_the_daemon_of_a_flag(tmp_path: Path) -> None:
-    """To look at one of the service's daemons, its pipe directory is enough."""
+    """The pipe directory is enough to select one of the service's daemons."""
     pipe = ("--pipe-directory", "/run/nvidia/mps/training/pipe/")
     assert daemons(tmp_path, TWO, *pipe) == (TRAINING,)
     (one,) = daemons(tmp_path, TWO, *pipe, "--log-directory", "/log/f")
@@ -107,9 +107,9 @@ WRONG = (
     *(
         (
             HEAD + f"pinned_memory_limits = [{', '.join(map(repr, wrong))}]",
-            f": daemons[1].pinned_memory_limits: invalid value {told}",
+            f": daemons[1].pinned_memory_limits: invalid value {text}",
         )
-        for wrong, told in (
+        for wrong, text in (
             (["2G"], f"'2G': {NO_LIMIT}"),
             (["0=2"], f"'0=2': {NO_LIMIT}"),
             (["0=2K"], f"'0=2K': {NO_LIMIT}"),

@@ -1,4 +1,4 @@
-"""The configuration file: what is refused says where, and what would be right; no file can break the program."""
+"""The configuration file: an error names the place and the valid values, and no file can break the program."""
 
 import os
 from pathlib import Path
@@ -57,7 +57,7 @@ WRONG = (
     (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: invalid value (too large to show)"),
     ('"a\\nb" = 1', "unknown section 'a\\nb'"),
 )
-"""What a file says, and how the refusal goes on after the file's name."""
+"""The text of a file, and the error after the file's name."""
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem[:60] for _, problem in WRONG])
@@ -105,7 +105,7 @@ def test_refuses_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 
 def test_refuses_an_unreadable_file() -> None:
-    """Not even root can read this one from its beginning."""
+    """Not even root can read the beginning of this one."""
     assert refused_file(Path("/proc/self/mem")) == "cannot be read: Input/output error"
 
 

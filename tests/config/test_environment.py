@@ -1,4 +1,4 @@
-"""The environment: what has the exporter's prefix is an option, or known to be none, or refused."""
+"""A variable with the exporter's prefix is an option, a known foreign variable, or refused."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_refuses_an_unusable_value_and_names_the_variable() -> None:
 
 @pytest.mark.parametrize("variable", OTHERS)
 def test_ignores_foreign_variables_with_the_same_prefix(variable: str) -> None:
-    """A Service named cuda-mps-exporter must not keep the exporter's own pods from starting."""
+    """A Service named cuda-mps-exporter must not prevent the exporter's own pods from starting."""
     assert config("serve", **{variable: "tcp://10.0.0.1:10677"}) == config("serve")
 
 

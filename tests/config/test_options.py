@@ -1,4 +1,4 @@
-"""The table of options: every option can be set in three ways, of which the nearest to the command counts."""
+"""The table of options: each option has a flag, a variable and a key of the file. The first of these wins."""
 
 from collections import Counter
 from pathlib import Path
@@ -34,7 +34,7 @@ OTHERS = {
     "paths.runtime_directory": ("/run/other", '"/run/other"', Path("/run/other")),
     "paths.state_directory": ("/var/other", '"/var/other"', Path("/var/other")),
 }
-"""For each option: another value than its default, as text, in a file, and as it is meant."""
+"""For each option, a value that is not the default: as text, in a file, and in the configuration."""
 
 
 def meant(option: Option) -> object:
@@ -56,7 +56,7 @@ def valid_default(option: Option) -> str:
 
 @every_option
 def test_the_default_is_that_of_the_configuration(option: Option) -> None:
-    """No option has a default of its own that could differ."""
+    """There is only one definition of a default."""
     assert option.of(config("serve")) == option.of(DEFAULTS) != meant(option)
 
 
@@ -91,7 +91,7 @@ def test_an_empty_variable_sets_nothing(option: Option) -> None:
 
 
 def test_there_are_25_options_and_daemon_keys() -> None:
-    """The daemon's two directories and the file have flags of their own."""
+    """The two directories of a daemon and the file also have flags."""
     flags = {option.name for option in OPTIONS} | {"--config.file", "--pipe-directory", "--log-directory"}
     assert len(flags) + len(DAEMON_KEYS) == 25
 
@@ -130,7 +130,7 @@ def test_the_default_file_need_not_be_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("replay", "--events", "-"), ("demo",)])
 def test_a_command_for_recordings_reads_no_file(command: tuple[str, ...], tmp_path: Path) -> None:
-    """A recording tells the same on every machine."""
+    """A recording replays identically on every machine."""
     path = Path(written(tmp_path, "[log]\nlevel = 'debug'\n[clients]\nmin_age_seconds = 99"))
     assert config_with_default(path, *command) == config(*command)
 

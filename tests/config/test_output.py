@@ -1,4 +1,4 @@
-"""The configuration as a file: what --config.check prints says the same when it is read."""
+"""The output of --config.check is a file with the same configuration."""
 
 import os
 from pathlib import Path
@@ -36,10 +36,10 @@ def test_check_prints_the_configuration_and_serves_nothing(
     monkeypatch.setattr(os, "environ", {})
     path = written(tmp_path, TWO)
     assert main(["serve", "--config.file", path, "--config.check", "--log.level=error"]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    assert told.out == as_toml(config("serve", "--config.file", path, "--log.level=error"))
-    assert 'level = "error"' in told.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out == as_toml(config("serve", "--config.file", path, "--log.level=error"))
+    assert 'level = "error"' in output.out
 
 
 def test_check_of_an_unusable_configuration_exits_with_2(tmp_path: Path) -> None:

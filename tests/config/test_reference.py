@@ -1,4 +1,4 @@
-"""The page about the configuration is the table's, and its example can be used."""
+"""The page about the configuration matches the table, and its example is valid."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Reload: the new configuration, or the old one and why; and what waits for the next start."""
+"""Reload gives the new configuration, or the old one and the error, and names options that need a restart."""
 
 from pathlib import Path
 
@@ -15,21 +15,21 @@ from tests.config.test_daemons import TWO
 
 
 class SetClock:
-    """A clock that shows what it is set to."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.time = 1000.0
 
     def now(self) -> float:
-        """As it is set."""
+        """Return the set time."""
         return self.time
 
     def monotonic(self) -> float:
-        """As it is set."""
+        """Return the set time."""
         return self.time
 
     def step(self) -> float:
-        """Never."""
+        """Not used."""
         return 0.0
 
 
@@ -74,7 +74,7 @@ def test_names_options_that_need_a_restart(tmp_path: Path) -> None:
     assert reloaded.config.listen == (("", 10677),)
     assert reloaded.config.runtime_directory == Path("/run/cuda-mps-exporter")
     assert reloaded.config.client_min_age == 2, "what can be changed, is"
-    assert reads.reload().unchanged == reloaded.unchanged, "and is told at every reload until the next start"
+    assert reads.reload().unchanged == reloaded.unchanged, "every reload names it until the next start"
 
 
 def test_the_status_has_the_result_and_the_time(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def exposed(view: View) -> str:
 
 
 def test_the_status_is_exposed(tmp_path: Path) -> None:
-    told = exposed(View(Node(), clock_step=60.0, configuration=ConfigStatus(successful=False, last_success=1000.0)))
-    assert "\ncuda_mps_exporter_config_last_reload_successful 0.0\n" in told
-    assert "\ncuda_mps_exporter_config_last_reload_success_timestamp_seconds 1060.0\n" in told
+    text = exposed(View(Node(), clock_step=60.0, configuration=ConfigStatus(successful=False, last_success=1000.0)))
+    assert "\ncuda_mps_exporter_config_last_reload_successful 0.0\n" in text
+    assert "\ncuda_mps_exporter_config_last_reload_success_timestamp_seconds 1060.0\n" in text
 
 
 def test_exposes_nothing_if_no_configuration_was_read() -> None:

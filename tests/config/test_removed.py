@@ -1,4 +1,4 @@
-"""Options and keys that were removed: each is an error that says what to do instead."""
+"""A removed option or key is an error that names the replacement."""
 
 from pathlib import Path
 

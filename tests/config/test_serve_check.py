@@ -14,7 +14,7 @@ from tests.web.serving import Web, staged
 
 
 def test_reserved_paths_are_those_of_the_web_server() -> None:
-    """The configuration refuses each of them as the path of the metrics, so the site never has to."""
+    """The configuration refuses these paths for the metrics, so the web server need not."""
     with staged() as (_stage, server):
         site = Web(server=server).site("/telemetry")
     assert set(site._routes) - {"/", "/telemetry"} == set(OWN_PAGES)
@@ -66,7 +66,7 @@ def test_check_refuses_addresses_that_overlap(addresses: tuple[str, str]) -> Non
 
 @pytest.mark.parametrize("addresses", OVERLAPPING)
 def test_addresses_that_overlap_cannot_be_listened_on(addresses: tuple[str, str]) -> None:
-    """So the check is right to refuse them."""
+    """The kernel refuses them, so the check must refuse them too."""
     hosts = [each.removesuffix(":PORT").strip("[]") for each in addresses]
     with listen((hosts[0], 0)) as first, pytest.raises(ListenError) as refused:
         listen((hosts[1], first.getsockname()[1]))

@@ -1,4 +1,4 @@
-"""Where the configuration cannot be used, the nearest that can is, and what is wrong is told."""
+"""`nearest_config` omits the unusable parts of a configuration, and returns the error."""
 
 from pathlib import Path
 
