@@ -36,7 +36,6 @@ TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (directories that PrivateTmp= r
 class Area(StrEnum):
     """What `doctor` examines."""
 
-    CONFIGURATION = "configuration"
     PROGRAMS = "programs"
     GPUS = "GPUs"
     DAEMONS = "daemons"
@@ -46,7 +45,6 @@ class Area(StrEnum):
     ROTATION = "logrotate's configuration"
     UNITS = "systemd units"
     PORTS = "ports"
-    RIGHTS = "rights"
     LAUNCHES = "counting of launches"
 
 

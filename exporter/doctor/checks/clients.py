@@ -4,14 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import (
-    gpu_label,
-    process_label,
-    quoted,
-    restart_commands,
-    shown,
-    without_private_tmp,
-)
+from exporter.doctor.formatting import gpu_label, process_label, quoted, restart_commands, shown, without_private_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.report.problem import FindingCode
@@ -138,11 +131,7 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.ADVICE,
-    Area.RIGHTS,
-    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.",
-)
+@check(Severity.ADVICE, fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.")
 def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
     """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
     own = facts.exporter.pid_namespaces[:1]

@@ -46,9 +46,7 @@ def control_program_fails(facts: Facts) -> Iterator[Occurrence]:
     programs = facts.programs
     if programs.control is not None and programs.problem is not None:
         yield Occurrence(
-            (shown(programs.control),),
-            detail=error_text(programs.problem),
-            commands=("nvidia-cuda-mps-control -v",),
+            (shown(programs.control),), detail=error_text(programs.problem), commands=("nvidia-cuda-mps-control -v",)
         )
 
 

@@ -106,8 +106,7 @@ def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
         running = facts.daemons_of(name)
         if len(running) == 1 and not directory.problem and directory.pid != running[0].own_pid:
             yield Occurrence(
-                (shown(directory.pid_file),),
-                commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",),
+                (shown(directory.pid_file),), commands=(f"echo {running[0].own_pid} > {quoted(directory.pid_file)}",)
             )
 
 

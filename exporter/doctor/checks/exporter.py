@@ -5,15 +5,7 @@ from collections.abc import Iterator
 from exporter.config.settings import DaemonConfig
 from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import (
-    AS_ROOT,
-    ATTRIBUTION_AS_ROOT,
-    RESTART_EXPORTER,
-    UNITS,
-    error_text,
-    quoted,
-    shown,
-)
+from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT, RESTART_EXPORTER, UNITS, error_text, quoted, shown
 from exporter.model.settings import Mode
 
 DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
@@ -33,9 +25,7 @@ def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
 
 
 @check(
-    Severity.WARNING,
-    fix="Make the service's user its owner, as the unit does (StateDirectory=).",
-    doc="docs/rights.md",
+    Severity.WARNING, fix="Make the service's user its owner, as the unit does (StateDirectory=).", doc="docs/rights.md"
 )
 def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state."""
@@ -62,7 +52,6 @@ def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
 
 @check(
     Severity.WARNING,
-    Area.RIGHTS,
     fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
     doc="docs/systemd.md",
 )
@@ -91,12 +80,7 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(
-    Severity.WARNING,
-    Area.RIGHTS,
-    fix="Run the service from its unit, or doctor as root.",
-    doc="docs/rights.md",
-)
+@check(Severity.WARNING, fix="Run the service from its unit, or doctor as root.", doc="docs/rights.md")
 def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
     """The exporter lacks CAP_SYS_PTRACE. It assumes that daemons serve all GPUs, and misses those in containers."""
     exporter = facts.exporter
@@ -110,7 +94,7 @@ def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ADVICE, Area.RIGHTS, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
+@check(Severity.ADVICE, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain."""
     if facts.exporter.kernel_log is not None:
@@ -122,7 +106,6 @@ def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
 
 @check(
     Severity.WARNING,
-    Area.RIGHTS,
     fix="Install the drop-in `journal.conf`. Or let the daemon's unit append to stdout.log in the log directory, as "
     "nvidia-cuda-mps.service does.",
     doc="docs/rights.md",
@@ -141,9 +124,7 @@ def journal_closed(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(names, commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER))
 
 
-@check(
-    Severity.ERROR, Area.RIGHTS, fix="Remove the capability. The delivered unit does not have it.", doc="docs/rights.md"
-)
+@check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/rights.md")
 def too_many_rights(facts: Facts) -> Iterator[Occurrence]:
     """The exporter has CAP_DAC_OVERRIDE, but is not root. Other users' daemons refuse its queries (measured, R580)."""
     if facts.exporter.uid != 0 and not facts.exporter.lacks(Capability.DAC_OVERRIDE):
@@ -171,9 +152,7 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING, Area.RIGHTS, fix="Install the drop-in `bpf.conf`, or run doctor as root.", doc="docs/rights.md"
-)
+@check(Severity.WARNING, fix="Install the drop-in `bpf.conf`, or run doctor as root.", doc="docs/rights.md")
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
     """The exporter lacks the rights for `attribution=bpf`. SM time is not attributed to clients."""
     missing = _missing_for_bpf(facts.exporter)
@@ -196,10 +175,7 @@ def kernel_refuses_bpf(facts: Facts) -> Iterator[Occurrence]:
     """The kernel refuses the BPF programs of `attribution=bpf`. SM time is not attributed to clients."""
     probes = facts.libcuda_probes
     if probes is not None and probes.refused is not None and not _missing_for_bpf(facts.exporter):
-        yield Occurrence(
-            detail=error_text(probes.refused),
-            commands=("cat /sys/kernel/security/lockdown", "uname -rm"),
-        )
+        yield Occurrence(detail=error_text(probes.refused), commands=("cat /sys/kernel/security/lockdown", "uname -rm"))
 
 
 @check(

@@ -154,12 +154,7 @@ def gpu_not_there(facts: Facts) -> Iterator[Occurrence]:
             break
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    Area.DAEMONS,
-    fix="Give each daemon its own GPUs, or stop all but one.",
-)
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, fix="Give each daemon its own GPUs, or stop all but one.")
 def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
     """Several daemons serve one GPU. Their clients share it by time slices."""
     for gpu in facts.node.gpus.values():

@@ -50,13 +50,7 @@ def memory_limit_in_environment(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    Area.PROCESSES,
-    fix="Set it to each client's share, in G or M.",
-    doc=PAGE,
-)
+@check(Severity.WARNING, Area.GPUS, Area.PROCESSES, fix="Set it to each client's share, in G or M.", doc=PAGE)
 def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
     """A memory limit is invalid or exceeds the GPU's memory. It limits no client."""
     for each in _memory_limits(facts):
