@@ -14,7 +14,7 @@ from exporter.collectors.child import OWN_USER, User, user
 from exporter.collectors.control import ControlClient
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import REAL, location_of
+from tests.actions.action_setup import REAL, location_of
 from tests.actions.scripts import Script
 from tests.builders import refusal, reply, silence
 from tests.standin.mps import BIN, MpsStandIn

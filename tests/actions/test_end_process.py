@@ -17,7 +17,7 @@ from exporter.collectors.pipe_dir import Directory
 from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import PROC, REAL, identity
+from tests.actions.action_setup import PROC, REAL, identity
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.standin.mps import is_alive, is_stopped

@@ -17,7 +17,7 @@ from exporter.model.action import SaveEvidence
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
 from exporter.state.reducer import reduce
-from tests.actions.places import NAME, action, location_of, node_of
+from tests.actions.action_setup import NAME, action, location_of, node_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually

@@ -10,7 +10,7 @@ from exporter.actions.steps import Cancellation, restart_unit
 from exporter.model.action import RestartUnit
 from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.printable import printable
-from tests.actions.places import REAL
+from tests.actions.action_setup import REAL
 from tests.actions.scripts import Script
 
 UNIT = "nvidia-cuda-mps.service"

@@ -10,7 +10,7 @@ from exporter.actions.steps import MAX_OUTPUT, Cancellation, run_command
 from exporter.collectors import child as collectors_child
 from exporter.model.action import RunCommand
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import REAL
+from tests.actions.action_setup import REAL
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive, wait_until

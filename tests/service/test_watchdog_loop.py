@@ -13,7 +13,7 @@ from exporter.state.reducer import reduce
 from tests.builders import DAEMON, look
 from tests.builders import node as fresh
 from tests.clocks import HandClock
-from tests.core.watchdog.post import DEATH, alive, dies
+from tests.watchdog.watched_daemon import DEATH, alive, dies
 
 
 class Stand:

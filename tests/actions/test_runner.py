@@ -32,7 +32,7 @@ from exporter.model.action import (
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
-from tests.actions.places import NAME, PROC, REAL, action, identity, location_of, node_of
+from tests.actions.action_setup import NAME, PROC, REAL, action, identity, location_of, node_of
 from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive

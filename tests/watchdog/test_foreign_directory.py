@@ -14,7 +14,7 @@ from exporter.report.findings import findings
 from exporter.state import poll_schedule
 from exporter.watchdog.context import block_reasons
 from tests.builders import AT, DAEMON, node, reduced
-from tests.core.watchdog.post import COMMAND, DEATH, Post, dies, left
+from tests.watchdog.watched_daemon import COMMAND, DEATH, Post, dies, left
 
 TENANT = 65534
 

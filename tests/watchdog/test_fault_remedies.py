@@ -27,7 +27,7 @@ from tests.builders import (
     servers,
     status,
 )
-from tests.core.watchdog.post import DEATH, KILL, LADDER, NOTHING, SHUT_DOWN, Post, alive, silences
+from tests.watchdog.watched_daemon import DEATH, KILL, LADDER, NOTHING, SHUT_DOWN, Post, alive, silences
 
 VICTIM, OTHER = 600, 601
 STRUCK = DEATH

@@ -27,7 +27,7 @@ from tests.builders import (
     server_log,
     status,
 )
-from tests.core.watchdog.post import (
+from tests.watchdog.watched_daemon import (
     DEATH,
     HUNG,
     KILL,

@@ -10,7 +10,7 @@ from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase
 from exporter.watchdog import restart as watchdog_restart
 from tests.builders import failure
-from tests.core.watchdog.post import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
+from tests.watchdog.watched_daemon import BY_UNIT, DEATH, NEXT, UNIT, Post, alive, dies, hangs, returns, unit
 
 DEFERRED = WatchdogPhase.DEFERRED_TO_SYSTEMD
 

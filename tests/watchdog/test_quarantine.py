@@ -10,7 +10,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode
 from exporter.model.watchdog import WatchdogPhase
 from tests.builders import DAEMON, GPU, OTHER_GPU, gpu_reading, look, reply
-from tests.core.watchdog.post import DEATH, Post, alive, dies, hangs
+from tests.watchdog.watched_daemon import DEATH, Post, alive, dies, hangs
 
 GPUS = (gpu_reading(pci_bus_id="00000000:00:06.0"), gpu_reading(gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"))
 QUARANTINE = (EventName.DAEMON_QUARANTINED, EventName.DAEMON_RELEASED)

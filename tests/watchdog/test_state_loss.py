@@ -10,7 +10,7 @@ from exporter.model.watchdog import ActionCount, BlockReason, WatchdogPhase, Wat
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import DaemonPolicy, Policy, block_reasons
 from tests.builders import AT, DAEMON, node
-from tests.core.watchdog.post import DEATH, Post, alive, dies, returns
+from tests.watchdog.watched_daemon import DEATH, Post, alive, dies, returns
 
 OPEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,

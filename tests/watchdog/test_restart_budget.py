@@ -10,7 +10,7 @@ from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.watchdog import restart
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
-from tests.core.watchdog.post import DEATH, NEXT, Post, alive, dies, hangs, left, returns
+from tests.watchdog.watched_daemon import DEATH, NEXT, Post, alive, dies, hangs, left, returns
 
 FAILED = Reason(ReasonCode.PROGRAM_FAILED, exit_code=1)
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)

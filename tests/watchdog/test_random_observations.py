@@ -19,7 +19,8 @@ from exporter.state.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal
-from tests.core.watchdog.post import (
+from tests.watchdog.test_fault_remedies import OTHER, VICTIM, strikes
+from tests.watchdog.watched_daemon import (
     BY_COMMAND,
     BY_UNIT,
     NEXT,
@@ -34,7 +35,6 @@ from tests.core.watchdog.post import (
     suspended,
     unit,
 )
-from tests.core.watchdog.test_faults import OTHER, VICTIM, strikes
 
 PHRASES: tuple[Callable[[float], Iterable[Observation]], ...] = (
     lambda at: alive(VICTIM, OTHER, at=at),

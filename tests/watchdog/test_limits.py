@@ -30,7 +30,7 @@ from tests.builders import (
     silence,
     status,
 )
-from tests.core.watchdog.enforced import (
+from tests.watchdog.limits_setup import (
     ALL,
     GIB,
     MEMORY,

@@ -12,7 +12,20 @@ from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.state.reducer import reduce
 from exporter.watchdog import verification
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
-from tests.core.watchdog.post import DEATH, HUNG, NEXT, Post, alive, deaf, dies, hangs, left, quits, returns, suspended
+from tests.watchdog.watched_daemon import (
+    DEATH,
+    HUNG,
+    NEXT,
+    Post,
+    alive,
+    deaf,
+    dies,
+    hangs,
+    left,
+    quits,
+    returns,
+    suspended,
+)
 
 ACTED = EventName.WATCHDOG_ACTED
 DENIED = Reason(ReasonCode.UNIT_NOT_PERMITTED, unit="nvidia-cuda-mps.service")

@@ -17,8 +17,8 @@ from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
 from exporter.watchdog import limits
 from tests.builders import AT, DAEMON, node
-from tests.core.watchdog.enforced import given
 from tests.standin.mps import MpsStandIn, wait_until
+from tests.watchdog.limits_setup import given
 
 FIRST, SECOND = 4_000_001, 4_000_002
 WANTED = Limits(active_thread_percentage=40.0, pinned_memory={0: 2 << 30}, client_priority=1)

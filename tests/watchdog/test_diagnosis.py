@@ -31,7 +31,7 @@ from tests.builders import (
     status,
 )
 from tests.core.test_crash_loop import failures
-from tests.core.watchdog.post import (
+from tests.watchdog.watched_daemon import (
     BY_UNIT,
     DEATH,
     Post,

@@ -11,7 +11,7 @@ from exporter.model.watchdog import LimitEnforcement, WatchdogState
 from exporter.serialization import build, plain
 from exporter.watchdog.limits import limits_to_enforce, limits_to_restore
 from tests.builders import AT, CONTROL, SERVER, exited, reply
-from tests.core.watchdog.enforced import ALL, GIB, SET_MEMORY, Enforced, defaults, server, start_block, up
+from tests.watchdog.limits_setup import ALL, GIB, SET_MEMORY, Enforced, defaults, server, start_block, up
 
 NOTHING = Limits()
 

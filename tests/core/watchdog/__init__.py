@@ -1,1 +1,0 @@
-"""The watchdog's mind: what it finds, and what it decides."""
