@@ -313,8 +313,11 @@ def test_both_processes_have_the_real_names(mps: MpsStandIn) -> None:
 
 
 def test_a_server_has_its_name_before_its_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user can name its PID in a log at once, and the exporter then reads who it is, once."""
-    monkeypatch.setenv(launch.INTERPRETER, "/bin/cat")
+    """Any user can write its PID into a log at once. The exporter then reads the process once."""
+    waits = tmp_path / "waits"
+    waits.write_text("#!/bin/sh\nread line\n")
+    waits.chmod(0o755)
+    monkeypatch.setenv(launch.INTERPRETER, str(waits))
     with (tmp_path / "log").open("wb") as log:
         server = launch.ServerProcess(log.fileno(), tmp_path)
         comm = Path(f"/proc/{server.pid}/comm").read_text()
