@@ -150,8 +150,9 @@ class MpsStandIn:
         self._end(signal.SIGTERM)
 
     def stop_signal(self) -> None:
-        """Send SIGSTOP. Every command then hangs."""
+        """Send SIGSTOP, and wait until all threads are stopped. Every command then hangs."""
         os.kill(self.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(self.pid), "the stop of all threads")
 
     def cont(self) -> None:
         """Send SIGCONT."""
@@ -389,8 +390,12 @@ def is_alive(pid: int) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped a process."""
-    return _state(pid) == "T"
+    """Return whether a signal has stopped all threads of a process; False if it has ended."""
+    try:
+        threads = [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return False
+    return all(_state(int(thread)) == "T" for thread in threads)
 
 
 def this_process(pid: int) -> str:
