@@ -116,7 +116,7 @@ def test_a_client_has_its_pod_and_the_daemon_is_expected(
     assert program.value("cuda_mps_exporter_history_writable") == 1
     ill = [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up]
     assert ill == []
-    assert not list(plugin.mps.pipe_directory.glob("way-*"))
+    assert not list(plugin.mps.pipe_directory.glob("pipe-*"))
 
 
 def test_a_daemon_is_expected_only_while_the_device_plugin_declares_it(node: Node, nvml: NvmlStandIn) -> None:

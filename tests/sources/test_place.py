@@ -97,7 +97,7 @@ def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: 
     else:
         assert listed.pids == {int(listed.stdout): server}
         assert clients.pids == {inner: client}
-    assert [path for path in tmp_path.iterdir() if path.name.startswith("way-")] == []
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("pipe-")] == []
 
 
 @every_namespace

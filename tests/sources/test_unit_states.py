@@ -109,7 +109,7 @@ def test_where_systemctl_is_missing_too(clock: HandClock) -> None:
     assert units.collect() == Reading()
 
 
-def test_what_else_goes_wrong_is_told_of_the_unit_and_of_the_source(
+def test_reports_another_failure_for_the_unit_and_the_collector(
     units: UnitStates, systemctl: FakeSystemctl
 ) -> None:
     systemctl.says(then="echo 'Access denied' >&2; exit 1")
