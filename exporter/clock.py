@@ -1,4 +1,4 @@
-"""Time, behind a Protocol, so that nothing else reads a clock."""
+"""Clocks. No other module reads the system's time."""
 
 import time
 from collections.abc import Callable
@@ -6,45 +6,45 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time for what is told to people, and monotonic time for deadlines."""
+    """Wall time to show, and monotonic time for deadlines. Both are in seconds and never go back."""
 
     def now(self) -> float:
-        """Seconds since the epoch, on a clock that never goes back."""
+        """Return the seconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return the seconds of a monotonic clock."""
         ...
 
     def step(self) -> float:
-        """By how many seconds the wall clock was set since this one began: what to add for others' clocks."""
+        """Return by how many seconds the system's wall clock was set since this clock was created."""
         ...
 
 
 class SystemClock:
-    """The machine's wall time when this clock began, and the time that has passed since.
+    """The system's wall time when it was created, plus the time since then.
 
-    So an hour set back, or forward, is no hour in which nothing is due, or all is overdue.
+    If the wall clock is set by an hour, nothing becomes due an hour early or late.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
-        self._passed = passed
-        self._began = wall() - passed()
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch, on a clock that never goes back."""
-        return self._began + self._passed()
+        """Return the seconds since the epoch."""
+        return self._offset + self._monotonic()
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return self._passed()
+        """Return the seconds of a monotonic clock."""
+        return self._monotonic()
 
     def step(self) -> float:
-        """By how many seconds the wall clock was set since this one began."""
+        """Return by how many seconds the system's wall clock was set since this clock was created."""
         return self._wall() - self.now()
 
 
 def boot_ns() -> int:
-    """Nanoseconds since boot, suspended time included: the clock of BPF programs, and of a process' start in /proc."""
+    """Return the nanoseconds since boot with suspended time, as BPF programs and start times in /proc count them."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -1,38 +1,38 @@
-"""The exporter's errors, each for the person who must act on it.
+"""The exporter's errors, by their cause.
 
 ExporterError
 ├── ConfigError       a flag or setting is wrong: exit code 2
-├── ListenError       the address to serve on cannot be had now: exit code 1
+├── ListenError       the address cannot be listened on: exit code 1
 ├── HistoryError      the history of incidents cannot be read: exit code 1
 ├── RecordingError    a recording cannot be read or written: exit code 1
-└── ServiceError      the running service refuses, or does not answer: exit code 1
+└── ServiceError      the running service refused or did not answer: exit code 1
 """
 
 from errno import EDQUOT, EFBIG, ENOSPC
 
 FULL = (EDQUOT, EFBIG, ENOSPC)
-"""What a write alone fails with."""
+"""Errors of a write to a full disk."""
 
 
 class ExporterError(Exception):
-    """Something that the person at the command line must know: what, where, and what to do."""
+    """An error for the command line. Its message says what is wrong, where, and what to do."""
 
 
 class ConfigError(ExporterError):
-    """A flag, variable or setting that cannot be used; the message names it."""
+    """A flag, variable or setting that is invalid. The message names it."""
 
 
 class ListenError(ExporterError):
-    """An address that cannot be listened on; another attempt may succeed."""
+    """An address that cannot be listened on. A later attempt may succeed."""
 
 
 class HistoryError(ExporterError):
-    """A history of incidents and events that cannot be read; the message names its file."""
+    """A history of incidents and events that cannot be read. The message names its file."""
 
 
 class RecordingError(ExporterError):
-    """A recording that cannot be read or written; the message names file and line."""
+    """A recording that cannot be read or written. The message names file and line."""
 
 
 class ServiceError(ExporterError):
-    """The running service did not do as it was asked; the message says why."""
+    """The running service did not do what was requested. The message says why."""

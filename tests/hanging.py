@@ -1,4 +1,4 @@
-"""A directory that hangs, as one of a dead NFS server does: FUSE without a program that answers (fuse(4))."""
+"""A directory that hangs like that of a dead NFS server: a FUSE mount without a server (fuse(4))."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ MNT_DETACH = 2
 
 @contextlib.contextmanager
 def hangs(directory: Path) -> Iterator[None]:
-    """For so long, whatever is looked up in this directory gets no answer. OSError if this may not be."""
+    """Make every access to this directory hang. Raises OSError if the mount is not permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -20,6 +20,6 @@ def hangs(directory: Path) -> Iterator[None]:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(directory))
         yield
     finally:
-        # This ends each look-up that hangs with an error.
+        # Each hung access then fails.
         os.close(descriptor)
         libc.umount2(bytes(directory), MNT_DETACH)

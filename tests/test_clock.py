@@ -1,4 +1,4 @@
-"""Time does not go back, whatever somebody does to the machine's clock."""
+"""The exporter's time does not depend on changes of the wall clock."""
 
 import pytest
 
@@ -11,21 +11,21 @@ HOUR = 3600.0
 
 
 class Machine:
-    """A machine whose clock can be set."""
+    """A machine with a wall clock that can be set."""
 
     wall = 1_000_000.0
-    passed = 50.0
+    monotonic = 50.0
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
         self.wall += seconds
-        self.passed += seconds
+        self.monotonic += seconds
 
 
 @pytest.mark.parametrize("set_by", [-HOUR, HOUR])
-def test_a_clock_that_is_set_changes_nothing_but_the_step(set_by: float) -> None:
+def test_setting_the_wall_clock_changes_only_the_step(set_by: float) -> None:
     machine = Machine()
-    clock = SystemClock(lambda: machine.wall, lambda: machine.passed)
+    clock = SystemClock(lambda: machine.wall, lambda: machine.monotonic)
     began = clock.now()
     machine.wall += set_by
     machine.wait(10)
@@ -35,7 +35,7 @@ def test_a_clock_that_is_set_changes_nothing_but_the_step(set_by: float) -> None
     assert clock.step() == set_by
 
 
-def test_times_in_metrics_are_those_of_the_clock_that_others_go_by() -> None:
+def test_metrics_show_times_of_the_wall_clock() -> None:
     collected = NodeCollector(View(daemon_dead(), clock_step=-HOUR)).collect()
     (loss,) = (each for each in collected if each.name == "cuda_mps_daemon_last_loss_timestamp_seconds")
 

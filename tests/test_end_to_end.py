@@ -16,10 +16,10 @@ import pytest
 from exporter.recording import FORMAT
 from tests import program
 from tests.builders import UNIT
+from tests.collectors.test_units import FakeSystemctl
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import GPU, UNUSED_PID, Exporter, Serve, control_processes, fast_command, run, run_python
-from tests.sources.test_units import FakeSystemctl
 from tests.standin.mps import MpsStandIn, is_alive
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
 from tests.tools import needed
@@ -184,7 +184,7 @@ def test_a_daemon_ends_as_its_unit_says(
     path = f"{systemctl.path.parent}:{environment['PATH']}"
     exporter = serve(PATH=path, CUDA_MPS_EXPORTER_CONFIG_FILE=str(file))
     exporter.is_in_state("up")
-    eventually(lambda: _some(systemctl.asked_for(UNIT)))
+    eventually(lambda: _some(systemctl.requested(UNIT)))
 
     systemctl.says(f"{known}{end}\n")
     mps.terminate()

@@ -1,4 +1,4 @@
-"""The names of pods, by the directories of their logs."""
+"""Tests of Pods: names of pods from their log directories."""
 
 import errno
 import os
@@ -16,13 +16,13 @@ from tests.builders import AT, POD, denied
 STATIC = "712b37831be464ccc2fb1553ef89aa91"
 
 
-def pods(directory: Path, *wanted: str) -> Pods:
+def pods(directory: Path, *watched: str) -> Pods:
     source = Pods(directory, clock=SystemClock())
-    source.watch(frozenset(wanted))
+    source.watch(frozenset(watched))
     return source
 
 
-def test_the_names_of_wanted_pods_are_found(tmp_path: Path) -> None:
+def test_returns_the_names_of_watched_pods(tmp_path: Path) -> None:
     for name in (f"team-a_train-0.gpu_{POD}", f"kube-system_etcd-node1_{STATIC}", f"default_other_{'1' * 32}"):
         (tmp_path / name).mkdir()
     reading = pods(tmp_path, POD, STATIC).collect()
@@ -33,7 +33,7 @@ def test_the_names_of_wanted_pods_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pod_is_found_once_it_is_there_and_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
+def test_finds_a_pod_at_each_collection_once_its_directory_exists(tmp_path: Path) -> None:
     source = pods(tmp_path, POD)
     assert source.collect().observations == ()
     (tmp_path / f"team-a_train-0_{POD}").mkdir()
@@ -45,7 +45,7 @@ def test_a_node_without_kubernetes_has_no_problem(tmp_path: Path) -> None:
     assert (reading.observations, reading.problem) == ((), None)
 
 
-def test_a_directory_that_may_not_be_listed_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_directory_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -53,13 +53,13 @@ def test_a_directory_that_may_not_be_listed_is_one(tmp_path: Path, monkeypatch: 
     assert pods(tmp_path, POD).collect().problem == denied(tmp_path)
 
 
-def test_where_no_name_is_wanted_nothing_is_looked_at(tmp_path: Path) -> None:
+def test_reads_nothing_without_watched_pods(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert pods(tmp_path / "loop").collect().problem is None
     assert pods(tmp_path / "loop", POD).collect().problem is not None
 
 
-def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_number_of_directory_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("exporter.collectors.processes.MAX_DIRECTORIES", 3)
     uids = [f"{number:032x}" for number in range(5)]
     for uid in uids:
@@ -93,9 +93,9 @@ def test_a_directory_of_too_many_is_not_read_to_its_end(tmp_path: Path, monkeypa
         "team-a_train-0_../../etc",
     ],
 )
-def test_a_directory_of_another_name_is_no_pods(directory: str) -> None:
+def test_rejects_directories_with_other_names(directory: str) -> None:
     assert parse_pod_directory(directory) is None
 
 
-def test_the_parts_of_a_directorys_name_are_namespace_name_and_uid() -> None:
+def test_parses_namespace_name_and_uid_of_a_directory() -> None:
     assert parse_pod_directory(f"team-a_train-0_{POD}") == Pod(uid=POD, name="train-0", namespace="team-a")

@@ -1,4 +1,4 @@
-"""Whose daemon an expected pipe directory may have: a directory in /tmp can be made by any user while it is missing."""
+"""Users who may run an expected daemon. Any user can create a missing directory in /tmp."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ TENANT, OTHER = 65534, 1001
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A pipe directory in a directory to which no user but root and the test can write."""
+    """A pipe directory in a directory to which only root and the test can write."""
     made = tmp_path / "pipe"
     made.mkdir()
     return made
@@ -31,7 +31,7 @@ def test_root_and_the_exporters_own_user_may_run_any_daemon(pipe: Path) -> None:
     assert may_run(location(pipe), os.geteuid())
 
 
-def test_the_user_that_is_named_may_run_it_and_no_other_may(pipe: Path) -> None:
+def test_only_the_configured_user_may_run_an_expected_daemon(pipe: Path) -> None:
     assert may_run(location(pipe, TENANT), TENANT)
     assert not may_run(location(pipe, OTHER), TENANT)
     assert not may_run(location(pipe), TENANT)
@@ -43,7 +43,7 @@ def test_any_user_may_run_a_daemon_that_is_not_expected(pipe: Path) -> None:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A path that root has made for one user, below directories of root's that no other user can write to."""
+    """A directory that root created for one user, below directories to which only root can write."""
     if os.geteuid() != 0:
         not_here("only root can give a directory to another user")
     made = Path(f"/root-made-for-a-test-{os.getpid()}")
@@ -57,18 +57,18 @@ def home() -> Iterator[Path]:
         made.rmdir()
 
 
-def test_a_user_to_whom_root_gave_the_place_may_run_a_daemon_there(home: Path) -> None:
+def test_a_user_to_whom_root_gave_the_directory_may_run_a_daemon_there(home: Path) -> None:
     assert may_run(location(home / "mps"), OTHER)
     assert not may_run(location(home / "mps"), TENANT)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_but_not_where_other_users_can_write_too(home: Path, mode: int) -> None:
+def test_no_user_may_run_a_daemon_where_other_users_can_write(home: Path, mode: int) -> None:
     home.chmod(mode)
     assert not may_run(location(home / "mps"), OTHER)
 
 
-def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_path: Path) -> None:
+def test_no_user_may_run_a_daemon_behind_a_link_to_a_shared_directory(home: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     (tmp_path / "pipe").mkdir()
     (home / "link").symlink_to(tmp_path / "pipe")
@@ -78,7 +78,7 @@ def test_nor_if_a_link_leads_to_a_place_where_others_can_write(home: Path, tmp_p
         (home / "link").unlink()
 
 
-def test_the_owner_of_the_directory_or_of_a_socket_in_it_is_named_if_they_may_not_run_the_daemon(pipe: Path) -> None:
+def test_returns_the_owner_of_directory_or_socket_who_may_not_run_the_daemon(pipe: Path) -> None:
     if os.geteuid() != 0:
         not_here("only root can give a file to another user")
     assert (foreign_user(location(pipe)), foreign_listener(location(pipe))) == (None, None)
@@ -94,5 +94,5 @@ def test_the_owner_of_the_directory_or_of_a_socket_in_it_is_named_if_they_may_no
     assert (foreign_user(location(pipe)), foreign_listener(location(pipe))) == (TENANT, None)
 
 
-def test_a_directory_that_is_missing_belongs_to_no_user(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_foreign_owner(tmp_path: Path) -> None:
     assert foreign_user(location(tmp_path / "missing")) is None

@@ -1,4 +1,4 @@
-"""Which paths can be daemons' names."""
+"""Paths that can be names of daemons."""
 
 import pytest
 
@@ -9,8 +9,8 @@ CONTAINER, NAMESPACE = "0123456789ab", str(2**32)
 
 
 @pytest.mark.parametrize("where", [CONTAINER, NAMESPACE])
-def test_no_two_names_become_one_label(where: str) -> None:
-    """Else two daemons have the same series, and Prometheus takes neither."""
+def test_a_name_is_never_longer_than_a_label(where: str) -> None:
+    """Otherwise two daemons have the same series, and Prometheus rejects both."""
     longest = f"/{'n' * (LONGEST_NAME - 1)}@{where}"
 
     assert is_nameable(longest.partition("@")[0])
@@ -19,7 +19,7 @@ def test_no_two_names_become_one_label(where: str) -> None:
     assert printable(longest) == longest
 
 
-def test_logs_may_lie_deeper() -> None:
+def test_a_log_directory_can_be_longer_than_a_name() -> None:
     assert is_path(f"/{'n' * LONGEST_NAME}")
     assert not is_path("relative")
     assert not is_path("/new\nline")

@@ -1,4 +1,4 @@
-"""ControlClient asks a control daemon, and comes back by its deadline whatever the daemon does."""
+"""Tests of ControlClient: it queries a control daemon within a deadline."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ Client = Callable[..., ControlClient]
 
 @pytest.fixture
 def client(mps: MpsStandIn) -> Client:
-    """Makes the client of the stand-in's daemon, or of another program in its place."""
+    """Return a function that creates a client of the stand-in's daemon."""
 
     def make(**options: object) -> ControlClient:
         options = {
@@ -47,7 +47,7 @@ def client(mps: MpsStandIn) -> Client:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], str]:
-    """Writes a shell script to be used in place of nvidia-cuda-mps-control, and says where it is."""
+    """Return a function that writes a shell script to replace nvidia-cuda-mps-control."""
 
     def write(script: str) -> str:
         path = tmp_path / "program"
@@ -58,20 +58,20 @@ def program(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def asked(mps: MpsStandIn) -> list[str]:
-    """The commands that reached the daemon."""
+def received(mps: MpsStandIn) -> list[str]:
+    """Return the commands that reached the daemon."""
     return [line.partition("Cmd:")[2] for line in mps.control_log.splitlines() if "Cmd:" in line]
 
 
 def replies(reading: Reading) -> list[ControlReply]:
-    """What the daemon replied."""
+    """Return the replies of the daemon."""
     return [seen for seen in reading.observations if isinstance(seen, ControlReply)]
 
 
-# -- answers -------------------------------------------------------------------------------------------------------
+# -- replies -------------------------------------------------------------------------------------------------------
 
 
-def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> None:
+def test_sends_requested_commands_once(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
     control = client()
@@ -87,10 +87,10 @@ def test_a_look_asks_what_is_wanted_once(mps: MpsStandIn, client: Client) -> Non
     assert {seen.daemon for seen in replies(first)} == {"node"}
     assert first.problem is None
     assert (second.observations, second.problem) == ((), None)
-    assert asked(mps) == ["get_server_list", f"get_client_list {mps.server_pid}"]
+    assert received(mps) == ["get_server_list", f"get_client_list {mps.server_pid}"]
 
 
-def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client) -> None:
+def test_a_missing_daemon_is_an_observation_and_not_a_problem(client: Client) -> None:
     control = client()
     control.request(("get_server_list", "get_server_status 1"))
 
@@ -100,7 +100,7 @@ def test_no_daemon_is_an_observation_and_not_the_sources_failure(client: Client)
     assert reading.problem is None
 
 
-def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Client) -> None:
+def test_does_not_mistake_the_files_of_a_killed_daemon_for_a_daemon(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     mps.kill()
 
@@ -118,15 +118,13 @@ def test_a_killed_daemons_stale_files_are_no_daemon(mps: MpsStandIn, client: Cli
         ("", ""),
     ],
 )
-def test_output_is_text_whatever_the_bytes(
-    client: Client, program: Callable[[str], str], printed: str, text: str
-) -> None:
+def test_decodes_any_output(client: Client, program: Callable[[str], str], printed: str, text: str) -> None:
     reply = client(executable=program(f"printf '{printed}'; printf '{printed}' >&2")).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout, reply.stderr) == (0, text, text)
 
 
-def test_a_program_that_does_not_listen_is_answered_for(client: Client, program: Callable[[str], str]) -> None:
+def test_accepts_a_program_that_closes_its_stdin(client: Client, program: Callable[[str], str]) -> None:
     reply = client(executable=program("exec <&-; echo 7")).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout) == (0, "7\n")
@@ -135,7 +133,7 @@ def test_a_program_that_does_not_listen_is_answered_for(client: Client, program:
 # -- collisions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn, client: Client) -> None:
+def test_reports_a_held_session_as_refused_after_several_attempts(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     pauses: list[float] = []
     with mps.held_session():
@@ -147,10 +145,10 @@ def test_a_held_session_is_told_as_refused_after_a_few_attempts(mps: MpsStandIn,
     assert len(pauses) == ATTEMPTS - 1
     assert all(0 < pause <= 1 for pause in pauses)
     assert reading.problem is None
-    assert asked(mps) == []
+    assert received(mps) == []
 
 
-def test_a_command_refused_once_is_asked_again(mps: MpsStandIn, client: Client) -> None:
+def test_sends_a_refused_command_again(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     session = mps.held_session()
     session.__enter__()
@@ -158,34 +156,34 @@ def test_a_command_refused_once_is_asked_again(mps: MpsStandIn, client: Client) 
     reply = client(sleep=lambda _: session.__exit__(None, None, None)).send("get_server_list")
 
     assert (reply.exit_code, reply.stdout) == (0, "")
-    assert asked(mps) == ["get_server_list"]
+    assert received(mps) == ["get_server_list"]
 
 
-def test_two_that_share_a_lock_do_not_collide(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:
+def test_clients_that_share_a_lock_do_not_collide(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:
     mps.start()
     mps.slow(0.02)
     collisions: list[float] = []
 
-    def ask() -> None:
+    def query() -> None:
         lock = SessionLock(tmp_path, SystemClock(), deadline=LONG_DEADLINE)
         control = client(sleep=collisions.append, lock=lock)
         for _ in range(5):
             assert control.send("get_server_list").exit_code == 0
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads = [threading.Thread(target=query) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert len(asked(mps)) == 15
+    assert len(received(mps)) == 15
     assert collisions == []
 
 
-# -- hanging -------------------------------------------------------------------------------------------------------
+# -- hangs ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn, client: Client) -> None:
+def test_a_stopped_daemon_costs_one_deadline_and_leaves_no_child(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     mps.stop_signal()
     control = client(deadline=SHORT_DEADLINE)
@@ -200,32 +198,30 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_nothing(mps: MpsStandIn,
     assert client().send("get_server_list").exit_code == 0
 
 
-def test_a_deadline_ends_the_whole_family(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
-    born = tmp_path / "grandchild"
+def test_kills_all_descendants_at_the_deadline(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
+    started = tmp_path / "grandchild"
 
-    class PastDeadlineOnceBorn(SystemClock):
+    class PastDeadlineOnceStarted(SystemClock):
         def monotonic(self) -> float:
-            return super().monotonic() + (2 * LONG_DEADLINE if born.exists() else 0.0)
+            return super().monotonic() + (2 * LONG_DEADLINE if started.exists() else 0.0)
 
-    executable = program(f"sleep 600 & echo $! > {born}.new; mv {born}.new {born}; echo; wait")
-    reply = client(executable=executable, clock=PastDeadlineOnceBorn()).send("ps")
+    executable = program(f"sleep 600 & echo $! > {started}.new; mv {started}.new {started}; echo; wait")
+    reply = client(executable=executable, clock=PastDeadlineOnceStarted()).send("ps")
 
     def has_ended() -> None:
-        assert not is_alive(int(born.read_text()))
+        assert not is_alive(int(started.read_text()))
 
     assert reply.exit_code is None
     eventually(has_ended)
 
 
-def test_a_child_that_closes_its_output_and_stays_is_ended_too(client: Client, program: Callable[[str], str]) -> None:
+def test_kills_a_child_that_closes_its_output_and_runs_on(client: Client, program: Callable[[str], str]) -> None:
     reply = client(executable=program("exec >&- 2>&-; sleep 600"), deadline=SHORT_DEADLINE).send("ps")
 
     assert reply.exit_code is None
 
 
-def test_a_program_that_never_stops_printing_cannot_fill_the_memory(
-    client: Client, program: Callable[[str], str]
-) -> None:
+def test_limits_the_output_of_a_program(client: Client, program: Callable[[str], str]) -> None:
     before = peak_memory()
 
     reply = client(executable=program("exec yes"), deadline=SHORT_DEADLINE).send("get_server_list")
@@ -235,20 +231,20 @@ def test_a_program_that_never_stops_printing_cannot_fill_the_memory(
 
 
 def peak_memory() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 @pytest.fixture(autouse=True)
-def _peak_begins_anew() -> None:
+def _reset_peak_memory() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-# -- a program that cannot be used ---------------------------------------------------------------------------------
+# -- programs that fail ---------------------------------------------------------------------------------------------
 
 
-def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path) -> None:
+def test_reports_a_missing_program(client: Client, tmp_path: Path) -> None:
     missing = str(tmp_path / "nowhere")
     control = client(executable=missing)
     control.request(("get_server_list", "get_server_status 1"))
@@ -260,9 +256,7 @@ def test_a_missing_program_is_the_sources_problem(client: Client, tmp_path: Path
 
 
 @pytest.mark.parametrize(("mode", "error"), [(0o644, "Permission denied"), (0o755, "Exec format error")])
-def test_a_program_that_cannot_be_run_is_the_sources_problem(
-    client: Client, tmp_path: Path, mode: int, error: str
-) -> None:
+def test_reports_a_program_that_cannot_be_executed(client: Client, tmp_path: Path, mode: int, error: str) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF of another machine")
     program.chmod(mode)
@@ -272,9 +266,7 @@ def test_a_program_that_cannot_be_run_is_the_sources_problem(
     assert control.collect().problem == command_failed(str(program), 127, f"{program}: {error}")
 
 
-def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
-    client: Client, program: Callable[[str], str]
-) -> None:
+def test_reports_the_output_of_a_program_that_fails(client: Client, program: Callable[[str], str]) -> None:
     executable = program("echo 'libcuda.so.1: cannot open shared object file' >&2; exit 127")
     control = client(executable=executable)
     control.request(("get_server_list", "get_server_status 1"))
@@ -285,7 +277,7 @@ def test_a_program_that_breaks_is_the_sources_problem_in_its_own_words(
     assert reading.problem == command_failed(executable, 127, "libcuda.so.1: cannot open shared object file")
 
 
-def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, program: Callable[[str], str]) -> None:
+def test_reports_a_program_killed_by_a_signal(client: Client, program: Callable[[str], str]) -> None:
     executable = program(f"kill -{signal.SIGSEGV:d} $$")
     control = client(executable=executable)
     control.request(("get_server_list",))
@@ -293,10 +285,10 @@ def test_a_program_killed_by_a_signal_is_the_sources_problem(client: Client, pro
     assert control.collect().problem == command_failed(executable, -11, "")
 
 
-# -- what the child gets -------------------------------------------------------------------------------------------
+# -- environment of children ----------------------------------------------------------------------------------------
 
 
-def test_the_child_gets_only_what_it_needs(
+def test_the_child_gets_a_minimal_environment(
     client: Client, program: Callable[[str], str], mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")

@@ -1,4 +1,4 @@
-"""However many daemons one user starts, every other user's daemon is followed, and what is ignored is reported."""
+"""Limits of discovery: a user with many daemons displaces no daemon of another user."""
 
 import os
 import socket
@@ -22,8 +22,8 @@ from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
 from tests.builders import AT, silence
 from tests.clocks import HandClock
+from tests.collectors.test_discovery import SHELL, imitation
 from tests.conftest import Starter
-from tests.sources.test_finder import SHELL, imitation
 from tests.standin.mps import wait_until
 from tests.tools import not_here
 
@@ -31,7 +31,7 @@ order = count()
 
 
 def candidates(owner: str, number: int, *, host: bool = False, expected: bool = False) -> list[Candidate]:
-    """So many candidates of one owner, later than all before."""
+    """Return candidates of one owner, found later than all before."""
     return [
         candidate(f"{owner}/{each}", owner, float(next(order)), host=host, expected=expected) for each in range(number)
     ]
@@ -48,7 +48,7 @@ def test_one_user_with_many_daemons_displaces_no_other_user() -> None:
     assert sum(name.startswith("UID 1/") for name in admitted) == 16
 
 
-def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> None:
+def test_many_users_with_many_daemons_do_not_displace_the_first_daemon_of_another() -> None:
     many = [claim for user in range(8) for claim in candidates(f"UID {user}", 100)]
     admitted = admit([*many, *candidates("UID 99", 2)])
     assert "UID 99/0" in admitted
@@ -56,18 +56,18 @@ def test_many_users_with_many_daemons_displace_no_first_daemon_of_another() -> N
     assert len(admitted) == 64
 
 
-def test_daemons_of_the_host_and_expected_ones_are_not_displaced() -> None:
+def test_does_not_displace_expected_daemons_and_those_of_the_host() -> None:
     crowd = [claim for user in range(100) for claim in candidates(f"UID {user}", 100)]
     mine = [*candidates("UID 0", 64, host=True), *candidates("UID 7", 3, expected=True)]
     assert {each.location.name for each in mine} <= admit([*crowd, *mine])
 
 
-def test_a_daemon_keeps_its_room_when_its_owner_starts_more() -> None:
+def test_does_not_displace_a_daemon_when_its_owner_starts_more() -> None:
     first = candidates("UID 1", 16)
     assert admit([*candidates("UID 1", 100), *first]) == {each.location.name for each in first}
 
 
-def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> None:
+def test_reports_ignored_daemons_by_owner_in_a_stable_text() -> None:
     assert too_many(()) is None
     problem = too_many(candidates("UID 1000", 3))
     assert problem == too_many(candidates("UID 1000", 48))
@@ -77,7 +77,7 @@ def test_ignored_daemons_are_reported_by_owner_in_words_that_do_not_change() -> 
 
 
 def start_fake(start: Starter, directory: Path, uid: int) -> subprocess.Popen[bytes]:
-    """A process that looks like a user's control daemon, with a socket that it made."""
+    """Start a process that looks like a user's control daemon, with a socket of that user."""
     directory.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as made:
         descriptor = os.open(directory, os.O_PATH)
@@ -95,45 +95,45 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
     monkeypatch.setattr(discovery, "MOST_OF_A_USER", 2)
     monkeypatch.setattr(discovery, "MOST_DAEMONS", 3)
     fakes = [start_fake(start, tmp_path / f"fake{number}", 65534) for number in range(4)]
-    everybody = ControlDaemons.all
+    all_daemons = ControlDaemons.all
 
-    def those_of_this_test(daemons: ControlDaemons) -> list[ControlDaemon]:
+    def all_of_this_test(daemons: ControlDaemons) -> list[ControlDaemon]:
         """Other tests may run daemons on this machine."""
         mine = str(tmp_path)
         return [
-            each for each in everybody(daemons) if mine in (each.environment or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
+            each for each in all_daemons(daemons) if mine in (each.environment or {}).get("CUDA_MPS_PIPE_DIRECTORY", "")
         ]
 
-    monkeypatch.setattr(ControlDaemons, "all", those_of_this_test)
-    finder = Discovery(patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
-    wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in finder._daemons.all()}, "the fakes")
+    monkeypatch.setattr(ControlDaemons, "all", all_of_this_test)
+    local = Discovery(patterns=(), proc=Path("/proc"), clock=(clock := HandClock()))
+    wait_until(lambda: {each.pid for each in fakes} <= {each.pid for each in local._daemons.all()}, "the fake daemons")
     for _ in range(2):
         clock.time += 10
-        finder.collect()
+        local.collect()
 
     other = start_fake(start, tmp_path / "other", 65533)
-    wait_until(lambda: other.pid in {each.pid for each in finder._daemons.all()}, "the other")
+    wait_until(lambda: other.pid in {each.pid for each in local._daemons.all()}, "the other daemon")
     for _ in range(2):
         clock.time += 10
-        reading = finder.collect()
+        reading = local.collect()
 
-    mine = [name for name in finder.locations if name.startswith(str(tmp_path))]
-    assert str(tmp_path / "other") in mine
-    assert len(mine) == 3
+    found = [name for name in local.locations if name.startswith(str(tmp_path))]
+    assert str(tmp_path / "other") in found
+    assert len(found) == 3
     assert reading.problem is not None
     assert (ProblemCode.TOO_MANY_DAEMONS, "UID 65534") in [(each.code, each.detail) for each in reading.problem.each]
 
-    finder.set_named([on_host("named", tmp_path / "fake3", tmp_path)])
+    local.set_named([on_host("named", tmp_path / "fake3", tmp_path)])
     clock.time += 10
-    finder.collect()
-    assert finder.locations["named"].process is not None, "an expected daemon has room beside them"
+    local.collect()
+    assert local.locations["named"].process is not None, "an expected daemon has room of its own"
 
 
 # -- how often such a daemon is asked ------------------------------------------------------------------------------
 
 
-def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOVERED) -> int:
-    """How many commands a daemon is given in so many seconds that never answers."""
+def commands_sent(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOVERED) -> int:
+    """Return how many commands are sent in this time to a daemon that never answers."""
     node = Node(
         daemons={"x": Daemon(name="x", pipe_directory="/x", log_directory="/x", declared=Declaration(by=named_by))}
     )
@@ -151,8 +151,8 @@ def commands_given(uid: int, seconds: int, *, named_by: NamedBy = NamedBy.DISCOV
     return given
 
 
-def test_a_users_daemon_that_never_answers_is_asked_ever_less_often() -> None:
-    in_an_hour = commands_given(1000, 3600)
+def test_queries_a_users_daemon_that_never_answers_less_and_less_often() -> None:
+    in_an_hour = commands_sent(1000, 3600)
     assert 50 <= in_an_hour <= 3600 / PollIntervals().liveness
-    assert commands_given(0, 3600) > 5 * in_an_hour
-    assert commands_given(1000, 3600, named_by=NamedBy.CONFIGURATION) > 5 * in_an_hour
+    assert commands_sent(0, 3600) > 5 * in_an_hour
+    assert commands_sent(1000, 3600, named_by=NamedBy.CONFIGURATION) > 5 * in_an_hour

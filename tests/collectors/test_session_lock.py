@@ -1,4 +1,4 @@
-"""SessionLock lets one at a time ask a daemon, and keeps nobody for long."""
+"""Tests of SessionLock: one exporter at a time sends commands to a daemon."""
 
 import os
 import threading
@@ -16,20 +16,20 @@ def lock(directory: Path, deadline: float = 30.0) -> SessionLock:
     return SessionLock(directory, SystemClock(), deadline=deadline)
 
 
-def test_two_never_have_it_at_once(tmp_path: Path) -> None:
+def test_has_one_holder_at_a_time(tmp_path: Path) -> None:
     inside: list[int] = []
     most = 0
 
-    def ask() -> None:
+    def hold() -> None:
         nonlocal most
         for _ in range(20):
-            with lock(tmp_path).held(PIPE) as alone:
-                assert alone
+            with lock(tmp_path).held(PIPE) as held:
+                assert held
                 inside.append(1)
                 most = max(most, len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=hold) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -38,19 +38,19 @@ def test_two_never_have_it_at_once(tmp_path: Path) -> None:
     assert most == 1
 
 
-def test_who_waited_too_long_goes_without(tmp_path: Path) -> None:
-    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.05).held(PIPE) as alone:
-        assert not alone
-    with lock(tmp_path, deadline=0.05).held(PIPE) as alone:
-        assert alone
+def test_gives_up_after_the_deadline(tmp_path: Path) -> None:
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.05).held(PIPE) as held:
+        assert not held
+    with lock(tmp_path, deadline=0.05).held(PIPE) as held:
+        assert held
 
 
-def test_two_daemons_keep_nobody_from_each_other(tmp_path: Path) -> None:
-    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.0).held((42, 4712)) as alone:
-        assert alone
+def test_locks_of_two_daemons_are_independent(tmp_path: Path) -> None:
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.0).held((42, 4712)) as held:
+        assert held
 
 
-def test_it_is_nobody_elses_to_hold(tmp_path: Path) -> None:
+def test_other_users_cannot_open_the_lock_file(tmp_path: Path) -> None:
     with lock(tmp_path).held(PIPE):
         (file,) = tmp_path.iterdir()
 
@@ -58,7 +58,7 @@ def test_it_is_nobody_elses_to_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/etc/passwd", path)])
-def test_whatever_is_in_its_place_one_goes_without_or_on(tmp_path: Path, make: object) -> None:
+def test_tolerates_any_file_in_place_of_the_lock_file(tmp_path: Path, make: object) -> None:
     assert callable(make)
     with lock(tmp_path).held(PIPE):
         (file,) = tmp_path.iterdir()
@@ -69,18 +69,18 @@ def test_whatever_is_in_its_place_one_goes_without_or_on(tmp_path: Path, make: o
         pass
 
 
-def test_without_a_runtime_directory_or_a_daemon_there_is_no_lock(tmp_path: Path) -> None:
+def test_holds_no_lock_without_runtime_directory_or_daemon(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
 
-    with lock(tmp_path / "nowhere").held(PIPE) as alone:
-        assert not alone
-    with lock(tmp_path).held(None) as alone:
-        assert not alone
+    with lock(tmp_path / "nowhere").held(PIPE) as held:
+        assert not held
+    with lock(tmp_path).held(None) as held:
+        assert not held
 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_however_many_daemons_come_and_go_few_files_are_left(tmp_path: Path) -> None:
+def test_limits_the_number_of_lock_files(tmp_path: Path) -> None:
     for inode in range(10 * LOCKS):
         with lock(tmp_path).held((42, inode)):
             pass

@@ -1,4 +1,4 @@
-"""PidNamespace knows who is meant by a PID that a daemon in another namespace speaks of."""
+"""Tests of PidNamespace: PIDs of a daemon in another PID namespace."""
 
 import os
 import subprocess
@@ -22,32 +22,32 @@ DAEMON = 500
 
 @dataclass(slots=True)
 class FakeProc:
-    """A /proc in a folder; which namespace a process is in cannot be seen there, unless `namespaces` tells."""
+    """A fake /proc in a folder. It does not show the namespace of a process."""
 
     root: Path
     clock: HandClock = field(default_factory=HandClock)
 
     def add(self, *pids: int, start: int = 1) -> None:
-        """A process with these numbers, the reader's first."""
+        """Add a process with these PIDs, the outermost first."""
         folder = self.root / str(pids[0])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "stat").write_text(f"{pids[0]} (x) S 1" + " 0" * 17 + f" {start} 0")
         (folder / "status").write_text("Name:\tx\nNSpid:\t" + "\t".join(map(str, pids)) + "\nVmPeak:\t1 kB\n")
 
     def remove(self, pid: int) -> None:
-        """It has gone."""
+        """Remove a process."""
         for name in ("stat", "status"):
             (self.root / str(pid) / name).unlink()
         (self.root / str(pid)).rmdir()
 
     def namespace(self) -> PidNamespace:
-        """The daemon's."""
+        """Return the daemon's namespace."""
         return PidNamespace(Proc(self.root, self.clock), DAEMON, self.clock)
 
 
 @pytest.fixture
 def proc(tmp_path: Path) -> FakeProc:
-    """A node with a daemon that is 7 in its own namespace."""
+    """A node with a daemon that has PID 7 in its own namespace."""
     fake = FakeProc(tmp_path / "proc")
     fake.add(DAEMON, 7)
     return fake
@@ -59,10 +59,10 @@ def container(tmp_path: Path) -> Iterator[Container]:
         yield made
 
 
-# -- for real ------------------------------------------------------------------------------------------------------
+# -- real processes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_process_inside_is_known_by_its_number_there(container: Container) -> None:
+def test_translates_the_pid_of_a_process_in_the_namespace(container: Container) -> None:
     daemon = container.start()
     inner, outer = container.client()
     namespace = PidNamespace(Proc(Path("/proc"), SystemClock()), daemon, SystemClock())
@@ -75,7 +75,7 @@ def test_a_process_inside_is_known_by_its_number_there(container: Container) -> 
     assert namespace.inner(outer) == inner
 
 
-def test_one_that_came_later_is_looked_for_and_one_that_has_gone_is_remembered(container: Container) -> None:
+def test_finds_a_new_process_and_remembers_an_ended_one(container: Container) -> None:
     namespace = PidNamespace(Proc(Path("/proc"), SystemClock()), container.start(), SystemClock())
     inner, outer = container.client()
     assert namespace.outer([inner]) == {}
@@ -88,7 +88,7 @@ def test_one_that_came_later_is_looked_for_and_one_that_has_gone_is_remembered(c
     assert namespace.outer([inner]) == {inner: outer}
 
 
-def test_the_same_number_in_another_container_is_another_process(container: Container, tmp_path: Path) -> None:
+def test_ignores_the_same_pid_in_another_container(container: Container, tmp_path: Path) -> None:
     with Container(tmp_path / "other") as other:
         daemon = other.start()
         namespace = PidNamespace(Proc(Path("/proc"), SystemClock()), daemon, SystemClock())
@@ -99,12 +99,12 @@ def test_the_same_number_in_another_container_is_another_process(container: Cont
         assert not namespace.contains(os.getpid())
 
 
-def test_a_client_in_a_namespace_below_the_daemons_is_known_too(container: Container) -> None:
+def test_translates_the_pid_of_a_client_in_a_nested_namespace(container: Container) -> None:
     namespace = PidNamespace(Proc(Path("/proc"), SystemClock()), container.start(), SystemClock())
     nested = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", "echo; exec sleep 600"]
-    with subprocess.Popen(["nsenter", f"--target={container.init}", "--pid", *nested], stdout=subprocess.PIPE) as below:
-        assert below.stdout is not None
-        below.stdout.readline()
+    with subprocess.Popen(["nsenter", f"--target={container.init}", "--pid", *nested], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
         deepest = max(container.all(), key=lambda numbers: len(numbers))
         namespace.update([deepest[1]])
 
@@ -113,59 +113,59 @@ def test_a_client_in_a_namespace_below_the_daemons_is_known_too(container: Conta
         os.kill(deepest[0], 9)
 
 
-# -- without the right to see namespaces ---------------------------------------------------------------------------
+# -- without permission to read namespaces ---------------------------------------------------------------------------
 
 
-def test_a_number_that_one_process_has_as_deep_is_that_process(proc: FakeProc) -> None:
+def test_accepts_the_only_process_with_a_pid_at_the_same_depth(proc: FakeProc) -> None:
     proc.add(600, 20)
     proc.add(20)
 
     assert proc.namespace().outer([20, 7]) == {20: 600, 7: DAEMON}
 
 
-def test_a_number_that_two_have_is_nobodys(proc: FakeProc) -> None:
+def test_does_not_translate_a_pid_that_two_processes_may_have(proc: FakeProc) -> None:
     proc.add(600, 20)
     proc.add(601, 20)
 
     assert proc.namespace().outer([20]) == {}
 
 
-def test_a_process_of_this_namespace_is_none_of_the_others(proc: FakeProc) -> None:
+def test_a_process_of_the_outer_namespace_has_no_inner_pid(proc: FakeProc) -> None:
     proc.add(20)
 
     assert proc.namespace().outer([20]) == {}
     assert proc.namespace().inner(20) is None
 
 
-def test_a_number_that_is_not_known_here_is_still_one_there(proc: FakeProc) -> None:
+def test_a_negative_pid_is_an_inner_pid(proc: FakeProc) -> None:
     assert proc.namespace().inner(-31) == 31
 
 
-# -- as time passes ------------------------------------------------------------------------------------------------
+# -- changes over time ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def sure(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
-    """All that are as deep are in the daemon's namespace."""
+def certain(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
+    """All processes of the same depth are in the daemon's namespace."""
     monkeypatch.setattr(Proc, "pid_namespace", lambda _self, _pid, above=0: 4026531999)
     return proc
 
 
-def test_of_two_that_had_a_number_the_younger_has_it(sure: FakeProc) -> None:
-    sure.add(600, 20, start=10)
-    namespace = sure.namespace()
-    sure.remove(600)
-    sure.add(700, 20, start=99)
+def test_prefers_the_younger_of_two_processes_with_a_pid(certain: FakeProc) -> None:
+    certain.add(600, 20, start=10)
+    namespace = certain.namespace()
+    certain.remove(600)
+    certain.add(700, 20, start=99)
 
     namespace.update([31])
 
     assert namespace.outer([20]) == {20: 700}
 
 
-def test_a_pid_that_is_another_process_by_now_is_not_the_one_it_was(sure: FakeProc) -> None:
-    sure.add(600, 20, start=10)
-    namespace = sure.namespace()
-    sure.add(600, 21, start=99)
+def test_detects_that_a_pid_was_reused(certain: FakeProc) -> None:
+    certain.add(600, 20, start=10)
+    namespace = certain.namespace()
+    certain.add(600, 21, start=99)
 
     namespace.update([31])
 
@@ -173,47 +173,47 @@ def test_a_pid_that_is_another_process_by_now_is_not_the_one_it_was(sure: FakePr
     assert namespace.inner(600) == 21
 
 
-def test_the_dead_are_forgotten_after_a_while(sure: FakeProc) -> None:
-    sure.add(600, 20)
-    namespace = sure.namespace()
-    sure.remove(600)
+def test_forgets_an_ended_process_after_the_remembered_time(certain: FakeProc) -> None:
+    certain.add(600, 20)
+    namespace = certain.namespace()
+    certain.remove(600)
     namespace.update([31])
     assert namespace.outer([20]) == {20: 600}
 
-    sure.clock.time += REMEMBERED_SECONDS
+    certain.clock.time += REMEMBERED_SECONDS
     namespace.update([31])
 
     assert namespace.outer([20]) == {}
 
 
-def test_the_dead_do_not_fill_the_memory(sure: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_number_of_remembered_processes(certain: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pid_namespace, "MOST_REMEMBERED", 3)
     assert MOST_REMEMBERED < 1 << 16
     for pid in range(600, 610):
-        sure.add(pid, pid - 580)
-    namespace = sure.namespace()
+        certain.add(pid, pid - 580)
+    namespace = certain.namespace()
     for pid in range(600, 610):
-        sure.remove(pid)
+        certain.remove(pid)
 
     namespace.update([99])
 
     assert len(namespace.outer(range(20, 30))) == 3
 
 
-def test_who_has_a_pid_that_was_a_strangers_is_met_after_a_while(sure: FakeProc) -> None:
-    sure.add(600)
-    namespace = sure.namespace()
-    sure.add(600, 20, start=99)
-    sure.clock.time += IGNORED_SECONDS + 1
+def test_examines_an_ignored_pid_again_after_the_ignored_time(certain: FakeProc) -> None:
+    certain.add(600)
+    namespace = certain.namespace()
+    certain.add(600, 20, start=99)
+    certain.clock.time += IGNORED_SECONDS + 1
 
     namespace.update([20])
 
     assert namespace.outer([20]) == {20: 600}
 
 
-def test_what_is_known_is_not_looked_for(sure: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
-    namespace = sure.namespace()
-    monkeypatch.setattr(Proc, "pids", lambda _self: sys.exit("looked"))
+def test_does_not_scan_for_known_pids(certain: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = certain.namespace()
+    monkeypatch.setattr(Proc, "pids", lambda _self: sys.exit("scanned"))
 
     namespace.update([7])
 

@@ -1,4 +1,4 @@
-"""A daemon's place can be looked into, and its daemon be asked, whatever namespaces it lives in."""
+"""Daemons in other mount and PID namespaces can be found, queried and followed."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def contained(tmp_path: Path, own_files: bool, own_pids: bool) -> Iterator[Conta
 
 
 def location_of(container: Container, pid: int) -> DaemonLocation:
-    """Where the finder says that the container's daemon is."""
+    """Return the location of the container's daemon, as discovered."""
     discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     def found() -> DaemonLocation:
@@ -61,8 +61,8 @@ def control(location: DaemonLocation, runtime_directory: Path) -> ControlClient:
     )
 
 
-def spoken(location: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
-    """Return the answer. A daemon with PIDs of its own cannot tell a foreign exporter from this test: ask again."""
+def reply_to(location: DaemonLocation, runtime_directory: Path, command: str) -> ControlReply:
+    """Send a command until it is answered. An exporter of another test may hold the session of the daemon."""
 
     def answered() -> ControlReply:
         reply = control(location, runtime_directory).send(command)
@@ -72,7 +72,7 @@ def spoken(location: DaemonLocation, runtime_directory: Path, command: str) -> C
     return eventually(answered)
 
 
-def test_a_host_directory_is_itself(tmp_path: Path) -> None:
+def test_identifies_a_directory_of_the_host(tmp_path: Path) -> None:
     found = tmp_path.stat()
 
     assert Directory(tmp_path).identity() == (found.st_dev, found.st_ino)
@@ -80,15 +80,15 @@ def test_a_host_directory_is_itself(tmp_path: Path) -> None:
 
 
 @every_namespace
-def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: Container, tmp_path: Path) -> None:
+def test_translates_pids_of_commands_and_replies(contained: Container, tmp_path: Path) -> None:
     location = location_of(contained, contained.start())
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
-    server = contained.outside(int(spoken(location, tmp_path, "get_server_list").stdout))
+    server = contained.outside(int(reply_to(location, tmp_path, "get_server_list").stdout))
 
-    listed = spoken(location, tmp_path, "get_server_list")
-    state = spoken(location, tmp_path, f"get_server_status {server}")
-    clients = spoken(location, tmp_path, f"get_client_list {server}")
+    listed = reply_to(location, tmp_path, "get_server_list")
+    state = reply_to(location, tmp_path, f"get_server_status {server}")
+    clients = reply_to(location, tmp_path, f"get_client_list {server}")
 
     assert (state.exit_code, state.stdout, state.command) == (0, "ACTIVE\n", f"get_server_status {server}")
     if location.namespace is None:
@@ -101,21 +101,21 @@ def test_a_daemon_is_asked_in_its_own_numbers_and_understood_in_ours(contained: 
 
 
 @every_namespace
-def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
+def test_translates_pids_of_log_lines(contained: Container) -> None:
     location = location_of(contained, contained.start())
     logs = DaemonLogs(location, SystemClock())
     assert [each.problem for each in logs.collect().observations if isinstance(each, LogFile)][-1] is None
     inner, client = contained.client()
     contained.mps.connect_and_wait(inner)
 
-    def told() -> LogLine:
+    def reported() -> LogLine:
         seen.extend(logs.collect().observations)
         lines = [each for each in seen if isinstance(each, LogLine) and "is ACTIVE" in each.line]
         assert lines
         return lines[0]
 
     seen: list[Observation] = []
-    line = eventually(told)
+    line = eventually(reported)
     logs.close()
 
     assert line.daemon == location.name
@@ -128,7 +128,7 @@ def test_its_logs_are_read_and_say_who_is_meant(contained: Container) -> None:
 
 
 @pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
-def test_its_last_words_are_read_when_its_files_cannot_be_reached_any_more(contained: Container) -> None:
+def test_reads_the_rest_of_a_log_after_its_directory_became_unreachable(contained: Container) -> None:
     pid = contained.start()
     location = location_of(contained, pid)
     logs = DaemonLogs(location, SystemClock())
@@ -148,13 +148,13 @@ def _assert(condition: object) -> None:
 
 
 @every_namespace
-def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
+def test_reports_a_daemons_process_and_its_end(contained: Container) -> None:
     pid = contained.start()
     location = location_of(contained, pid)
     processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
     processes.set_locations({location.name: location})
 
-    def told(wanted: int | None) -> Callable[[], DaemonProcess]:
+    def reported(wanted: int | None) -> Callable[[], DaemonProcess]:
         def collect() -> DaemonProcess:
             seen.extend(each for each in processes.collect().observations if isinstance(each, DaemonProcess))
             assert seen
@@ -164,30 +164,30 @@ def test_its_process_is_known_and_its_end_is_told(contained: Container) -> None:
         return collect
 
     seen: list[DaemonProcess] = []
-    daemon = eventually(told(pid))
+    daemon = eventually(reported(pid))
     assert (daemon.daemon, daemon.protocol, daemon.foreground) == (location.name, 2, False)
 
     os.kill(pid, 9)
-    eventually(told(None))
+    eventually(reported(None))
     processes.close()
 
 
 @every_namespace
-def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_path: Path) -> None:
-    """Found, asked, read and watched: what is known in the end is as of a daemon on the host."""
+def test_reduces_all_observations_to_pids_of_this_namespace(contained: Container, tmp_path: Path) -> None:
+    """The result of discovery, queries, logs and processes is the same as for a daemon of the host."""
     daemon_pid = contained.start()
     location = location_of(contained, daemon_pid)
     logs = DaemonLogs(location, SystemClock())
     processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
     processes.set_locations({location.name: location})
-    asking = control(location, tmp_path)
+    client = control(location, tmp_path)
     present = Node()
 
     def collect(*commands: str) -> Daemon:
         nonlocal present
-        asking.request(commands)
-        for source in (logs.collect, processes.collect, asking.collect):
-            for seen in sorted(source().observations, key=lambda each: each.at):
+        client.request(commands)
+        for collector in (logs.collect, processes.collect, client.collect):
+            for seen in sorted(collector().observations, key=lambda each: each.at):
                 present, _ = reduce(present, seen)
         processes.watch(poll_schedule.processes_wanted(present))
         return present.daemons[location.name]
@@ -226,7 +226,7 @@ def test_the_core_knows_all_of_it_by_the_pids_here(contained: Container, tmp_pat
 
 
 @pytest.mark.parametrize(("own_files", "own_pids"), NAMESPACES[:1])
-def test_a_link_inside_does_not_lead_out(contained: Container, tmp_path: Path) -> None:
+def test_a_link_does_not_lead_out_of_its_root(contained: Container, tmp_path: Path) -> None:
     inside = Path(f"/proc/{contained.init}/root{contained.directory}")
     (tmp_path / "outside").mkdir()
     (inside / "here").mkdir()
@@ -248,7 +248,7 @@ def test_a_link_inside_does_not_lead_out(contained: Container, tmp_path: Path) -
     assert Directory(Path("/"), Root(proc, contained.init, ticks + 1)).identity() is None
 
 
-def test_another_users_root_is_a_problem_in_words(tmp_path: Path) -> None:
+def test_reports_a_root_that_cannot_be_opened(tmp_path: Path) -> None:
     class Closed(Proc):
         def open_root(self, _pid: int, _start_ticks: int) -> int:
             raise PermissionError(13, "Permission denied")

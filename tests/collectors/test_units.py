@@ -1,4 +1,4 @@
-"""Units tells of the daemons that enabled units start, and where they will be."""
+"""Tests of Units: the daemons that enabled units start."""
 
 from pathlib import Path
 
@@ -18,27 +18,27 @@ FOREGROUND = "/usr/bin/nvidia-cuda-mps-control -f"
 
 
 class FakeSystemctl:
-    """A `systemctl` that says what a test wants."""
+    """A `systemctl` with the output that a test sets."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "systemctl"
         self._directory = directory
 
     def says(self, shown: str = "", *, then: str = "exit 0") -> None:
-        """Show this, then do that."""
+        """Set the output, and the shell commands after it."""
         (self._directory / "shown").write_text(shown)
         self.path.write_text(
-            f'#!/bin/sh\ncd {self._directory}\necho "$@" >asked\nenv >environment\ncat shown\n{then}\n'
+            f'#!/bin/sh\ncd {self._directory}\necho "$@" >arguments\nenv >environment\ncat shown\n{then}\n'
         )
         self.path.chmod(0o755)
 
-    def asked_for(self, unit: str) -> bool:
-        """Whether it was last asked for this unit."""
-        asked = self._directory / "asked"
-        return asked.exists() and unit in asked.read_text().split()
+    def requested(self, unit: str) -> bool:
+        """Return whether the last call had this unit."""
+        arguments = self._directory / "arguments"
+        return arguments.exists() and unit in arguments.read_text().split()
 
     def collect(self, deadline: float = 30.0) -> Reading:
-        """What Units makes of it."""
+        """Collect with Units."""
         return Units(self.systemctl(SystemClock(), deadline), SystemClock()).collect()
 
     def systemctl(self, clock: Clock, deadline: float = 30.0) -> Systemctl:
@@ -46,7 +46,7 @@ class FakeSystemctl:
         return Systemctl(clock, executable=str(self.path), deadline=deadline)
 
     def found(self, *units: str) -> dict[str, tuple[str, str | None]]:
-        """The log directory and unit of each daemon that is found, by its pipe directory."""
+        """Return the log directory and unit of each daemon, by its pipe directory."""
         self.says("\n".join(units))
         reading = self.collect()
         assert reading.problem is None
@@ -60,7 +60,7 @@ def systemctl(tmp_path: Path) -> FakeSystemctl:
     return FakeSystemctl(tmp_path)
 
 
-def test_an_enabled_unit_that_starts_a_daemon_is_found(systemctl: FakeSystemctl) -> None:
+def test_finds_enabled_units_that_start_a_daemon(systemctl: FakeSystemctl) -> None:
     found = systemctl.found(
         shown("/usr/sbin/cron -f", name="cron.service"),
         shown(FOREGROUND),
@@ -69,7 +69,7 @@ def test_an_enabled_unit_that_starts_a_daemon_is_found(systemctl: FakeSystemctl)
     assert found == {DEFAULT_PIPE_DIRECTORY: (DEFAULT_LOG_DIRECTORY, "nvidia-mps.service")}
 
 
-def test_a_unit_that_is_disabled_or_removed_is_told_of_once_as_expected_no_more(systemctl: FakeSystemctl) -> None:
+def test_reports_a_disabled_unit_once_as_no_longer_expected(systemctl: FakeSystemctl) -> None:
     units = Units(systemctl.systemctl(SystemClock()), SystemClock())
 
     def collect() -> list[tuple[bool | None, str | None]]:
@@ -85,18 +85,18 @@ def test_a_unit_that_is_disabled_or_removed_is_told_of_once_as_expected_no_more(
     assert collect() == []
 
 
-def test_units_that_do_not_run_are_asked_for_too_and_nobody_for_a_password(systemctl: FakeSystemctl) -> None:
+def test_requests_inactive_units_too_and_no_password(systemctl: FakeSystemctl) -> None:
     systemctl.found()
-    asked = (systemctl.path.parent / "asked").read_text().split()
-    assert {"show", "--all", "--no-pager", "--no-ask-password", "*.service"} <= set(asked)
+    arguments = (systemctl.path.parent / "arguments").read_text().split()
+    assert {"show", "--all", "--no-pager", "--no-ask-password", "*.service"} <= set(arguments)
 
 
-def test_its_directories_are_those_of_its_environment(systemctl: FakeSystemctl) -> None:
+def test_reads_directories_from_the_environment(systemctl: FakeSystemctl) -> None:
     more = 'Environment=CUDA_MPS_PIPE_DIRECTORY=/run/mps/ "CUDA_MPS_LOG_DIRECTORY=/var/log/m p s"\n'
     assert systemctl.found(shown(FOREGROUND, more=more)) == {"/run/mps": ("/var/log/m p s", "nvidia-mps.service")}
 
 
-def test_a_file_outweighs_the_unit_and_the_command_outweighs_both(systemctl: FakeSystemctl, tmp_path: Path) -> None:
+def test_a_file_overrides_the_unit_and_the_command_overrides_both(systemctl: FakeSystemctl, tmp_path: Path) -> None:
     (tmp_path / "first").write_text("CUDA_MPS_PIPE_DIRECTORY=/first\nCUDA_MPS_LOG_DIRECTORY=/first/log\n")
     (tmp_path / "second").write_text("CUDA_MPS_PIPE_DIRECTORY='/second'\n")
     more = "Environment=CUDA_MPS_PIPE_DIRECTORY=/unit CUDA_MPS_LOG_DIRECTORY=/unit/log\n" + "".join(
@@ -109,29 +109,29 @@ def test_a_file_outweighs_the_unit_and_the_command_outweighs_both(systemctl: Fak
 
 
 @pytest.mark.parametrize("directory", ["relative", "$HOME/mps", "`id`", "/tmp/mps_$CUDA_VISIBLE_DEVICES"])
-def test_a_daemon_whose_place_only_a_shell_could_tell_is_not_told_of(systemctl: FakeSystemctl, directory: str) -> None:
-    """A daemon that is expected where it never comes would be an outage for ever."""
+def test_ignores_a_directory_that_only_a_shell_could_evaluate(systemctl: FakeSystemctl, directory: str) -> None:
+    """A daemon that is expected in a wrong directory would be a permanent outage."""
     assert systemctl.found(shown(FOREGROUND, more=f"Environment=CUDA_MPS_PIPE_DIRECTORY={directory}\n")) == {}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "error",
     [
         "System has not been booted with systemd as init system (PID 1). Can't operate.",
         "Failed to connect to bus: No such file or directory",
         "Failed to connect to bus: Host is down",
     ],
 )
-def test_where_systemd_does_not_run_nothing_is_expected(systemctl: FakeSystemctl, said: str) -> None:
-    systemctl.says(then=f'echo "{said}" >&2; exit 1')
+def test_expects_nothing_without_systemd(systemctl: FakeSystemctl, error: str) -> None:
+    systemctl.says(then=f'echo "{error}" >&2; exit 1')
     assert systemctl.collect() == Reading()
 
 
-def test_where_systemctl_is_missing_too() -> None:
+def test_expects_nothing_without_systemctl() -> None:
     assert Units(Systemctl(SystemClock(), executable="/nowhere/systemctl"), SystemClock()).collect() == Reading()
 
 
-def test_what_else_goes_wrong_is_a_problem(systemctl: FakeSystemctl) -> None:
+def test_reports_other_failures(systemctl: FakeSystemctl) -> None:
     systemctl.says(then="echo 'Failed to list units: Access denied' >&2; exit 1")
     assert systemctl.collect().problem == command_failed(str(systemctl.path), 1, "Failed to list units: Access denied")
     systemctl.path.chmod(0o644)
@@ -140,12 +140,12 @@ def test_what_else_goes_wrong_is_a_problem(systemctl: FakeSystemctl) -> None:
     )
 
 
-def test_one_that_hangs_is_given_up(systemctl: FakeSystemctl) -> None:
+def test_reports_a_timeout_of_systemctl(systemctl: FakeSystemctl) -> None:
     systemctl.says(shown(FOREGROUND), then="exec sleep 600")
     assert systemctl.collect(deadline=0.5) == Reading(problem=timed_out(str(systemctl.path), 0.5))
 
 
-def test_it_gets_nothing_of_our_environment(systemctl: FakeSystemctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_not_pass_the_environment_to_systemctl(systemctl: FakeSystemctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     systemctl.found()
     environment = (systemctl.path.parent / "environment").read_text()
@@ -160,7 +160,7 @@ def test_it_gets_nothing_of_our_environment(systemctl: FakeSystemctl, monkeypatc
         (f"/usr/bin/env CUDA_VISIBLE_DEVICES=2 {FOREGROUND}", "Environment=CUDA_VISIBLE_DEVICES=1\n", "2"),
     ],
 )
-def test_the_gpus_that_it_leaves_the_daemon_are_told(
+def test_reports_the_visible_devices_of_a_unit(
     systemctl: FakeSystemctl, command: str, more: str, visible: str | None
 ) -> None:
     systemctl.says(shown(command, more=more))

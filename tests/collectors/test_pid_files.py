@@ -1,4 +1,4 @@
-"""PidFiles believes a pid file only for a control daemon of that very pipe directory."""
+"""Tests of PidFiles: a pid file counts only for a control daemon of the same pipe directory."""
 
 import os
 from dataclasses import replace
@@ -25,12 +25,12 @@ CLOCK = SystemClock()
 
 
 def location_of(mps: MpsStandIn) -> DaemonLocation:
-    """Return where a stand-in daemon is."""
+    """Return the location of a stand-in daemon."""
     return on_host("node", mps.pipe_directory, mps.log_directory)
 
 
-def pid_behind(mps: MpsStandIn) -> int | None:
-    """Return the PID of the daemon that is found in its place."""
+def found_pid(mps: MpsStandIn) -> int | None:
+    """Return the PID of the daemon that is found there."""
     (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": location_of(mps)})
     return found.pid
 
@@ -38,21 +38,21 @@ def pid_behind(mps: MpsStandIn) -> int | None:
 def test_finds_the_daemon_that_the_pid_file_names(mps: MpsStandIn) -> None:
     mps.start()
 
-    assert pid_behind(mps) == mps.pid
+    assert found_pid(mps) == mps.pid
 
 
-def test_a_pid_file_does_not_lead_to_the_daemon_of_another_directory(mps: MpsStandIn, tmp_path: Path) -> None:
-    """Every user may write it (measured, R580), and both daemons may have the same user."""
+def test_ignores_a_pid_file_that_names_the_daemon_of_another_directory(mps: MpsStandIn, tmp_path: Path) -> None:
+    """Every user can write the file (measured, R580), and both daemons can have the same user."""
     with MpsStandIn(tmp_path / "other") as other:
         other.start()
         mps.start()
         mps.kill()
         (mps.pipe_directory / PID_FILE).write_text(f"{other.pid}\n")
 
-        assert pid_behind(mps) is None
+        assert found_pid(mps) is None
 
 
-def test_reports_a_daemon_that_runs_on_again_after_a_while(mps: MpsStandIn) -> None:
+def test_reports_a_running_daemon_again_after_the_repeat_interval(mps: MpsStandIn) -> None:
     """The first report may have been lost."""
     mps.start()
     clock = HandClock()
@@ -70,7 +70,7 @@ TENANT = 65534
 
 @pytest.fixture
 def foreign(mps: MpsStandIn) -> DaemonLocation:
-    """The place of an expected daemon, with a daemon there whose directory and sockets belong to another user."""
+    """The location of an expected daemon. The directory and the sockets there belong to another user."""
     if os.geteuid() != 0:
         not_here("only root can give a directory to another user")
     mps.start()
@@ -80,7 +80,7 @@ def foreign(mps: MpsStandIn) -> DaemonLocation:
 
 
 def client_of(location: DaemonLocation) -> ControlClient:
-    """Return what asks the daemon there."""
+    """Return a client of the daemon there, with a query requested."""
     client = ControlClient(
         location,
         executable="nvidia-cuda-mps-control",
@@ -98,7 +98,7 @@ def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: DaemonL
     assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign_owner=TENANT)
 
 
-def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(
+def test_does_not_query_another_users_daemon_instead_of_the_expected_one(
     foreign: DaemonLocation, mps: MpsStandIn
 ) -> None:
     before = mps.control_log
@@ -110,14 +110,14 @@ def test_another_users_daemon_is_not_asked_in_place_of_the_expected_one(
     assert mps.control_log == before
 
 
-def test_the_user_that_the_configuration_names_is_asked(foreign: DaemonLocation) -> None:
+def test_queries_the_daemon_of_the_configured_user(foreign: DaemonLocation) -> None:
     (reply,) = client_of(replace(foreign, owner=TENANT)).collect().observations
 
     assert getattr(reply, "exit_code", None) is not None
 
 
-def started(location: DaemonLocation, uid: int | None) -> Reason | None:
-    """Return why a command that starts a daemon there as this user was not run, or has failed."""
+def start_problem(location: DaemonLocation, uid: int | None) -> Reason | None:
+    """Return why a command that starts a daemon there as this user was refused or failed."""
     tools = Tools(clock=CLOCK, proc=Proc(Path("/proc"), CLOCK), client=lambda *_: client_of(location), path=os.defpath)
     step = RunCommand(arguments=("true",), uid=uid)
     action = Action(daemon="node", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=(step,))
@@ -126,11 +126,11 @@ def started(location: DaemonLocation, uid: int | None) -> Reason | None:
     ).run()
 
 
-def test_nothing_is_started_in_another_users_directory_or_as_a_user_that_is_not_named(
+def test_starts_nothing_in_another_users_directory_or_as_an_unconfigured_user(
     foreign: DaemonLocation, tmp_path: Path
 ) -> None:
-    assert started(foreign, 0) == Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(foreign.pipe), uid=TENANT)
+    assert start_problem(foreign, 0) == Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(foreign.pipe), uid=TENANT)
     missing = replace(on_host("node", tmp_path / "missing", tmp_path), expected=True)
     refused = Reason(ReasonCode.USER_NOT_CONFIGURED, uid=TENANT)
-    assert (started(missing, TENANT), started(missing, 0)) == (refused, None)
-    assert started(replace(foreign, owner=TENANT), 0) is None
+    assert (start_problem(missing, TENANT), start_problem(missing, 0)) == (refused, None)
+    assert start_problem(replace(foreign, owner=TENANT), 0) is None
