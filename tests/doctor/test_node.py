@@ -17,7 +17,7 @@ from exporter.doctor.facts import INITIAL_PID_NAMESPACE
 from tests import program
 from tests.builders import UNIT
 from tests.doctor.preflight import CORRECT, Preflight, Report, by_id, preflight
-from tests.standin.mps import BIN, MpsStandIn
+from tests.standin.mps import BIN, MpsStandIn, wait_until
 from tests.standin.nvml import CompilerMissingError, Process, fails
 from tests.tools import needed, not_here
 
@@ -229,6 +229,8 @@ def test_reports_a_waiting_client_of_another_user(node: Preflight, correct: Repo
         node.mps.connect(other, OTHER_USER)
         findings = by_id(node.report())
         node.mps.disconnect(other)
+    # The daemon ends the server for the waiting user, a little later. The next test must not list its PID on the GPU.
+    wait_until(lambda: node.mps.server_pid is None, "the end of the server")
     assert [place.split()[1] for place in findings["users-wait"][0]["where"]] == [str(other)]
     assert set(findings) - set(by_id(correct)) == {"users-wait"}
 
