@@ -1,4 +1,4 @@
-"""What keeps a collector from reading something, as a code; `report/problem_text.py` makes English of it."""
+"""Problems of collectors as codes. `report/problem_text.py` has the English texts."""
 
 import errno
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ MOST_JOINED = 32
 
 
 class ProblemCode(StrEnum):
-    """What an administrator has to tell apart: each code has its own remedy."""
+    """Why a collection failed. Each code has its own remedy."""
 
     PAUSED = "paused"
     """An operator has paused the exporter: the driver is closed."""

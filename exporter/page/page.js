@@ -1,53 +1,53 @@
-// Keeps the page up to date: fetches it anew, and makes what is shown like it, node by node, so that what is unfolded,
-// focused, selected or scrolled stays so. Says, for all to see, when the exporter answers no more.
+// Updates the page: fetches it again and changes the shown document node by node, so that unfolded details, focus,
+// selection and scroll positions stay. If the exporter does not answer, the page shows that its data is not current.
 "use strict";
 
 const main = document.getElementById("main");
 const asOf = document.getElementById("as-of");
 const stale = document.getElementById("stale");
 const PERIOD = 1000 * Number(main.dataset.refresh);
-const PATIENCE = 10000;
+const TIMEOUT = 10000;
 
 let answeredAt = Date.now();
 let problem = "";
 let next = 0;
 
-function settle(shown, fresh) {
+function update(shown, fresh) {
   if (shown.nodeType !== Node.ELEMENT_NODE) {
     if (shown.data !== fresh.data) shown.data = fresh.data;
     return;
   }
   for (const { name } of [...shown.attributes]) {
-    if (!isTheirs(shown, name) && !fresh.hasAttribute(name)) shown.removeAttribute(name);
+    if (!isSetByUser(shown, name) && !fresh.hasAttribute(name)) shown.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
-    if (!isTheirs(shown, name) && shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+    if (!isSetByUser(shown, name) && shown.getAttribute(name) !== value) shown.setAttribute(name, value);
   }
-  settleChildren(shown, fresh);
+  updateChildren(shown, fresh);
 }
 
-// Whether whoever looks decides about it: what is unfolded.
-function isTheirs(element, name) {
+// Whether the user sets this attribute: unfolded details.
+function isSetByUser(element, name) {
   return name === "open" && element.localName === "details";
 }
 
-function settleChildren(shown, fresh) {
-  const staying = new Set([...fresh.children].map((child) => child.id).filter(Boolean));
+function updateChildren(shown, fresh) {
+  const freshIds = new Set([...fresh.children].map((child) => child.id).filter(Boolean));
   const known = new Map();
   for (const child of [...shown.children]) {
-    if (staying.has(child.id)) known.set(child.id, child);
+    if (freshIds.has(child.id)) known.set(child.id, child);
     else if (child.id) child.remove();
   }
   let place = shown.firstChild;
   for (const wanted of fresh.childNodes) {
-    const match = wanted.id ? known.get(wanted.id) : isAlike(place, wanted) ? place : undefined;
+    const match = wanted.id ? known.get(wanted.id) : isSameKind(place, wanted) ? place : undefined;
     if (match === undefined) {
       shown.insertBefore(document.importNode(wanted, true), place);
       continue;
     }
     if (match === place) place = place.nextSibling;
     else shown.insertBefore(match, place);
-    settle(match, wanted);
+    update(match, wanted);
   }
   while (place !== null) {
     const left = place;
@@ -56,41 +56,41 @@ function settleChildren(shown, fresh) {
   }
 }
 
-function isAlike(node, wanted) {
+function isSameKind(node, wanted) {
   return node !== null && !node.id && node.nodeName === wanted.nodeName;
 }
 
-async function look() {
+async function refresh() {
   clearTimeout(next);
   try {
-    take(await fetched());
+    apply(await fetchPage());
     answeredAt = Date.now();
     problem = "";
   } catch (error) {
     problem = error.message;
   }
-  tell();
-  if (!document.hidden) next = setTimeout(look, PERIOD);
+  showAge();
+  if (!document.hidden) next = setTimeout(refresh, PERIOD);
 }
 
-async function fetched() {
-  const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+async function fetchPage() {
+  const answer = await fetch(location.pathname, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
   if (!answer.ok) throw new Error(`it answers ${answer.status}`);
   const text = await answer.text();
   return new DOMParser().parseFromString(text, "text/html");
 }
 
-function take(fresh) {
+function apply(fresh) {
   const node = fresh.getElementById("main");
   if (node === null || !node.dataset.now) throw new Error("it no longer shows the node to this browser");
   if (fresh.documentElement.dataset.version !== document.documentElement.dataset.version) location.reload();
   document.title = fresh.title;
-  settle(main, node);
+  update(main, node);
 }
 
-function tell() {
+function showAge() {
   const seconds = Math.max(0, Math.round((Date.now() - answeredAt) / 1000));
-  const isStale = problem !== "" || seconds * 1000 > 2 * PERIOD + PATIENCE;
+  const isStale = problem !== "" || seconds * 1000 > 2 * PERIOD + TIMEOUT;
   asOf.textContent = `As of ${main.dataset.now}, ${seconds} s ago`;
   document.body.classList.toggle("stale", isStale);
   stale.hidden = !isStale;
@@ -103,8 +103,8 @@ function tell() {
 
 document.addEventListener("visibilitychange", () => {
   clearTimeout(next);
-  tell();
-  if (!document.hidden) look();
+  showAge();
+  if (!document.hidden) refresh();
 });
-setInterval(tell, 1000);
-next = setTimeout(look, PERIOD);
+setInterval(showAge, 1000);
+next = setTimeout(refresh, PERIOD);

@@ -177,7 +177,7 @@ def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, code: Fi
 
 
 def _query_problem(node: Node, daemon: Daemon) -> str | None:
-    """Return what prevents a query of a daemon that has ended or whose state is unknown; None if nothing does."""
+    """Return what prevents a query of a daemon that has ended or is in an unknown state; None if nothing does."""
     source = node.sources.get(CONTROL)
     if source is None or not daemon.supported or daemon.pid_file_spoilt:
         return None

@@ -98,7 +98,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 
 
 def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
-    """Yield GPUs whose last Xid needs a reset or a reboot, except those of a present or ended quarantine."""
+    """Yield GPUs that need a reset or a reboot after their last Xid, except those of a present or ended quarantine."""
     for gpu, needs in node.xids.recovery_actions.items():
         if not any(_handles(node, daemon, gpu, needs.at) for daemon in node.daemons.values()):
             yield Finding(

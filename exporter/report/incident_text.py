@@ -62,7 +62,7 @@ _COLUMNS = (
     Column(name="ID"),
     Column(name="WHEN"),
     Column(name="AGO", align_right=True),
-    Column(name="DAEMON", min_width=12, keep_end=True),
+    Column(name="DAEMON", min_width=12, truncate_start=True),
     Column(name="KIND"),
     Column(name="GPU"),
     Column(name="AFFECTED", align_right=True),

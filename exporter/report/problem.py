@@ -128,7 +128,7 @@ class Definition:
     """What is added to the summary if the finding has these values."""
 
     alert: str | None = None
-    """The alert whose annotations this definition has."""
+    """The alert that has the texts of this definition."""
 
     runbook: str | None = None
     """The page that explains the problem, if it is not that of `alert`."""

@@ -68,7 +68,7 @@ _START_LIMIT = "start-limit-hit"
 class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
-    If the directory is a container's, `process` is the PID whose mount namespace has it. `own_pids` says whether the
+    If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
     daemon uses this machine's PIDs.
     """
 

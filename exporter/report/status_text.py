@@ -66,7 +66,7 @@ MOST_ROWS = 8
 _LONGEST_WORKLOAD = 22
 
 _COLUMNS = (
-    Column(name="DAEMON", min_width=12, keep_end=True),
+    Column(name="DAEMON", min_width=12, truncate_start=True),
     Column(name="SERVER", align_right=True),
     Column(name="STATE"),
     Column(name="PID", align_right=True),

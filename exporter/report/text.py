@@ -157,17 +157,17 @@ def text_width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
-def truncate(text: str, columns: int, *, keep_end: bool = False) -> str:
-    """Truncate a text to a number of columns. An ellipsis marks the end, or with `keep_end` the start."""
+def truncate(text: str, columns: int, *, truncate_start: bool = False) -> str:
+    """Truncate a text to a number of columns. An ellipsis marks the end, or with `truncate_start` the start."""
     if text_width(text) <= columns:
         return text
     result, room = "", columns - 1
-    for char in reversed(text) if keep_end else text:
+    for char in reversed(text) if truncate_start else text:
         room -= _char_width(char)
         if room < 0:
             break
-        result = char + result if keep_end else result + char
-    return f"…{result}" if keep_end else f"{result}…"
+        result = char + result if truncate_start else result + char
+    return f"…{result}" if truncate_start else f"{result}…"
 
 
 def _char_width(char: str) -> int:
@@ -185,14 +185,14 @@ Row = Sequence[Piece]
 class Column:
     """A column of a table.
 
-    If the terminal is narrow, the column shrinks to `min_width`; None: never. `keep_end` keeps the end of a name, as
-    is better for a path.
+    If the terminal is narrow, the column shrinks to `min_width`; None: never. With `truncate_start`, a long name
+    is shown by its end, as is better for a path.
     """
 
     name: str
     align_right: bool = False
     min_width: int | None = None
-    keep_end: bool = False
+    truncate_start: bool = False
 
 
 def align_table(
@@ -221,8 +221,8 @@ def drop_columns(
     columns: Sequence[Column], rows: Sequence[Row], names: Collection[str]
 ) -> tuple[list[Column], list[Row]]:
     """Return the columns and rows without the columns of these names."""
-    kept = [index for index, column in enumerate(columns) if column.name not in names]
-    return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
+    indices = [index for index, column in enumerate(columns) if column.name not in names]
+    return [columns[index] for index in indices], [[row[index] for index in indices] for row in rows]
 
 
 def _narrowed(widths: list[int], columns: Sequence[Column], width: int | None) -> Sequence[int]:
@@ -245,7 +245,7 @@ def _table_line(cells: Row, columns: Sequence[Column], widths: Sequence[int]) ->
     pieces: list[Piece | str] = []
     gap = ""
     for cell, column, width in zip(cells, columns, widths, strict=True):
-        text = truncate(cell.text, width, keep_end=column.keep_end)
+        text = truncate(cell.text, width, truncate_start=column.truncate_start)
         blank = " " * (width - text_width(text))
         if text.strip():
             pieces += [gap + blank if column.align_right else gap, Piece(text, cell.style)]

@@ -29,7 +29,7 @@ FRESH = (
 )
 """The words of what is shown, and of what is served."""
 
-NOW = "look()"
+NOW = "refresh()"
 """The script's own way to look, without waiting for its time to come."""
 
 both_widths = pytest.mark.parametrize("width", [DESKTOP, PHONE], ids=["desktop", "phone"])

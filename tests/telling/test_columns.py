@@ -10,7 +10,7 @@ from exporter.report.text import Column, Style, align_table, cell, text_of, text
 from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, reduced, three_clients
 
 COLUMNS = (
-    Column(name="PATH", min_width=6, keep_end=True),
+    Column(name="PATH", min_width=6, truncate_start=True),
     Column(name="PID", align_right=True),
     Column(name="NAME", min_width=5),
 )
@@ -81,6 +81,6 @@ def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
         ("e\u0301e\u0301", 2, False, "e\u0301e\u0301"),
     ],
 )
-def test_a_text_is_cut_by_what_it_takes(text: str, columns: int, keep_end: bool, shown: str) -> None:
-    assert truncate(text, columns, keep_end=keep_end) == shown
+def test_a_text_is_cut_by_what_it_takes(text: str, columns: int, truncate_start: bool, shown: str) -> None:
+    assert truncate(text, columns, truncate_start=truncate_start) == shown
     assert text_width(shown) <= columns
