@@ -67,7 +67,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
         yield working
 
 
-def test_it_is_valid() -> None:
+def test_configuration_is_valid() -> None:
     amtool("check-config", str(ALERTMANAGER))
 
 
@@ -79,12 +79,12 @@ def test_it_is_valid() -> None:
         ({"severity": "warning", "alertname": "CudaMpsFault"}, "tickets"),
     ],
 )
-def test_a_critical_alert_wakes_somebody_and_a_warning_waits(labels: Labels, receiver: str) -> None:
+def test_routes_critical_alerts_to_the_pager_and_warnings_to_tickets(labels: Labels, receiver: str) -> None:
     told = [f"{name}={value}" for name, value in {**labels, "job": "cuda-mps-exporter"}.items()]
     amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", *told)
 
 
-def test_what_takes_many_exporters_at_once_is_one_page() -> None:
+def test_groups_many_exporters_into_one_page() -> None:
     """As a network does that fails, or a clock of Prometheus' that is wrong; what befalls a node is the node's."""
     route = read(ALERTMANAGER)["route"]
     for rule in rules():
@@ -102,13 +102,13 @@ def _matches(matcher: str, alert: str) -> bool:
     return name != "alertname" or bool(re.fullmatch(pattern if operator == "=~" else re.escape(pattern), alert))
 
 
-def test_each_planted_failure_is_here() -> None:
+def test_covers_each_simulated_failure() -> None:
     assert {moment.failure for moment in moments()} == set(TOLD)
 
 
 @pytest.mark.systems
 @pytest.mark.parametrize("failure", TOLD)
-def test_one_message_is_made_of_a_failure(alertmanager: Alertmanager, failure: str) -> None:
+def test_sends_one_message_for_a_failure(alertmanager: Alertmanager, failure: str) -> None:
     told: dict[str, None] = {}
     for moment in moments():
         if moment.failure == failure:
@@ -125,7 +125,7 @@ def the_one_told(alertmanager: Alertmanager, moment: Moment) -> Labels:
 
 
 @pytest.mark.systems
-def test_another_node_and_another_cluster_are_told_of_for_themselves(alertmanager: Alertmanager) -> None:
+def test_notifies_separately_for_other_nodes_and_clusters(alertmanager: Alertmanager) -> None:
     (dead,) = next(moment.firing for moment in moments() if moment.failure == "6")
     died = {**dead, "alertname": "CudaMpsDaemonDied"}
     elsewhere = [died | {"instance": "elsewhere:10677"}, died | {"cluster": "us"}]
@@ -139,7 +139,7 @@ def is_inhibited(alertmanager: Alertmanager, labels: Labels) -> None:
     assert alertmanager.inhibited(labels)
 
 
-def test_every_alert_that_is_spoken_of_is_there() -> None:
+def test_mentioned_alerts_exist() -> None:
     spoken = re.findall(r"alertname[=!]~?\"([^\"]+)\"", ALERTMANAGER.read_text())
     assert spoken
     names = {rule.alert for rule in rules()}

@@ -35,13 +35,13 @@ def test_rules_are_valid() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
 
 
-def test_the_configuration_to_begin_with_finds_them() -> None:
+def test_the_example_configuration_loads_the_rules() -> None:
     promtool("check", "config", PROMETHEUS)
 
 
 @pytest.mark.systems
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)
-def test_alerts_fire_and_rest_as_their_tests_say(path: Path) -> None:
+def test_alerts_fire_as_their_tests_expect(path: Path) -> None:
     promtool("test", "rules", path)
 
 
@@ -49,28 +49,28 @@ def test_alerts_fire_and_rest_as_their_tests_say(path: Path) -> None:
 class TestAlert:
     """Each of them."""
 
-    def test_it_is_a_page_or_a_ticket(self, rule: Rule) -> None:
+    def test_has_a_severity(self, rule: Rule) -> None:
         """Nobody need look at what is neither."""
         assert rule.alert.startswith("CudaMps")
         assert rule.severity in ("critical", "warning")
 
-    def test_it_lasts_for_a_while_or_looks_back(self, rule: Rule) -> None:
+    def test_has_a_duration_or_a_range(self, rule: Rule) -> None:
         """What flickers wakes nobody."""
         looks_back = "time() -" in rule.expr or "increase(" in rule.expr
         assert rule.holds_for or looks_back
 
-    def test_a_page_outlasts_a_restart_of_the_exporter(self, rule: Rule) -> None:
+    def test_a_critical_alert_survives_a_restart_of_the_exporter(self, rule: Rule) -> None:
         """But for those that are about the exporter itself."""
         about_itself = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
         if rule.severity == "critical" and not about_itself:
             assert seconds(rule.keeps_firing_for) >= 180
 
-    def test_its_summary_is_one_line_that_names_the_node(self, rule: Rule) -> None:
+    def test_summary_is_one_line_with_the_node(self, rule: Rule) -> None:
         """The line is the title of a ticket. If the target has a label `node`, that is the name."""
         assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["summary"])
         assert re.fullmatch(r"[A-Z][^\n]+[^.\n]", rule.annotations["summary"])
 
-    def test_its_texts_and_severity_are_those_of_the_catalogue(self, rule: Rule) -> None:
+    def test_texts_and_severity_are_those_of_the_catalogue(self, rule: Rule) -> None:
         """The description may add values of the moment between the meaning and the remedy."""
         problem = definition(rule)
         assert rule.annotations["summary"].replace(' "any node"', "") == templated(problem.summary)
@@ -80,24 +80,24 @@ class TestAlert:
         for sentence in re.split(r"(?<=\.) (?=[A-Z])", problem.remedy):
             position = description.index(sentence, position) + len(sentence)
 
-    def test_its_runbook_begins_with_the_meaning_that_the_catalogue_has(self, rule: Rule) -> None:
+    def test_runbook_starts_with_the_meaning_of_the_catalogue(self, rule: Rule) -> None:
         """In its own paragraph, if alerts of two severities share the page."""
         meaning, _ = re.split(r"^## Impact$", (RUNBOOKS / f"{rule.alert}.md").read_text(), flags=re.MULTILINE)
         paragraphs = [" ".join(each.split()) for each in meaning.split("\n\n")]
         assert any(each.startswith(definition(rule).meaning) for each in paragraphs[2:4])
 
-    def test_it_keeps_the_labels_of_its_target(self, rule: Rule) -> None:
+    def test_preserves_the_labels_of_the_target(self, rule: Rule) -> None:
         """Whatever they are: nothing is aggregated, or matched, by a list of labels that are to stay."""
         assert not re.search(r"\b(by|on)\s*\(", rule.expr)
 
-    def test_it_is_of_this_job_alone(self, rule: Rule) -> None:
+    def test_selects_only_this_job(self, rule: Rule) -> None:
         """Other exporters' series stay out of it."""
         assert rule.expr.count('job="cuda-mps-exporter"') >= len(
             re.findall(r"\b(?:cuda_mps_\w+|ALERTS|up)\{", rule.expr)
         )
         assert not re.search(r"\bcuda_mps_\w+\b(?!\{)", rule.expr)
 
-    def test_its_runbook_says_what_to_do(self, rule: Rule) -> None:
+    def test_runbook_has_the_remedy(self, rule: Rule) -> None:
         """In four parts, of which the third has commands and the last is numbered."""
         assert rule.annotations["runbook_url"].endswith(f"/runbooks/{rule.alert}.md")
         text = (RUNBOOKS / f"{rule.alert}.md").read_text()
@@ -107,7 +107,7 @@ class TestAlert:
         assert re.search(r"^    \S", diagnosis, re.MULTILINE)
         assert re.search(r"^1\. ", mitigation, re.MULTILINE)
 
-    def test_it_is_tested_before_while_and_after_it_fires_and_without_anything_to_fire_for(self, rule: Rule) -> None:
+    def test_is_tested_before_during_and_after_firing_and_without_cause(self, rule: Rule) -> None:
         """All of a firing one's labels and annotations are compared."""
         mine = [each for each in checks() if each.alert == rule.alert]
         firing = [each for each in mine if rule.severity in severities(each)]
@@ -150,7 +150,7 @@ def is_quiet_around(firing: Check, mine: list[Check], *, before: bool) -> bool:
     )
 
 
-def test_what_lasts_is_told_until_an_exporter_that_is_gone_is_told_of() -> None:
+def test_lasting_alerts_fire_until_the_exporter_is_reported_down() -> None:
     """Nothing is mended because nobody can see it any longer."""
     (down,) = (rule for rule in rules() if rule.alert == "CudaMpsExporterDown")
     lasting = [rule for rule in rules() if rule.severity == "critical" and re.search(r"_state\{.*\bstate=", rule.expr)]
@@ -164,7 +164,7 @@ def test_no_group_has_more_rules_than_managed_prometheus_takes() -> None:
     assert all(len(group["rules"]) <= 20 for group in read(RULES)["groups"])
 
 
-def test_where_there_is_no_exporter_at_all_that_is_told() -> None:
+def test_fires_without_any_exporter() -> None:
     """Of all alerts, this one fires for series that are absent."""
     down = [each for each in checks() if each.alert == "CudaMpsExporterDown" and each.expected]
     assert any("instance" not in one["exp_labels"] for each in down for one in each.expected)
@@ -175,11 +175,11 @@ def test_each_alert_of_the_catalogue_is_a_rule() -> None:
     assert defined == sorted((rule.alert, rule.severity) for rule in rules())
 
 
-def test_each_runbook_is_an_alerts() -> None:
+def test_each_runbook_belongs_to_an_alert() -> None:
     assert {page.stem for page in RUNBOOKS.iterdir()} == {rule.alert for rule in rules()}
 
 
-def test_the_xids_that_no_program_causes_are_those_of_the_catalogue() -> None:
+def test_hardware_xids_are_those_of_the_catalogue() -> None:
     told = {
         rule.severity: {
             int(number) for numbers in re.findall(r'xid=~"([\d|]+)"', rule.expr) for number in numbers.split("|")
@@ -192,7 +192,7 @@ def test_the_xids_that_no_program_causes_are_those_of_the_catalogue() -> None:
     assert told == {"critical": urgent, "warning": of_hardware - urgent}
 
 
-def test_the_runbook_for_xids_has_each_number_that_is_told_of() -> None:
+def test_the_xid_runbook_has_each_reported_number() -> None:
     rows = re.findall(r"^\| ([\d, to]+) \|", (RUNBOOKS / "CudaMpsHardwareXid.md").read_text(), re.MULTILINE)
     told = {number for row in rows for part in row.split(", ") for number in numbers(part)}
     assert told == {number for number in XIDS if exonerates(number)}
@@ -203,7 +203,7 @@ def numbers(part: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def test_no_label_of_ours_is_one_that_a_target_may_have() -> None:
+def test_no_label_conflicts_with_target_labels() -> None:
     """Or else Prometheus renames ours (exported_…), and no rule finds it."""
     assert {family.name: TARGETS_LABELS & set(family.labels) for family in CATALOGUE} == {
         family.name: set() for family in CATALOGUE
@@ -215,13 +215,13 @@ class TestGuide:
 
     TEXT = (RULES.parents[1] / "docs" / "alerting.md").read_text()
 
-    def test_it_has_each_alert_with_its_severities(self) -> None:
+    def test_lists_each_alert_with_its_severities(self) -> None:
         """And none that there is not."""
         rows = re.findall(r"^\| `(CudaMps\w+)` \| ([^|]+) \|", self.TEXT, re.MULTILINE)
         told = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
         assert told == {(rule.alert, rule.severity) for rule in rules()}
 
-    def test_each_way_to_change_all_rules_does_change_them(self, tmp_path: Path) -> None:
+    def test_documented_edits_change_all_rules(self, tmp_path: Path) -> None:
         """By the very commands that stand there."""
         commands = re.findall(r"^    (sed .*?) *(?:#.*)?$", self.TEXT, re.MULTILINE)
         assert len(commands) == 3

@@ -9,8 +9,8 @@ import pytest
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS, WORST
 from dashboards.query import selected
 from exporter.report.problem import Severity
-from tests.dashboards import past
-from tests.dashboards.asked import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
+from tests.dashboards import history as past
+from tests.dashboards.queries import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
 from tests.prometheus import Prometheus
 
 pytestmark = pytest.mark.systems
@@ -69,17 +69,17 @@ def chosen(prometheus: Prometheus, model: Model) -> Values:
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
-def test_no_query_comes_back_empty(prometheus: Prometheus, model: Model) -> None:
+def test_every_query_returns_data(prometheus: Prometheus, model: Model) -> None:
     values = chosen(prometheus, model)
     empty = [each.where for each in asked(model) if not over_time(prometheus, each.expression, values, 60)]
     assert empty == []
 
 
-def test_each_problem_is_told_of_whom_it_has(prometheus: Prometheus) -> None:
+def test_each_problem_names_the_nodes_that_have_it(prometheus: Prometheus) -> None:
     assert [each.label for each in SHOWN_PROBLEMS if not over_time(prometheus, selected(each.query()))] == []
 
 
-def test_a_node_is_as_unwell_as_the_worst_of_it(prometheus: Prometheus) -> None:
+def test_severity_of_a_node_is_its_worst(prometheus: Prometheus) -> None:
     found = {each["metric"]["instance"]: each["values"] for each in over_time(prometheus, selected(WORST))}
     worst = {node: {int(value) for _, value in values} for node, values in found.items()}
     assert worst[past.DOWN] == {CRITICAL}
@@ -87,7 +87,7 @@ def test_a_node_is_as_unwell_as_the_worst_of_it(prometheus: Prometheus) -> None:
     assert 0 in worst[past.CALM]
 
 
-def test_an_incident_is_told_with_those_whom_it_hit(prometheus: Prometheus) -> None:
+def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> None:
     """The newest is chosen; as many are told as hit as the node counted since, and they had memory before."""
     board = MODELS["cuda-mps-incident"]
     values = chosen(prometheus, board)
@@ -103,7 +103,7 @@ def test_an_incident_is_told_with_those_whom_it_hit(prometheus: Prometheus) -> N
     assert value("Clients before the fault A") > value("Clients before the fault B")
 
 
-def test_what_owners_used_is_what_the_gpus_did(prometheus: Prometheus) -> None:
+def test_usage_of_workloads_adds_up_to_the_gpus(prometheus: Prometheus) -> None:
     """But for what Prometheus cannot see: how much of it an owner used before its series' first sample."""
     board = MODELS["cuda-mps-accounting"]
     found = {each.where.removeprefix(f"{board['title']}: "): each.expression for each in asked(board)}
@@ -118,7 +118,7 @@ def test_what_owners_used_is_what_the_gpus_did(prometheus: Prometheus) -> None:
     assert 0 < values("SM time without a workload A")[0] < 0.05
 
 
-def test_those_who_fit_are_as_many_as_the_least_bound_allows(prometheus: Prometheus) -> None:
+def test_headroom_is_the_smallest_bound(prometheus: Prometheus) -> None:
     board = MODELS["cuda-mps-accounting"]
     least, *bounds = (each.expression for each in asked(board) if ": How many more fit " in each.where and each.instant)
 

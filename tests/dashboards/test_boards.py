@@ -12,7 +12,7 @@ from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
 from exporter.metrics.catalogue import CATALOGUE
-from tests.dashboards.asked import ALL_ASKED, EXPRESSIONS, MODELS, Model, annotations, panels, variables
+from tests.dashboards.queries import ALL_ASKED, EXPRESSIONS, MODELS, Model, annotations, panels, variables
 from tests.promql import problems, selectors, unrated
 
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
@@ -22,18 +22,18 @@ CHOICE = {"job": "$job", "instance": "$instance"}
 
 
 @COMMITTED
-def test_what_is_committed_is_what_is_built(board: Board) -> None:
+def test_committed_dashboards_are_current(board: Board) -> None:
     """If not: python -m dashboards."""
     assert path(board).read_text() == board.text()
 
 
-def test_nothing_else_is_committed() -> None:
+def test_no_other_file_is_committed() -> None:
     here = path(BOARDS[0]).parent
     assert sorted(here.glob("*.json")) == sorted(map(path, BOARDS))
 
 
 @EACH
-def test_it_can_be_provisioned(model: Model) -> None:
+def test_can_be_provisioned(model: Model) -> None:
     """A provisioned dashboard is found by its uid; an id would be another Grafana's."""
     assert "id" not in model
     assert re.fullmatch(r"[a-z-]{1,40}", model["uid"])
@@ -58,7 +58,7 @@ def test_variables_follow_the_time_shown(model: Model) -> None:
 
 
 @EACH
-def test_everything_asks_the_chosen_data_source(model: Model) -> None:
+def test_all_queries_use_the_selected_data_source(model: Model) -> None:
     asking = [*panels(model), *(target for panel in panels(model) for target in panel["targets"])]
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     for each in (*asking, *variables(model), *annotations(model)):
@@ -90,7 +90,7 @@ def ids(override: Model) -> set[str]:
 
 
 @EACH
-def test_each_panel_has_its_own_number_title_and_place(model: Model) -> None:
+def test_panels_have_unique_ids_titles_and_positions(model: Model) -> None:
     assert len({panel["id"] for panel in model["panels"]}) == len(model["panels"])
     taken: set[tuple[int, int]] = set()
     for panel in model["panels"]:
@@ -104,7 +104,7 @@ def test_each_panel_has_its_own_number_title_and_place(model: Model) -> None:
 
 
 @EACH
-def test_each_series_is_named_in_a_legend(model: Model) -> None:
+def test_series_have_a_legend(model: Model) -> None:
     """By words, or by its labels: two that look the same could not be told apart."""
     for panel in panels(model):
         if panel["type"] in ("timeseries", "state-timeline"):
@@ -115,7 +115,7 @@ def test_each_series_is_named_in_a_legend(model: Model) -> None:
 
 
 @EACH
-def test_a_state_is_told_by_a_word_and_no_two_are_told_by_the_same(model: Model) -> None:
+def test_each_state_has_a_unique_text(model: Model) -> None:
     """Not by its colour alone."""
     for mappings in every_mapping(model):
         told = [result for mapping in mappings for result in mapping["options"].values()]
@@ -134,12 +134,12 @@ def every_mapping(model: Model) -> list[list[Model]]:
 
 
 @EACH
-def test_nothing_cheerful_stands_where_there_is_no_data(model: Model) -> None:
+def test_missing_data_is_not_green(model: Model) -> None:
     assert "noValue" not in json.dumps(model)
 
 
 @EACH
-def test_a_table_shows_what_its_queries_give(model: Model) -> None:
+def test_a_table_shows_its_queries_labels(model: Model) -> None:
     """A value that is shown, but not asked for, would be an empty column; one that is asked for in vain a waste."""
     for panel in panels(model):
         if panel["type"] == "table":
@@ -153,7 +153,7 @@ def test_a_table_shows_what_its_queries_give(model: Model) -> None:
 
 
 @EACH
-def test_a_link_leads_to_a_dashboard_that_there_is_with_variables_that_it_has(model: Model) -> None:
+def test_links_lead_to_existing_dashboards_and_variables(model: Model) -> None:
     for url in re.findall(r'"url": "(/d/[^"]+)"', json.dumps(model)):
         there = MODELS[url.removeprefix("/d/").partition("?")[0]]
         names = {variable["name"] for variable in there["templating"]["list"]}
@@ -162,12 +162,12 @@ def test_a_link_leads_to_a_dashboard_that_there_is_with_variables_that_it_has(mo
 
 
 @pytest.mark.parametrize("where", EXPRESSIONS)
-def test_an_expression_speaks_of_what_there_is(where: str) -> None:
+def test_expressions_use_existing_metrics_and_labels(where: str) -> None:
     assert problems(EXPRESSIONS[where]) == []
 
 
 @pytest.mark.parametrize("where", ALL_ASKED)
-def test_an_expression_keeps_to_what_was_chosen_and_rates_its_counters(where: str) -> None:
+def test_expressions_filter_by_the_selection_and_rate_counters(where: str) -> None:
     expression = EXPRESSIONS[where]
     for selector in selectors(ALL_ASKED[where].parseable):
         chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
@@ -176,7 +176,7 @@ def test_an_expression_keeps_to_what_was_chosen_and_rates_its_counters(where: st
 
 
 @pytest.mark.parametrize("where", ALL_ASKED)
-def test_a_rate_is_over_as_long_as_samples_are_apart_and_over_all_that_is_shown_where_one_value_is(where: str) -> None:
+def test_rates_use_a_suitable_range(where: str) -> None:
     asked = ALL_ASKED[where]
     ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", asked.expression))
     assert ranges <= ({"$__range"} if asked.instant else {"$__rate_interval"})
@@ -192,16 +192,16 @@ def test_a_rate_is_over_as_long_as_samples_are_apart_and_over_all_that_is_shown_
         ("cuda_mps_daemon_up", []),
     ],
 )
-def test_a_counter_whose_rate_is_not_taken_is_found(expression: str, found: list[str]) -> None:
+def test_finds_a_counter_without_a_rate(expression: str, found: list[str]) -> None:
     assert unrated(expression) == found
 
 
 @pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
-def test_a_family_is_on_a_dashboard(family: str) -> None:
+def test_each_family_is_on_a_dashboard(family: str) -> None:
     assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_ASKED.values())
 
 
-def test_each_problem_shown_is_one_of_the_catalogue_and_named_once() -> None:
+def test_problems_are_from_the_catalogue_and_appear_once() -> None:
     """The table has the catalogue's label and severity: no second wording."""
     labels = [each.label for each in SHOWN_PROBLEMS]
     assert len(set(labels)) == len(labels)

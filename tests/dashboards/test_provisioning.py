@@ -10,20 +10,20 @@ PROVISIONING = ROOT / "dashboards" / "provisioning"
 GUIDE = (ROOT / "docs" / "grafana.md").read_text()
 
 
-def test_the_provider_reads_from_where_the_guide_puts_them_and_lets_nobody_edit() -> None:
+def test_the_provider_uses_the_path_of_the_guide_read_only() -> None:
     file = yaml.safe_load((PROVISIONING / "dashboards" / "cuda-mps.yml").read_text())
     [provider] = file["providers"]
     assert (file["apiVersion"], provider["type"], provider["allowUiUpdates"]) == (1, "file", False)
     assert f"install -Dm 644 -t {provider['options']['path']} dashboards/*.json" in GUIDE
 
 
-def test_the_data_source_knows_how_often_is_scraped() -> None:
+def test_the_data_source_has_the_scrape_interval() -> None:
     file = yaml.safe_load((PROVISIONING / "datasources" / "prometheus.yml").read_text())
     [source] = file["datasources"]
     assert (file["apiVersion"], source["type"], source["access"]) == (1, "prometheus", "proxy")
     assert source["jsonData"]["timeInterval"] == "15s"
 
 
-def test_the_guide_names_files_that_there_are() -> None:
+def test_files_of_the_guide_exist() -> None:
     for path in re.findall(r"\]\(\.\./([^)]+)\)", GUIDE):
         assert (ROOT / path).exists(), path

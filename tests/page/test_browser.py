@@ -8,7 +8,7 @@ import pytest
 
 from exporter.web.server import WebServer
 from tests.eventually import eventually
-from tests.page import shown
+from tests.page import browser_scripts as shown
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
 from tests.ports import LOCALHOST
@@ -75,7 +75,7 @@ def at(chromium: Browser, served: tuple[Stage, WebServer]) -> Shown:
 
 @both_widths
 @pytest.mark.parametrize("scene", ["idle", "busy", "fault", "dead", "hostile"])
-def test_it_fits_the_window_and_nothing_is_wrong_with_it(at: Shown, scene: str, width: int) -> None:
+def test_fits_the_window_without_errors(at: Shown, scene: str, width: int) -> None:
     at.web.sight = SCENES[scene]()
     at.browser.open(at.url, width=width)
 
@@ -92,7 +92,7 @@ def test_the_largest_node_fits_a_phone(at: Shown) -> None:
     _all_is_well(at)
 
 
-def test_a_name_is_text_and_runs_nothing(at: Shown) -> None:
+def test_hostile_names_are_only_text(at: Shown) -> None:
     at.web.sight = hostile()
     at.browser.open(at.url)
     at.browser.run(NOW)
@@ -105,7 +105,7 @@ def test_a_name_is_text_and_runs_nothing(at: Shown) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("scene", ["busy", "fault", "dead"])
-def test_all_text_stands_out_from_what_is_behind_it(at: Shown, scene: str, scheme: str) -> None:
+def test_text_has_enough_contrast(at: Shown, scene: str, scheme: str) -> None:
     at.web.sight = SCENES[scene]()
     at.browser.open(at.url, scheme=scheme)
     at.browser.run("for (const each of document.querySelectorAll('details')) each.open = true")
@@ -118,7 +118,7 @@ def test_all_text_stands_out_from_what_is_behind_it(at: Shown, scene: str, schem
     )
 
 
-def test_every_segment_of_a_bar_stands_out_in_both_schemes(at: Shown) -> None:
+def test_segments_have_enough_contrast_in_both_schemes(at: Shown) -> None:
     at.web.sight = full(gpus=2, clients=6)
     for scheme in ("light", "dark"):
         at.browser.open(at.url, scheme=scheme)
@@ -128,7 +128,7 @@ def test_every_segment_of_a_bar_stands_out_in_both_schemes(at: Shown) -> None:
         assert {place: ratio for place, ratio in bars.items() if ratio < LEAST_CONTRAST} == {}
 
 
-def test_the_keyboard_reaches_all_that_can_be_used_and_shows_where_it_is(at: Shown) -> None:
+def test_the_keyboard_reaches_all_controls_and_shows_the_focus(at: Shown) -> None:
     at.web.sight = fault()
     at.browser.open(at.url)
 
@@ -141,7 +141,7 @@ def test_the_keyboard_reaches_all_that_can_be_used_and_shows_where_it_is(at: Sho
     assert [each for each in reached if each[2] is not True] == []
 
 
-def test_a_key_unfolds_what_is_folded(at: Shown) -> None:
+def test_a_key_unfolds_details(at: Shown) -> None:
     at.web.sight = fault()
     at.browser.open(at.url)
     at.browser.run("document.querySelector('#faults summary').focus()")
@@ -150,7 +150,7 @@ def test_a_key_unfolds_what_is_folded(at: Shown) -> None:
     assert at.browser.run("document.querySelector('#faults details').open") is True
 
 
-def test_what_changes_is_shown_by_itself(at: Shown) -> None:
+def test_changes_appear_by_themselves(at: Shown) -> None:
     at.browser.open(at.url)
     assert "Well" in _headline(at)
     at.web.sight = dead()
@@ -159,7 +159,7 @@ def test_what_changes_is_shown_by_itself(at: Shown) -> None:
     assert at.browser.run("document.title") == "Critical: node1"
 
 
-def test_a_refresh_keeps_what_is_unfolded_focused_and_selected(at: Shown) -> None:
+def test_a_refresh_preserves_details_focus_and_selection(at: Shown) -> None:
     at.web.sight = fault()
     at.browser.open(at.url)
     at.browser.run(
@@ -180,7 +180,7 @@ def test_a_refresh_keeps_what_is_unfolded_focused_and_selected(at: Shown) -> Non
     assert at.browser.run(kept) == [False, True, True, "kill -KILL 601", 300]
 
 
-def test_sections_come_and_go_with_what_they_show(at: Shown) -> None:
+def test_sections_appear_and_disappear(at: Shown) -> None:
     at.web.sight = fault()
     at.browser.open(at.url)
     for sight in (busy(), fault(), idle(), fault()):
@@ -190,7 +190,7 @@ def test_sections_come_and_go_with_what_they_show(at: Shown) -> None:
         assert at.browser.run(MAIN) == fresh
 
 
-def test_what_is_as_before_is_not_touched(at: Shown) -> None:
+def test_unchanged_nodes_are_not_modified(at: Shown) -> None:
     at.web.sight = busy()
     at.browser.open(at.url)
     at.browser.run(
@@ -204,9 +204,7 @@ def test_what_is_as_before_is_not_touched(at: Shown) -> None:
     assert at.browser.run("touched") == []
 
 
-def test_it_says_so_when_the_exporter_answers_no_more_and_when_it_does_again(
-    chromium: Browser, served: tuple[Stage, WebServer]
-) -> None:
+def test_marks_stale_data_until_the_exporter_answers_again(chromium: Browser, served: tuple[Stage, WebServer]) -> None:
     stage, _ = served
     other = WebServer(stage, [(LOCALHOST, 0)])
     other.open()
@@ -229,7 +227,7 @@ def test_it_says_so_when_the_exporter_answers_no_more_and_when_it_does_again(
     back.close()
 
 
-def test_it_says_so_when_it_may_not_show_the_node_any_more(at: Shown) -> None:
+def test_reports_that_access_was_withdrawn(at: Shown) -> None:
     at.browser.open(at.url)
     at.browser.run("window.fetch = () => Promise.resolve(new Response('<main id=main></main>'))")
     at.browser.run(NOW)
@@ -237,7 +235,7 @@ def test_it_says_so_when_it_may_not_show_the_node_any_more(at: Shown) -> None:
     assert "no longer shows the node" in at.browser.run("document.querySelector('#stale').textContent")
 
 
-def test_while_it_is_hidden_it_asks_nothing_and_then_at_once(at: Shown) -> None:
+def test_a_hidden_page_does_not_fetch_until_it_is_shown(at: Shown) -> None:
     at.browser.open(at.url)
     hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s});"
     turn = "document.dispatchEvent(new Event('visibilitychange'));"

@@ -28,7 +28,7 @@ from tests.builders import (
 from tests.page.scenes import busy, dead, fault, sight
 
 
-def test_each_has_its_servers_and_these_their_clients() -> None:
+def test_daemons_have_servers_and_clients() -> None:
     (card,) = daemons(status_view(busy()))
     (server,) = card.servers
     assert (card.severity, card.state, card.facts[0]) == (Severity.WELL, "up", "PID 441")
@@ -41,13 +41,13 @@ def test_each_has_its_servers_and_these_their_clients() -> None:
     assert (server.has_domains, server.has_workloads) == (True, False)
 
 
-def test_the_limits_in_force_are_told_and_those_of_the_next_server() -> None:
+def test_shows_limits_of_servers_and_of_the_next_server() -> None:
     (card,) = daemons(status_view(sight(limited())))
     assert card.servers[0].limits == ("50 % of threads", "2048 MiB on GPU 1")
     assert card.facts[-2:] == ("next server: 25 % of threads", "next server: 3072 MiB on GPU 0")
 
 
-def test_one_that_crashed_says_who_tells_so() -> None:
+def test_a_crashed_daemon_has_the_indications() -> None:
     (card,) = daemons(status_view(dead()))
     assert (card.severity, card.state) == (Severity.CRITICAL, "absent")
     assert card.problems == (
@@ -57,7 +57,7 @@ def test_one_that_crashed_says_who_tells_so() -> None:
     assert card.counts == ("died 1 time",)
 
 
-def test_of_one_that_does_not_answer_the_servers_are_not_called_active() -> None:
+def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
     hangs = reduced(silence(at=AT + 10), silence(at=AT + 20), start=busy().node).node
     assert hangs.daemons[DAEMON].state is DaemonState.UNRESPONSIVE
     (card,) = daemons(status_view(sight(hangs)))
@@ -65,7 +65,7 @@ def test_of_one_that_does_not_answer_the_servers_are_not_called_active() -> None
     assert {(server.severity, server.state) for server in card.servers} == {(Severity.UNKNOWN, "unknown; last active")}
 
 
-def test_in_fault_it_says_so() -> None:
+def test_shows_a_fault() -> None:
     (card,) = daemons(status_view(fault()))
     assert [(server.severity, server.state) for server in card.servers] == [(Severity.CRITICAL, "fault")]
 
@@ -88,7 +88,7 @@ def test_in_fault_it_says_so() -> None:
     ],
     ids=["well", "quarantined", "circuit open", "suspended", "fault", "drifted", "dead, circuit open"],
 )
-def test_a_card_is_as_the_headline_has_it(present: Node, level: Severity, word: str, matter: str) -> None:
+def test_a_card_agrees_with_the_headline(present: Node, level: Severity, word: str, matter: str) -> None:
     seen = StatusInput(node=present, at=present.at, policy=Policy())
     (card,) = daemons(status_view(seen))
 
@@ -98,14 +98,14 @@ def test_a_card_is_as_the_headline_has_it(present: Node, level: Severity, word: 
     assert level.rank <= headline(status_view(seen)).severity.rank
 
 
-def test_the_gpu_of_a_quarantine_is_not_well_either() -> None:
+def test_a_quarantine_marks_the_gpu_too() -> None:
     present = quarantined()
     card, *_ = gpus(status_view(StatusInput(node=present, at=present.at)))
 
     assert (card.severity, card.sharing) == (Severity.CRITICAL, "quarantined")
 
 
-def test_an_idle_watchdog_of_a_daemon_that_is_not_well_is_no_good_sign() -> None:
+def test_an_idle_watchdog_of_a_failed_daemon_is_not_well() -> None:
     views = [view_of(each, Policy()) for each in (idle(), daemon_dead())]
 
     assert [watchdog(each).rows[0].severity for each in views] == [Severity.WELL, Severity.UNKNOWN]

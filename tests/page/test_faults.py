@@ -8,7 +8,7 @@ from tests.builders import incident
 from tests.page.scenes import fault, nobody
 
 
-def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_ends_it() -> None:
+def test_an_open_fault_has_suspects_and_commands() -> None:
     (found,) = faults(status_view(fault())).open
     assert found.what == "fault by a client killed while its kernel ran on server 513 of /tmp/nvidia-mps"
     assert [(each.confidence, each.client) for each in found.suspects] == [
@@ -22,27 +22,27 @@ def test_an_open_one_has_suspects_with_number_and_reason_and_the_command_that_en
     assert (found.affected, found.refused) == ("3 clients", "1 new client refused in the meantime")
 
 
-def test_one_that_is_over_gives_no_command() -> None:
+def test_a_past_fault_has_no_command() -> None:
     (found,) = faults(status_view(fault())).past
     assert (found.state, found.blockers, found.stuck) == ("recovered in 1.0 s", (), None)
     assert found.verdict == "unknown: no indication of a cause"
 
 
-def test_of_many_the_last_are_shown_and_the_rest_is_counted() -> None:
+def test_shows_the_last_faults_and_counts_the_others() -> None:
     (over,) = (each for each in fault().incidents if not each.open)
     many = tuple(replace(over, id=f"513-{number}") for number in range(MOST_PAST + 3))
     found = faults(status_view(replace(fault(), incidents=many)))
     assert (len(found.past), found.older) == (MOST_PAST, 3)
 
 
-def test_who_has_no_pid_here_cannot_be_ended_from_here() -> None:
+def test_a_client_without_a_pid_has_no_command() -> None:
     (lasting,) = (each for each in fault().incidents if each.open)
     stay = next(iter(lasting.blocking.values()))
     found = faults(status_view(replace(fault(), incidents=(replace(lasting, blocking={-3: stay}),))))
     assert [(each.client, each.command) for each in found.open[0].blockers] == [("an unknown PID", None)]
 
 
-def test_an_incident_of_a_daemon_that_is_not_known_is_shown_all_the_same() -> None:
+def test_shows_an_incident_of_an_unknown_daemon() -> None:
     stray = incident("9-1", daemon="/gone", stuck=True)
     (found,) = faults(status_view(replace(nobody(), incidents=(stray,)))).open
     assert found.stuck is None

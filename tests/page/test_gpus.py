@@ -9,7 +9,7 @@ from tests.builders import AT, GPU, failure, gpu_reading, idle, reduced
 from tests.page.scenes import busy, full, nobody, sight, split
 
 
-def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
+def test_largest_processes_come_first_and_bypassing_ones_are_marked() -> None:
     _, second = gpus(status_view(busy()))
     assert (second.sharing, second.filled, second.free) == (
         "MPS, and processes that bypass it",
@@ -24,20 +24,20 @@ def test_the_largest_come_first_and_who_bypasses_is_told_apart() -> None:
     ]
 
 
-def test_the_segments_lie_side_by_side_and_are_as_long_as_their_memory() -> None:
+def test_segments_are_adjacent_and_proportional_to_memory() -> None:
     for card in gpus(status_view(full(gpus=1, clients=20))):
         ends = [each.begin + each.width for each in card.segments]
         assert all(abs(end - nxt.begin) < 0.02 for end, nxt in zip(ends, card.segments[1:], strict=False))
         assert abs(card.segments[0].width - 100 * 1500 / 144384) < 0.01
 
 
-def test_of_many_all_but_the_largest_are_one() -> None:
+def test_smaller_processes_share_a_segment() -> None:
     (card,) = gpus(status_view(full(gpus=1)))
     assert len(card.segments) == MOST_SEGMENTS + 2
     assert [each.name for each in card.segments[-2:]] == ["42 more", "1 MPS server"]
 
 
-def test_somebody_on_two_gpus_has_one_colour() -> None:
+def test_a_process_on_two_gpus_has_one_colour() -> None:
     hues = {
         (each.process.pid, each.hue)
         for card in gpus(status_view(busy()))
@@ -47,14 +47,14 @@ def test_somebody_on_two_gpus_has_one_colour() -> None:
     assert len(hues) == len({pid for pid, _ in hues}) == 3
 
 
-def test_memory_that_no_process_accounts_for_is_told() -> None:
+def test_shows_memory_without_a_process() -> None:
     reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
     (card,) = gpus(status_view(sight(reduced(reading, start=idle()).node)))
     assert card.segments[-1].name == "driver"
     assert card.segments[-1].amount == "834 MiB"
 
 
-def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
+def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
     lost = reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
     (card,) = gpus(status_view(sight(lost)))
     assert (card.known, card.segments, card.sharing, card.problem) == (
@@ -66,12 +66,12 @@ def test_what_could_not_be_read_has_no_bar_and_never_looks_idle() -> None:
     assert card.filled == "memory unknown"
 
 
-def test_without_processes_it_is_idle_and_empty() -> None:
+def test_a_gpu_without_processes_is_idle() -> None:
     (card,) = gpus(status_view(sight(reduced(gpu_reading(server=None, at=AT + 1), start=nobody().node).node)))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
 
 
-def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> None:
+def test_shows_sharing_in_sentences_and_for_each_process() -> None:
     first, second = gpus(status_view(split()))
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
     assert "room for 1 more such client: 1 by SM time" in first.shared[1]
@@ -79,6 +79,6 @@ def test_how_well_it_is_shared_is_told_in_sentences_and_beside_each_name() -> No
     assert [each.used for each in second.segments if each.part is Part.BYPASSING] == ["30.0 ± 1.0 %"]
 
 
-def test_where_nobody_is_there_nothing_is_said_of_sharing() -> None:
+def test_no_sharing_without_clients() -> None:
     (card,) = gpus(status_view(sight(idle())))
     assert card.shared == ()

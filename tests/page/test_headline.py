@@ -62,20 +62,20 @@ TOLD = {
 
 
 @pytest.mark.parametrize("scene", TOLD)
-def test_it_says_whether_the_node_is_well_and_what_to_do_next(scene: str) -> None:
+def test_shows_the_severity_and_the_remedy(scene: str) -> None:
     found = headline(status_view(SCENES[scene]()))
 
     assert (found.word, found.sentence, found.remedy, found.commands) == TOLD[scene]
 
 
-def test_all_else_that_is_the_matter_stands_below_the_gravest_first() -> None:
+def test_lists_other_findings_by_severity() -> None:
     assert [each.text.partition(":")[0] for each in headline(status_view(fault())).also] == [
         "CUDA processes bypass MPS on GPU 1",
         "Exporter cannot read a log of MPS daemon /tmp/nvidia-mps",
     ]
 
 
-def test_servers_that_are_full_are_one_trouble() -> None:
+def test_full_servers_are_one_finding() -> None:
     assert headline(status_view(full(gpus=2))).sentence == (
         "MPS server 500 of /run/mps/0 has no free client slot (48 of 48), 1 more server is full."
     )

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from exporter.page.page import Page
+from tests.page.html_reader import Read
 from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
-from tests.page.text import Read
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
 SECTIONS = ("Daemons", "GPUs", "Failure domains", "Recent faults", "Watchdog", "Collectors")
@@ -28,7 +28,7 @@ def test_every_situation_has_a_headline_and_all_its_sections(page: Page, scene: 
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_id_is_there_once_and_what_refers_to_one_finds_it(page: Page, scene: str) -> None:
+def test_ids_are_unique_and_references_resolve(page: Page, scene: str) -> None:
     read = Read(page.node(SCENES[scene]()))
 
     ids = Counter(read.all_of("id"))
@@ -37,7 +37,7 @@ def test_each_id_is_there_once_and_what_refers_to_one_finds_it(page: Page, scene
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_nothing_acts_and_nothing_comes_from_elsewhere(page: Page, scene: str) -> None:
+def test_page_has_no_forms_and_no_external_resources(page: Page, scene: str) -> None:
     read = Read(page.node(SCENES[scene]()))
 
     assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
@@ -46,7 +46,7 @@ def test_nothing_acts_and_nothing_comes_from_elsewhere(page: Page, scene: str) -
     assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
 
 
-def test_hostile_names_are_text_and_cut_short(page: Page) -> None:
+def test_hostile_names_are_text_and_truncated(page: Page) -> None:
     rendered = page.node(hostile())
     read = Read(rendered)
 
@@ -65,24 +65,24 @@ def test_the_largest_node_fits_into_a_page_that_a_phone_can_load(page: Page) -> 
     assert len(rendered) < MOST_BYTES
 
 
-def test_so_does_one_on_which_everything_has_gone_wrong(page: Page) -> None:
+def test_a_node_with_all_problems_fits_too(page: Page) -> None:
     rendered = page.node(overwhelmed())
 
     assert "and 40 more" in Read(rendered).text
     assert len(rendered) < MOST_BYTES
 
 
-def test_a_fault_s_page_leads_to_all_that_is_known_of_it(page: Page) -> None:
+def test_a_fault_links_to_its_incident(page: Page) -> None:
     hrefs = Read(page.node(fault())).all_of("href")
 
     assert {"/api/v1/incidents/513-2", "/api/v1/incidents/513-1"} <= set(hrefs)
 
 
-def test_the_other_pages_are_linked(page: Page) -> None:
+def test_links_to_other_pages(page: Page) -> None:
     assert set(LINKS.values()) <= set(Read(page.node(nobody())).all_of("href"))
 
 
-def test_strangers_get_links_and_learn_how_to_see_the_rest(page: Page) -> None:
+def test_visitors_without_access_get_links(page: Page) -> None:
     read = Read(page.links())
 
     assert set(LINKS.values()) <= set(read.all_of("href"))
@@ -91,5 +91,5 @@ def test_strangers_get_links_and_learn_how_to_see_the_rest(page: Page) -> None:
     assert "script" not in read.tags
 
 
-def test_without_a_script_the_page_loads_itself_anew(page: Page) -> None:
+def test_reloads_without_a_script(page: Page) -> None:
     assert b'<noscript><meta http-equiv="refresh" content="10"></noscript>' in page.node(nobody())

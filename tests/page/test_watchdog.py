@@ -13,7 +13,7 @@ from tests.builders import AT, DAEMON
 from tests.page.scenes import HAPPENINGS, busy, dead, given_up, nobody
 
 
-def test_it_says_what_it_would_do_where_it_observes() -> None:
+def test_shows_what_it_would_do_if_it_observes() -> None:
     (row,) = watchdog(status_view(dead())).rows
     assert (row.mode, row.state, row.next, row.restarts) == (
         "observes",
@@ -24,7 +24,7 @@ def test_it_says_what_it_would_do_where_it_observes() -> None:
     assert row.counts == ("restart (crashed): 1 observed",)
 
 
-def test_it_says_that_it_acts_where_it_does() -> None:
+def test_shows_that_it_acts() -> None:
     (row,) = watchdog(status_view(replace(given_up(), policy=Policy(mode=Mode.ACT)))).rows
     assert (row.mode, row.state, row.severity, row.restarts) == (
         "acts",
@@ -34,7 +34,7 @@ def test_it_says_that_it_acts_where_it_does() -> None:
     )
 
 
-def test_the_last_happenings_are_those_that_concern_it() -> None:
+def test_shows_the_last_relevant_events() -> None:
     assert [each.words for each in watchdog(status_view(busy())).actions] == [
         "would restart; crashed",
         "the daemon died; died",
@@ -44,7 +44,7 @@ def test_the_last_happenings_are_those_that_concern_it() -> None:
     assert len(watchdog(status_view(replace(busy(), events=many))).actions) == MOST_ACTIONS
 
 
-def test_what_was_done_says_what_came_of_it() -> None:
+def test_shows_the_result_of_an_action() -> None:
     done = Event(
         at=AT,
         event=EventName.WATCHDOG_ACTED,
@@ -58,6 +58,6 @@ def test_what_was_done_says_what_came_of_it() -> None:
     assert deed.words == "finished: restart; failed; crashed; systemctl could not restart a.service: no"
 
 
-def test_where_none_runs_or_none_is_watched_it_says_so() -> None:
+def test_reports_no_watchdog_or_no_expected_daemon() -> None:
     assert not watchdog(status_view(replace(busy(), policy=None))).exists
     assert watchdog(status_view(nobody())).rows == ()

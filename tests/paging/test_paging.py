@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.eventually import eventually
-from tests.paging.night import JOB, Night, SimulatedNode
-from tests.paging.pager import Alert, Message
+from tests.paging.receiver import Alert, Message
+from tests.paging.simulation import JOB, Night, SimulatedNode
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(540)]
 
@@ -169,7 +169,7 @@ class TestAPage:
         assert alert.labels.get("daemon") == case.daemon
         assert paged.firing(name)[0].receiver == case.receiver
 
-    def test_can_be_read_by_a_person(self, paged: Paged, name: str) -> None:
+    def test_is_readable(self, paged: Paged, name: str) -> None:
         """Every template was expanded, and to something."""
         annotations = paged.alert(name).annotations
         description = annotations["description"]
@@ -193,10 +193,10 @@ class TestAPage:
 
 
 @pytest.mark.parametrize("name", ENDING)
-def test_its_end_is_sent_once_to_the_same_receiver(paged: Paged, name: str) -> None:
+def test_resolution_is_sent_once_to_the_same_receiver(paged: Paged, name: str) -> None:
     ends = [(each.receiver, each.alerts[0].name) for each in paged.resolved(name)]
     assert ends == [(CASES[name].receiver, CASES[name].alert)]
 
 
-def test_an_exporter_that_is_down_holds_back_all_other_alerts_of_its_node(paged: Paged) -> None:
+def test_a_down_exporter_inhibits_other_alerts_of_its_node(paged: Paged) -> None:
     assert paged.inhibited_while_down

@@ -1,1 +1,1 @@
-"""The catalogue of problems, and what is found on a node."""
+"""Tests of exporter/report."""

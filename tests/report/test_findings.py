@@ -147,32 +147,32 @@ def unasked() -> Node:
         ),
     ],
 )
-def test_each_is_told_the_gravest_first(scene: Callable[[], Node], matter: list[tuple[str, Severity]]) -> None:
+def test_lists_the_most_urgent_finding_first(scene: Callable[[], Node], matter: list[tuple[str, Severity]]) -> None:
     assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
 @pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
-def test_for_what_somebody_may_look_at_some_day_status_does_not_fail(scene: Callable[[], Node]) -> None:
+def test_status_succeeds_with_harmless_findings(scene: Callable[[], Node]) -> None:
     assert status_text.exit_code(scene()) == 0
 
 
 @pytest.mark.parametrize("scene", [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml])
-def test_for_what_does_not_do_as_it_should_status_fails(scene: Callable[[], Node]) -> None:
+def test_status_fails_with_other_findings(scene: Callable[[], Node]) -> None:
     assert status_text.exit_code(scene()) == 1
 
 
-def test_a_fault_that_the_watchdog_tells_of_too_is_told_once() -> None:
+def test_reports_a_fault_once() -> None:
     known = Diagnosis(condition=Condition.FAULT, since=AT)
     present = replace(faulted(), watches=watched(idle(), diagnosis=known).watches)
     grave = [each.text for each in found_in(present) if each.severity is CRITICAL]
     assert [each.partition(" has been")[0] for each in grave] == [f"MPS server {SERVER} of {DAEMON}"]
 
 
-def test_of_two_faults_the_one_that_somebody_can_end_comes_first() -> None:
+def test_lists_a_fault_with_a_command_first() -> None:
     assert [each.commands for each in found_in(held_up())[:2]] == [("kill -KILL 601",), ()]
 
 
-def test_a_server_that_stays_in_fault_with_nobody_on_it_is_itself_ended() -> None:
+def test_ends_a_server_in_fault_without_clients() -> None:
     present = held_up()
     stuck = replace(present.incidents["f2"], blocking={}, stuck=True)
 
@@ -181,7 +181,7 @@ def test_a_server_that_stays_in_fault_with_nobody_on_it_is_itself_ended() -> Non
     )
 
 
-def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
+def test_a_drifted_limit_has_the_command_that_sets_it() -> None:
     (found,) = (each for each in found_in(drifted()) if each.fails)
     assert found.commands == (
         f'echo "set_default_active_thread_percentage 50" | CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control',
@@ -190,19 +190,19 @@ def test_a_limit_that_has_drifted_comes_with_the_command_that_sets_it() -> None:
     assert not any(each.fails for each in found_in(within))
 
 
-def test_a_gpu_that_needs_a_reset_is_grave_and_no_matter_of_mps() -> None:
+def test_a_gpu_that_needs_a_reset_is_critical() -> None:
     demanding = replace(idle(), xids=Xids(recovery_actions={GPU: RecoveryAction(at=AT, action="RESET_GPU")}))
 
     (found,) = found_in(demanding)
     assert (found.severity, found.text) == (CRITICAL, "GPU 0 (GPU-1efa3f60) needs a reset")
 
 
-def test_a_gpu_that_cannot_be_read_is_never_told_as_well() -> None:
+def test_an_unreadable_gpu_is_a_finding() -> None:
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
     assert "GPU is lost" in found.text
 
 
-def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
+def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
     present = reduced(look(problem=PAUSED, at=AT + 1), start=idle()).node
     (found,) = found_in(
         replace(present, gpus=reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("lost"))).node.gpus)
@@ -210,7 +210,7 @@ def test_while_it_is_paused_that_is_all_that_is_said_of_the_gpus() -> None:
     assert found.commands == ("cuda-mps-exporter resume",)
 
 
-def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_told_to() -> None:
+def test_doctor_command_has_the_attribution_option() -> None:
     """Its unit tells it so in its environment, which a shell has not."""
     (found,) = found_in(
         reduced(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
@@ -218,7 +218,7 @@ def test_what_keeps_work_from_being_counted_is_looked_for_as_the_service_was_tol
     assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
 
 
-def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
+def test_the_end_of_an_unexpected_daemon_is_not_critical() -> None:
     gone = replace(
         idle().daemons[DAEMON],
         declared=replace(idle().daemons[DAEMON].declared, expected=False),
@@ -229,7 +229,7 @@ def test_a_daemon_that_nobody_expects_pages_nobody_when_it_goes() -> None:
     assert (found.severity, found.remedy) == (WARNING, "Nothing, unless you need this daemon.")
 
 
-def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> None:
+def test_a_wrong_pid_file_is_reported_with_the_pid() -> None:
     lost = replace(
         idle().daemons[DAEMON], state=None, lifecycle=replace(idle().daemons[DAEMON].lifecycle, not_found_at=AT)
     )
@@ -239,14 +239,14 @@ def test_a_daemon_whose_pid_file_is_spoilt_comes_with_what_belongs_there() -> No
     assert found.remedy == "Write the PID of the daemon into the PID file."
 
 
-def test_a_session_that_somebody_holds_open_is_his_to_close() -> None:
+def test_a_session_held_open_has_no_command() -> None:
     held = reduced(refusal(at=AT + 1), refusal(at=AT + 10), start=idle()).node
     assert held.daemons[DAEMON].state is DaemonState.HELD
 
     assert found_in(held)[0].remedy == PROBLEMS[FindingCode.DAEMON_HELD].remedy
 
 
-def test_a_daemon_that_answers_but_would_not_be_restarted_any_more_is_told() -> None:
+def test_reports_suspended_restarts_of_a_daemon_that_answers() -> None:
     present = replace(idle(), watches={DAEMON: WatchdogState(phase=WatchdogPhase.CIRCUIT_OPEN, circuit_opened_at=AT)})
 
     assert found_in(present)[0].commands == (f"cuda-mps-exporter resume {DAEMON}",)
@@ -266,9 +266,7 @@ WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
     ],
     ids=["plain", "quoted", "too long to be whole", "more than a line", "none"],
 )
-def test_the_command_that_starts_a_daemon_is_shown_whole_or_not_at_all(
-    command: tuple[str, ...], shown: tuple[str, ...]
-) -> None:
+def test_start_command_is_never_truncated(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
     policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
     assert found_in(daemon_dead(), policy)[0].commands == shown

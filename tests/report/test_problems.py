@@ -33,7 +33,7 @@ def test_each_state_has_exactly_one_code(states: type[StrEnum], table: dict[StrE
     assert table.keys() == set(states)
 
 
-def test_no_other_table_has_words_for_conditions_or_states() -> None:
+def test_no_other_table_has_texts_for_conditions_or_states() -> None:
     """A table that gives them texts would be a second definition."""
     found = {
         (path.relative_to(EXPORTER).as_posix(), ast.unparse(key))

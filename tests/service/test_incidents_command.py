@@ -22,8 +22,8 @@ from exporter.store.database import StateFile
 from tests.builders import AT, node
 from tests.clocks import HandClock
 from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
-from tests.telling.test_incident_text import IN_WORDS
-from tests.terminal.pseudo import pseudo
+from tests.report.test_incident_text import IN_WORDS
+from tests.terminal.pseudo_terminal import pseudo
 
 Ask = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"

@@ -26,7 +26,7 @@ from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents import HOSTILE
 from tests.program import main
-from tests.terminal.pseudo import pseudo
+from tests.terminal.pseudo_terminal import pseudo
 
 Ask = Callable[..., tuple[int, str, str]]
 SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.terminal.pseudo import Pseudo, pseudo
+from tests.terminal.pseudo_terminal import Pseudo, pseudo
 
 
 @pytest.fixture

@@ -29,14 +29,14 @@ XTERM = {"TERM": "xterm-256color"}
         ("never", {**XTERM, "FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_there_are_colours_where_they_are_wanted(
+def test_uses_colours_by_option_environment_and_terminal(
     choice: str, environment: Mapping[str, str], at_a_terminal: bool, colours: bool
 ) -> None:
     """What is said on the command line outweighs the environment, and that the terminal."""
     assert use_colours(choice, environment, at_a_terminal=at_a_terminal) is colours
 
 
-def test_a_tone_is_a_colour_and_ends_with_its_piece() -> None:
+def test_a_style_ends_with_its_piece() -> None:
     line = line_of(dim("Held up by "), "PID 600 ", error("still"))
 
     assert render_line(line, colours=True) == "\x1b[2mHeld up by \x1b[0mPID 600 \x1b[1;31mstill\x1b[0m"
@@ -44,14 +44,14 @@ def test_a_tone_is_a_colour_and_ends_with_its_piece() -> None:
 
 
 @pytest.mark.parametrize("style", Style)
-def test_without_its_sequences_it_is_the_same_text(style: Style) -> None:
+def test_styles_do_not_change_the_text(style: Style) -> None:
     line = Line((Piece("a"), Piece("b c", style)))
     assert re.sub(r"\x1b\[[0-9;]*m", "", render_line(line, colours=True)) == line.text
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"])
 @pytest.mark.parametrize("style", [Style.PLAIN, Style.ERROR])
-def test_no_text_brings_a_sequence_of_its_own(name: str, style: Style) -> None:
+def test_text_contains_no_escape_sequences(name: str, style: Style) -> None:
     """Whoever told it: a program may pose as the service."""
     line = Line((Piece(name, style),))
     assert render_line(line, colours=False).isprintable()

@@ -10,7 +10,7 @@ import pytest
 
 from exporter.report.text import error, line_of, shell_command
 from exporter.terminal import Terminal, interrupt_on_signals
-from tests.terminal.pseudo import Pseudo
+from tests.terminal.pseudo_terminal import Pseudo
 
 XTERM = {"TERM": "xterm"}
 
@@ -23,7 +23,7 @@ def test_a_terminal_has_colours_and_a_width(pty: Pseudo) -> None:
     assert pty.seen() == "state \x1b[1;31mfault\x1b[0m\n"
 
 
-def test_another_size_is_another_width(pty: Pseudo) -> None:
+def test_width_follows_the_size(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
     pty.resize(20, 5)
     terminal.show([line_of("a line that is too wide for it"), line_of(shell_command("a command that is as wide"))])
@@ -32,20 +32,20 @@ def test_another_size_is_another_width(pty: Pseudo) -> None:
     assert pty.seen().split("\n")[:2] == ["a line that is too", "wide for it"]
 
 
-def test_one_that_does_not_know_its_size_has_the_usual_one(pty: Pseudo) -> None:
+def test_an_unknown_size_is_80_by_24(pty: Pseudo) -> None:
     pty.resize(0, 0)
     assert Terminal(pty.program, XTERM).size == os.terminal_size((80, 24))
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
-def test_a_dumb_one_is_fitted_and_told_nothing_in_sequences(pty: Pseudo, environment: dict[str, str]) -> None:
+def test_a_dumb_terminal_gets_no_escape_sequences(pty: Pseudo, environment: dict[str, str]) -> None:
     terminal = Terminal(pty.program, environment)
     terminal.show([line_of(error("fault"))])
 
     assert (terminal.width, terminal.can_redraw, pty.seen()) == (80, False, "fault\n")
 
 
-def test_a_file_has_neither_and_nothing_is_cut(tmp_path: Path) -> None:
+def test_a_file_has_no_width_and_no_colours(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as file:
         terminal = Terminal(file, XTERM)
         terminal.show([line_of(error("x" * 300), " and more words")])
@@ -54,7 +54,7 @@ def test_a_file_has_neither_and_nothing_is_cut(tmp_path: Path) -> None:
         assert (terminal.width, file.read()) == (None, f"{'x' * 300} and more words\n")
 
 
-def test_a_file_may_be_given_colours(tmp_path: Path) -> None:
+def test_a_file_may_have_colours(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as file:
         Terminal(file, {}, "always").show([line_of(error("fault"))])
         file.seek(0)
@@ -62,14 +62,14 @@ def test_a_file_may_be_given_colours(tmp_path: Path) -> None:
         assert file.read() == "\x1b[1;31mfault\x1b[0m\n"
 
 
-def test_what_its_encoding_does_not_have_is_a_question_mark() -> None:
+def test_replaces_characters_that_the_encoding_lacks() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")
     Terminal(stream, {}).show([line_of("/tmp/caf\u00e9\u2026")])
     assert raw.getvalue() == "/tmp/caf\u00e9?\n".encode("latin-1")
 
 
-def test_a_alternate_screen_is_left_as_it_was_found(pty: Pseudo) -> None:
+def test_restores_the_screen(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
     with contextlib.suppress(KeyboardInterrupt), terminal.alternate_screen():
         terminal.redraw([line_of("one"), line_of("two")])
@@ -79,7 +79,7 @@ def test_a_alternate_screen_is_left_as_it_was_found(pty: Pseudo) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_is_told_to_end_can_put_the_terminal_right_first(number: signal.Signals) -> None:
+def test_signals_interrupt_so_that_the_terminal_is_restored(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
     with interrupt_on_signals(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
@@ -88,7 +88,7 @@ def test_who_is_told_to_end_can_put_the_terminal_right_first(number: signal.Sign
     assert signal.SIGWINCH not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_one_that_has_been_closed_is_a_pipe_that_nobody_reads() -> None:
+def test_a_closed_terminal_is_a_broken_pipe() -> None:
     """As where the connection to the node has ended; what went before is what is told of, if anything."""
     person, programs = os.openpty()
     with contextlib.suppress(OSError), open(programs, "w", encoding="utf-8") as program:

@@ -17,7 +17,7 @@ def words(lines: list[Line]) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
+def test_headline_has_the_severity_and_the_numbers() -> None:
     assert words(list(headline(view_of(idle(), Policy())))) == [
         "well: 1 of 1 daemons up, 0 clients, 1 GPU; watchdog observes"
     ]
@@ -32,21 +32,21 @@ def test_the_head_says_whether_all_is_well_and_who_is_there() -> None:
     ]
 
 
-def test_by_word_and_tone_both() -> None:
+def test_severity_has_a_word_and_a_style() -> None:
     first, grave, doubtful = headline(view_of(daemon_dead()))
     assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
     assert (grave.has(Style.ERROR), doubtful.has(Style.WARNING)) == (True, True)
     assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
 
 
-def test_of_many_some_are_told() -> None:
+def test_counts_findings_that_are_not_shown() -> None:
     names = [f"/run/{number}" for number in range(20)]
     lines = words(list(headline(view_of(reduced(look(), start=node(*names)).node))))
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
-def test_no_name_breaks_out_of_its_line(name: str) -> None:
+def test_hostile_names_stay_in_their_line(name: str) -> None:
     present = reduced(*at_work(daemon=name), start=node(name)).node
     known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
     for line in headline(view_of(replace(present, watches={name: known}))):

@@ -18,7 +18,7 @@ from exporter.status_client import StatusReport
 from exporter.terminal import StatusWatch, Terminal, interrupt_on_signals, wait_for_resize
 from tests.builders import AT, DAEMON, daemon_dead, full, idle
 from tests.clocks import HandClock
-from tests.terminal.pseudo import Pseudo
+from tests.terminal.pseudo_terminal import Pseudo
 
 ENTERED, LEFT, CLEARED = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x1b[J"
 XTERM = {"TERM": "xterm"}
@@ -78,7 +78,7 @@ def screens(pty: Pseudo) -> list[list[str]]:
     return [each.split("\n") for each in drawn]
 
 
-def test_each_turn_is_drawn_in_place_and_the_last_one_is_the_exit_code(pty: Pseudo) -> None:
+def test_redraws_in_place_and_returns_the_last_exit_code(pty: Pseudo) -> None:
     watched = Watched([idle(), daemon_dead()])
 
     assert watched.run(Terminal(pty.program, XTERM, "never")) == 1
@@ -92,7 +92,7 @@ def test_each_turn_is_drawn_in_place_and_the_last_one_is_the_exit_code(pty: Pseu
     assert watched.waited == [2.0, 2.0]
 
 
-def test_it_is_fitted_to_the_terminal_as_that_is_at_each_turn(pty: Pseudo) -> None:
+def test_fits_the_terminal_at_each_update(pty: Pseudo) -> None:
     watched = Watched([full(), full()])
     wait = watched.wait
 
@@ -107,7 +107,7 @@ def test_it_is_fitted_to_the_terminal_as_that_is_at_each_turn(pty: Pseudo) -> No
     assert [len(each) for each in screens(pty)] == [24, 10]
 
 
-def test_a_service_that_is_restarted_meanwhile_is_waited_for_and_nothing_old_poses_as_live(pty: Pseudo) -> None:
+def test_marks_old_data_while_the_service_restarts(pty: Pseudo) -> None:
     watched = Watched([idle(), GONE, GONE, idle()])
 
     assert watched.run(Terminal(pty.program, XTERM, "never")) == 0
@@ -120,17 +120,17 @@ def test_a_service_that_is_restarted_meanwhile_is_waited_for_and_nothing_old_pos
     assert titles[3] == f"{local_time(AT + 6)}, by the service"
 
 
-def test_what_is_not_known_now_is_not_well(pty: Pseudo) -> None:
+def test_stale_status_fails(pty: Pseudo) -> None:
     assert Watched([idle(), GONE]).run(Terminal(pty.program, XTERM)) == 1
 
 
-def test_where_nothing_is_told_at_first_that_is_an_error_and_the_terminal_is_as_it_was(pty: Pseudo) -> None:
+def test_raises_if_the_first_report_fails(pty: Pseudo) -> None:
     with pytest.raises(ServiceError):
         Watched([GONE]).run(Terminal(pty.program, XTERM))
     assert pty.seen().endswith(LEFT)
 
 
-def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
+def test_a_pipe_gets_one_status_after_the_other(tmp_path: Path) -> None:
     """Without a sequence, whole, and each with its head."""
     code, said = piped(tmp_path, Watched([full(), GONE]))
 
@@ -143,7 +143,7 @@ def test_piped_one_comes_after_the_other(tmp_path: Path) -> None:
     assert first.endswith("\n\n")
 
 
-def test_at_a_glance(tmp_path: Path) -> None:
+def test_brief_shows_the_headline(tmp_path: Path) -> None:
     _, said = piped(tmp_path, Watched([full()]), brief=True)
     assert said.split("\n")[1:] == [
         "warning: 1 of 1 daemons up, 48 clients, 1 GPU",
@@ -154,7 +154,7 @@ def test_at_a_glance(tmp_path: Path) -> None:
     ]
 
 
-def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:
+def test_writes_json_lines(pty: Pseudo) -> None:
     """On a terminal, too: there is no screen to draw."""
     assert Watched([idle(), GONE, idle()], as_json=True).run(Terminal(pty.program, XTERM)) == 0
 
@@ -163,12 +163,12 @@ def test_for_programs_it_is_an_object_a_line(pty: Pseudo) -> None:
     assert gone == {"at": AT + 2, "problem": "no service answers"}
 
 
-def test_a_terminal_that_is_resized_is_not_waited_for() -> None:
+def test_a_resize_ends_the_wait() -> None:
     with interrupt_on_signals():
         signal.pthread_kill(threading.get_ident(), signal.SIGWINCH)
         assert wait_for_resize(60)
 
 
-def test_else_the_wait_ends_by_itself() -> None:
+def test_the_wait_ends_after_its_time() -> None:
     with interrupt_on_signals():
         assert not wait_for_resize(0.01)

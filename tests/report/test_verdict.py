@@ -24,13 +24,13 @@ def test_a_confidence_has_a_word(confidence: float, word: str) -> None:
     assert likelihood(confidence) == word
 
 
-def test_who_stands_out_is_named() -> None:
+def test_names_the_leading_suspect() -> None:
     suspects = (suspect(600, 0.7), suspect(601, 0.15), suspect(602, 0.15))
 
     assert verdict(incident(suspects=suspects)) == "likely PID 600 (train.py of alice)"
 
 
-def test_a_few_who_stand_out_together_are_named_together() -> None:
+def test_names_a_few_equal_leaders() -> None:
     suspects = (suspect(600, 0.4), suspect(601, 0.4), suspect(602, 0.2))
 
     assert verdict(incident(suspects=suspects)).startswith("very likely one of PID 600 (")
@@ -47,11 +47,11 @@ def test_a_few_who_stand_out_together_are_named_together() -> None:
     ],
     ids=("nobody", "hardly", "either", "too many alike"),
 )
-def test_where_nobody_stands_out_it_is_unknown(suspects: tuple[object, ...]) -> None:
+def test_unknown_if_no_suspect_leads(suspects: tuple[object, ...]) -> None:
     assert verdict(incident(suspects=suspects)).startswith("unknown: ")
 
 
-def test_hardware_exonerates_every_tenant() -> None:
+def test_hardware_fault_has_no_suspect() -> None:
     suspects = (suspect(600, 0.9),)
 
     assert verdict(incident(kind=FaultKind.HARDWARE, suspects=suspects)) == "none: the hardware failed"
@@ -59,7 +59,7 @@ def test_hardware_exonerates_every_tenant() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_suspect_keeps_to_its_words(name: str) -> None:
+def test_hostile_names_stay_in_their_text(name: str) -> None:
     hostile = replace(suspect(600, 0.9), client=tenant(600, command=name, user=name))
 
     assert verdict(incident(suspects=(hostile,))).isprintable()

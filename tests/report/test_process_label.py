@@ -6,14 +6,14 @@ from tests.builders import owned
 from tests.page.scenes import hostile
 
 
-def test_its_workload_is_there_where_that_is_more_than_its_user() -> None:
+def test_has_a_workload_other_than_the_user() -> None:
     present = owned()
     assert process_label(present, 600).workload == "pod train-0"
     assert process_label(present, 602).workload == "job 42"
     assert (process_label(present, 606).name, process_label(present, 606).workload) == ("train.py", "")
 
 
-def test_one_of_whom_nothing_is_known_has_no_name_but_a_pid() -> None:
+def test_an_unknown_process_has_only_a_pid() -> None:
     assert (process_label(Node(), 7).name, process_label(Node(), 7).pid, process_label(Node(), -7).pid) == (
         "unknown",
         "7",
@@ -21,7 +21,7 @@ def test_one_of_whom_nothing_is_known_has_no_name_but_a_pid() -> None:
     )
 
 
-def test_however_long_and_strange_a_name_is_it_is_short_and_can_be_shown() -> None:
+def test_hostile_names_are_short_and_printable() -> None:
     shown = hostile().node
     assert all(len(process_label(shown, pid).command) <= 32 for pid in shown.processes)
     assert all(process_label(shown, pid).command.isprintable() for pid in shown.processes)

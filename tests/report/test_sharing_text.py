@@ -59,17 +59,17 @@ sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
 """
 
 
-def test_a_gpu_whose_sm_time_is_split_to_the_character() -> None:
+def test_renders_a_gpu_with_attributed_sm_time() -> None:
     assert "".join(f"{text}\n" for text in texts(split(limited(), BUSY, unattributed=0.02, dram=0.91))) == WHOLE
 
 
-def test_where_it_is_not_it_is_said_how_it_could_be() -> None:
+def test_names_the_option_if_sm_time_is_not_attributed() -> None:
     assert texts(three_clients())[-1] == "SM time by client is not known: start the exporter with --attribution=bpf"
     looking = replace(three_clients(), work=WorkReading(at=1.0, boot_ns=1, seconds=1.0))
     assert texts(looking)[-1] == "SM time by client is not known yet"
 
 
-def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None:
+def test_names_no_option_without_gpm() -> None:
     """NVML's utilisation is the time with any kernel running, and does not stand for it."""
     readings = [
         gpu_reading({TRAIN: 1540, VLLM: 2564}, gpu=gpu, index=index, at=AT + 4, gpm_supported=False, gpu_percent=90)
@@ -87,7 +87,7 @@ def test_without_gpm_the_sm_time_is_unknown_and_no_option_changes_that() -> None
     assert (found["sm_utilization_ratio"], found["clients_sm_ratio"], found["unattributed_ratio"]) == (None, None, None)
 
 
-def test_where_it_is_looked_for_in_vain_the_reason_is_told_and_no_advice_that_was_followed() -> None:
+def test_shows_the_error_if_attribution_fails() -> None:
     failing = reduced(
         SourceReading(at=2.0, name="doors", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)),
         start=three_clients(),
@@ -100,7 +100,7 @@ def well() -> SourceReading:
     return SourceReading(at=3.0, name="doors", seconds=0.1)
 
 
-def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
+def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
     present = three_clients()
     gpu = present.gpus[GPU]
     read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
@@ -109,7 +109,7 @@ def test_what_the_gpu_tells_of_itself_is_told_without_a_split() -> None:
     assert second == "  room for more such clients: 2 by SM time, 45 by client slots, unknown by memory"
 
 
-def test_a_convention_is_called_one() -> None:
+def test_names_the_convention_of_equal_shares() -> None:
     shares = {pid: Share(method=Method.EQUAL, sm=0.2) for pid in (TRAIN, VLLM)}
     assert (
         "used 40 % of its SMs in the last 60 s (in equal shares, by convention)"
@@ -117,18 +117,18 @@ def test_a_convention_is_called_one() -> None:
     )
 
 
-def test_who_runs_beside_mps_is_told_apart() -> None:
+def test_shows_bypassing_processes_separately() -> None:
     present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
     assert "  bypassing MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)
 
 
-def test_what_those_used_who_have_gone_since_is_told_apart() -> None:
+def test_shows_the_use_of_exited_processes_separately() -> None:
     """Else clients that used little could be told beside a GPU that is said to be full."""
     present = split(three_clients(), {TRAIN: flight(0.2), GONE: flight(0.7)})
     assert "  exited processes used another 70 % of its SMs in the last 60 s" in texts(present)
 
 
-def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
+def test_names_clients_that_cannot_be_measured() -> None:
     present = split(three_clients(), {TRAIN: flight(0.2)})
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
     told_of = [text for text in texts(looking) if "not measured" in text]
@@ -140,22 +140,22 @@ def test_whose_work_cannot_be_seen_though_it_is_looked_for_is_named() -> None:
     assert not any("not measured" in text for text in texts(replace(looking, at=looking.at + 11)))
 
 
-def test_a_hint_that_cannot_name_anybody_says_so_and_stands_out() -> None:
+def test_warns_of_bandwidth_contention_without_a_likely_cause() -> None:
     present = split(three_clients(), {}, unattributed=0.5, dram=0.9)
     (hint,) = [line for line in render_status(present).sharing if "bandwidth" in line.text]
     assert hint.text.endswith("it is unknown which client uses most of it")
     assert hint.has(Style.WARNING)
 
 
-def test_a_full_server_takes_no_more() -> None:
+def test_a_full_server_has_no_room() -> None:
     assert texts(full())[1].startswith("  room for no more such clients: 0 by client slots, ")
 
 
-def test_where_there_are_no_clients_nothing_is_said() -> None:
+def test_shows_nothing_without_clients() -> None:
     assert texts(idle()) == []
 
 
-def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> None:
+def test_lists_the_largest_users_and_sums_the_others() -> None:
     shares = {pid: flight(0.01 + (pid - 1000) / 5000, 0.001) for pid in range(1000, 1048)}
     shown = texts(split(full(), shares))
     start = next(place for place, line in enumerate(shown) if line.lstrip().startswith("PID"))
@@ -164,7 +164,7 @@ def test_those_that_used_most_have_one_and_of_the_others_the_sum_is_told() -> No
     assert rows[-1] == "and 40 more, which together hold 61600 MiB and used 56 %"
 
 
-def test_methods_have_a_column_where_there_are_several() -> None:
+def test_shows_a_column_for_several_methods() -> None:
     shares = {TRAIN: flight(0.2), VLLM: Share(method=Method.MEASURED, sm=0.1)}
     shown = texts(split(three_clients(), shares))
     assert "(measured and estimated by time in flight)" in shown[0]
@@ -172,20 +172,20 @@ def test_methods_have_a_column_where_there_are_several() -> None:
     assert [line[column : column + 8].rstrip() for line in shown[2:5]] == ["METHOD", "flight", "measured"]
 
 
-def test_whose_work_it_is_has_a_column_where_somebody_is_not_just_a_user() -> None:
+def test_shows_a_column_for_workloads() -> None:
     assert any("job 42" in line for line in texts(split(owned(), {602: flight(0.2)})))
     assert not any("WORKLOAD" in line for line in texts(split(three_clients(), BUSY)))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
-def test_it_fits_a_narrow_terminal(width: int) -> None:
+def test_fits_a_narrow_terminal(width: int) -> None:
     for present in (split(owned(), {602: flight(0.2)}), split(limited(), BUSY, dram=0.91)):
         for line in render_status(present, width=width).sharing:
             assert all(len(row.text) <= width for row in wrap_line(line, width))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff"])
-def test_no_name_breaks_out_of_its_cell(name: str) -> None:
+def test_hostile_names_stay_in_their_cell(name: str) -> None:
     """Nor out of a sentence."""
     hostile = reduced(process(TRAIN, user=name, command=name), start=limited()).node
     shown = texts(split(hostile, BUSY, dram=0.91))
@@ -193,7 +193,7 @@ def test_no_name_breaks_out_of_its_cell(name: str) -> None:
     assert all(line.isprintable() and len(line) < 300 for line in shown)
 
 
-def test_every_key_there_is() -> None:
+def test_object_with_all_keys() -> None:
     present = split(limited(), BUSY, unattributed=0.02, dram=0.91)
     found = sharing_object(present, gpu_sharing(present)[GPU])
     assert json.loads(json.dumps(found)) == {
@@ -249,7 +249,7 @@ def test_every_key_there_is() -> None:
     }
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     present = three_clients()
     found = sharing_object(present, gpu_sharing(present)[GPU])
     assert found is not None
@@ -269,7 +269,7 @@ def test_what_is_not_known_is_null() -> None:
     assert sharing_object(present, None) is None
 
 
-def test_it_stands_below_the_table_and_above_the_troubles() -> None:
+def test_sharing_is_between_the_table_and_the_problems() -> None:
     lines = status_text.status_table(three_clients()).splitlines()
     places = [
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")

@@ -11,7 +11,7 @@ def two_daemons() -> Node:
     return reduced(*at_work(700, server=514, daemon="/run/other"), start=three_clients()).node
 
 
-def test_one_daemon_can_be_asked_for() -> None:
+def test_shows_one_daemon() -> None:
     present = replace(two_daemons(), incidents=held_up().incidents)
     alone = status_text.status_answer(present, as_json=True, daemon="/run/other")
     assert [each["name"] for each in alone["node"]["daemons"]] == ["/run/other"]
@@ -20,7 +20,7 @@ def test_one_daemon_can_be_asked_for() -> None:
     assert len(answer["node"]["incidents"]) == len(present.incidents) > 0
 
 
-def test_its_exit_code_is_its_own() -> None:
+def test_exit_code_is_that_of_one_daemon() -> None:
     present = reduced(
         start=replace(daemon_dead(), daemons={**two_daemons().daemons, DAEMON: daemon_dead().daemons[DAEMON]})
     ).node
@@ -28,7 +28,7 @@ def test_its_exit_code_is_its_own() -> None:
     assert status_text.status_answer(present, daemon="/run/other")["exit_code"] == 0
 
 
-def test_of_one_that_is_not_here_it_is_said_which_are() -> None:
+def test_lists_the_daemons_if_the_name_is_unknown() -> None:
     assert status_text.status_answer(two_daemons(), daemon="\x1b[2J") == {
         "problem": f"no daemon \N{REPLACEMENT CHARACTER}[2J is here; there are: {DAEMON}, /run/other"
     }

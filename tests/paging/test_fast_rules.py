@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from tests.paging import shortened
+from tests.paging import fast_rules as shortened
 
 
 def by_name(told: Any) -> dict[tuple[str, str], Any]:
@@ -29,7 +29,7 @@ def test_a_minute_is_two_seconds() -> None:
     assert "< 30\n" in died["expr"]
 
 
-def test_no_time_of_any_rule_is_left_as_it_was() -> None:
+def test_shortens_every_duration() -> None:
     """But for the exporter's own age."""
     for key, rule in SHORT.items():
         if rule["alert"] == shortened.OWN_AGE:
@@ -40,7 +40,7 @@ def test_no_time_of_any_rule_is_left_as_it_was() -> None:
             assert not re.search(r"\[[0-9]+[smhd]\]", text), key
 
 
-def test_nothing_else_is_changed() -> None:
+def test_changes_nothing_else() -> None:
     """Nor is a rule left out."""
     assert SHORT.keys() == INSTALLED.keys()
     for key, rule in SHORT.items():
@@ -48,7 +48,7 @@ def test_nothing_else_is_changed() -> None:
         assert rule["labels"] == INSTALLED[key]["labels"]
 
 
-def test_alertmanager_is_as_in_the_example_but_for_its_receivers_and_intervals() -> None:
+def test_alertmanager_differs_from_the_example_in_receivers_and_intervals() -> None:
     """What inhibits what, and how messages are put together, above all."""
     installed = yaml.safe_load((shortened.ALERTS / "alertmanager.example.yml").read_text())
     short = shortened.alertmanager({"pager": "http://pager", "tickets": "http://tickets"})

@@ -18,24 +18,24 @@ def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_kathmandu")
-def test_for_programs_it_is_utc_and_for_people_their_own_time() -> None:
+def test_utc_and_local_time() -> None:
     assert utc_time(1_763_733_903.147) == "2025-11-21T14:05:03.147Z"
     assert local_time(1_763_733_903.147) == "2025-11-21 19:50:03"
 
 
 @pytest.mark.usefixtures("in_kathmandu")
-def test_of_today_the_hour_is_enough() -> None:
+def test_short_time_has_the_date_only_of_other_days() -> None:
     assert short_time(1_763_733_903.147, 1_763_740_000.0) == "19:50:03"
     assert short_time(1_763_733_903.147, 1_763_750_000.0) == "2025-11-21 19:50"
     assert short_time(1e300, 1_763_750_000.0) == "invalid time"
 
 
-def test_a_moment_just_before_a_second_is_that_second() -> None:
+def test_rounds_to_milliseconds() -> None:
     assert utc_time(0.9999) == "1970-01-01T00:00:01.000Z"
 
 
 @pytest.mark.parametrize("at", [1e300, -1e300, 2.0**63])
-def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
+def test_formats_invalid_times(at: float) -> None:
     assert "invalid time" in utc_time(at)
     assert "invalid time" in local_time(at)
 
@@ -55,5 +55,5 @@ def test_a_number_that_is_no_time_breaks_nothing(at: float) -> None:
         (100 * 3600, "4 d 4 h"),
     ],
 )
-def test_how_long_something_took(seconds: float, text: str) -> None:
+def test_formats_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text

@@ -31,7 +31,7 @@ def blocked() -> Node:
 HUNG_PROGRAM = "Find out why nvidia-cuda-mps-control hangs: run it by hand. Do not restart the daemon."
 
 
-def test_a_control_program_that_hangs_is_named_with_a_command_that_ends() -> None:
+def test_reports_a_hung_control_program_with_a_command_that_times_out() -> None:
     (trouble,) = found(hung_program(), UNIT)
     assert trouble.severity is Severity.WARNING
     assert trouble.text == (
@@ -44,7 +44,7 @@ def test_a_control_program_that_hangs_is_named_with_a_command_that_ends() -> Non
     )
 
 
-def test_without_a_command_it_is_still_said_not_to_restart_the_daemon() -> None:
+def test_advises_against_a_restart_without_a_command_too() -> None:
     node = hung_program()
     unwritable = replace(node.daemons[DAEMON], pipe_directory="/tmp/two\nlines")
     (trouble,) = found(replace(node, daemons={DAEMON: unwritable}), UNIT)
@@ -52,20 +52,20 @@ def test_without_a_command_it_is_still_said_not_to_restart_the_daemon() -> None:
     assert trouble.commands == ()
 
 
-def test_a_blocked_log_is_repaired_by_the_daemons_unit() -> None:
+def test_repairs_a_blocked_log_through_the_unit() -> None:
     (trouble,) = found(blocked(), UNIT)
     assert (trouble.severity, trouble.fails) == (Severity.WARNING, False)
     assert trouble.text.startswith("MPS daemon /tmp/nvidia-mps has not written its logs for ")
     assert trouble.commands == ("systemctl restart nvidia-cuda-mps.service",)
 
 
-def test_or_by_a_quit_and_a_start() -> None:
+def test_repairs_a_blocked_log_by_quit_and_start() -> None:
     (trouble,) = found(blocked(), COMMAND)
     quits, start = trouble.commands
     assert quits == 'echo "quit" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
     assert start.endswith("nvidia-cuda-mps-control -d")
 
 
-def test_it_is_over_with_the_next_command_in_the_log() -> None:
+def test_ends_with_the_next_command_in_the_log() -> None:
     logged = control_log("Cmd:get_server_list", at=AT + 40)
     assert found(reduced(*logged, start=blocked()).node, UNIT) == []

@@ -67,38 +67,38 @@ def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
     return commands_to_start(present, present.daemons[DAEMON], policy)
 
 
-def test_a_client_is_ended_by_the_kernel_and_mps_is_not_asked_which_would_hang() -> None:
+def test_ends_a_client_with_kill_and_not_through_mps() -> None:
     assert command_to_kill(601) == "kill -KILL 601"
 
 
 @pytest.mark.parametrize("pid", [-601, -1, 0, 1])
-def test_who_has_no_pid_here_is_not_killed_nor_is_a_group_of_processes(pid: int) -> None:
+def test_writes_no_kill_command_for_an_unknown_pid(pid: int) -> None:
     assert command_to_kill(pid) is None
 
 
 @pytest.mark.parametrize("directory", HOSTILE)
-def test_a_directory_s_name_is_one_word_to_the_shell(directory: str) -> None:
+def test_quotes_the_pipe_directory(directory: str) -> None:
     assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(command_to_end_server(513, at(directory)) or "")
 
 
 @pytest.mark.parametrize("directory", NOT_ONE_LINE)
-def test_where_the_daemon_cannot_be_named_it_is_not_asked(directory: str) -> None:
+def test_writes_no_command_for_an_unprintable_directory(directory: str) -> None:
     assert command_to_end_server(513, at(directory)) is None
     assert started(moved(daemon_dead(), pipe=directory)) == ()
     assert command_to_resume(directory) is None
 
 
-def test_without_an_address_there_is_no_command() -> None:
+def test_writes_no_command_without_an_address() -> None:
     assert command_to_end_server(513, None) is None
     assert control_command("quit", None) is None
 
 
-def test_a_server_that_has_no_pid_here_cannot_be_named_to_its_daemon() -> None:
+def test_writes_no_command_for_a_server_without_a_pid() -> None:
     assert command_to_end_server(-513, at(DAEMON)) is None
 
 
 @pytest.mark.parametrize("directory", HOSTILE)
-def test_a_start_command_has_both_directories_as_one_word_each(directory: str) -> None:
+def test_start_command_quotes_both_directories(directory: str) -> None:
     (command,) = started(moved(daemon_dead(), pipe=directory, log=f"{directory}/log"))
 
     words = shlex.split(command)
@@ -108,7 +108,7 @@ def test_a_start_command_has_both_directories_as_one_word_each(directory: str) -
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "-daemon"])
-def test_a_resumed_daemon_is_one_operand(name: str) -> None:
+def test_resume_command_quotes_the_name(name: str) -> None:
     words = shlex.split(command_to_resume(name) or "")
 
     assert [word for word in words if word != "--"] == ["cuda-mps-exporter", "resume", name]
@@ -116,13 +116,13 @@ def test_a_resumed_daemon_is_one_operand(name: str) -> None:
 
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
-def test_a_daemon_is_started_as_its_own_user(uid: int | None, prefix: str) -> None:
+def test_starts_a_daemon_as_its_own_user(uid: int | None, prefix: str) -> None:
     (command,) = started(of_user(moved(daemon_dead()), uid))
 
     assert command == f"{prefix}CUDA_MPS_PIPE_DIRECTORY={PIPE} CUDA_MPS_LOG_DIRECTORY={LOG} nvidia-cuda-mps-control -d"
 
 
-def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
+def test_starts_a_daemon_with_the_environment_of_the_watchdog() -> None:
     daemon_policy = DaemonPolicy(
         command=("env", "A=b c", "/opt/mps control", "-d"), limits=Limits(active_thread_percentage=40.0)
     )
@@ -144,7 +144,7 @@ def test_a_daemon_is_started_with_what_the_watchdog_would_give_it() -> None:
 
 
 @pytest.mark.parametrize("named", ["configuration", "daemon"])
-def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
+def test_starts_a_daemon_through_its_unit(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
     by_configuration = named == "configuration"
     present = moved(daemon_dead(), declared__unit=None if by_configuration else unit)
@@ -153,7 +153,7 @@ def test_a_daemon_of_a_unit_is_started_by_it(named: str) -> None:
     assert started(present, policy) == (f"systemctl restart {unit}",)
 
 
-def test_a_unit_that_hit_its_start_limit_is_reset_first() -> None:
+def test_resets_a_unit_at_its_start_limit_first() -> None:
     unit = "mps.service"
     state = UnitState(at=AT, unit=unit, load="loaded", active="failed", sub="failed", result="start-limit-hit")
     present = replace(moved(daemon_dead()), units={unit: state})
@@ -180,7 +180,7 @@ def only(present: Node) -> Daemon:
     return daemon
 
 
-def test_a_daemon_of_a_container_is_reached_through_its_process() -> None:
+def test_reaches_a_daemon_in_a_container_through_its_process() -> None:
     present = in_container()
 
     command = command_to_end_server(513, address_of(present, only(present).name))
@@ -191,7 +191,7 @@ def test_a_daemon_of_a_container_is_reached_through_its_process() -> None:
     )
 
 
-def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
+def test_sends_no_pids_to_a_daemon_in_another_pid_namespace() -> None:
     present = in_container(runtime__in_foreign_namespace=True)
 
     address = address_of(present, only(present).name)
@@ -200,7 +200,7 @@ def test_a_daemon_with_other_pids_is_told_none_of_ours() -> None:
     assert "nsenter" in (control_command("get_server_list", address) or "")
 
 
-def test_a_daemon_of_a_container_that_has_ended_is_neither_started_nor_asked_from_here() -> None:
+def test_writes_no_commands_for_an_ended_daemon_of_a_container() -> None:
     present = in_container(runtime__process=None)
 
     assert commands_to_start(present, only(present), None) == ()
@@ -238,9 +238,7 @@ SCENES = {
 @pytest.mark.parametrize("uid", [0, 1000])
 @pytest.mark.parametrize("directory", [PIPE, *HOSTILE])
 @pytest.mark.parametrize("scene", SCENES)
-def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
-    scene: str, directory: str, uid: int
-) -> None:
+def test_commands_name_the_directory_and_start_commands_the_user(scene: str, directory: str, uid: int) -> None:
     commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Policy()))
 
     assert commands
@@ -254,7 +252,7 @@ def test_every_command_to_a_daemon_names_its_directory_and_a_start_its_user(
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_daemon_of_a_unit_is_never_started_or_stopped_beside_it(scene: str) -> None:
+def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(scene: str) -> None:
     unit = "mps.service"
     for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
         words = shlex.split(command)
@@ -268,7 +266,7 @@ TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.g
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
-def test_no_written_command_asks_or_starts_the_daemon_of_the_default_directory(text: Path) -> None:
+def test_documented_commands_name_a_directory(text: Path) -> None:
     told = re.sub(r"\s+", " ", text.read_text())
     for found in re.finditer(r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", told):
         assert "CUDA_MPS_PIPE_DIRECTORY=" in told[: found.end()], found[0]

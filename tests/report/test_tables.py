@@ -21,25 +21,25 @@ def lines(width: int | None, *dispensable: str) -> list[str]:
     return text_of(align_table(COLUMNS, ROWS, width, dispensable)).splitlines()
 
 
-def test_where_there_is_room_all_is_shown() -> None:
+def test_shows_all_columns_if_there_is_room() -> None:
     everything = ["PATH             PID  NAME", "/tmp/nvidia-mps    7  a-long-name", "none               -  b"]
     assert lines(None) == lines(33) == everything
 
 
-def test_the_widest_gives_first_and_what_was_cut_is_shown() -> None:
+def test_shrinks_the_widest_column_first_and_marks_truncated_text() -> None:
     """Of a path, its beginning."""
     assert lines(30) == ["PATH          PID  NAME", "…/nvidia-mps    7  a-long-name", "none            -  b"]
     assert lines(22) == ["PATH     PID  NAME", "…ia-mps    7  a-long-…", "none       -  b"]
 
 
-def test_then_whole_columns_go_which_is_said() -> None:
+def test_drops_columns_and_names_them() -> None:
     """The one of least worth first."""
     without_pid = ["PATH     NAME", "…ia-mps  a-long-…", "none     b", "terminal too narrow for: PID"]
     assert lines(17, "PID", "PATH") == without_pid
     assert lines(5, "PID", "PATH") == ["NAME", "a-lo…", "b", "terminal too narrow for: PID, PATH"]
 
 
-def test_what_has_nothing_to_tell_is_faint() -> None:
+def test_an_empty_cell_is_dim() -> None:
     assert (cell("-").style, cell("-", Style.ERROR).style, cell("7").style) == (Style.DIM, Style.DIM, Style.PLAIN)
 
 
@@ -55,13 +55,13 @@ def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], 
     assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())
 
 
-def test_on_80_columns_it_is_said_whose_work_it_is() -> None:
+def test_shows_the_workload_on_80_columns() -> None:
     """The server is what can be done without."""
     header, *_ = render_status(owned(), width=80).table
     assert header.text.split() == ["DAEMON", "STATE", "PID", "USER", "COMMAND", "WORKLOAD", "GPU", "MEMORY", "DOMAIN"]
 
 
-def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
+def test_aligns_names_with_wide_characters() -> None:
     """So that no row is pushed out of line, or breaks."""
     present = reduced(process(user="山田", command="訓練プログラム-x"), start=three_clients()).node
     rows = [line.text for line in render_status(present, width=80).table[:6]]
@@ -70,7 +70,7 @@ def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "columns", "keep_end", "shown"),
+    ("text", "columns", "truncate_start", "shown"),
     [
         ("abc", 3, False, "abc"),
         ("abcd", 3, False, "ab…"),
@@ -81,6 +81,6 @@ def test_a_name_in_another_script_takes_the_columns_that_it_takes() -> None:
         ("e\u0301e\u0301", 2, False, "e\u0301e\u0301"),
     ],
 )
-def test_a_text_is_cut_by_what_it_takes(text: str, columns: int, truncate_start: bool, shown: str) -> None:
+def test_truncates_by_display_width(text: str, columns: int, truncate_start: bool, shown: str) -> None:
     assert truncate(text, columns, truncate_start=truncate_start) == shown
     assert text_width(shown) <= columns

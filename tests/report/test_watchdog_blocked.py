@@ -39,7 +39,7 @@ def test_status_fails_while_the_watchdog_is_blocked() -> None:
     assert status_text.status_answer(idle(), Policy(mode=Mode.ACT, locks={DAEMON: None}))["exit_code"] == 0
 
 
-def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> None:
+def test_reports_nothing_if_the_lock_is_held_or_the_watchdog_observes() -> None:
     assert found(None) == ()
     assert found(BlockReason.ANOTHER_EXPORTER, Mode.OBSERVE) == ()
 
@@ -47,7 +47,7 @@ def test_says_nothing_if_the_lock_is_held_or_the_watchdog_is_to_observe() -> Non
 LOST = WatchdogState(phase=WatchdogPhase.STATE_LOST, state_lost_at=AT - 60)
 
 
-def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
+def test_reports_a_lost_state_although_the_daemon_answers() -> None:
     (one,) = found(None, watch=LOST)
 
     assert one.text == f"The watchdog's state of MPS daemon {DAEMON} has been lost for 1 min 0 s"
@@ -58,7 +58,7 @@ def test_a_lost_state_is_a_finding_although_the_daemon_answers() -> None:
     assert LOST.phase in SUSPENDED
 
 
-def test_resume_lists_it_and_ends_it() -> None:
+def test_resume_lists_a_lost_state_and_ends_it() -> None:
     present = replace(idle(), watches={DAEMON: LOST})
 
     assert f"{DAEMON} (watchdog state lost)" in remedy.resume_answer(present, before=False)["message"]

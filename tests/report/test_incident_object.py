@@ -29,7 +29,7 @@ BOB = {**ALICE, "pid": 601, "client": "601-10", "uid": 1002, "user": "bob", "com
 BOB |= {"slurm_job_id": None, "workload": None}
 
 
-def test_an_open_one() -> None:
+def test_open_incident() -> None:
     told = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=Address(pipe_directory=DAEMON))))
     suspects = told.pop("suspects")
 
@@ -83,32 +83,32 @@ def test_an_open_one() -> None:
     ]
 
 
-def test_one_that_is_over() -> None:
+def test_ended_incident() -> None:
     told = incident_object(ended(IncidentEnd.SERVER_GONE))
 
     assert (told["state"], told["ending"], told["settled"]) == ("ended", "server_gone", True)
     assert (told["ended_at"], told["ended"], told["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
 
 
-def test_hardware_says_that_no_tenant_is_to_blame() -> None:
+def test_marks_a_hardware_fault() -> None:
     assert incident_object(incident(kind=FaultKind.HARDWARE))["hardware_fault"] is True
 
 
-def test_of_each_that_was_hit_it_is_told_whether_it_had_work_in_flight_where_that_is_known() -> None:
+def test_affected_clients_have_in_flight_if_it_is_known() -> None:
     in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
     told = incident_object(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
 
     assert [each["in_flight"] for each in told] == [True, False, None]
 
 
-def test_without_the_time_it_is_not_told_how_long_somebody_has_blocked() -> None:
+def test_durations_of_blockers_are_null_without_the_time() -> None:
     told = incident_object(blocked())["blocking"]
 
     assert [each["seconds"] for each in told] == [2.0, None]
     assert told[1]["kill_command"] == ["kill -KILL 601"]
 
 
-def test_of_whom_nothing_is_known_the_pid_is_told() -> None:
+def test_an_unknown_client_has_only_its_pid() -> None:
     (told,) = incident_object(incident(affected=(600,), client_details={}))["affected"]
 
     assert {key for key, value in told.items() if value} == {"pid"}
@@ -123,7 +123,7 @@ def test_names_are_short_and_printable(name: str) -> None:
     assert len(text) < 20_000
 
 
-def test_a_crowd_that_calls_itself_names_has_bounds() -> None:
+def test_size_is_bounded_for_many_clients_with_long_names() -> None:
     told = incident_object(crowded(5000, "x" * 10_000))
 
     assert (told["affected_count"], len(told["affected"]), told["blocking_count"]) == (5000, 512, 5000)

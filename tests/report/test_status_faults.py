@@ -53,11 +53,11 @@ def domain_column(present: Node) -> dict[str, str] | None:
 class TestDomains:
     """A letter for those who fall together."""
 
-    def test_one_client_on_two_gpus_makes_one_domain_of_both(self) -> None:
+    def test_a_client_on_two_gpus_joins_their_domains(self) -> None:
         """Whoever is beside MPS has none."""
         assert domain_column(three_clients()) == {"600": "A", "601": "A", "602": "A", "801": "-"}
 
-    def test_clients_that_stand_apart_have_letters_of_their_own(self) -> None:
+    def test_separate_clients_have_different_letters(self) -> None:
         """Those of another daemon too, on the same GPU."""
         seen = (
             *at_work(600, 601, 602),
@@ -68,17 +68,17 @@ class TestDomains:
         present = reduced(*seen, start=node(DAEMON, "/run/other")).node
         assert domain_column(present) == {"600": "A", "601": "A", "602": "B", "700": "C"}
 
-    def test_where_everybody_falls_alone_there_is_no_column(self) -> None:
+    def test_no_column_if_each_client_fails_alone(self) -> None:
         """Nor where nobody is there, or nothing can be told."""
         alone = reduced(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
         assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
 
-    def test_a_client_that_is_nowhere_yet_has_no_letter(self) -> None:
+    def test_a_client_on_no_gpu_has_no_letter(self) -> None:
         """The others have theirs."""
         readings = gpu_reading([600, 601]), gpu_reading(gpu=OTHER_GPU, index=1)
         assert domain_column(reduced(*at_work(600, 601, 602), *readings).node) == {"600": "A", "601": "A", "602": "-"}
 
-    def test_after_z_come_two_letters(self) -> None:
+    def test_two_letters_follow_z(self) -> None:
         """However many domains there are, each is another."""
         gpus = [gpu_reading([1000 + index], gpu=f"GPU-{index}", index=index) for index in range(30)]
         beside = gpu_reading([1000, 1030], gpu="GPU-0")
@@ -86,7 +86,7 @@ class TestDomains:
         assert domain_names is not None
         assert [domain_names[str(1000 + index)] for index in (0, 25, 26, 27, 30)] == ["A", "Z", "AA", "AB", "A"]
 
-    def test_who_joins_gpus_is_named_with_what_keeps_them_apart(self) -> None:
+    def test_names_the_clients_that_join_gpus(self) -> None:
         """A domain on one GPU needs no explaining."""
         lines = status_text.status_table(three_clients()).splitlines()
         assert "domain A: 3 clients on GPUs 0 and 1 fail together: a fatal fault of one ends all" in lines
@@ -95,7 +95,7 @@ class TestDomains:
         )
         assert "joined" not in status_text.status_table(full())
 
-    def test_of_many_who_join_them_some_are_named(self) -> None:
+    def test_names_some_of_many_joining_clients(self) -> None:
         """And it is said how many more there are."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
@@ -104,12 +104,12 @@ class TestDomains:
         assert joined.startswith("  joined by 1000 on GPUs 0, 1, 2, 3, 4, 5, 6 and 7, 1001 on ")
         assert " and 44 more; " in joined
 
-    def test_one_client_alone_on_two_gpus_is_not_told_off(self) -> None:
+    def test_does_not_warn_of_one_client_on_two_gpus(self) -> None:
         """It takes nobody along."""
         present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
         assert "domain" not in status_text.status_table(present).lower()
 
-    def test_as_an_object(self) -> None:
+    def test_domains_as_objects(self) -> None:
         """Whom each would take along; null where that cannot be told."""
 
         def of(present: Node) -> list[Any]:
@@ -125,7 +125,7 @@ class TestDomains:
         assert of(no_nvml()) == [None, None, None]
 
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
         """Of who joins GPUs."""
         who = process(user=name, command=name)
         lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
@@ -176,33 +176,33 @@ def with_faults(*incidents: Incident, start: Node | None = None, state: ServerSt
 class TestOpenFaults:
     """What an operator needs now: who is hit, who may have done it, whom to end, and how."""
 
-    def test_each_has_a_paragraph_of_its_own(self) -> None:
+    def test_each_open_fault_has_a_paragraph(self) -> None:
         """After an empty line, as the telling of faults has it."""
         others = replace(incident(), id="three", server=SERVER + 1)
         text = status_text.status_table(with_faults(incident(), others))
         for each in (incident(), others):
             assert "\n\n" + text_of(details(each, AT, ADDRESS)) in text
 
-    def test_who_is_hit_suspected_and_turned_away(self) -> None:
+    def test_shows_affected_suspected_and_refused_clients(self) -> None:
         """By PID; the suspect with its confidence as a number."""
         text = text_of(details(incident(), AT, ADDRESS))
         for words in ("600", "601", "train.py", "vllm", "bob", "0.35", "the log names it", "777"):
             assert words in text
 
-    def test_the_command_that_ends_who_holds_it_up(self) -> None:
+    def test_shows_the_command_that_ends_a_blocking_client(self) -> None:
         """For a client that has let go, there is none; and MPS is not asked, which would hang (measured, R580)."""
         text = status_text.status_table(with_faults(incident()))
         assert KILL in text
         assert "terminate_client" not in text
         assert "kill -KILL 601" not in text
 
-    def test_a_directory_is_quoted_for_the_shell(self) -> None:
+    def test_quotes_the_directory(self) -> None:
         """Whoever starts a daemon chooses it, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
         text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y")))
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
-    def test_a_daemon_that_speaks_in_other_pids_is_not_told_these(self) -> None:
+    def test_writes_no_pids_for_a_daemon_in_another_pid_namespace(self) -> None:
         """They might be somebody else there."""
         present = with_faults(replace(incident(), stuck=True))
         elsewhere = replace(
@@ -213,7 +213,7 @@ class TestOpenFaults:
         assert KILL in text
 
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
         """A daemon's, a user's or a command's."""
         known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
         suspects = (Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
@@ -229,13 +229,13 @@ class TestOpenFaults:
 class TestFaultsThatAreOver:
     """A line each."""
 
-    def test_the_latest_comes_first(self) -> None:
+    def test_lists_the_latest_fault_first(self) -> None:
         """After the others, under a title."""
         older = replace(OVER, id="older", started_at=AT - 900, detected_at=AT - 900, ended_at=AT - 890)
         lines = status_text.status_table(with_faults(older, OVER, state=ServerState.ACTIVE)).splitlines()
         assert lines[-4:] == ["", "Faults of the last hour:", brief(OVER, AT), brief(older, AT)]
 
-    def test_where_there_are_none_nothing_is_said(self) -> None:
+    def test_shows_nothing_without_past_faults(self) -> None:
         """Nor beside an open one."""
         assert "last hour" not in status_text.status_table(three_clients())
         assert "last hour" not in status_text.status_table(with_faults(incident()))
@@ -244,7 +244,7 @@ class TestFaultsThatAreOver:
 class TestElsewhere:
     """The same for programs."""
 
-    def test_as_objects(self) -> None:
+    def test_faults_as_objects(self) -> None:
         """In the order in which they were found, with the commands that end who holds one up."""
         assert node_object(view_of(with_faults(OVER, incident())))["incidents"] == [
             incident_object(OVER, now=AT, address=ADDRESS),
@@ -265,17 +265,17 @@ class TestElsewhere:
         ],
         ids=("held up", "not held up", "no more known of it", "over", "by many"),
     )
-    def test_the_line_for_the_service_manager(self, present: Node, line: str) -> None:
+    def test_line_for_the_service_manager(self, present: Node, line: str) -> None:
         """It says who holds up recovery."""
         assert status_text.summary_line(present) == line
 
-    def test_the_exit_code(self) -> None:
+    def test_exit_code(self) -> None:
         """A fault that is over is none any more."""
         assert status_text.exit_code(with_faults(incident())) == 1
         assert status_text.exit_code(with_faults(OVER, state=ServerState.ACTIVE)) == 0
 
 
-def test_domains_are_worked_out_a_few_times_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computes_domains_a_constant_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each."""
     present, asked = full(), []
 

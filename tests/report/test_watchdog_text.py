@@ -67,60 +67,60 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
 
 
 @pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
-def test_where_nothing_is_the_matter_nothing_is_said(condition: Condition) -> None:
+def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
     """And nothing where nobody watches."""
     assert said(diagnosed(condition)) == said(three_clients()) == []
     assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 
 
-def test_what_is_the_matter_is_told_with_its_witnesses() -> None:
+def test_shows_the_diagnosis_with_its_indications() -> None:
     assert said(crashed()) == [HEAD]
     assert HEAD in status_text.status_table(crashed()).splitlines()
 
 
-def test_each_condition_has_words_of_its_own() -> None:
+def test_each_condition_has_its_own_text() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
     reduced = {said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
     assert len(reduced) == len(Condition)
 
 
-def test_the_process_that_is_to_blame_is_named() -> None:
+def test_names_the_process_of_the_diagnosis() -> None:
     assert said(suspended())[1] == f"  process: PID {SERVER} (nvidia-cuda-mps-server of root)"
 
 
 @pytest.mark.parametrize("pid", [SERVER, 4711])
-def test_whoever_has_its_pid_by_now_is_not(pid: int) -> None:
+def test_does_not_name_another_process_with_the_same_pid(pid: int) -> None:
     culprit = ProcessIdentity(pid=pid, start_ticks=1)
     assert said(diagnosed(Condition.HELD, process=culprit))[1] == f"  process: PID {pid}"
 
 
-def test_what_is_waited_for_is_told_with_when() -> None:
+def test_shows_the_time_of_the_next_restart() -> None:
     waits = "  watchdog: restarted 1 time without success; next restart in 5.0 s or later"
     assert said(backing_off()) == [HEAD, waits]
     due = replace(backing_off(), at=AT + 21)
     assert said(due)[1].endswith("next restart now")
 
 
-def test_why_the_last_action_failed_is_told() -> None:
+def test_shows_why_the_last_action_failed() -> None:
     refused = Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no\n")
     known = replace(circuit_open().watches[DAEMON], problem=refused)
     shown = replace(circuit_open(), watches={DAEMON: known})
     assert said(shown)[2] == "  failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
 
 
-def test_an_open_circuit_is_told_with_the_command_that_closes_it() -> None:
+def test_shows_an_open_circuit_with_the_resume_command() -> None:
     closes = f"`cuda-mps-exporter resume {DAEMON}`"
     assert said(circuit_open())[1] == f"  watchdog: restarts suspended for 9.0 s (circuit open), until {closes}"
 
 
-def test_it_is_told_though_the_daemon_is_well() -> None:
+def test_shows_an_open_circuit_of_a_daemon_that_is_well() -> None:
     """Else nobody would know that the next crash will not be mended."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
     headline, circuit = said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
     assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
 
 
-def test_a_quarantine_is_told_with_its_reason() -> None:
+def test_shows_a_quarantine_with_its_cause() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     reduced = said(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
     assert reduced[0] == (
@@ -131,7 +131,7 @@ def test_a_quarantine_is_told_with_its_reason() -> None:
     assert reduced[2].endswith(f"restarts suspended (GPU quarantined), until `cuda-mps-exporter resume {DAEMON}`")
 
 
-def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
+def test_shows_an_action_in_progress_and_one_not_verified() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(phase=WatchdogPhase.ACTING, acting=acting)
     assert said(under_way)[1] == "  watchdog: restart (crashed): in progress for 1.0 s"
@@ -139,11 +139,11 @@ def test_what_is_under_way_is_told_and_what_is_yet_to_be_seen() -> None:
     assert said(done)[1].startswith("  watchdog: restart (crashed): done 0.5 s ago")
 
 
-def test_whose_the_restart_is_is_told() -> None:
+def test_shows_a_restart_left_to_systemd() -> None:
     assert "to systemd" in said(crashed(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
 
 
-def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
+def test_an_idle_watchdog_shows_its_last_action() -> None:
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
     assert said(crashed(last_action=would)) == [HEAD, "  watchdog: would restart: crashed"]
     did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
@@ -153,7 +153,7 @@ def test_where_it_is_at_nothing_it_says_what_it_said_last() -> None:
     assert len(said(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
-def test_whatever_somebody_calls_himself_keeps_to_its_line() -> None:
+def test_hostile_names_stay_in_their_line() -> None:
     hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
     present = reduced(*at_work(daemon=hostile), start=node(hostile)).node
     foreign = Reason(ReasonCode.UNKNOWN, text=hostile)
@@ -172,35 +172,35 @@ def line(present: Node, policy: Policy | None = ACTING) -> str:
     return status_text.summary_line(present, policy)
 
 
-def test_where_there_is_no_watchdog_it_is_as_ever() -> None:
+def test_line_without_a_watchdog() -> None:
     assert line(idle(), None) == "1 of 1 daemons up, 0 clients"
 
 
-def test_it_begins_with_what_the_watchdog_may_do() -> None:
+def test_line_starts_with_the_mode() -> None:
     assert line(idle()) == "watchdog acts; 1 of 1 daemons up, 0 clients"
     assert line(idle(), Policy()).startswith("watchdog observes; ")
     assert line(Node()).startswith("watchdog acts; 0 of 0 ")
 
 
-def test_where_it_may_not_act_for_all_it_is_told_for_how_many() -> None:
+def test_line_counts_the_daemons_for_which_the_watchdog_acts() -> None:
     two = reduced(start=node(DAEMON, "/run/other")).node
     mixed = Policy(mode=Mode.ACT, daemon_policies={DAEMON: DaemonPolicy(mode=Mode.OBSERVE)})
     assert line(two, mixed).startswith("watchdog acts for 1 of 2; ")
 
 
-def test_a_daemons_plight_is_told_in_a_few_words() -> None:
+def test_line_has_the_problem_of_a_daemon() -> None:
     assert line(circuit_open()) == (
         f"watchdog acts; 0 of 1 daemons up, 0 clients; {DAEMON}: daemon down, restarted 4 times, circuit open"
     )
     assert line(crashed()).endswith(f"{DAEMON}: daemon down")
 
 
-def test_a_fault_is_told_once() -> None:
+def test_line_has_a_fault_once() -> None:
     known = Diagnosis(condition=Condition.FAULT, since=AT)
     assert line(replace(held_up(), watches=watched(idle(), diagnosis=known).watches)).count("FAULT") == 1
 
 
-def test_of_many_some_are_named() -> None:
+def test_line_names_some_of_many_daemons() -> None:
     names = [f"/run/{number}" for number in range(MOST_BRIEF + 2)]
     present = replace(node(*names), watches={name: crashed().watches[DAEMON] for name in names})
     assert line(present).endswith("/run/3: daemon down; 2 more daemons have problems")
@@ -214,11 +214,11 @@ def object_of(present: Node, policy: Policy | None = ACTING) -> Any:
     return daemon["watchdog"]
 
 
-def test_where_nobody_watches_there_is_none() -> None:
+def test_object_is_null_without_a_watchdog() -> None:
     assert object_of(idle()) is None
 
 
-def test_all_that_is_known_is_there() -> None:
+def test_object_with_all_keys() -> None:
     assert object_of(backing_off()) == {
         "mode": "act",
         "state": "backoff",
@@ -246,7 +246,7 @@ def test_all_that_is_known_is_there() -> None:
     }
 
 
-def test_what_is_named_and_under_way_is_there() -> None:
+def test_object_has_the_process_and_the_action() -> None:
     acting = OngoingAction(kind=ActionKind.KILL_CLIENTS, reason=ActionReason.FAULT, began_at=AT)
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     found = object_of(watched(faulted(), diagnosis=CRASHED, acting=acting, quarantine=quarantine))
@@ -255,11 +255,11 @@ def test_what_is_named_and_under_way_is_there() -> None:
     assert object_of(suspended())["diagnosis"]["culprit"] == SERVER
 
 
-def test_who_has_no_orders_knows_no_mode() -> None:
+def test_mode_is_null_without_a_policy() -> None:
     assert object_of(backing_off(), None)["mode"] is None
 
 
-def test_counts_are_those_of_the_metrics() -> None:
+def test_counts_equal_those_of_the_metrics() -> None:
     action_counts = (
         ActionCount(
             kind=ActionKind.SET_LIMITS, reason=ActionReason.LIMITS_DRIFTED, result=ActionResult.OBSERVED, count=7
@@ -269,7 +269,7 @@ def test_counts_are_those_of_the_metrics() -> None:
     assert (count["reason"], count["count"]) == ("limits_drifted", 7)
 
 
-def test_why_it_waits_and_what_failed_are_codes() -> None:
+def test_reasons_and_problems_are_codes() -> None:
     waits = Reason(ReasonCode.HANG_TOO_RECENT, seconds=90.0)
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.HUNG, begun=False)
     found = object_of(watched(idle(), reason=waits, problem=Reason(ReasonCode.NO_RESULT), last_action=would))

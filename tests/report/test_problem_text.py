@@ -66,7 +66,7 @@ def test_every_code_can_be_shown_with_any_fields(code: ProblemCode, source: str)
         ),
     ],
 )
-def test_a_text_says_what_happened_and_what_to_do(problem: Problem, source: str, text: str) -> None:
+def test_a_text_has_the_cause_and_the_remedy(problem: Problem, source: str, text: str) -> None:
     assert problem_text(problem, source) == text
 
 
@@ -92,7 +92,7 @@ def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
     assert log_text("control.log", LOG_BLOCKED).startswith("blocked: ")
 
 
-def test_a_program_gets_the_code_and_the_text() -> None:
+def test_an_object_has_the_code_and_the_text() -> None:
     told = problem_object(denied("x"), "text")
     assert told is not None
     assert (told["code"], told["subject"], told["detail"], told["text"]) == (

@@ -15,15 +15,15 @@ QUARANTINED = WatchdogState(
 
 
 @pytest.mark.parametrize(("before", "begins"), [(False, "paused: "), (True, "already paused: ")])
-def test_pause_says_whether_it_was_paused_before(before: bool, begins: str) -> None:
+def test_pause_reports_whether_it_was_paused_before(before: bool, begins: str) -> None:
     assert remedy.pause_answer(before=before)["message"].startswith(begins)
 
 
-def test_resume_of_a_driver_that_was_not_paused_says_so_and_succeeds() -> None:
+def test_resume_reports_a_driver_that_was_not_paused() -> None:
     assert remedy.resume_answer(idle(), before=False) == {"message": "the driver was not paused", "exit_code": 0}
 
 
-def test_resume_of_a_paused_driver_says_so() -> None:
+def test_resume_reports_a_paused_driver() -> None:
     answer = remedy.resume_answer(idle(), before=True)
     assert answer == {"message": "resumed: the driver is in use again", "exit_code": 0}
 
@@ -50,7 +50,7 @@ def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> Non
     assert (told["exit_code"], f"resume {DAEMON}" in told["message"]) == (0, True)
 
 
-def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
+def test_removed_daemons_are_not_listed() -> None:
     assert remedy.resume_answer(replace(circuit_open(), daemons={}), before=False)["exit_code"] == 0
 
 
@@ -67,11 +67,11 @@ def test_a_daemon_that_is_there_no_more_is_not_listed() -> None:
     ],
     ids=["circuit open", "quarantine", "idle", "restarted"],
 )
-def test_resume_of_a_daemon_says_whether_it_was_suspended(watch: WatchdogState, said: str) -> None:
+def test_resume_of_a_daemon_reports_whether_it_was_suspended(watch: WatchdogState, said: str) -> None:
     assert remedy.resume_daemon_answer(DAEMON, watch) == {"message": said}
 
 
-def test_a_hostile_name_keeps_to_its_line() -> None:
+def test_hostile_names_stay_in_their_line() -> None:
     hostile = "/tmp/a\n\x1b[2J"
     present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
     present = replace(present, watches={hostile: watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})

@@ -15,8 +15,8 @@ import bcrypt
 
 from tests.alertmanager import Alertmanager
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.paging import shortened
-from tests.paging.pager import Pager
+from tests.paging import fast_rules as shortened
+from tests.paging.receiver import Pager
 from tests.ports import LOCALHOST, free_address
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority

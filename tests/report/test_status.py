@@ -104,11 +104,11 @@ class TestTable:
         [(three_clients, THREE_CLIENTS), (idle, IDLE), (waiting, WAITING), (daemon_dead, DEAD)],
         ids=("three clients", "idle", "waiting", "dead"),
     )
-    def test_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
+    def test_renders_a_small_node(self, scene: Callable[[], Node], table: str) -> None:
         """To the character."""
         assert status_text.status_table(scene()) == table
 
-    def test_whose_work_a_client_is_has_a_column_where_it_is_not_a_users(self) -> None:
+    def test_shows_a_column_for_workloads(self) -> None:
         """In few words, so that a row still fits 100 columns."""
         lines = status_text.status_table(owned()).splitlines()[:10]
         column = lines[0].index("WORKLOAD")
@@ -126,30 +126,30 @@ class TestTable:
         assert max(map(len, lines)) <= 100
         assert "WORKLOAD" not in status_text.status_table(three_clients())
 
-    def test_no_daemon_and_none_expected_is_said_in_words(self) -> None:
+    def test_reports_that_no_daemon_is_expected(self) -> None:
         """An empty table would look like a defect."""
         present = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
         assert status_text.status_table(present) == "No MPS control daemon, and none expected.\n"
 
-    def test_all_clients_of_a_full_server_have_a_row(self) -> None:
+    def test_lists_all_clients_of_a_full_server(self) -> None:
         """A person may want to see them all."""
         rows = [line for line in status_text.status_table(full()).splitlines() if line.startswith(DAEMON)]
         assert len(rows) == 48
 
-    def test_a_fault_and_an_unwell_daemon_show_as_the_state(self) -> None:
+    def test_shows_faults_and_unresponsive_daemons_as_states(self) -> None:
         """The worse of the two, where both have one."""
         faulted = reduced(*at_work(CLIENT), *fault()).node
         assert " fault " in status_text.status_table(faulted)
         hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
         assert " unresponsive " in status_text.status_table(hung)
 
-    def test_what_could_not_be_seen_is_said_and_not_shown(self) -> None:
+    def test_reports_collection_errors(self) -> None:
         """No old number poses as a present one."""
         table = status_text.status_table(no_nvml())
         assert "nvml: NVML: NVML is not there. Check the driver with nvidia-smi\n" in table
         assert "MiB" not in table
 
-    def test_a_gpu_that_was_lost_shows_no_memory_and_no_process_beside_mps(self) -> None:
+    def test_shows_nothing_of_a_lost_gpu(self) -> None:
         """What it held then is not what it holds."""
         table = status_text.status_table(gpu_lost())
         assert "1540 MiB" in table
@@ -157,7 +157,7 @@ class TestTable:
         assert "bypassing" not in table
 
     @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"])
-    def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_cell(self, name: str) -> None:
         """Nor speaks to the terminal."""
         table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
         assert len(table.splitlines()) == 2
@@ -168,13 +168,13 @@ class TestTable:
 class TestJson:
     """The same as one object."""
 
-    def test_a_servers_limits(self) -> None:
+    def test_limits_of_a_server(self) -> None:
         """What each of its clients may have of a GPU."""
         (server,) = node_object(view_of(limited()))["daemons"][0]["servers"]
         assert server["active_thread_ratio"] == 0.5
         assert server["pinned_memory_limit_bytes"] == {OTHER_GPU: 2 << 30}
 
-    def test_a_small_node(self) -> None:
+    def test_renders_a_small_node(self) -> None:
         """Every key there is."""
         used = (1 << 30) + CONTEXT_BYTES
         who = process(ticks=36, cgroup="0::/system.slice/train.service\n")
@@ -238,7 +238,7 @@ class TestJson:
             "sources": {"nvml": {"problem": None}},
         }
 
-    def test_to_whom_clients_belong(self) -> None:
+    def test_workloads_of_clients(self) -> None:
         """As the labels of their info have it."""
         (server,) = node_object(view_of(owned()))["daemons"][0]["servers"]
         by_pid = {client["pid"]: client for client in server["clients"]}
@@ -248,12 +248,12 @@ class TestJson:
         assert by_pid[607]["unit"] == "user@1001.service"
         assert by_pid[607]["workload"] == {"kind": "user", "name": "alice"}
 
-    def test_who_waits_and_who_bypasses(self) -> None:
+    def test_waiting_clients_and_bypassing_processes(self) -> None:
         """By their PIDs."""
         assert node_object(view_of(waiting()))["daemons"][0]["waiting"] == [601]
         assert [gpu["bypassing"] for gpu in node_object(view_of(three_clients()))["gpus"]] == [[], [801]]
 
-    def test_what_could_not_be_seen(self) -> None:
+    def test_collection_errors(self) -> None:
         """Null, with the reason."""
         told_of = node_object(view_of(no_nvml()))
         problem = told_of["sources"]["nvml"]["problem"]
@@ -263,7 +263,7 @@ class TestJson:
         clients = told_of["daemons"][0]["servers"][0]["clients"]
         assert [client["memory_used_bytes"] for client in clients] == [{}, {}, {}]
 
-    def test_a_lost_gpu_is_named_with_its_problem(self) -> None:
+    def test_lost_gpu_has_its_problem(self) -> None:
         """The other one has none."""
         gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(view_of(gpu_lost()))["gpus"]}
         assert gpus[GPU] is None
@@ -298,7 +298,7 @@ class TestExitCode:
             "held",
         ),
     )
-    def test_it_is_1_where_an_expected_daemon_is_not_up_or_a_server_is_in_fault(self, present: Node, code: int) -> None:
+    def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, present: Node, code: int) -> None:
         """For a script that asks whether all is well."""
         assert status_text.exit_code(present) == code
 
@@ -315,6 +315,6 @@ class TestLine:
         ],
         ids=("three clients", "dead", "blind"),
     )
-    def test_how_it_is_in_one_line(self, present: Node, line: str) -> None:
+    def test_renders_one_line(self, present: Node, line: str) -> None:
         """What is up, who is there, and what cannot be seen."""
         assert status_text.summary_line(present) == line

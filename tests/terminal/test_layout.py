@@ -18,30 +18,30 @@ def texts(lines: "list[Line] | tuple[Line, ...]") -> list[str]:
 class TestBroken:
     """One line that is too wide."""
 
-    def test_it_is_broken_between_words_and_goes_on_below_its_text(self) -> None:
+    def test_wraps_between_words_and_indents(self) -> None:
         """With the tones that it had."""
         line = line_of(dim("  Xids       "), "31: illegal address ", error("names PID 600"), indent=13)
         rows = list(wrap_line(line, 36))
         assert texts(rows) == ["  Xids       31: illegal address", "             names PID 600"]
         assert [row.has(Style.ERROR) for row in rows] == [False, True]
 
-    def test_one_that_fits_stays(self) -> None:
+    def test_does_not_wrap_a_line_that_fits(self) -> None:
         """To the column."""
         line = line_of("four words of text")
         assert list(wrap_line(line, 18)) == [line]
         assert texts(list(wrap_line(line, 17))) == ["four words of", "text"]
 
-    def test_a_command_stays_whole(self) -> None:
+    def test_does_not_wrap_a_command(self) -> None:
         """So that it can be copied."""
         line = line_of("  ", shell_command("echo shutdown_server | nvidia-cuda-mps-control"))
         assert list(wrap_line(line, 20)) == [line]
 
-    def test_a_word_that_is_too_wide_is_left_to_the_terminal(self) -> None:
+    def test_does_not_break_a_long_word(self) -> None:
         """The others are not."""
         assert texts(list(wrap_line(line_of(f"see {'x' * 30} there"), 20))) == ["see", "x" * 30, "there"]
 
     @pytest.mark.parametrize("width", [1, 10, 22, 80])
-    def test_nothing_is_lost(self, width: int) -> None:
+    def test_wrapping_loses_no_text(self, width: int) -> None:
         """However narrow."""
         for line in all_lines(render_status(held_up())):
             rows = list(wrap_line(line, width))
@@ -67,29 +67,29 @@ def on_screen(told: StatusText, height: int, width: int = 80) -> list[str]:
 class TestFitted:
     """A sheet on a screen."""
 
-    def test_where_there_is_room_all_is_shown_what_is_not_well_first(self) -> None:
+    def test_shows_everything_if_there_is_room_and_problems_first(self) -> None:
         """Under the title and the head."""
         assert on_screen(made(1, 1, 1), 9) == [
             *texts(TITLE), "well", "", "trouble 0", "", "PID", "row 0", "past 0",
         ]  # fmt: skip
 
-    def test_what_is_over_goes_first(self) -> None:
+    def test_drops_past_faults_first(self) -> None:
         """It is told how much more there is."""
         everybody = [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
         assert on_screen(made(3, past=9), 8) == [*everybody, "… 9 more lines are not shown"]
 
-    def test_of_rows_that_are_left_out_it_is_said_how_many(self) -> None:
+    def test_counts_rows_that_are_left_out(self) -> None:
         """The columns' names stay."""
         shown = on_screen(made(48), 8)
         assert shown[3:] == ["PID", "row 0", "row 1", "row 2", "… 45 more lines are not shown"]
 
-    def test_rows_that_are_not_well_stay(self) -> None:
+    def test_important_rows_stay(self) -> None:
         """Where they were."""
         rows = [line_of(f"row {number} ", warning("bypassing") if number == 40 else "active") for number in range(48)]
         told = StatusText(at=0.0, headline=(), table=(line_of("PID"), *rows), problems=(), past_faults=())
         assert on_screen(told, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
 
-    def test_troubles_leave_the_table_some_room_and_keep_what_to_do(self) -> None:
+    def test_problems_leave_room_for_the_table_and_their_commands_stay(self) -> None:
         """A command that ends who holds up recovery is seen however small the screen is."""
         shown = on_screen(render_status(held_up(), width=80), 22)
         assert any("kill -KILL 601" in row for row in shown)
@@ -98,14 +98,14 @@ class TestFitted:
 
     @pytest.mark.parametrize("height", [1, 2, 3, 5, 10])
     @pytest.mark.parametrize("width", [20, 79])
-    def test_it_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
+    def test_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
         """However much there is to tell."""
         real = (render_status(held_up(), width=width), render_status(full(), width=width))
         for told in (*real, made(0), made(9, 99, 9)):
             on_screen(told, height, width)
 
 
-def test_piped_the_table_comes_first() -> None:
+def test_a_pipe_gets_the_table_first() -> None:
     """A program may look for it there."""
     told = made(1, 1, 1)
     assert texts(told.body) == ["PID", "row 0", "trouble 0", "past 0"]

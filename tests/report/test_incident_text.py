@@ -46,25 +46,25 @@ d       {WHEN}  /tmp/nvidia-mps  unknown   -                       0  unknown   
 class TestDetails:
     """All that is known, and what to do."""
 
-    def test_of_an_open_one(self) -> None:
+    def test_open_incident(self) -> None:
         """To the character."""
         assert text_of(details(blocked(), NOW, ADDRESS)) == f"{IN_WORDS}\n"
 
-    def test_what_stands_out_is_how_it_stands_and_what_to_do(self) -> None:
+    def test_styles_the_state_and_the_commands(self) -> None:
         """By their tones."""
         told = details(blocked(), NOW, ADDRESS)
         assert [line.text for line in told if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
         assert [line for line in told if line.has(Style.ERROR)] == told[:1]
         assert not any(line.has(Style.ERROR) for line in details(ended(), NOW, ADDRESS))
 
-    def test_of_one_that_is_over_there_is_nobody_to_end(self) -> None:
+    def test_ended_incident_has_no_commands(self) -> None:
         """Who held it up is told all the same."""
         over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
         told = text_of(details(over, NOW, ADDRESS))
         assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in told
         assert "kill" not in told
 
-    def test_of_hardware_nobody_is_suspected(self) -> None:
+    def test_hardware_fault_has_no_suspects(self) -> None:
         """Whatever else is known."""
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
         told = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
@@ -72,13 +72,13 @@ class TestDetails:
         assert "0.90" not in told
         assert "48: uncorrectable memory error" in told
 
-    def test_what_is_not_known_is_said(self) -> None:
+    def test_names_what_is_unknown(self) -> None:
         """An empty line would look like a defect."""
         nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=FaultKind.UNKNOWN)
         told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
         assert told == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
-    def test_who_had_work_in_flight_is_said_of_each_of_whom_it_is_known(self) -> None:
+    def test_shows_work_in_flight_if_it_is_known(self) -> None:
         """Also of those who are not suspected."""
         in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
         told = text_of(
@@ -88,12 +88,12 @@ class TestDetails:
         assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with no work in flight\n" in told
         assert "PID 602\n" in told
 
-    def test_an_affected_list_that_was_inferred_says_so(self) -> None:
+    def test_marks_an_inferred_list_of_affected_clients(self) -> None:
         """The log's own is better evidence."""
         told = text_of(details(incident(affected_confirmed=False), NOW, None))
         assert "2 clients, inferred from the GPUs that clients share" in told
 
-    def test_a_client_of_whom_nothing_is_known_is_a_pid(self) -> None:
+    def test_an_unknown_client_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
         told = text_of(
             details(
@@ -103,11 +103,11 @@ class TestDetails:
         assert "             PID 600\n             an unknown PID" in told
         assert "kill" not in told
 
-    def test_an_xid_that_no_catalogue_has(self) -> None:
+    def test_xid_without_a_catalogue_entry(self) -> None:
         """Its number is all there is."""
         assert "  Xids       999" in text_of(details(incident(xids=(IncidentXid(at=AT, number=999),)), NOW, None))
 
-    def test_a_crowd_is_counted_and_not_listed(self) -> None:
+    def test_counts_many_clients(self) -> None:
         """The page stays a page, with the commands for the first of them."""
         told = [line.text for line in details(crowded(), NOW, ADDRESS)]
         assert "  Affected   400 clients:" in told
@@ -116,7 +116,7 @@ class TestDetails:
         assert len(told) < 200
 
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_no_name_breaks_out_of_its_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
         """Nor speaks to the terminal."""
         for line in (each.text for each in details(hostile(name), NOW, Address(pipe_directory=f"/tmp/{name}"))):
             assert line.isprintable()
@@ -147,12 +147,12 @@ class TestBrief:
         ],
         ids=("open", "recovered"),
     )
-    def test_it_says_how_it_stands(self, fault: Incident, line: str) -> None:
+    def test_shows_the_state(self, fault: Incident, line: str) -> None:
         """And whom to suspect."""
         assert brief(fault, NOW) == line
 
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_it_is_one_line_whatever_anybody_is_called(self, name: str) -> None:
+    def test_is_one_line_with_hostile_names(self, name: str) -> None:
         """And no endless one."""
         assert brief(hostile(name), NOW).isprintable()
         assert len(brief(hostile(name), NOW)) < 500
@@ -161,7 +161,7 @@ class TestBrief:
 class TestTable:
     """One row for each."""
 
-    def test_a_few(self) -> None:
+    def test_lists_incidents(self) -> None:
         """To the character."""
         suspects = (suspect(600, 0.35), suspect(601, 0.35), suspect(602, 0.3))
         faults = (
@@ -172,7 +172,7 @@ class TestTable:
         )
         assert text_of(incidents_table(faults, NOW)) == TABLE
 
-    def test_at_a_terminal_it_is_told_how_long_ago_each_was_and_how_one_is_told_in_full(self) -> None:
+    def test_a_terminal_shows_ages_and_the_command_for_details(self) -> None:
         """One that is open, rather than the newest."""
         header, newest, older, hint = text_of(incidents_table([ended(id="b"), blocked()], NOW, 160)).splitlines()
         assert header.split()[1:4] == ["WHEN", "AGO", "DAEMON"]
@@ -183,23 +183,23 @@ class TestTable:
         assert hint == "details of one: cuda-mps-exporter incidents 513-1a"
 
     @pytest.mark.parametrize("width", [80, 100, 120])
-    def test_it_fits_the_terminal(self, width: int) -> None:
+    def test_fits_the_terminal(self, width: int) -> None:
         """With which it was, whom to suspect and how it stands, whatever else there is no room for."""
         header, *rows, _ = incidents_table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
         assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())
 
-    def test_what_is_open_stands_out(self) -> None:
+    def test_styles_open_incidents(self) -> None:
         """By its tone, too."""
         _, first, second = incidents_table([blocked(), ended(id="b")], NOW)
         assert (first.has(Style.ERROR), second.has(Style.ERROR)) == (True, False)
 
-    def test_none(self) -> None:
+    def test_no_incidents(self) -> None:
         """In words."""
         assert text_of(incidents_table((), NOW)) == "No incidents.\n"
 
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_no_name_breaks_out_of_its_cell(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_cell(self, name: str) -> None:
         """A row stays a row."""
         lines = text_of(incidents_table([hostile(name)], NOW)).splitlines()
         assert len(lines) == 2

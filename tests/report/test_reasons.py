@@ -65,7 +65,7 @@ def test_a_text_from_outside_is_shown_as_printable_text() -> None:
         ({"text": "no GPU"}, "start failed: no GPU"),
     ],
 )
-def test_how_a_program_ended_is_shown_as_far_as_it_is_known(known: dict[str, Any], text: str) -> None:
+def test_shows_how_a_program_ended_as_far_as_known(known: dict[str, Any], text: str) -> None:
     assert text_of(Reason(ReasonCode.PROGRAM_FAILED, command="start", **known)) == text
 
 
@@ -126,7 +126,7 @@ def test_a_sentence_of_an_earlier_version_has_its_code_and_parameters(sentence: 
     "sentence",
     ["", "crashed", "the moon was full", f"process {10**30} is gone", f"process {'9' * 5000} is gone", "x" * 10**5],
 )
-def test_a_sentence_that_is_not_known_is_kept_as_text(sentence: str) -> None:
+def test_an_unknown_sentence_stays_as_text(sentence: str) -> None:
     assert reason_of(sentence) is None
     assert reason_or_unknown(sentence) == Reason(ReasonCode.UNKNOWN, text=sentence)
     assert len(sentence) <= LONGEST_SENTENCE or len(sentence) == 10**5

@@ -1,1 +1,0 @@
-"""How the node and its faults are told."""
