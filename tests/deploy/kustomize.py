@@ -1,4 +1,4 @@
-"""As much of `kubectl kustomize` as the manifests need: Debian's kubectl is too old to put them together.
+"""The part of `kubectl kustomize` that the manifests need. Debian's kubectl is too old for them.
 
 What it makes was compared with kustomize 5.5's own, and differs only in the hash at the end of a ConfigMap's name.
 """
@@ -16,34 +16,34 @@ KNOWN = {
 }  # fmt: skip
 
 MERGED_BY = {"containers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
-"""Lists whose elements are told apart by a key; a patch replaces all others as a whole."""
+"""Keys of the elements of lists that are merged. A patch replaces any other list as a whole."""
 
 
 def built(folder: Path, *components: Path) -> Sequence[Object]:
-    """All objects of a folder with a kustomization.yaml, into which these components are taken."""
-    asked = _asked(folder)
-    objects = [each for name in asked.get("resources", ()) for each in _resources(folder / name)]
-    objects += [_config_map(folder, each, asked) for each in asked.get("configMapGenerator", ())]
+    """Return all objects of a folder with a kustomization.yaml, with these components."""
+    options = _kustomization(folder)
+    objects = [each for name in options.get("resources", ()) for each in _resources(folder / name)]
+    objects += [_config_map(folder, each, options) for each in options.get("configMapGenerator", ())]
     for each in (*components, folder):
-        for patch in _asked(each).get("patches", ()):
+        for patch in _kustomization(each).get("patches", ()):
             objects = _patched(objects, yaml.safe_load((each / patch["path"]).read_text()))
-    return [_in_namespace(each, asked.get("namespace")) for each in objects]
+    return [_in_namespace(each, options.get("namespace")) for each in objects]
 
 
-def _asked(folder: Path) -> Mapping[str, Any]:
-    asked: Mapping[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert asked.keys() <= KNOWN
-    return asked
+def _kustomization(folder: Path) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert options.keys() <= KNOWN
+    return options
 
 
 def _resources(path: Path) -> Iterator[Object]:
     yield from built(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
 
 
-def _config_map(folder: Path, asked: Mapping[str, Any], kustomization: Mapping[str, Any]) -> Object:
-    metadata = {"name": asked["name"]}
+def _config_map(folder: Path, options: Mapping[str, Any], kustomization: Mapping[str, Any]) -> Object:
+    metadata = {"name": options["name"]}
     labels = kustomization.get("generatorOptions", {}).get("labels")
-    data = {name: (folder / name).read_text() for name in asked["files"]}
+    data = {name: (folder / name).read_text() for name in options["files"]}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

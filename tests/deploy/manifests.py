@@ -1,4 +1,4 @@
-"""The manifests as they reach a cluster."""
+"""The manifests as a cluster receives them."""
 
 import functools
 from collections.abc import Sequence
@@ -12,29 +12,29 @@ VARIANTS = ("device-plugin", "gke", "host")
 
 @functools.cache
 def objects(directory: str) -> Sequence[Object]:
-    """All that a folder of `deploy/kubernetes` installs."""
+    """Return all objects that a folder of `deploy/kubernetes` installs."""
     return built(KUBERNETES / directory)
 
 
 def the(kind: str, directory: str) -> Object:
-    """The one object of a kind."""
+    """Return the only object of a kind."""
     (found,) = [each for each in objects(directory) if each["kind"] == kind]
     return found
 
 
 def pod(variant: str) -> Object:
-    """What each of the nodes runs."""
+    """Return the pod template of a variant."""
     specification: Object = the("DaemonSet", variant)["spec"]["template"]["spec"]
     return specification
 
 
 def container(variant: str) -> Object:
-    """The exporter's container, which is the only one."""
+    """Return the exporter's container, the only one of the pod."""
     (only,) = pod(variant)["containers"]
     found: Object = only
     return found
 
 
 def host_paths(variant: str) -> dict[str, str]:
-    """The node's paths that are mounted, by the volume's name."""
+    """Return the mounted paths of the node, by volume name."""
     return {each["name"]: each["hostPath"]["path"] for each in pod(variant)["volumes"] if "hostPath" in each}

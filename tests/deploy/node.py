@@ -1,4 +1,4 @@
-"""A pod's view of a node, as a runtime makes it of the manifests: their mounts, user, capabilities, PID namespace.
+"""A node and a pod on it, with the mounts, user, capabilities and PID namespace of the manifests.
 
 The node has a PID namespace of its own, so that the pod does not see the processes of this machine.
 """
@@ -21,13 +21,13 @@ from tests.exporter_process import Exporter
 from tests.tools import needed
 
 OF_THE_NODE = ("proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
-"""Of these, a container has its own, or none; all else of this machine serves as the image."""
+"""A container has directories of its own here, or none. The rest of this machine is its image."""
 
 FROM_THE_IMAGE = ("ld.so.cache", "passwd", "group")
 
 
 class Node:
-    """A directory that stands for a node's file system, with one pod in it; a context manager that ends all processes.
+    """A directory that represents a node's file system, with one pod. The context manager kills all processes.
 
     All PIDs that it takes and gives are those of the node's PID namespace.
     """
@@ -64,16 +64,16 @@ class Node:
         self._processes.run("kill", "-KILL", str(pid))
 
     def path(self, path: str) -> Path:
-        """One of the node's paths."""
+        """Return where a path of the node is."""
         return self.directory / "root" / path.lstrip("/")
 
     def source(self, volume: Mapping[str, object]) -> Path:
-        """Where a volume's files are."""
+        """Return where a volume's files are."""
         host = volume.get("hostPath")
         return self.path(host["path"]) if isinstance(host, dict) else self.directory / str(volume["name"])
 
-    def places(self, pid: int, cgroup: str) -> None:
-        """Show the pod that a process, which must run already, is in this cgroup."""
+    def set_cgroup(self, pid: int, cgroup: str) -> None:
+        """Show this cgroup for a running process in the pod."""
         self._cgroups[pid] = cgroup
 
     def exporter(self, environment: Mapping[str, str], *arguments: str) -> "PodExporter":
@@ -133,7 +133,7 @@ class PodExporter(Exporter):
     """The exporter in the node's PID namespace; `process` is the `nsenter` that waits for it there."""
 
     def stop(self) -> int:
-        """Ask it to end; return its exit code."""
+        """Send SIGTERM, and return the exit code."""
         (exporter,) = psutil.Process(self.process.pid).children()
         exporter.terminate()
         return self.process.wait(PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""What a cluster would say to an object, by the schemas of its kind."""
+"""Validation of objects by the schemas of their kinds."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def _schemas() -> Mapping[str, Draft202012Validator]:
 VALIDATORS = _schemas()
 
 
-def complaints(found: Mapping[str, Any]) -> list[str]:
-    """What is wrong with an object, and where."""
+def schema_errors(found: Mapping[str, Any]) -> list[str]:
+    """Return the errors of an object, and where they are."""
     errors = VALIDATORS[found["kind"]].iter_errors(found)
     return [f"{error.json_path}: {error.message}" for error in errors]

@@ -1,4 +1,4 @@
-"""A cluster takes the manifests, and they ask it for no more rights than the exporter needs."""
+"""The manifests are valid, and request only the rights that the exporter needs."""
 
 import copy
 import tomllib
@@ -10,7 +10,7 @@ from exporter import __version__
 from exporter.cli import main
 from tests.deploy.kustomize import Object, built
 from tests.deploy.manifests import KUBERNETES, VARIANTS, container, host_paths, objects, pod, the
-from tests.deploy.schemas import complaints
+from tests.deploy.schemas import schema_errors
 
 STATE = "/var/lib/cuda-mps-exporter"
 NEEDED = {"SYS_PTRACE"}
@@ -19,22 +19,22 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 @pytest.mark.parametrize("directory", [*VARIANTS, "monitoring"])
-def test_a_cluster_takes_all_of_it(directory: str) -> None:
-    assert {each["kind"]: complaints(each) for each in objects(directory)} == {
+def test_all_objects_are_valid(directory: str) -> None:
+    assert {each["kind"]: schema_errors(each) for each in objects(directory)} == {
         each["kind"]: [] for each in objects(directory)
     }
 
 
-def test_a_cluster_would_not_take_a_wrong_word() -> None:
+def test_validation_rejects_a_wrong_key() -> None:
     wrong = copy.deepcopy(the("DaemonSet", "host"))
     wrong["spec"]["template"]["spec"]["hostPid"] = True
     wrong["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"] = "no"
 
-    assert len(complaints(wrong)) == 2
+    assert len(schema_errors(wrong)) == 2
 
 
 @every_variant
-def test_it_has_no_rights_that_it_does_not_need(variant: str) -> None:
+def test_the_pod_has_only_the_rights_that_it_needs(variant: str) -> None:
     rights = container(variant)["securityContext"]
 
     assert rights["capabilities"]["drop"] == ["ALL"]
@@ -49,7 +49,7 @@ def test_it_has_no_rights_that_it_does_not_need(variant: str) -> None:
 
 
 @every_variant
-def test_of_the_node_it_writes_to_its_own_state_directory_alone(variant: str) -> None:
+def test_the_pod_writes_only_to_its_state_directory_on_the_node(variant: str) -> None:
     mounts = {each["name"]: each for each in container(variant)["volumeMounts"]}
     written = {path for name, path in host_paths(variant).items() if not mounts[name].get("readOnly")}
 
@@ -58,8 +58,8 @@ def test_of_the_node_it_writes_to_its_own_state_directory_alone(variant: str) ->
 
 
 @every_variant
-def test_what_the_node_has_is_at_the_same_path_in_the_pod(variant: str) -> None:
-    """So that a daemon has the name by which people on the node know it. The driver's files are told by variables."""
+def test_mounts_paths_of_the_node_at_the_same_paths(variant: str) -> None:
+    """Daemons then have the same names as on the node. Variables set the paths of the driver's files."""
     mounts = {each["name"]: each["mountPath"] for each in container(variant)["volumeMounts"]}
     elsewhere = {name for name, path in host_paths(variant).items() if mounts[name] != path}
 
@@ -67,7 +67,7 @@ def test_what_the_node_has_is_at_the_same_path_in_the_pod(variant: str) -> None:
 
 
 @every_variant
-def test_it_sees_the_nodes_processes_and_gpus_and_takes_none_of_these_from_others(variant: str) -> None:
+def test_has_access_to_processes_and_gpus_without_reserving_gpus(variant: str) -> None:
     variables = {each["name"]: each["value"] for each in container(variant)["env"]}
 
     assert pod(variant)["hostPID"]
@@ -77,25 +77,25 @@ def test_it_sees_the_nodes_processes_and_gpus_and_takes_none_of_these_from_other
 
 
 @every_variant
-def test_it_runs_on_the_nodes_that_have_mps_however_they_are_tainted(variant: str) -> None:
+def test_runs_on_all_nodes_with_mps_despite_taints(variant: str) -> None:
     assert pod(variant)["nodeSelector"]
     assert pod(variant)["tolerations"] == [{"operator": "Exists"}]
 
 
 @every_variant
-def test_its_image_is_of_this_version(variant: str) -> None:
+def test_the_image_has_the_version_of_the_package(variant: str) -> None:
     assert container(variant)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
 
 
 @every_variant
-def test_its_probes_ask_pages_that_it_has(variant: str) -> None:
+def test_the_probes_request_existing_pages(variant: str) -> None:
     (port,) = container(variant)["ports"]
     for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
         assert container(variant)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
 @pytest.mark.parametrize(("variant", "daemons"), [("device-plugin", 0), ("gke", 1), ("host", 1)])
-def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of_its_nodes_declares(
+def test_the_configuration_is_valid_and_names_only_daemons_that_the_node_label_declares(
     variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (text,) = the("ConfigMap", variant)["data"].values()
@@ -111,8 +111,8 @@ def test_its_configuration_can_be_used_and_names_only_a_daemon_that_the_label_of
         assert any(Path(directory).is_relative_to(each) for each in mounted)
 
 
-def test_the_host_variant_runs_only_on_nodes_that_are_labelled_for_it() -> None:
-    """It expects a daemon on each of its nodes, and not every GPU node runs one."""
+def test_the_host_variant_runs_only_on_labelled_nodes() -> None:
+    """It expects a daemon on each of its nodes, but not every GPU node runs one."""
     assert pod("host")["nodeSelector"] == {"cuda-mps-exporter/mps": "host"}
 
 
@@ -123,8 +123,8 @@ def configuration_of(found: Object) -> str:
 
 
 @every_variant
-def test_another_configuration_is_a_rollout(variant: str) -> None:
-    """To a generated ConfigMap's name its content's hash is added, unless that is switched off."""
+def test_a_changed_configuration_causes_a_rollout(variant: str) -> None:
+    """The name of a generated ConfigMap has a hash of its content, unless that is disabled."""
     assert configuration_of(the("DaemonSet", variant)) == the("ConfigMap", variant)["metadata"]["name"]
     assert "disableNameSuffixHash" not in (KUBERNETES / variant / "kustomization.yaml").read_text()
 
@@ -135,9 +135,9 @@ def test_every_folder_of_variants_is_tested() -> None:
 
 
 @every_variant
-def test_the_component_has_launches_counted_and_changes_nothing_else(variant: str) -> None:
+def test_the_component_only_enables_launch_counting(variant: str) -> None:
     objects_with = built(KUBERNETES / variant, KUBERNETES / "components" / "attribution")
-    assert [complaints(each) for each in objects_with] == [[] for _ in objects_with]
+    assert [schema_errors(each) for each in objects_with] == [[] for _ in objects_with]
 
     (found,) = [each for each in objects_with if each["kind"] == "DaemonSet"]
     (counting,) = found["spec"]["template"]["spec"]["containers"]

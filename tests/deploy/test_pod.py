@@ -1,4 +1,4 @@
-"""In a pod as the manifests make it, the exporter finds the device plugin's daemon and knows whose its clients are."""
+"""In a pod of the manifests, the exporter finds the device plugin's daemon and the pods of its clients."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.tools import needed
 pytestmark = pytest.mark.systems
 
 ROOT = "/run/nvidia/mps"
-"""On the node; the daemon's own container has it elsewhere."""
+"""The path on the node. The daemon's container has another one."""
 
 INSIDE = "/mnt"
 
@@ -33,7 +33,7 @@ WHOSE = {
 
 
 class DevicePlugin:
-    """Its pod with the control daemon, in namespaces of its own, on a node."""
+    """The pod of the device plugin on a node: a control daemon in namespaces of its own."""
 
     def __init__(self, node: Node, resource: str, *, host_pid: bool) -> None:
         self.mps = MpsStandIn(node.path(f"{ROOT}/{resource}"))
@@ -57,13 +57,13 @@ def pid_file(mps: MpsStandIn) -> Path:
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """With a name so short that its sockets' paths fit."""
+    """A node with a path that is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), "device-plugin") as node:
         yield node
 
 
 def started(node: Node, nvml: NvmlStandIn) -> Exporter:
-    """The exporter in its pod."""
+    """Start the exporter in its pod."""
     environment = {"PATH": MpsStandIn(node.path(ROOT)).environment()["PATH"], **nvml.environment()}
     arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json")
     return node.exporter(environment, *arguments)
@@ -73,7 +73,7 @@ def started(node: Node, nvml: NvmlStandIn) -> Exporter:
 def exporter(
     request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, mps: MpsStandIn
 ) -> Iterator[tuple[Exporter, DevicePlugin, int]]:
-    """At work in its pod beside the device plugin's, with one client of another pod on the node.
+    """The exporter in its pod, with the device plugin's daemon and one client of another pod on the node.
 
     The machine of the test has a daemon too, which is not on the node.
     """
@@ -82,7 +82,7 @@ def exporter(
     plugin = DevicePlugin(node, resource, host_pid=host_pid)
     node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir()
     client = node.client()
-    node.places(client, CGROUP)
+    node.set_cgroup(client, CGROUP)
     plugin.mps.connect_and_wait(client if host_pid else 0)
     nvml.write([Device(processes=(Process(client),))])
     program = started(node, nvml)
@@ -90,7 +90,7 @@ def exporter(
     program.stop()
 
 
-def _is_told(program: Exporter, plugin: DevicePlugin, client: int) -> None:
+def _assert_reported(program: Exporter, plugin: DevicePlugin, client: int) -> None:
     told = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=plugin.name)]
     assert [each["pid"] for each in told] == [str(client)]
     assert {key: told[0][key] for key in WHOSE} == WHOSE
@@ -109,7 +109,7 @@ def test_a_client_has_its_pod_and_the_daemon_is_expected(
 
     program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
     program.shows(1, "cuda_mps_daemon_info", pipe_directory=plugin.name, expected="true")
-    eventually(lambda: _is_told(program, plugin, client))
+    eventually(lambda: _assert_reported(program, plugin, client))
 
     assert len(program.samples("cuda_mps_daemon_info")) == 1
     assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
@@ -120,7 +120,7 @@ def test_a_client_has_its_pod_and_the_daemon_is_expected(
 
 
 def test_a_daemon_is_expected_only_while_the_device_plugin_declares_it(node: Node, nvml: NvmlStandIn) -> None:
-    """The exporter is there first, and nothing is expected before the plugin is installed, nor after it has stopped."""
+    """The exporter starts first. No daemon is expected before the plugin starts one, or after it stopped it."""
     program = started(node, nvml)
     program.shows(1, "cuda_mps_exporter_source_up", source="finder")
     expected = program.samples("cuda_mps_daemon_info", expected="true")

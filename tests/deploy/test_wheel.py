@@ -1,4 +1,4 @@
-"""The wheel has all that runs need: installed, it serves without the checkout."""
+"""The wheel is complete: once installed, it serves without the checkout."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ SHARED = ["alerts", "dashboards", "deploy/kubernetes", "systemd"]
 
 
 def _files(folder: Path) -> set[str]:
-    """All files below, links followed, by their paths from the root."""
+    """Return the relative paths of all files below a folder. Links are followed."""
     walked = os.walk(folder, followlinks=True)
     files = (Path(where) / name for where, _, names in walked for name in names if not where.endswith("__pycache__"))
     return {str(each.relative_to(ROOT)) for each in files}
@@ -30,7 +30,7 @@ def _files(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built without network."""
+    """A wheel that was built without network."""
     directory = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with it; what it depends on is lent by this one, without the checkout that may be in it."""
+    """A virtual environment with the wheel. It shares the dependencies of this one, but not the checkout."""
     directory = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True, timeout=PATIENCE_SECONDS)
     pip = [sys.executable, "-m", "pip", f"--python={directory}", "--disable-pip-version-check", "install"]
@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
-    """The simulated node, from the installed program."""
+    """The demo of the installed program."""
     become = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
     command = [str(installed / "bin" / "cuda-mps-exporter"), "demo", "--web.listen-address=127.0.0.1:0"]
     log = tmp_path_factory.mktemp("demo") / "log"
@@ -65,13 +65,13 @@ def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         program.stop()
 
 
-def test_it_has_every_file_of_the_program(wheel: Path) -> None:
+def test_contains_every_file_of_the_program(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert _files(ROOT / "exporter") <= names
 
 
 @pytest.mark.parametrize("folder", SHARED)
-def test_it_has_what_an_installation_wants_beside_the_program(installed: Path, folder: str) -> None:
+def test_contains_the_other_files_of_an_installation(installed: Path, folder: str) -> None:
     there = installed / "share" / "cuda-mps-exporter" / folder
     found = {str(each.relative_to(there)) for each in there.rglob("*") if each.is_file()}
     wanted = {str(Path(each).relative_to(folder)) for each in _files(ROOT / folder)}
@@ -80,7 +80,7 @@ def test_it_has_what_an_installation_wants_beside_the_program(installed: Path, f
     assert found >= wanted
 
 
-def test_it_says_its_version_and_is_itself_and_not_the_checkout(installed: Path) -> None:
+def test_runs_from_the_installation_and_shows_its_version(installed: Path) -> None:
     said = subprocess.run([installed / "bin" / "cuda-mps-exporter", "--version"], capture_output=True, text=True)
     where = [installed / "bin" / "python", "-P", "-c", "import exporter; print(exporter.__file__)"]
     found = subprocess.run(where, capture_output=True, text=True, cwd=installed)
@@ -90,12 +90,12 @@ def test_it_says_its_version_and_is_itself_and_not_the_checkout(installed: Path)
 
 
 @pytest.mark.parametrize("page", ["/", "/metrics", "/-/healthy", "/status"])
-def test_its_pages_can_be_had(demo: Exporter, page: str) -> None:
+def test_serves_its_pages(demo: Exporter, page: str) -> None:
     address = demo.address().removesuffix("/metrics") + page
     with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as response:
         assert response.status == 200
 
 
-def test_its_metrics_are_those_of_the_node(demo: Exporter) -> None:
+def test_serves_the_metrics_of_the_node(demo: Exporter) -> None:
     assert demo.value("cuda_mps_daemon_up") is not None
     assert demo.value("cuda_mps_exporter_build_info", version=__version__) == 1

@@ -1,4 +1,4 @@
-"""One machine for all of these tests, with daemon and exporter installed and at work."""
+"""One machine for all of these tests, with a running daemon and exporter."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ POLKIT = Path("/usr/lib/polkit-1/polkitd")
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node as the guide makes it; kept for the session, since the files of this directory run in any order."""
+    """A node that is set up by the guide. It lasts for the session, because the files run in any order."""
     for program in PROGRAMS:
         needed(program)
     for program in (SYSTEMD, POLKIT):
@@ -42,7 +42,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure tells what the machine's journal has, which goes with the machine."""
+    """Add the machine's journal to the report of a failure."""
     report = yield
     node = item.funcargs.get("node")
     if report.failed and isinstance(node, Node):
@@ -52,5 +52,5 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
 
 @pytest.fixture
 def at_work(node: Node) -> None:
-    """Both are, as the test begins."""
+    """Wait until both run before a test."""
     node.settles()

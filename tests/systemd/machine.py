@@ -1,4 +1,4 @@
-"""A machine of its own, in namespaces of this one: its systemd is the real one, and everything else is thrown away.
+"""A machine in namespaces of this one, with a real systemd. Everything else is temporary.
 
 Its files are an overlay in memory (`boot.sh`), its processes end with its PID 1, and its network is this machine's.
 """
@@ -22,10 +22,10 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Machine:
-    """A booted systemd, with the exporter's program and the stand-in daemon installed, and no unit of ours."""
+    """A booted systemd, with the exporter's program and the stand-in daemon, and without their units."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is an empty one, which stays so outside of the machine.
+        """`directory` is empty, and stays empty outside of the machine.
 
         Its cgroups are its own: systemd takes a process of another machine in one of them for an error (tried: 252).
         """
@@ -62,13 +62,13 @@ class Machine:
         eventually(self._assert_booted)
 
     def run(self, *words: str, user: str | None = None) -> "subprocess.CompletedProcess[str]":
-        """Run a command in there, as root or as a user."""
+        """Run a command in the machine, as root or as a user."""
         return subprocess.run(
             self._inside(words, user), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
-        """Start a command in there."""
+        """Start a command in the machine."""
         return subprocess.Popen(self._inside(words, None))
 
     def _inside(self, words: Sequence[str], user: str | None) -> list[str]:
@@ -77,23 +77,23 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """Its files, from here."""
+        """Its root directory, seen from outside."""
         return Path(f"/proc/{self._init}/root")
 
     def do(self, *words: str) -> str:
-        """Run a command that must succeed; what it said."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*words)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def write(self, path: str, text: str) -> None:
-        """Make a file in there."""
+        """Write a file in the machine."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def show(self, unit: str, name: str) -> str:
-        """A property of a unit, as systemd has it."""
+        """Return a property of a unit."""
         return self.do("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def signal(self, unit: str, name: str) -> None:
@@ -101,7 +101,7 @@ class Machine:
         self.do("systemctl", "kill", f"--signal={name}", "--kill-who=main", unit)
 
     def close(self) -> None:
-        """End it, with everything in it."""
+        """Kill the machine with all its processes."""
         os.kill(self._init, 9)
         self._unshare.wait()
         for cell in self._cells:
@@ -119,12 +119,12 @@ class Machine:
 
 
 def _is_package_directory(path: Path) -> bool:
-    """Whether Python finds packages there that it has not brought with it."""
+    """Return whether a directory of sys.path has installed packages."""
     return path.is_dir() and path != ROOT and not path.is_relative_to(sys.base_prefix)
 
 
 def _own_cgroups() -> Iterator[Path]:
-    """Where this process is in each hierarchy of cgroups; there is but one where this machine has version 2 alone."""
+    """Yield the cgroup of this process in each hierarchy. With version 2 there is only one."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         mounted = CGROUPS / (controllers.removeprefix("name=") or "unified")
@@ -134,7 +134,7 @@ def _own_cgroups() -> Iterator[Path]:
 
 
 def _remove(cell: Path) -> None:
-    """End a cgroup with all below it, as soon as nobody is left in them."""
+    """Remove a cgroup with all below it, once they have no process."""
     try:
         for below in sorted((path for path in cell.rglob("*") if path.is_dir()), reverse=True):
             below.rmdir()

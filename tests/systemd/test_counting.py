@@ -1,4 +1,4 @@
-"""With its drop-in, as the ordinary user that it is, the exporter may count launches: rights, system calls, files."""
+"""With its drop-in, the exporter can count launches as an ordinary user: rights, system calls, files."""
 
 import json
 import textwrap
@@ -33,8 +33,8 @@ PROGRAM = """
 
 
 @pytest.fixture
-def user_of_cuda(node: Node) -> Iterator[int]:
-    """A process of root's, with a libcuda in a file system of its own."""
+def cuda_process(node: Node) -> Iterator[int]:
+    """A process of root with a libcuda in a file system of its own."""
     path = node.machine.root / "opt" / "lib" / "libcuda.so.1"
     path.parent.mkdir()
     shared_object(path)
@@ -53,7 +53,7 @@ def user_of_cuda(node: Node) -> Iterator[int]:
     node.machine.do("systemctl", "stop", USER_OF_CUDA)
 
 
-def test_the_unit_with_its_drop_in_may_do_all_that_it_takes(node: Node, user_of_cuda: int) -> None:
+def test_the_unit_with_its_drop_in_can_count_launches(node: Node, cuda_process: int) -> None:
     refused = kernel_refusal()
     if refused is not None:
         not_here(f"the kernel refuses root too: {refused}")
@@ -64,7 +64,7 @@ def test_the_unit_with_its_drop_in_may_do_all_that_it_takes(node: Node, user_of_
     lines.insert(
         lines.index("[Service]") + 1,
         "Type=oneshot\nStandardOutput=file:/run/trial\n"
-        f"ExecStart=/opt/cuda-mps-exporter/bin/python /opt/trial.py {user_of_cuda}",
+        f"ExecStart=/opt/cuda-mps-exporter/bin/python /opt/trial.py {cuda_process}",
     )
     node.machine.write(f"/etc/systemd/system/{TRIAL}", "\n".join(lines))
     drop_in = (ROOT / "systemd" / f"{EXPORTER}.d" / "bpf.conf").read_text()

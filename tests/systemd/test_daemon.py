@@ -1,4 +1,4 @@
-"""The daemon's unit under a real systemd: what is killed comes back, what is stopped stays away."""
+"""The daemon's unit with a real systemd: a killed daemon restarts, and a stopped one stays stopped."""
 
 import signal
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 
 QUIT = "quit command issued with timeout of 20"
-"""What the daemon says when its unit is stopped."""
+"""The line that the daemon logs when its unit is stopped."""
 
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
-def test_what_is_enabled_is_expected_and_its_stdout_is_followed(node: Node) -> None:
+def test_an_enabled_daemon_is_expected_and_its_stdout_is_followed(node: Node) -> None:
     node.mps.connect_and_wait(CLIENT)
 
     node.shows(1, "cuda_mps_server_clients", daemon=NAME)
@@ -27,12 +27,12 @@ def test_what_is_enabled_is_expected_and_its_stdout_is_followed(node: Node) -> N
 
 
 def _assert_follows(node: Node, file: str) -> None:
-    """A daemon that is found before its unit is has its logs in the usual files, as far as is known by then."""
+    """Until its unit is found, a discovered daemon is assumed to have the usual log files."""
     assert [labels["file"] for labels, _ in node.samples("cuda_mps_exporter_log_followed", daemon=NAME)] == [file]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_systemd_restarts_one_that_is_killed(node: Node, how: signal.Signals) -> None:
+def test_systemd_restarts_a_killed_daemon(node: Node, how: signal.Signals) -> None:
     before, losses = node.pid(DAEMON), node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
     restarts = node.restarts(DAEMON)
 
@@ -45,8 +45,8 @@ def test_systemd_restarts_one_that_is_killed(node: Node, how: signal.Signals) ->
     node.shows(1, "cuda_mps_daemon_up", daemon=NAME)
 
 
-def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
-    """One that was stopped does (measured, R580)."""
+def test_kills_a_server_that_outlives_the_daemon(node: Node) -> None:
+    """A suspended server does (measured, R580)."""
     losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
     node.mps.connect_and_wait(CLIENT)
     server = eventually(node.server)
@@ -63,7 +63,7 @@ def test_a_server_that_outlived_the_daemon_is_ended_with_it(node: Node) -> None:
     node.shows(losses + 1, "cuda_mps_daemon_losses_total", daemon=NAME)
 
 
-def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
+def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
     losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME)
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
@@ -80,8 +80,8 @@ def test_one_that_is_stopped_by_hand_drains_and_stays_away(node: Node) -> None:
     assert node.value("cuda_mps_daemon_losses_total", daemon=NAME) == losses
 
 
-def test_one_that_others_ask_all_the_time_is_told_to_quit_all_the_same(node: Node) -> None:
-    """While one session is open every other is refused: the one that should tell it, too (measured, R580)."""
+def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> None:
+    """While one session is open, every other is refused, that of ExecStop too (measured, R580)."""
     told = node.logs(QUIT)
     session = "(echo get_server_list; sleep 0.1) | nvidia-cuda-mps-control"
     others = node.machine.start("sh", "-c", f"exec >/dev/null 2>&1; while test -e {NAME}/log; do {session}; done")
@@ -92,8 +92,8 @@ def test_one_that_others_ask_all_the_time_is_told_to_quit_all_the_same(node: Nod
     others.wait(PATIENCE_SECONDS)
 
 
-def test_one_that_hangs_can_be_restarted(node: Node) -> None:
-    """ExecStop does not wait for the end of TimeoutStopSec, after which systemd would log a timeout."""
+def test_a_hung_daemon_can_be_restarted(node: Node) -> None:
+    """ExecStop ends before TimeoutStopSec, after which systemd would log a timeout."""
     before = node.pid(DAEMON)
     timeouts = node.journal(DAEMON).count("timed out")
 
@@ -106,13 +106,13 @@ def test_one_that_hangs_can_be_restarted(node: Node) -> None:
 
 @pytest.fixture
 def defaults(node: Node) -> Iterator[Path]:
-    """The file of the daemon's variables, for one test."""
+    """The environment file of the daemon, restored after the test."""
     file = node.machine.root / "etc" / "default" / "nvidia-cuda-mps"
     yield file
     file.unlink()
 
 
-def test_one_that_dies_again_and_again_is_given_up(node: Node, defaults: Path) -> None:
+def test_systemd_gives_up_on_a_daemon_that_dies_repeatedly(node: Node, defaults: Path) -> None:
     defaults.write_text("CUDA_MPS_LOG_DIRECTORY=/nowhere\n")
 
     node.machine.signal(DAEMON, "SIGKILL")
@@ -123,7 +123,7 @@ def test_one_that_dies_again_and_again_is_given_up(node: Node, defaults: Path) -
     node.shows(0, "cuda_mps_daemon_up", daemon=NAME)
 
 
-def test_its_limits_come_from_its_file(node: Node, defaults: Path) -> None:
+def test_reads_limits_from_the_environment_file(node: Node, defaults: Path) -> None:
     defaults.write_text("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40\n")
     node.machine.do("systemctl", "restart", DAEMON)
     eventually(lambda: node.answers(0))
@@ -131,7 +131,7 @@ def test_its_limits_come_from_its_file(node: Node, defaults: Path) -> None:
     assert node.ask("get_default_active_thread_percentage") == "40.0"
 
 
-def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
+def test_truncates_the_log_while_clients_connect(node: Node) -> None:
     log = node.mps.log_directory / "stdout.log"
     connected = node.value("cuda_mps_clients_connected_total", daemon=NAME) or 0
     lost = node.value("cuda_mps_exporter_log_lines_lost_total", daemon=NAME)
@@ -149,7 +149,7 @@ def test_its_log_is_cut_while_clients_come_and_go(node: Node) -> None:
     assert b"\0" not in log.read_bytes(), "it is appended to"
 
 
-def test_a_gpu_can_have_one_of_its_own(node: Node) -> None:
+def test_a_gpu_can_have_its_own_daemon(node: Node) -> None:
     unit = "nvidia-cuda-mps@GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b.service"
     directory = "/run/nvidia-mps/GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b"
     node.machine.do("systemctl", "enable", "--now", unit)
@@ -163,8 +163,8 @@ def test_a_gpu_can_have_one_of_its_own(node: Node) -> None:
     node.shows(1, "cuda_mps_daemon_state", daemon=directory, state="stopped")
 
 
-def test_one_that_was_started_by_hand_is_found_by_its_environment(node: Node) -> None:
-    """Its user is another than the exporter's, which has CAP_SYS_PTRACE and no right to its files."""
+def test_finds_a_manually_started_daemon_by_its_environment(node: Node) -> None:
+    """It belongs to another user. The exporter has CAP_SYS_PTRACE, but cannot read that user's files."""
     directories = "CUDA_MPS_PIPE_DIRECTORY=/srv/pipe CUDA_MPS_LOG_DIRECTORY=/srv"
     node.machine.do("sh", "-c", f"export {directories}; mkdir -p /srv/pipe; exec nvidia-cuda-mps-control -d")
     node.machine.do("systemctl", "reload", EXPORTER)

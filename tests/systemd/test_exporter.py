@@ -1,4 +1,4 @@
-"""The exporter's unit under a real systemd: it comes back, knows what it knew, and goes when it is told."""
+"""The exporter's unit with a real systemd: it restarts, restores its state, and stops in order."""
 
 import re
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from tests.eventually import eventually
 from .node import CLIENT, CONFIGURATION, EXPORTER, NAME, Node
 
 NEWEST = 10
-"""So many of the newest events are compared: a page of events has room for these and for those of a restart."""
+"""How many of the newest events are compared. A page has room for these and for those of a restart."""
 
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
-def test_systemd_shows_how_it_is(node: Node) -> None:
+def test_systemd_shows_the_status(node: Node) -> None:
     assert re.search(r"watchdog observes; \d of \d daemons up", node.machine.show(EXPORTER, "StatusText"))
 
 
-def test_killed_with_a_fault_open_it_is_back_and_knows_of_it(node: Node) -> None:
+def test_restores_an_open_incident_after_a_kill(node: Node) -> None:
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
     node.mps.fault(CLIENT)
@@ -50,7 +50,7 @@ def _assert_over(node: Node) -> None:
 
 @pytest.fixture
 def impatient(node: Node) -> Iterator[None]:
-    """Systemd ends the exporter after 3 s without a sign of life, not after 30 s, and restarts it after 1 s."""
+    """Systemd kills the exporter without a notification for 3 s instead of 30 s, and restarts it after 1 s."""
     assert node.machine.show(EXPORTER, "WatchdogUSec") == "30s"
     file = f"/etc/systemd/system/{EXPORTER}.d/impatient.conf"
     node.machine.write(file, "[Service]\nWatchdogSec=3s\nRestartSec=1s\n")
@@ -62,7 +62,7 @@ def impatient(node: Node) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_one_that_hangs_is_ended_says_what_it_was_at_and_is_back(node: Node) -> None:
+def test_a_hung_exporter_logs_its_stack_and_is_restarted(node: Node) -> None:
     before = node.pid(EXPORTER)
 
     node.machine.signal(EXPORTER, "SIGSTOP")
@@ -75,7 +75,7 @@ def test_one_that_hangs_is_ended_says_what_it_was_at_and_is_back(node: Node) -> 
     node.shows(1, "cuda_mps_daemon_up", daemon=NAME)
 
 
-def test_it_reads_its_configuration_anew(node: Node) -> None:
+def test_reloads_its_configuration(node: Node) -> None:
     before = node.pid(EXPORTER)
     name = "cuda_mps_exporter_config_last_reload_successful"
     node.machine.write(CONFIGURATION, f"{node.settings}[clients]\nmni_age_seconds = 3\n")
@@ -89,7 +89,7 @@ def test_it_reads_its_configuration_anew(node: Node) -> None:
     assert (node.pid(EXPORTER), node.machine.show(EXPORTER, "ActiveState")) == (before, "active")
 
 
-def test_it_stops_in_good_order_and_loses_nothing(node: Node) -> None:
+def test_stops_in_order_and_loses_nothing(node: Node) -> None:
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
     node.mps.disconnect(CLIENT)

@@ -1,4 +1,4 @@
-"""What the exporter's user may do to units, where the rule is installed: as much as the watchdog needs."""
+"""With the polkit rule, the exporter's user has the rights that the watchdog needs, and no others."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ REFUSED = ("Interactive authentication required", "Access denied")
 
 @pytest.fixture(scope="module", autouse=True)
 def _ruled(node: Node) -> Iterator[None]:
-    """The rule is installed, and what it lets these tests start is ended with them."""
+    """Install the rule, and stop afterwards what the tests have started."""
     node.machine.do("install", "-Dm", "644", "-t", "/etc/polkit-1/rules.d", f"/root/systemd/{RULES}")
     node.machine.do("systemctl", "restart", "polkit")
     node.settles()
@@ -24,15 +24,15 @@ def _ruled(node: Node) -> Iterator[None]:
     node.machine.do("systemctl", "restart", "polkit")
 
 
-def _asks(node: Node, *words: str, user: str = USER) -> str:
-    """What comes of it: nothing is said where it is done."""
+def _systemctl_error(node: Node, *words: str, user: str = USER) -> str:
+    """Run systemctl as a user, and return the error."""
     return node.machine.run("systemctl", "--no-ask-password", *words, user=user).stderr
 
 
 @pytest.mark.parametrize("verb", ["restart", "start"])
 @pytest.mark.parametrize("unit", [DAEMON, OF_A_GPU])
-def test_the_daemons_units_may_be_brought_back(node: Node, verb: str, unit: str) -> None:
-    assert _asks(node, verb, unit) == ""
+def test_the_exporter_may_restart_the_daemons_units(node: Node, verb: str, unit: str) -> None:
+    assert _systemctl_error(node, verb, unit) == ""
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_the_daemons_units_may_be_brought_back(node: Node, verb: str, unit: str)
     ],
     ids=" ".join,
 )
-def test_nothing_else_may_be_done(node: Node, words: tuple[str, ...]) -> None:
+def test_the_exporter_may_do_nothing_else(node: Node, words: tuple[str, ...]) -> None:
     before = node.pid(DAEMON)
 
-    assert any(each in _asks(node, *words) for each in REFUSED)
+    assert any(each in _systemctl_error(node, *words) for each in REFUSED)
 
     assert node.pid(DAEMON) == before
 
 
-def test_nobody_else_may_do_it(node: Node) -> None:
-    assert any(each in _asks(node, "restart", DAEMON, user="daemon") for each in REFUSED)
+def test_another_user_may_not_restart_the_units(node: Node) -> None:
+    assert any(each in _systemctl_error(node, "restart", DAEMON, user="daemon") for each in REFUSED)

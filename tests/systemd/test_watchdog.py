@@ -1,4 +1,4 @@
-"""The watchdog under a real systemd, with the rights that its drop-in gives and the rule that polkit has: it acts."""
+"""The watchdog acts with a real systemd, with the rights of its drop-in and the polkit rule."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ log_directory = "/var/log/nvidia-mps"
 unit = "{DAEMON}"
 pinned_memory_limits = ["0=2G"]
 '''
-DROP_IN = f"/etc/systemd/system/{DAEMON}.d/alone.conf"
+DROP_IN = f"/etc/systemd/system/{DAEMON}.d/no_systemd_restart.conf"
 
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _acting(node: Node) -> Iterator[None]:
-    """It may act, and has all other rights that it can be given, too; until the end of this file."""
+    """Permit the watchdog to act, with all other optional rights, until the end of this file."""
     node.machine.write(CONFIGURATION, node.settings + LIMITS)
     node.machine.do(
         "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
@@ -41,12 +41,12 @@ def _restarts(node: Node, result: str) -> float:
     return node.value("cuda_mps_watchdog_restarts_total", daemon=NAME, result=result) or 0
 
 
-def test_it_says_that_it_acts_and_sees_all(node: Node) -> None:
+def test_reports_that_it_acts_and_reads_everything(node: Node) -> None:
     node.shows(1, "cuda_mps_watchdog_mode", daemon=NAME, mode="act")
     node.shows(1, "cuda_mps_exporter_source_up", source="kernel")
 
 
-def test_what_systemd_restarts_is_counted_and_left_to_it(node: Node) -> None:
+def test_counts_restarts_of_systemd_and_leaves_them_to_it(node: Node) -> None:
     before, counted, done = node.pid(DAEMON), _restarts(node, "by_systemd"), _restarts(node, "succeeded")
 
     node.machine.signal(DAEMON, "SIGKILL")
@@ -56,8 +56,8 @@ def test_what_systemd_restarts_is_counted_and_left_to_it(node: Node) -> None:
     assert _restarts(node, "succeeded") == done
 
 
-def test_it_sets_limits_as_the_daemons_user(node: Node) -> None:
-    """Nobody else is obeyed, but root, who the exporter is not."""
+def test_sets_limits_as_the_daemons_user(node: Node) -> None:
+    """The daemon obeys only its own user and root, and the exporter is not root."""
     eventually(lambda: _assert_limited(node))
 
     before = node.pid(DAEMON)
@@ -71,7 +71,7 @@ def _assert_limited(node: Node) -> None:
     assert node.ask("get_default_device_pinned_mem_limit 0") == "2G"
 
 
-def test_one_that_hangs_is_restarted_once(node: Node) -> None:
+def test_restarts_a_hung_daemon_once(node: Node) -> None:
     before, done, started = node.pid(DAEMON), _restarts(node, "succeeded"), node.starts()
 
     node.machine.signal(DAEMON, "SIGSTOP")
@@ -82,8 +82,8 @@ def test_one_that_hangs_is_restarted_once(node: Node) -> None:
 
 
 @pytest.fixture
-def alone(node: Node) -> Iterator[None]:
-    """Systemd does not restart the daemon by itself."""
+def no_systemd_restart(node: Node) -> Iterator[None]:
+    """Prevent systemd from restarting the daemon."""
     node.machine.write(DROP_IN, "[Service]\nRestart=no\nRestartForceExitStatus=\n")
     node.machine.do("systemctl", "daemon-reload")
     yield
@@ -91,8 +91,8 @@ def alone(node: Node) -> Iterator[None]:
     node.machine.do("systemctl", "daemon-reload")
 
 
-@pytest.mark.usefixtures("alone")
-def test_what_systemd_leaves_dead_it_restarts(node: Node) -> None:
+@pytest.mark.usefixtures("no_systemd_restart")
+def test_restarts_a_daemon_that_systemd_does_not_restart(node: Node) -> None:
     before, done, restarts = node.pid(DAEMON), _restarts(node, "succeeded"), node.restarts(DAEMON)
 
     node.machine.signal(DAEMON, "SIGKILL")
@@ -102,7 +102,7 @@ def test_what_systemd_leaves_dead_it_restarts(node: Node) -> None:
     node.shows(done + 1, "cuda_mps_watchdog_restarts_total", daemon=NAME, result="succeeded")
 
 
-def test_what_was_stopped_by_hand_stays_so(node: Node) -> None:
+def test_leaves_a_manually_stopped_daemon_stopped(node: Node) -> None:
     done = sum(value for _, value in node.samples("cuda_mps_watchdog_restarts_total", daemon=NAME))
 
     node.machine.do("systemctl", "stop", DAEMON)
