@@ -168,16 +168,8 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitFacts:
-    """A systemd unit; with `private_tmp`, its /tmp is not the host's."""
-
-    name: str
-    private_tmp: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterProcess:
-    """The process whose rights count: the service if it runs (`is_service`), else this command.
+    """The process with the rights that count: the service if it runs (`is_service`), else this command.
 
     `unanswering` is why a running service could not be identified. `kernel_log` is why the kernel log cannot be read.
     """
@@ -232,8 +224,9 @@ class Facts:
     """All facts. The keys of `directories`, `logs`, `configured_logs` and `waiting` are daemon names.
 
     `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `waiting` are clients that the daemon queued, by its log. `units` are the loaded ones, None without systemd. If this
-    command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are not counted.
+    `waiting` are clients that the daemon queued, by its log. `private_tmp` has the loaded units, and is None without
+    systemd. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
+    not counted.
     """
 
     config: Config
@@ -249,7 +242,7 @@ class Facts:
     configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    units: Mapping[str, UnitFacts] | None = None
+    private_tmp: Mapping[str, bool] | None = None
     exporter: ExporterProcess
     listeners: tuple[Listener, ...] = ()
     libcuda_probes: LibcudaProbesFacts | None = None

@@ -199,7 +199,7 @@ def _examined_lines(report: Report, facts: Facts) -> Iterator[str]:
         counted(len(facts.daemons), "running daemon"),
         counted(len(facts.processes), "CUDA process", "CUDA processes"),
         counted(sum(map(len, facts.logs.values())), "log"),
-        counted(len(facts.units or {}), "systemd unit"),
+        counted(len(facts.private_tmp or {}), "systemd unit"),
         f"the rights of {facts.exporter.label}",
     )
     yield from _wrapped(f"Examined: {', '.join(counts)}.", 0)

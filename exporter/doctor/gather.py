@@ -76,7 +76,7 @@ def gather(
     rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), LOGROTATE)
     of_daemons = chain.from_iterable((d.declared.unit, d.runtime.unit) for d in node.daemons.values())
     unit_names = filter(None, (EXPORTER, *of_daemons, *(each.unit for each in processes.values())))
-    units, unit_problem = read_units(unit_names, Systemctl(clock, path=path))
+    private_tmp, unit_problem = read_units(unit_names, Systemctl(clock, path=path))
     exporter = read_exporter(config, proc, clock)
     listeners, port_problem = read_listeners(config, exporter, proc)
     probes = None
@@ -101,7 +101,7 @@ def gather(
             name: tuple(pid for pid, uid in queue.items() if pid in processes and processes[pid].uid == uid)
             for name, queue in queues.items()
         },
-        units=units,
+        private_tmp=private_tmp,
         exporter=exporter,
         listeners=listeners,
         libcuda_probes=probes,

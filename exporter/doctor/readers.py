@@ -32,7 +32,6 @@ from exporter.doctor.facts import (
     Listener,
     ProcessFacts,
     Programs,
-    UnitFacts,
 )
 from exporter.libcuda_probes.libraries import Libraries, machine_named
 from exporter.libcuda_probes.loader import BpfError, Kernel
@@ -260,8 +259,11 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     return Programs(control=control, server=server, problem=problem)
 
 
-def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, UnitFacts] | None, Problem | None]:
-    """Return those of these services that are loaded, or why they are unknown. Without systemd, there is no problem."""
+def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, bool] | None, Problem | None]:
+    """Return which of these services are loaded, and whether their /tmp is private, or why that is unknown.
+
+    Without systemd, there is no problem.
+    """
     wanted = [name for name in dict.fromkeys(names) if is_service_name(name)][:_MAX_UNITS]
     reply = systemctl.show(_PROPERTIES, *wanted)
     if reply.text is None:
@@ -270,10 +272,7 @@ def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str,
     values = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
     loaded = [each for each in values if each.get("LoadState") == "loaded" and "Id" in each]
     # Since systemd 257, the value may also be `disconnected`.
-    return {
-        each["Id"]: UnitFacts(name=each["Id"], private_tmp=each.get("PrivateTmp", "") not in ("", "no"))
-        for each in loaded
-    }, None
+    return {each["Id"]: each.get("PrivateTmp", "") not in ("", "no") for each in loaded}, None
 
 
 def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:

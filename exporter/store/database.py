@@ -285,7 +285,7 @@ def _set_aside(path: Path, problem: str) -> None:
 
 
 def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
-    """Return the incidents and events of a state directory or file, newest first. An exporter may write it meanwhile.
+    """Return the incidents and events of a state directory or file, newest first, also while an exporter writes it.
 
     Rows of an earlier version are translated in memory. Raises HistoryError if the file cannot be read.
     """

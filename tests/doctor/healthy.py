@@ -15,7 +15,6 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
     Rotation,
-    UnitFacts,
 )
 from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
@@ -128,7 +127,7 @@ def healthy(**changes: Any) -> Facts:
         "directories": {DAEMON: directory()},
         "logs": {DAEMON: (log(),)},
         "rotations": (Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/mps", truncates=True),),
-        "units": {UNIT: UnitFacts(name=UNIT, private_tmp=False)},
+        "private_tmp": {UNIT: False},
         "exporter": exporter_process(),
     }
     return Facts(**usual | changes)

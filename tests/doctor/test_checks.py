@@ -18,7 +18,6 @@ from exporter.doctor.facts import (
     NotExamined,
     Programs,
     Rotation,
-    UnitFacts,
 )
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.registry import CHECKS, examine
@@ -197,12 +196,12 @@ MISTAKES: tuple[Mistake, ...] = (
     ("pid-file-wrong", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
     ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
     ("log-fifo-open", WARNING, "", lambda: healthy(directories={DAEMON: directory(log_fifo_mode=0o777)})),
-    ("unit-not-there", ERROR, "a typo", lambda: healthy(units={})),
+    ("unit-not-there", ERROR, "a typo", lambda: healthy(private_tmp={})),
     (
         "daemon-private-tmp",
         ERROR,
         "",
-        lambda: replace(in_tmp(), units={UNIT: UnitFacts(name=UNIT, private_tmp=True)}),
+        lambda: replace(in_tmp(), private_tmp={UNIT: True}),
     ),
     (
         "exporter-private-tmp",
@@ -210,10 +209,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "",
         lambda: replace(
             in_tmp(),
-            units={
-                UNIT: UnitFacts(name=UNIT, private_tmp=False),
-                "cuda-mps-exporter.service": UnitFacts(name="cuda-mps-exporter.service", private_tmp=True),
-            },
+            private_tmp={UNIT: False, "cuda-mps-exporter.service": True},
         ),
     ),
     ("pipe-directory-differs", ERROR, "no variable", lambda: bypassing(variables={}, pipe=None)),
@@ -475,7 +471,7 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
         lambda: healthy(config=configured(watchdog=Mode.ACT)),
         lambda: healthy(processes={CLIENT: process(shared_memory=OTHER_SHARED)}),
         lambda: healthy(processes={CLIENT: process(pid_namespaces=(CONTAINERS, NODES))}),
-        lambda: healthy(units=None),
+        lambda: healthy(private_tmp=None),
         lambda: healthy(logs={DAEMON: (log(path="/proc/9/root/log/control.log"),)}),
         in_tmp,
         with_attribution,

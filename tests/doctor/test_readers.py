@@ -147,7 +147,7 @@ def test_reads_whether_units_have_a_private_tmp(tmp_path: Path) -> None:
     units, problem = read_units(names, Systemctl(SystemClock(), executable=str(systemctl), deadline=30))
     assert problem is None
     assert units is not None
-    assert {name: unit.private_tmp for name, unit in units.items()} == {"a.service": True, "b.service": False}
+    assert units == {"a.service": True, "b.service": False}
 
 
 def test_units_are_unknown_without_systemd(tmp_path: Path) -> None:

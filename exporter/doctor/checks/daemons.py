@@ -192,7 +192,7 @@ def few_open_files(facts: Facts) -> Iterator[Occurrence]:
 def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
     """The configuration names an unknown unit. The watchdog cannot restart the daemon."""
     for configured in facts.config.daemons:
-        if configured.unit is not None and facts.units is not None and configured.unit not in facts.units:
+        if configured.unit is not None and facts.private_tmp is not None and configured.unit not in facts.private_tmp:
             yield Occurrence(
                 (f"{shown(configured.name)}: {shown(configured.unit)}",),
                 detail="Nor is it known whether an operator stopped the daemon.",
@@ -211,7 +211,7 @@ def daemon_private_tmp(facts: Facts) -> Iterator[Occurrence]:
     """A daemon in /tmp has a unit with a private /tmp. Other CUDA processes do not find the daemon, and bypass MPS."""
     for daemon in facts.node.daemons.values():
         unit = daemon.runtime.unit or daemon.declared.unit
-        if daemon.pipe_directory.startswith(TEMPORARY) and unit is not None and _has_private_tmp(facts, unit):
+        if daemon.pipe_directory.startswith(TEMPORARY) and unit is not None and (facts.private_tmp or {}).get(unit):
             yield Occurrence((f"{shown(unit)}: {shown(daemon.pipe_directory)}",), commands=(without_private_tmp(unit),))
 
 
@@ -221,14 +221,9 @@ def exporter_private_tmp(facts: Facts) -> Iterator[Occurrence]:
     hidden = tuple(
         shown(daemon.name) for daemon in facts.node.daemons.values() if daemon.pipe_directory.startswith(TEMPORARY)
     )
-    if hidden and _has_private_tmp(facts, EXPORTER):
+    if hidden and (facts.private_tmp or {}).get(EXPORTER):
         yield Occurrence(
             hidden,
             detail="It finds the daemon only while the daemon runs, and only with CAP_SYS_PTRACE.",
             commands=(without_private_tmp(EXPORTER),),
         )
-
-
-def _has_private_tmp(facts: Facts, unit: str) -> bool:
-    found = (facts.units or {}).get(unit)
-    return found is not None and found.private_tmp
