@@ -30,12 +30,12 @@ class Rule:
 
     @property
     def id(self) -> str:
-        """What tells it from all others."""
+        """The name that identifies it."""
         return f"{self.alert}-{self.severity}"
 
 
 def read(path: Path) -> Any:
-    """A YAML file, all of whose scalars are the text that stands there, as promtool's `0x9` is no number."""
+    """Read a YAML file with all scalars as text, because promtool's `0x9` is not a number."""
     return yaml.load(path.read_text(), yaml.BaseLoader)
 
 

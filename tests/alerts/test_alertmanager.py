@@ -14,7 +14,7 @@ from tests.alerts.files import ALERTMANAGER, SCENARIOS, read, rules
 from tests.eventually import eventually
 from tests.tools import needed
 
-TOLD = {
+EXPECTED = {
     "1": ["CudaMpsDaemonDead"],
     "2": ["CudaMpsDaemonDied"],
     "3": ["CudaMpsDaemonDied", "CudaMpsClientsBypassing"],
@@ -33,7 +33,7 @@ TOLD = {
     "16": ["CudaMpsExporterBlind"],
     "17": ["CudaMpsQuarantined"],
 }
-"""Who is told of in each planted failure, one after the other where it gets worse."""
+"""The alerts that notify in each simulated failure, in the order of escalation."""
 
 Labels = Mapping[str, str]
 
@@ -49,7 +49,7 @@ class Moment:
 def moments() -> Iterator[Moment]:
     for group in read(SCENARIOS)["tests"]:
         number, _, _ = group["name"].partition(". ")
-        for each in group["promql_expr_test"] if number in TOLD else ():
+        for each in group["promql_expr_test"] if number in EXPECTED else ():
             samples = [dict(re.findall(r'(\w+)="(.*?)"', one["labels"])) for one in each["exp_samples"]]
             if samples:
                 node = f"{number}-{each['eval_time']}:10677"
@@ -58,12 +58,12 @@ def moments() -> Iterator[Moment]:
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
-    """The example at work, but for whom it tells; told of all planted failures."""
+    """Run the example with other receivers, and send it the alerts of all simulated failures."""
     configuration = yaml.safe_load(ALERTMANAGER.read_text())
     configuration["receivers"] = [{"name": receiver["name"]} for receiver in configuration["receivers"]]
     with Alertmanager(tmp_path_factory.mktemp("alertmanager"), configuration) as working:
         for labels in [labels for moment in moments() for labels in moment.firing]:
-            eventually(lambda labels=labels: working.tell(labels))  # type: ignore[misc]
+            eventually(lambda labels=labels: working.show(labels))  # type: ignore[misc]
         yield working
 
 
@@ -80,12 +80,12 @@ def test_configuration_is_valid() -> None:
     ],
 )
 def test_routes_critical_alerts_to_the_pager_and_warnings_to_tickets(labels: Labels, receiver: str) -> None:
-    told = [f"{name}={value}" for name, value in {**labels, "job": "cuda-mps-exporter"}.items()]
-    amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", *told)
+    texts = [f"{name}={value}" for name, value in {**labels, "job": "cuda-mps-exporter"}.items()]
+    amtool("config", "routes", "test", f"--config.file={ALERTMANAGER}", f"--verify.receivers={receiver}", *texts)
 
 
 def test_groups_many_exporters_into_one_page() -> None:
-    """As a network does that fails, or a clock of Prometheus' that is wrong; what befalls a node is the node's."""
+    """A failed network or a wrong clock of Prometheus affects many nodes; other failures affect one node."""
     route = read(ALERTMANAGER)["route"]
     for rule in rules():
         matched = next(
@@ -103,25 +103,25 @@ def _matches(matcher: str, alert: str) -> bool:
 
 
 def test_covers_each_simulated_failure() -> None:
-    assert {moment.failure for moment in moments()} == set(TOLD)
+    assert {moment.failure for moment in moments()} == set(EXPECTED)
 
 
 @pytest.mark.systems
-@pytest.mark.parametrize("failure", TOLD)
+@pytest.mark.parametrize("failure", EXPECTED)
 def test_sends_one_message_for_a_failure(alertmanager: Alertmanager, failure: str) -> None:
-    told: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for moment in moments():
         if moment.failure == failure:
-            alone = eventually(lambda moment=moment: the_one_told(alertmanager, moment))  # type: ignore[misc]
+            alone = eventually(lambda moment=moment: only_notification(alertmanager, moment))  # type: ignore[misc]
             assert alone["severity"] == min(each["severity"] for each in moment.firing), "the gravest"
-            told[alone["alertname"]] = None
-    assert list(told) == TOLD[failure]
+            texts[alone["alertname"]] = None
+    assert list(texts) == EXPECTED[failure]
 
 
-def the_one_told(alertmanager: Alertmanager, moment: Moment) -> Labels:
-    told = [each for each in moment.firing if not alertmanager.inhibited(each)]
-    assert len(told) == 1, told
-    return told[0]
+def only_notification(alertmanager: Alertmanager, moment: Moment) -> Labels:
+    texts = [each for each in moment.firing if not alertmanager.inhibited(each)]
+    assert len(texts) == 1, texts
+    return texts[0]
 
 
 @pytest.mark.systems
@@ -130,7 +130,7 @@ def test_notifies_separately_for_other_nodes_and_clusters(alertmanager: Alertman
     died = {**dead, "alertname": "CudaMpsDaemonDied"}
     elsewhere = [died | {"instance": "elsewhere:10677"}, died | {"cluster": "us"}]
     for labels in (died | {"cluster": ""}, *elsewhere):
-        alertmanager.tell(labels)
+        alertmanager.show(labels)
     eventually(lambda: is_inhibited(alertmanager, died | {"cluster": ""}))
     assert [alertmanager.inhibited(each) for each in elsewhere] == [False, False]
 

@@ -1,4 +1,4 @@
-"""The rules are valid, and each alert has all that somebody needs who is woken by it."""
+"""The rules are valid, and each alert has the texts that an on-call engineer needs."""
 
 import re
 import shlex
@@ -50,12 +50,12 @@ class TestAlert:
     """Each of them."""
 
     def test_has_a_severity(self, rule: Rule) -> None:
-        """Nobody need look at what is neither."""
+        """Other severities would not be routed."""
         assert rule.alert.startswith("CudaMps")
         assert rule.severity in ("critical", "warning")
 
     def test_has_a_duration_or_a_range(self, rule: Rule) -> None:
-        """What flickers wakes nobody."""
+        """A short condition causes no page."""
         looks_back = "time() -" in rule.expr or "increase(" in rule.expr
         assert rule.holds_for or looks_back
 
@@ -151,7 +151,7 @@ def is_quiet_around(firing: Check, mine: list[Check], *, before: bool) -> bool:
 
 
 def test_lasting_alerts_fire_until_the_exporter_is_reported_down() -> None:
-    """Nothing is mended because nobody can see it any longer."""
+    """Missing data does not resolve an alert."""
     (down,) = (rule for rule in rules() if rule.alert == "CudaMpsExporterDown")
     lasting = [rule for rule in rules() if rule.severity == "critical" and re.search(r"_state\{.*\bstate=", rule.expr)]
     assert len(lasting) == 5
@@ -160,7 +160,7 @@ def test_lasting_alerts_fire_until_the_exporter_is_reported_down() -> None:
 
 
 def test_no_group_has_more_rules_than_managed_prometheus_takes() -> None:
-    """Mimir's limit and Amazon's are 20 unless somebody raises them."""
+    """Mimir and Amazon limit a group to 20 rules by default."""
     assert all(len(group["rules"]) <= 20 for group in read(RULES)["groups"])
 
 
@@ -180,7 +180,7 @@ def test_each_runbook_belongs_to_an_alert() -> None:
 
 
 def test_hardware_xids_are_those_of_the_catalogue() -> None:
-    told = {
+    texts = {
         rule.severity: {
             int(number) for numbers in re.findall(r'xid=~"([\d|]+)"', rule.expr) for number in numbers.split("|")
         }
@@ -189,13 +189,13 @@ def test_hardware_xids_are_those_of_the_catalogue() -> None:
     }
     of_hardware = {number for number in XIDS if exonerates(number)}
     urgent = {number for number in of_hardware if XIDS[number].action in (RESET, REBOOT)}
-    assert told == {"critical": urgent, "warning": of_hardware - urgent}
+    assert texts == {"critical": urgent, "warning": of_hardware - urgent}
 
 
 def test_the_xid_runbook_has_each_reported_number() -> None:
     rows = re.findall(r"^\| ([\d, to]+) \|", (RUNBOOKS / "CudaMpsHardwareXid.md").read_text(), re.MULTILINE)
-    told = {number for row in rows for part in row.split(", ") for number in numbers(part)}
-    assert told == {number for number in XIDS if exonerates(number)}
+    texts = {number for row in rows for part in row.split(", ") for number in numbers(part)}
+    assert texts == {number for number in XIDS if exonerates(number)}
 
 
 def numbers(part: str) -> range:
@@ -218,8 +218,8 @@ class TestGuide:
     def test_lists_each_alert_with_its_severities(self) -> None:
         """And none that there is not."""
         rows = re.findall(r"^\| `(CudaMps\w+)` \| ([^|]+) \|", self.TEXT, re.MULTILINE)
-        told = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
-        assert told == {(rule.alert, rule.severity) for rule in rules()}
+        texts = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
+        assert texts == {(rule.alert, rule.severity) for rule in rules()}
 
     def test_documented_edits_change_all_rules(self, tmp_path: Path) -> None:
         """By the very commands that stand there."""

@@ -1,4 +1,4 @@
-"""A real Prometheus answers all that the dashboards ask, of several nodes whose clients come and go."""
+"""A real Prometheus answers all queries of the dashboards, for several nodes with changing clients."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ def test_severity_of_a_node_is_its_worst(prometheus: Prometheus) -> None:
 
 
 def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> None:
-    """The newest is chosen; as many are told as hit as the node counted since, and they had memory before."""
+    """The newest incident shows as many affected clients as the node counted, with their memory before."""
     board = MODELS["cuda-mps-incident"]
     values = chosen(prometheus, board)
     assert values["$node"] == past.CALM
@@ -123,8 +123,8 @@ def test_headroom_is_the_smallest_bound(prometheus: Prometheus) -> None:
     least, *bounds = (each.expression for each in asked(board) if ": How many more fit " in each.where and each.instant)
 
     def by_gpu(expression: str) -> dict[tuple[str, str], float]:
-        told = prometheus.vector(filled(expression, CHOSEN), time=past.LAST)
-        return {(labels["instance"], labels["gpu"]): value for labels, value in told}
+        found = prometheus.vector(filled(expression, CHOSEN), time=past.LAST)
+        return {(labels["instance"], labels["gpu"]): value for labels, value in found}
 
     of_each = [by_gpu(bound) for bound in bounds]
     assert by_gpu(least) == {gpu: min(found[gpu] for found in of_each if gpu in found) for gpu in set().union(*of_each)}

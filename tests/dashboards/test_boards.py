@@ -1,4 +1,4 @@
-"""The dashboards keep the rules of Grafana's dashboard-linter, and a few that a tired reader is glad of."""
+"""The dashboards follow the rules of Grafana's dashboard-linter, and some rules for readability."""
 
 import itertools
 import json
@@ -105,7 +105,7 @@ def test_panels_have_unique_ids_titles_and_positions(model: Model) -> None:
 
 @EACH
 def test_series_have_a_legend(model: Model) -> None:
-    """By words, or by its labels: two that look the same could not be told apart."""
+    """Two series with the same legend could not be distinguished."""
     for panel in panels(model):
         if panel["type"] in ("timeseries", "state-timeline"):
             assert panel["options"]["legend"]["showLegend"], panel["title"]
@@ -118,9 +118,9 @@ def test_series_have_a_legend(model: Model) -> None:
 def test_each_state_has_a_unique_text(model: Model) -> None:
     """Not by its colour alone."""
     for mappings in every_mapping(model):
-        told = [result for mapping in mappings for result in mapping["options"].values()]
-        assert len({result["text"] for result in told}) == len(told)
-        assert {result["color"] for result in told} <= set(looks.Colour)
+        found = [result for mapping in mappings for result in mapping["options"].values()]
+        assert len({result["text"] for result in found}) == len(found)
+        assert {result["color"] for result in found} <= set(looks.Colour)
 
 
 def every_mapping(model: Model) -> list[list[Model]]:

@@ -21,7 +21,7 @@ PHONE, DESKTOP = 390, 1280
 
 
 class Browser:
-    """Chromium with one tab. What it reports is kept in `events`, to be cleared by whoever begins anew."""
+    """Chromium with one tab. Its events are in `events`; a test clears them at its start."""
 
     def __init__(self, program: str, home: Path) -> None:
         self.events: list[dict[str, Any]] = []
@@ -72,10 +72,10 @@ class Browser:
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters, **self._session}
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        while (told := self._next()).get("id") != number:
-            self.events.append(told)
-        assert "error" not in told, (method, told["error"])
-        answer: dict[str, Any] = told["result"]
+        while (answer := self._next()).get("id") != number:
+            self.events.append(answer)
+        assert "error" not in answer, (method, answer["error"])
+        answer: dict[str, Any] = answer["result"]
         return answer
 
     def open(self, url: str, *, width: int = DESKTOP, scheme: str = "light") -> None:
@@ -86,10 +86,12 @@ class Browser:
         self.run("document.readyState === 'complete' || new Promise(done => addEventListener('load', done))")
 
     def run(self, script: str) -> Any:
-        """What a script in the page returns, as JSON has it."""
-        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True)
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        """Return the result of a script in the page, as JSON."""
+        answer = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def press(self, key: str) -> None:
         """A key, down and up."""
@@ -104,7 +106,7 @@ class Browser:
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(taken["data"])
 
-    def told(self, *methods: str) -> list[dict[str, Any]]:
+    def answer(self, *methods: str) -> list[dict[str, Any]]:
         """The events of these kinds."""
         self.run("0")
         return [each for each in self.events if each.get("method") in methods]
@@ -113,8 +115,8 @@ class Browser:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], PATIENCE_SECONDS)
             chunk = os.read(self._in, 1 << 16) if ready else b""
-            assert chunk, "the browser says nothing"
+            assert chunk, "the browser does not answer"
             self._buffer += chunk
         message, _, self._buffer = self._buffer.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        answer: dict[str, Any] = json.loads(message)
+        return answer

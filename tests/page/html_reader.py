@@ -1,4 +1,4 @@
-"""A page as somebody reads it who cannot see it: its text, what it links to, and whether its tags match."""
+"""A parser for pages: their text, their links, and whether their tags match."""
 
 from html.parser import HTMLParser
 

@@ -32,7 +32,7 @@ MOST_SIGHTS = 200
 
 
 def sights(failure: str) -> Iterator[StatusInput]:
-    """The demo's node, every few seconds, as the service would show it: calm, until this befalls it."""
+    """Yield the demo's node every few seconds, first calm, then with this failure."""
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
     node = initial_node()

@@ -71,7 +71,7 @@ def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
 
 
 def idle() -> StatusInput:
-    """Well, and nobody there."""
+    """Return a node without daemons."""
     return sight(idle_node())
 
 
@@ -81,7 +81,7 @@ def busy() -> StatusInput:
 
 
 def split() -> StatusInput:
-    """It is known who used the SMs of both GPUs; on one, somebody may starve the others of its bandwidth."""
+    """Return a node with attributed SM time. On one GPU, a client may use most of the bandwidth."""
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
     return sight(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
 
@@ -118,13 +118,13 @@ def nothing() -> StatusInput:
     return sight(node())
 
 
-def nobody() -> StatusInput:
+def no_daemon() -> StatusInput:
     """No daemon runs, and none is expected."""
     return sight(replace(idle_node(), daemons={}))
 
 
 def paused() -> StatusInput:
-    """The driver was let go of."""
+    """Return a node with a paused exporter."""
     return sight(reduced(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
 
 
@@ -203,7 +203,7 @@ HAPPENINGS = (
 
 SCENES = {
     each.__name__: each
-    for each in (idle, busy, split, fault, dead, nothing, nobody, paused, given_up, standing_still, hostile)
+    for each in (idle, busy, split, fault, dead, nothing, no_daemon, paused, given_up, standing_still, hostile)
 }
 
 

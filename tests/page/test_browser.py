@@ -1,4 +1,4 @@
-"""The page in a real browser: seen, read, used by keyboard, kept up to date, and harmed by nobody's name."""
+"""The page in a real browser: layout, contrast, keyboard, refresh, and hostile names."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,8 +44,8 @@ class Shown(NamedTuple):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _kept_up_to_date_often() -> Iterator[None]:
-    """So that nobody waits long to see that it is, or is not."""
+def _refreshes_often() -> Iterator[None]:
+    """Refresh often, so that the tests are fast."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("exporter.page.page.REFRESH_SECONDS", REFRESH_SECONDS)
         yield
@@ -173,11 +173,11 @@ def test_a_refresh_preserves_details_focus_and_selection(at: Shown) -> None:
     at.browser.run(NOW)
 
     assert "1 min 45 s" in _headline(at)
-    kept = (
+    stays = (
         "[document.querySelector('#also').open, document.querySelector('#faults details').open,"
         " document.activeElement === document.querySelector('#faults summary'), getSelection().toString(), scrollY]"
     )
-    assert at.browser.run(kept) == [False, True, True, "kill -KILL 601", 300]
+    assert at.browser.run(stays) == [False, True, True, "kill -KILL 601", 300]
 
 
 def test_sections_appear_and_disappear(at: Shown) -> None:
@@ -260,9 +260,9 @@ def _has(at: Shown, words: str) -> None:
 
 
 def _all_is_well(at: Shown) -> None:
-    """No complaint, no dialog, and no question to anybody but the server."""
-    assert at.browser.told("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
-    assert at.browser.told("Page.javascriptDialogOpening") == []
-    asked = [each["params"]["request"]["url"] for each in at.browser.told("Network.requestWillBeSent")]
+    """Check that there was no error, no dialog, and no request to another server."""
+    assert at.browser.answer("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled") == []
+    assert at.browser.answer("Page.javascriptDialogOpening") == []
+    asked = [each["params"]["request"]["url"] for each in at.browser.answer("Network.requestWillBeSent")]
     assert len(asked) >= 3
     assert [url for url in asked if not url.startswith((at.url, "data:,"))] == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.page.faults import MOST_PAST, faults
 from exporter.report.status_view import status_view
 from tests.builders import incident
-from tests.page.scenes import fault, nobody
+from tests.page.scenes import fault, no_daemon
 
 
 def test_an_open_fault_has_suspects_and_commands() -> None:
@@ -44,5 +44,5 @@ def test_a_client_without_a_pid_has_no_command() -> None:
 
 def test_shows_an_incident_of_an_unknown_daemon() -> None:
     stray = incident("9-1", daemon="/gone", stuck=True)
-    (found,) = faults(status_view(replace(nobody(), incidents=(stray,)))).open
+    (found,) = faults(status_view(replace(no_daemon(), incidents=(stray,)))).open
     assert found.stuck is None

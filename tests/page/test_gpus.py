@@ -6,7 +6,7 @@ from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
 from tests.builders import AT, GPU, failure, gpu_reading, idle, reduced
-from tests.page.scenes import busy, full, nobody, sight, split
+from tests.page.scenes import busy, full, no_daemon, sight, split
 
 
 def test_largest_processes_come_first_and_bypassing_ones_are_marked() -> None:
@@ -67,7 +67,7 @@ def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
 
 
 def test_a_gpu_without_processes_is_idle() -> None:
-    (card,) = gpus(status_view(sight(reduced(gpu_reading(server=None, at=AT + 1), start=nobody().node).node)))
+    (card,) = gpus(status_view(sight(reduced(gpu_reading(server=None, at=AT + 1), start=no_daemon().node).node)))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
 
 

@@ -6,9 +6,9 @@ from exporter.page.cards import headline
 from exporter.report.status_view import status_view
 from tests.page.scenes import SCENES, fault, full
 
-TOLD = {
+EXPECTED = {
     "idle": ("Well", "1 of 1 daemons up, 0 clients, 1 GPU.", "", ()),
-    "nobody": ("Well", "No MPS control daemon runs here, and none is expected.", "", ()),
+    "no_daemon": ("Well", "No MPS control daemon runs here, and none is expected.", "", ()),
     "nothing": ("Not known yet", "The exporter has not collected anything yet.", "Wait a few seconds.", ()),
     "busy": (
         "Warning",
@@ -61,11 +61,11 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("scene", TOLD)
+@pytest.mark.parametrize("scene", EXPECTED)
 def test_shows_the_severity_and_the_remedy(scene: str) -> None:
     found = headline(status_view(SCENES[scene]()))
 
-    assert (found.word, found.sentence, found.remedy, found.commands) == TOLD[scene]
+    assert (found.word, found.sentence, found.remedy, found.commands) == EXPECTED[scene]
 
 
 def test_lists_other_findings_by_severity() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.page.page import Page
 from tests.page.html_reader import Read
-from tests.page.scenes import SCENES, fault, full, hostile, nobody, overwhelmed
+from tests.page.scenes import SCENES, fault, full, hostile, no_daemon, overwhelmed
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
 SECTIONS = ("Daemons", "GPUs", "Failure domains", "Recent faults", "Watchdog", "Collectors")
@@ -79,7 +79,7 @@ def test_a_fault_links_to_its_incident(page: Page) -> None:
 
 
 def test_links_to_other_pages(page: Page) -> None:
-    assert set(LINKS.values()) <= set(Read(page.node(nobody())).all_of("href"))
+    assert set(LINKS.values()) <= set(Read(page.node(no_daemon())).all_of("href"))
 
 
 def test_visitors_without_access_get_links(page: Page) -> None:
@@ -92,4 +92,4 @@ def test_visitors_without_access_get_links(page: Page) -> None:
 
 
 def test_reloads_without_a_script(page: Page) -> None:
-    assert b'<noscript><meta http-equiv="refresh" content="10"></noscript>' in page.node(nobody())
+    assert b'<noscript><meta http-equiv="refresh" content="10"></noscript>' in page.node(no_daemon())

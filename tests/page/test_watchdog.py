@@ -10,7 +10,7 @@ from exporter.report.problem import Severity
 from exporter.report.status_view import status_view
 from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON
-from tests.page.scenes import HAPPENINGS, busy, dead, given_up, nobody
+from tests.page.scenes import HAPPENINGS, busy, dead, given_up, no_daemon
 
 
 def test_shows_what_it_would_do_if_it_observes() -> None:
@@ -60,4 +60,4 @@ def test_shows_the_result_of_an_action() -> None:
 
 def test_reports_no_watchdog_or_no_expected_daemon() -> None:
     assert not watchdog(status_view(replace(busy(), policy=None))).exists
-    assert watchdog(status_view(nobody())).rows == ()
+    assert watchdog(status_view(no_daemon())).rows == ()

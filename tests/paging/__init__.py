@@ -1,1 +1,1 @@
-"""From a failure to the message that wakes somebody: the demo's nodes, and a real Prometheus and Alertmanager."""
+"""Tests from a failure to the notification: the demo's nodes with a real Prometheus and Alertmanager."""

@@ -24,22 +24,22 @@ _INTERVALS = ("group_wait", "group_interval", "repeat_interval")
 
 
 def rules() -> Mapping[str, Any]:
-    """The rules, whose links lead to exporters with TLS, as docs/alerting.md has it."""
+    """Return the rules with links to exporters with TLS, as in docs/alerting.md."""
     text = (ALERTS / "cuda-mps.rules.yml").read_text().replace("runbook_url: http:", "runbook_url: https:")
-    told: dict[str, Any] = yaml.safe_load(text)
-    for group in told["groups"]:
+    texts: dict[str, Any] = yaml.safe_load(text)
+    for group in texts["groups"]:
         group["rules"] = [each if each["alert"] == OWN_AGE else _rule(each) for each in group["rules"]]
-    return told
+    return texts
 
 
 def alertmanager(receivers: Mapping[str, str]) -> Mapping[str, Any]:
     """The example configuration, each of its receivers a webhook with this URL."""
-    told = yaml.safe_load((ALERTS / "alertmanager.example.yml").read_text())
-    assert {each["name"] for each in told["receivers"]} == receivers.keys()
-    for receiver in told["receivers"]:
+    texts = yaml.safe_load((ALERTS / "alertmanager.example.yml").read_text())
+    assert {each["name"] for each in texts["receivers"]} == receivers.keys()
+    for receiver in texts["receivers"]:
         for webhook in receiver["webhook_configs"]:
             webhook["url"] = receivers[receiver["name"]]
-    return told | {"route": _route(told["route"])}
+    return texts | {"route": _route(texts["route"])}
 
 
 def _rule(rule: Mapping[str, Any]) -> Mapping[str, Any]:

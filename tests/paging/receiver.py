@@ -1,4 +1,4 @@
-"""What somebody is woken by: a webhook that keeps each message, and who of the receivers got it."""
+"""A webhook that stores each notification with its receiver."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ class Message:
         return [each for each in self.alerts if each.status == "firing"]
 
     def about(self, instance: str) -> bool:
-        """Whether it tells of this target."""
+        """Return whether it is about this target."""
         return any(each.labels.get("instance") == instance for each in self.alerts)
 
 
@@ -57,7 +57,7 @@ class Pager:
                 self.end_headers()
 
             def log_request(self, *_: object) -> None:
-                """Nobody reads it."""
+                """Write no log."""
 
         self._server = ThreadingHTTPServer((LOCALHOST, 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -76,7 +76,7 @@ class Pager:
         return f"http://{LOCALHOST}:{self._server.server_port}/{receiver}"
 
     def about(self, instance: str) -> Sequence[Message]:
-        """What was told of an instance so far."""
+        """Return the notifications of an instance so far."""
         return [each for each in tuple(self._messages) if each.about(instance)]
 
 

@@ -1,4 +1,4 @@
-"""A night in a minute: nodes that something befalls, a Prometheus that scrapes them, and an Alertmanager that tells."""
+"""Simulated nodes with failures, a Prometheus that scrapes them, and an Alertmanager that notifies."""
 
 import contextlib
 import json

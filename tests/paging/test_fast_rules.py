@@ -8,8 +8,8 @@ import yaml
 from tests.paging import fast_rules as shortened
 
 
-def by_name(told: Any) -> dict[tuple[str, str], Any]:
-    return {(each["alert"], each["labels"]["severity"]): each for group in told["groups"] for each in group["rules"]}
+def by_name(texts: Any) -> dict[tuple[str, str], Any]:
+    return {(each["alert"], each["labels"]["severity"]): each for group in texts["groups"] for each in group["rules"]}
 
 
 INSTALLED = by_name(yaml.safe_load((shortened.ALERTS / "cuda-mps.rules.yml").read_text()))

@@ -1,6 +1,6 @@
-"""What befalls a node wakes somebody once, rightly, and with what there is to know; and is told to be over.
+"""A failure of a node causes one correct notification with all details, and a resolution.
 
-All of it is real but for the GPUs: nodes served by TLS with a password, scraped by Prometheus, told of by Alertmanager.
+Only the GPUs are simulated: Prometheus scrapes nodes with TLS and a password, and Alertmanager notifies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,14 +25,14 @@ PAGER, TICKETS = "pager", "tickets"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A node that something befalls, and the one alert that it is told by; `says` are words of its description."""
+    """A failure of a node and its alert; `description_words` are words of its description."""
 
     plan: str | None
     receiver: str
     alert: str
     severity: str
     daemon: str | None = None
-    says: tuple[str, ...] = ()
+    description_words: tuple[str, ...] = ()
     ends: bool = True
 
 
@@ -143,7 +143,7 @@ def _wait_for_each(names: Iterable[str], messages: Callable[[str], Sequence[Mess
 def _inhibits_a_fault(night: Night, node: SimulatedNode) -> bool:
     """Send Alertmanager an alert of that node, and then its end; return whether it was held back."""
     fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": node.instance, "severity": "warning"}
-    night.alertmanager.tell(fault)
+    night.alertmanager.show(fault)
 
     def held_back() -> None:
         assert night.alertmanager.inhibited(fault)
@@ -153,7 +153,7 @@ def _inhibits_a_fault(night: Night, node: SimulatedNode) -> bool:
     except AssertionError:
         return False
     finally:
-        night.alertmanager.tell(fault, ended=datetime.now(UTC))
+        night.alertmanager.show(fault, ended=datetime.now(UTC))
     return True
 
 
@@ -174,7 +174,7 @@ class TestAPage:
         annotations = paged.alert(name).annotations
         description = annotations["description"]
         assert paged.nodes[name].instance in annotations["summary"]
-        for words in CASES[name].says:
+        for words in CASES[name].description_words:
             assert words in description
         for text in annotations.values():
             assert not any(left in text for left in ("<no value>", "{{", "}}", "error expanding", "%!"))

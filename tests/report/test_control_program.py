@@ -1,4 +1,4 @@
-"""What `status` says of a control program that hangs, and of a log that is blocked."""
+"""`status` with a control program that hangs, and with a blocked log."""
 
 from exporter.model.node import Node
 from exporter.model.values import replace

@@ -211,7 +211,7 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
 
 
 def test_doctor_command_has_the_attribution_option() -> None:
-    """Its unit tells it so in its environment, which a shell has not."""
+    """The service has the option from its unit's environment, which a shell lacks."""
     (found,) = found_in(
         reduced(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
     )

@@ -33,9 +33,9 @@ def test_headline_has_the_severity_and_the_numbers() -> None:
 
 
 def test_severity_has_a_word_and_a_style() -> None:
-    first, grave, doubtful = headline(view_of(daemon_dead()))
+    first, grave, warned = headline(view_of(daemon_dead()))
     assert (first.pieces[0].text, first.pieces[0].style) == ("CRITICAL", Style.ERROR)
-    assert (grave.has(Style.ERROR), doubtful.has(Style.WARNING)) == (True, True)
+    assert (grave.has(Style.ERROR), warned.has(Style.WARNING)) == (True, True)
     assert headline(view_of(idle()))[0].pieces[0].style is Style.OK
 
 

@@ -30,10 +30,10 @@ BOB |= {"slurm_job_id": None, "workload": None}
 
 
 def test_open_incident() -> None:
-    told = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=Address(pipe_directory=DAEMON))))
-    suspects = told.pop("suspects")
+    shown = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=Address(pipe_directory=DAEMON))))
+    suspects = shown.pop("suspects")
 
-    assert told == {
+    assert shown == {
         "id": "513-1a",
         "daemon": DAEMON,
         "server": 513,
@@ -84,10 +84,10 @@ def test_open_incident() -> None:
 
 
 def test_ended_incident() -> None:
-    told = incident_object(ended(IncidentEnd.SERVER_GONE))
+    shown = incident_object(ended(IncidentEnd.SERVER_GONE))
 
-    assert (told["state"], told["ending"], told["settled"]) == ("ended", "server_gone", True)
-    assert (told["ended_at"], told["ended"], told["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
+    assert (shown["state"], shown["ending"], shown["settled"]) == ("ended", "server_gone", True)
+    assert (shown["ended_at"], shown["ended"], shown["seconds"]) == (AT + 4.25, "1970-01-12T13:46:44.250Z", 4.25)
 
 
 def test_marks_a_hardware_fault() -> None:
@@ -96,22 +96,22 @@ def test_marks_a_hardware_fault() -> None:
 
 def test_affected_clients_have_in_flight_if_it_is_known() -> None:
     in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
-    told = incident_object(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
+    shown = incident_object(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)))["affected"]
 
-    assert [each["in_flight"] for each in told] == [True, False, None]
+    assert [each["in_flight"] for each in shown] == [True, False, None]
 
 
 def test_durations_of_blockers_are_null_without_the_time() -> None:
-    told = incident_object(blocked())["blocking"]
+    shown = incident_object(blocked())["blocking"]
 
-    assert [each["seconds"] for each in told] == [2.0, None]
-    assert told[1]["kill_command"] == ["kill -KILL 601"]
+    assert [each["seconds"] for each in shown] == [2.0, None]
+    assert shown[1]["kill_command"] == ["kill -KILL 601"]
 
 
 def test_an_unknown_client_has_only_its_pid() -> None:
-    (told,) = incident_object(incident(affected=(600,), client_details={}))["affected"]
+    (shown,) = incident_object(incident(affected=(600,), client_details={}))["affected"]
 
-    assert {key for key, value in told.items() if value} == {"pid"}
+    assert {key for key, value in shown.items() if value} == {"pid"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -124,7 +124,7 @@ def test_names_are_short_and_printable(name: str) -> None:
 
 
 def test_size_is_bounded_for_many_clients_with_long_names() -> None:
-    told = incident_object(crowded(5000, "x" * 10_000))
+    shown = incident_object(crowded(5000, "x" * 10_000))
 
-    assert (told["affected_count"], len(told["affected"]), told["blocking_count"]) == (5000, 512, 5000)
-    assert len(json.dumps(told)) < 4 << 20
+    assert (shown["affected_count"], len(shown["affected"]), shown["blocking_count"]) == (5000, 512, 5000)
+    assert len(json.dumps(shown)) < 4 << 20

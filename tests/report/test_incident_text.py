@@ -52,56 +52,56 @@ class TestDetails:
 
     def test_styles_the_state_and_the_commands(self) -> None:
         """By their tones."""
-        told = details(blocked(), NOW, ADDRESS)
-        assert [line.text for line in told if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
-        assert [line for line in told if line.has(Style.ERROR)] == told[:1]
+        shown = details(blocked(), NOW, ADDRESS)
+        assert [line.text for line in shown if line.has(Style.COMMAND)] == ["               kill -KILL 601"]
+        assert [line for line in shown if line.has(Style.ERROR)] == shown[:1]
         assert not any(line.has(Style.ERROR) for line in details(ended(), NOW, ADDRESS))
 
     def test_ended_incident_has_no_commands(self) -> None:
-        """Who held it up is told all the same."""
+        """Past blockers are still shown."""
         over = ended(blocking={601: RecoveryDelay(since=AT, until=AT + 4)})
-        told = text_of(details(over, NOW, ADDRESS))
-        assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in told
-        assert "kill" not in told
+        shown = text_of(details(over, NOW, ADDRESS))
+        assert "  Blocked by PID 601 (train.py of alice), for 4.0 s" in shown
+        assert "kill" not in shown
 
     def test_hardware_fault_has_no_suspects(self) -> None:
         """Whatever else is known."""
         xid = IncidentXid(at=AT, number=48, gpu=GPU)
-        told = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
-        assert "  Suspect    none: the hardware failed" in told
-        assert "0.90" not in told
-        assert "48: uncorrectable memory error" in told
+        shown = text_of(details(ended(kind=FaultKind.HARDWARE, xids=(xid,), suspects=(suspect(600, 0.9),)), NOW, None))
+        assert "  Suspect    none: the hardware failed" in shown
+        assert "0.90" not in shown
+        assert "48: uncorrectable memory error" in shown
 
     def test_names_what_is_unknown(self) -> None:
         """An empty line would look like a defect."""
         nothing = incident(gpus=(), affected=(), affected_confirmed=False, kind=FaultKind.UNKNOWN)
-        told = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
-        assert told == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
+        shown = [line.text.split(maxsplit=1)[1] for line in details(nothing, NOW, None)[2:]]
+        assert shown == ["unknown", "none reported", "no client known", "unknown: no indication of a cause"]
 
     def test_shows_work_in_flight_if_it_is_known(self) -> None:
         """Also of those who are not suspected."""
         in_flight_work = (InFlightWork(pid=600, in_flight=True), InFlightWork(pid=601, in_flight=False))
-        told = text_of(
+        shown = text_of(
             details(incident(affected=(600, 601, 602), clues=Clues(in_flight_work=in_flight_work)), NOW, None)
         )
-        assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in told
-        assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with no work in flight\n" in told
-        assert "PID 602\n" in told
+        assert "PID 600 (train.py of alice), 1540 MiB on GPU-1efa3f60, with work in flight\n" in shown
+        assert "PID 601 (train.py of alice), 1540 MiB on GPU-1efa3f60, with no work in flight\n" in shown
+        assert "PID 602\n" in shown
 
     def test_marks_an_inferred_list_of_affected_clients(self) -> None:
         """The log's own is better evidence."""
-        told = text_of(details(incident(affected_confirmed=False), NOW, None))
-        assert "2 clients, inferred from the GPUs that clients share" in told
+        shown = text_of(details(incident(affected_confirmed=False), NOW, None))
+        assert "2 clients, inferred from the GPUs that clients share" in shown
 
     def test_an_unknown_client_is_a_pid(self) -> None:
         """One in another PID namespace is not even that."""
-        told = text_of(
+        shown = text_of(
             details(
                 incident(affected=(600, -7), client_details={}, blocking={-7: RecoveryDelay(since=AT)}), NOW, ADDRESS
             )
         )
-        assert "             PID 600\n             an unknown PID" in told
-        assert "kill" not in told
+        assert "             PID 600\n             an unknown PID" in shown
+        assert "kill" not in shown
 
     def test_xid_without_a_catalogue_entry(self) -> None:
         """Its number is all there is."""
@@ -109,11 +109,11 @@ class TestDetails:
 
     def test_counts_many_clients(self) -> None:
         """The page stays a page, with the commands for the first of them."""
-        told = [line.text for line in details(crowded(), NOW, ADDRESS)]
-        assert "  Affected   400 clients:" in told
-        assert f"{'':13}and 384 more" in told
-        assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in told
-        assert len(told) < 200
+        shown = [line.text for line in details(crowded(), NOW, ADDRESS)]
+        assert "  Affected   400 clients:" in shown
+        assert f"{'':13}and 384 more" in shown
+        assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in shown
+        assert len(shown) < 200
 
     @pytest.mark.parametrize("name", HOSTILE)
     def test_hostile_names_stay_in_their_line(self, name: str) -> None:
@@ -148,7 +148,7 @@ class TestBrief:
         ids=("open", "recovered"),
     )
     def test_shows_the_state(self, fault: Incident, line: str) -> None:
-        """And whom to suspect."""
+        """It also shows the suspect."""
         assert brief(fault, NOW) == line
 
     @pytest.mark.parametrize("name", HOSTILE)
@@ -184,7 +184,7 @@ class TestTable:
 
     @pytest.mark.parametrize("width", [80, 100, 120])
     def test_fits_the_terminal(self, width: int) -> None:
-        """With which it was, whom to suspect and how it stands, whatever else there is no room for."""
+        """The ID, the suspect and the state are always shown."""
         header, *rows, _ = incidents_table([blocked(id="2147483-1a1fe91cac0"), ended()], NOW, width)
         assert all(len(row.text) <= width for row in (header, *rows) if not row.text.startswith("not shown"))
         assert {"ID", "WHEN", "SUSPECT", "STATE"} <= set(header.text.split())

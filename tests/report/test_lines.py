@@ -1,4 +1,4 @@
-"""Lines whose pieces have tones, and that can be sent."""
+"""Lines of styled pieces, which can be serialized."""
 
 import json
 

@@ -34,10 +34,10 @@ def test_resume_reports_a_paused_driver() -> None:
     ids=["circuit open", "quarantine"],
 )
 def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fails(present: Node, why: str) -> None:
-    told = remedy.resume_answer(present, before=False)
+    shown = remedy.resume_answer(present, before=False)
 
-    assert told["exit_code"] == 1
-    assert told["message"].splitlines() == [
+    assert shown["exit_code"] == 1
+    assert shown["message"].splitlines() == [
         "the driver was not paused",
         "restarts are suspended; nothing was changed for:",
         f"  {DAEMON} ({why}): cuda-mps-exporter resume {DAEMON}",
@@ -45,9 +45,9 @@ def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fa
 
 
 def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> None:
-    told = remedy.resume_answer(circuit_open(), before=True)
+    shown = remedy.resume_answer(circuit_open(), before=True)
 
-    assert (told["exit_code"], f"resume {DAEMON}" in told["message"]) == (0, True)
+    assert (shown["exit_code"], f"resume {DAEMON}" in shown["message"]) == (0, True)
 
 
 def test_removed_daemons_are_not_listed() -> None:
@@ -55,7 +55,7 @@ def test_removed_daemons_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("watch", "said"),
+    ("watch", "message"),
     [
         (circuit_open().watches[DAEMON], f"resumed: {DAEMON} may be restarted again"),
         (QUARANTINED, f"resumed: {DAEMON} may be restarted again"),
@@ -67,8 +67,8 @@ def test_removed_daemons_are_not_listed() -> None:
     ],
     ids=["circuit open", "quarantine", "idle", "restarted"],
 )
-def test_resume_of_a_daemon_reports_whether_it_was_suspended(watch: WatchdogState, said: str) -> None:
-    assert remedy.resume_daemon_answer(DAEMON, watch) == {"message": said}
+def test_resume_of_a_daemon_reports_whether_it_was_suspended(watch: WatchdogState, message: str) -> None:
+    assert remedy.resume_daemon_answer(DAEMON, watch) == {"message": message}
 
 
 def test_hostile_names_stay_in_their_line() -> None:
@@ -76,7 +76,7 @@ def test_hostile_names_stay_in_their_line() -> None:
     present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
     present = replace(present, watches={hostile: watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
 
-    told = remedy.resume_answer(present, before=False)["message"].splitlines()
+    shown = remedy.resume_answer(present, before=False)["message"].splitlines()
 
-    assert len(told) == 3
-    assert all(line.isprintable() for line in told)
+    assert len(shown) == 3
+    assert all(line.isprintable() for line in shown)

@@ -93,9 +93,9 @@ def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
 
 
 def test_an_object_has_the_code_and_the_text() -> None:
-    told = problem_object(denied("x"), "text")
-    assert told is not None
-    assert (told["code"], told["subject"], told["detail"], told["text"]) == (
+    shown = problem_object(denied("x"), "text")
+    assert shown is not None
+    assert (shown["code"], shown["subject"], shown["detail"], shown["text"]) == (
         "permission_denied",
         "x",
         "Permission denied",

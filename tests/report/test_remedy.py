@@ -50,13 +50,13 @@ def at(directory: str) -> Address:
 
 
 def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) -> Node:
-    """The same node, whose daemon has other directories."""
+    """Return the node with other directories of the daemon."""
     daemon = with_fields(present.daemons[DAEMON], pipe_directory=pipe, log_directory=log, **changed)
     return replace(present, daemons={DAEMON: daemon})
 
 
 def of_user(present: Node, uid: int | None) -> Node:
-    """The same node, whose daemon was last a process of this user."""
+    """Return the node with a daemon process of this user."""
     known = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=uid)
     watch, daemon = replace(present.watches.get(DAEMON, WatchdogState()), process=known), present.daemons[DAEMON]
     daemon = replace(daemon, runtime=replace(daemon.runtime, process=None if daemon.runtime.process is None else known))
@@ -267,9 +267,9 @@ TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.g
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 def test_documented_commands_name_a_directory(text: Path) -> None:
-    told = re.sub(r"\s+", " ", text.read_text())
-    for found in re.finditer(r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", told):
-        assert "CUDA_MPS_PIPE_DIRECTORY=" in told[: found.end()], found[0]
+    shown = re.sub(r"\s+", " ", text.read_text())
+    for found in re.finditer(r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", shown):
+        assert "CUDA_MPS_PIPE_DIRECTORY=" in shown[: found.end()], found[0]
 
 
 def test_no_other_module_writes_commands_to_a_daemon() -> None:

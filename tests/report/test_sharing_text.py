@@ -123,7 +123,7 @@ def test_shows_bypassing_processes_separately() -> None:
 
 
 def test_shows_the_use_of_exited_processes_separately() -> None:
-    """Else clients that used little could be told beside a GPU that is said to be full."""
+    """Otherwise the GPU would look full although its clients used little."""
     present = split(three_clients(), {TRAIN: flight(0.2), GONE: flight(0.7)})
     assert "  exited processes used another 70 % of its SMs in the last 60 s" in texts(present)
 
@@ -131,8 +131,8 @@ def test_shows_the_use_of_exited_processes_separately() -> None:
 def test_names_clients_that_cannot_be_measured() -> None:
     present = split(three_clients(), {TRAIN: flight(0.2)})
     looking = replace(present, work=WorkReading(at=present.at, boot_ns=1, seconds=1.0, watched=(TRAIN, EVAL)))
-    told_of = [text for text in texts(looking) if "not measured" in text]
-    assert told_of == ["  not measured: launches of PID 601 (vllm) cannot be counted"]
+    shown_of = [text for text in texts(looking) if "not measured" in text]
+    assert shown_of == ["  not measured: launches of PID 601 (vllm) cannot be counted"]
     watched = {
         each["pid"]: each["watched"] for each in (sharing_object(looking, gpu_sharing(looking)[GPU]) or {})["clients"]
     }

@@ -255,12 +255,12 @@ class TestJson:
 
     def test_collection_errors(self) -> None:
         """Null, with the reason."""
-        told_of = node_object(view_of(no_nvml()))
-        problem = told_of["sources"]["nvml"]["problem"]
+        shown_of = node_object(view_of(no_nvml()))
+        problem = shown_of["sources"]["nvml"]["problem"]
         assert (problem["code"], problem["detail"]) == ("driver_error", "NVML is not there")
         assert problem["text"] == "NVML: NVML is not there. Check the driver with nvidia-smi"
-        assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in told_of["gpus"]] == [(problem, None)] * 2
-        clients = told_of["daemons"][0]["servers"][0]["clients"]
+        assert [(gpu["problem"], gpu["memory_used_bytes"]) for gpu in shown_of["gpus"]] == [(problem, None)] * 2
+        clients = shown_of["daemons"][0]["servers"][0]["clients"]
         assert [client["memory_used_bytes"] for client in clients] == [{}, {}, {}]
 
     def test_lost_gpu_has_its_problem(self) -> None:
@@ -289,7 +289,7 @@ class TestExitCode:
         ids=(
             "idle",
             "at work",
-            "somebody waits",
+            "a client waits",
             "none, none expected",
             "expected and not found yet",
             "dead",

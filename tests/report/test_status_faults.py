@@ -1,4 +1,4 @@
-"""What `status` shows of faults: who falls with whom before one, and who is held up by whom while one lasts."""
+"""`status` with failure domains, open faults and past faults."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -54,7 +54,7 @@ class TestDomains:
     """A letter for those who fall together."""
 
     def test_a_client_on_two_gpus_joins_their_domains(self) -> None:
-        """Whoever is beside MPS has none."""
+        """Bypassing processes have no domain."""
         assert domain_column(three_clients()) == {"600": "A", "601": "A", "602": "A", "801": "-"}
 
     def test_separate_clients_have_different_letters(self) -> None:
@@ -69,7 +69,7 @@ class TestDomains:
         assert domain_column(present) == {"600": "A", "601": "A", "602": "B", "700": "C"}
 
     def test_no_column_if_each_client_fails_alone(self) -> None:
-        """Nor where nobody is there, or nothing can be told."""
+        """The same without clients, and if the domains are unknown."""
         alone = reduced(*at_work(600, 601), gpu_reading([600]), gpu_reading([601], gpu=OTHER_GPU, index=1)).node
         assert [domain_column(each) for each in (alone, idle(), no_nvml())] == [None, None, None]
 
@@ -96,7 +96,7 @@ class TestDomains:
         assert "joined" not in status_text.status_table(full())
 
     def test_names_some_of_many_joining_clients(self) -> None:
-        """And it is said how many more there are."""
+        """The others are counted."""
         pids = range(1000, 1048)
         readings = [gpu_reading(pids, gpu=f"GPU-{index}", index=index) for index in range(8)]
         lines = status_text.status_table(reduced(*at_work(*pids), *readings).node).splitlines()
@@ -105,12 +105,12 @@ class TestDomains:
         assert " and 44 more; " in joined
 
     def test_does_not_warn_of_one_client_on_two_gpus(self) -> None:
-        """It takes nobody along."""
+        """It ends no other client."""
         present = reduced(*at_work(600), gpu_reading([600]), gpu_reading([600], gpu=OTHER_GPU, index=1)).node
         assert "domain" not in status_text.status_table(present).lower()
 
     def test_domains_as_objects(self) -> None:
-        """Whom each would take along; null where that cannot be told."""
+        """Each client has the others of its domain; null if they are unknown."""
 
         def of(present: Node) -> list[Any]:
             (server,) = node_object(view_of(present))["daemons"][0]["servers"]
@@ -174,7 +174,7 @@ def with_faults(*incidents: Incident, start: Node | None = None, state: ServerSt
 
 
 class TestOpenFaults:
-    """What an operator needs now: who is hit, who may have done it, whom to end, and how."""
+    """Open faults: affected clients, suspects, and the commands that end blocking clients."""
 
     def test_each_open_fault_has_a_paragraph(self) -> None:
         """After an empty line, as the telling of faults has it."""
@@ -190,20 +190,20 @@ class TestOpenFaults:
             assert words in text
 
     def test_shows_the_command_that_ends_a_blocking_client(self) -> None:
-        """For a client that has let go, there is none; and MPS is not asked, which would hang (measured, R580)."""
+        """An exited client has no command. The command does not use MPS, which would hang (measured, R580)."""
         text = status_text.status_table(with_faults(incident()))
         assert KILL in text
         assert "terminate_client" not in text
         assert "kill -KILL 601" not in text
 
     def test_quotes_the_directory(self) -> None:
-        """Whoever starts a daemon chooses it, and root may paste the command."""
+        """The user who starts a daemon chooses the directory, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
         text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y")))
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
     def test_writes_no_pids_for_a_daemon_in_another_pid_namespace(self) -> None:
-        """They might be somebody else there."""
+        """These PIDs may belong to other processes there."""
         present = with_faults(replace(incident(), stuck=True))
         elsewhere = replace(
             present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True)
@@ -266,7 +266,7 @@ class TestElsewhere:
         ids=("held up", "not held up", "no more known of it", "over", "by many"),
     )
     def test_line_for_the_service_manager(self, present: Node, line: str) -> None:
-        """It says who holds up recovery."""
+        """It names the clients that block recovery."""
         assert status_text.summary_line(present) == line
 
     def test_exit_code(self) -> None:

@@ -46,7 +46,7 @@ def test_an_empty_cell_is_dim() -> None:
 @pytest.mark.parametrize("width", [44, 60, 80, 100, 130])
 @pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, held_up, idle, owned, circuit_open])
 def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], width: int) -> None:
-    """And the state, PID and memory of everybody are always there."""
+    """State, PID and memory are always shown."""
     table = render_status(scene(), width=width).table
     narrowed = [
         line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "terminal too"))

@@ -45,7 +45,7 @@ def test_names_a_few_equal_leaders() -> None:
         (suspect(600, 0.5), suspect(601, 0.5)),
         (*(suspect(pid, 0.24) for pid in range(600, 604)), suspect(700, 0.04)),
     ],
-    ids=("nobody", "hardly", "either", "too many alike"),
+    ids=("no suspects", "hardly", "either", "too many alike"),
 )
 def test_unknown_if_no_suspect_leads(suspects: tuple[object, ...]) -> None:
     assert verdict(incident(suspects=suspects)).startswith("unknown: ")

@@ -1,4 +1,4 @@
-"""`status` says what keeps the watchdog from acting, though the configuration says `act`, and what to do about it."""
+"""`status` names what prevents the watchdog from acting in mode `act`, and the remedy."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.builders import AT, DAEMON, idle
 
 
 def found(block: BlockReason | None, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> tuple[Finding, ...]:
-    """Return what is found if this keeps the exporter from having the daemon's lock."""
+    """Return the findings if the exporter does not hold the daemon's lock for this reason."""
     present = replace(idle(), watches={DAEMON: watch or WatchdogState()})
     return tuple(findings(present, AT, Policy(mode=mode, locks={DAEMON: block})))
 

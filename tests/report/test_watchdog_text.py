@@ -1,4 +1,4 @@
-"""What the watchdog says to a person: what is the matter, who tells so, what is done, and who must do what."""
+"""The watchdog's state as text: diagnosis, indications, actions and remedies."""
 
 import json
 from dataclasses import replace
@@ -50,12 +50,12 @@ ACTING = Policy(mode=Mode.ACT)
 HEAD = f"MPS daemon {DAEMON} has been down for 10 s: process 441 has exited; nvidia-cuda-mps-control finds no daemon"
 
 
-def said(present: Node) -> list[str]:
+def text_lines(present: Node) -> list[str]:
     return [line.text for line in summary_lines(present)]
 
 
 def crashed(**known: Any) -> Node:
-    """A daemon is dead, and the watchdog knows this besides."""
+    """Return a node with a dead daemon and these fields of the watchdog's state."""
     return watched(daemon_dead(), **{"diagnosis": CRASHED, **known})
 
 
@@ -63,66 +63,66 @@ def diagnosed(condition: Condition, **known: Any) -> Node:
     return watched(three_clients(), diagnosis=Diagnosis(condition=condition, since=AT, **known))
 
 
-# -- below the table, for whoever asks --------------------------------------------------------------------------------
+# -- below the table of `status`
 
 
 @pytest.mark.parametrize("condition", [Condition.WELL, Condition.STARTING, Condition.UNKNOWN])
 def test_shows_nothing_if_the_daemon_is_well(condition: Condition) -> None:
-    """And nothing where nobody watches."""
-    assert said(diagnosed(condition)) == said(three_clients()) == []
+    """The same without a watchdog."""
+    assert text_lines(diagnosed(condition)) == text_lines(three_clients()) == []
     assert status_text.status_table(diagnosed(condition)) == status_text.status_table(three_clients())
 
 
 def test_shows_the_diagnosis_with_its_indications() -> None:
-    assert said(crashed()) == [HEAD]
+    assert text_lines(crashed()) == [HEAD]
     assert HEAD in status_text.status_table(crashed()).splitlines()
 
 
 def test_each_condition_has_its_own_text() -> None:
     found = [Diagnosis(condition=each, since=AT) for each in Condition]
-    reduced = {said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
+    reduced = {text_lines(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=each))[0] for each in found}
     assert len(reduced) == len(Condition)
 
 
 def test_names_the_process_of_the_diagnosis() -> None:
-    assert said(suspended())[1] == f"  process: PID {SERVER} (nvidia-cuda-mps-server of root)"
+    assert text_lines(suspended())[1] == f"  process: PID {SERVER} (nvidia-cuda-mps-server of root)"
 
 
 @pytest.mark.parametrize("pid", [SERVER, 4711])
 def test_does_not_name_another_process_with_the_same_pid(pid: int) -> None:
     culprit = ProcessIdentity(pid=pid, start_ticks=1)
-    assert said(diagnosed(Condition.HELD, process=culprit))[1] == f"  process: PID {pid}"
+    assert text_lines(diagnosed(Condition.HELD, process=culprit))[1] == f"  process: PID {pid}"
 
 
 def test_shows_the_time_of_the_next_restart() -> None:
     waits = "  watchdog: restarted 1 time without success; next restart in 5.0 s or later"
-    assert said(backing_off()) == [HEAD, waits]
+    assert text_lines(backing_off()) == [HEAD, waits]
     due = replace(backing_off(), at=AT + 21)
-    assert said(due)[1].endswith("next restart now")
+    assert text_lines(due)[1].endswith("next restart now")
 
 
 def test_shows_why_the_last_action_failed() -> None:
     refused = Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no\n")
     known = replace(circuit_open().watches[DAEMON], problem=refused)
     shown = replace(circuit_open(), watches={DAEMON: known})
-    assert said(shown)[2] == "  failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
+    assert text_lines(shown)[2] == "  failed: systemctl could not restart a.service: no\N{REPLACEMENT CHARACTER}"
 
 
 def test_shows_an_open_circuit_with_the_resume_command() -> None:
     closes = f"`cuda-mps-exporter resume {DAEMON}`"
-    assert said(circuit_open())[1] == f"  watchdog: restarts suspended for 9.0 s (circuit open), until {closes}"
+    assert text_lines(circuit_open())[1] == f"  watchdog: restarts suspended for 9.0 s (circuit open), until {closes}"
 
 
 def test_shows_an_open_circuit_of_a_daemon_that_is_well() -> None:
-    """Else nobody would know that the next crash will not be mended."""
+    """Otherwise an operator would not know that the next crash is not repaired."""
     well = Diagnosis(condition=Condition.WELL, since=AT)
-    headline, circuit = said(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
+    headline, circuit = text_lines(watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN, diagnosis=well))
     assert (headline, "circuit open" in circuit) == (f"MPS daemon {DAEMON} is well", True)
 
 
 def test_shows_a_quarantine_with_its_cause() -> None:
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
-    reduced = said(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
+    reduced = text_lines(crashed(phase=WatchdogPhase.QUARANTINED, quarantine=quarantine))
     assert reduced[0] == (
         f"MPS daemon {DAEMON} has been quarantined for 15 s: Xid 79 (GPU fell off the bus): GPU 0 (GPU-1efa3f60) needs "
         "a reboot of the machine"
@@ -134,23 +134,23 @@ def test_shows_a_quarantine_with_its_cause() -> None:
 def test_shows_an_action_in_progress_and_one_not_verified() -> None:
     acting = OngoingAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, began_at=AT + 14)
     under_way = crashed(phase=WatchdogPhase.ACTING, acting=acting)
-    assert said(under_way)[1] == "  watchdog: restart (crashed): in progress for 1.0 s"
+    assert text_lines(under_way)[1] == "  watchdog: restart (crashed): in progress for 1.0 s"
     done = crashed(phase=WatchdogPhase.ACTING, acting=replace(acting, done_at=AT + 14.5))
-    assert said(done)[1].startswith("  watchdog: restart (crashed): done 0.5 s ago")
+    assert text_lines(done)[1].startswith("  watchdog: restart (crashed): done 0.5 s ago")
 
 
 def test_shows_a_restart_left_to_systemd() -> None:
-    assert "to systemd" in said(crashed(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
+    assert "to systemd" in text_lines(crashed(phase=WatchdogPhase.DEFERRED_TO_SYSTEMD))[1]
 
 
 def test_an_idle_watchdog_shows_its_last_action() -> None:
     would = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
-    assert said(crashed(last_action=would)) == [HEAD, "  watchdog: would restart: crashed"]
+    assert text_lines(crashed(last_action=would)) == [HEAD, "  watchdog: would restart: crashed"]
     did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
-    assert said(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
+    assert text_lines(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
-    assert said(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
-    assert len(said(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
+    assert text_lines(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
+    assert len(text_lines(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
 
 
 def test_hostile_names_stay_in_their_line() -> None:
@@ -159,9 +159,9 @@ def test_hostile_names_stay_in_their_line() -> None:
     foreign = Reason(ReasonCode.UNKNOWN, text=hostile)
     found = replace(CRASHED, indications=(foreign,))
     known = replace(circuit_open().watches[DAEMON], diagnosis=found, reason=foreign)
-    for each in said(replace(present, watches={hostile: known})):
+    for each in text_lines(replace(present, watches={hostile: known})):
         assert each.isprintable()
-    words = "".join(said(replace(present, watches={hostile: known})))
+    words = "".join(text_lines(replace(present, watches={hostile: known})))
     assert "until an operator resumes it" in words, "a name that no line can have is in no command"
 
 

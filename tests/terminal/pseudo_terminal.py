@@ -26,10 +26,10 @@ class Pseudo:
     def seen(self) -> str:
         """What has come to the screen since this was last asked."""
         self.program.flush()
-        said = b""
+        output = b""
         while select.select([self._person], [], [], 0)[0]:
-            said += os.read(self._person, 1 << 16)
-        return said.decode(errors="replace").replace("\r\n", "\n")
+            output += os.read(self._person, 1 << 16)
+        return output.decode(errors="replace").replace("\r\n", "\n")
 
 
 @contextmanager

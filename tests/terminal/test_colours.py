@@ -32,7 +32,7 @@ XTERM = {"TERM": "xterm-256color"}
 def test_uses_colours_by_option_environment_and_terminal(
     choice: str, environment: Mapping[str, str], at_a_terminal: bool, colours: bool
 ) -> None:
-    """What is said on the command line outweighs the environment, and that the terminal."""
+    """The command line takes precedence over the environment, and that over the terminal."""
     assert use_colours(choice, environment, at_a_terminal=at_a_terminal) is colours
 
 
@@ -52,7 +52,7 @@ def test_styles_do_not_change_the_text(style: Style) -> None:
 @pytest.mark.parametrize("name", [*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"])
 @pytest.mark.parametrize("style", [Style.PLAIN, Style.ERROR])
 def test_text_contains_no_escape_sequences(name: str, style: Style) -> None:
-    """Whoever told it: a program may pose as the service."""
+    """Another program may pose as the service."""
     line = Line((Piece(name, style),))
     assert render_line(line, colours=False).isprintable()
     without_ours = render_line(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")

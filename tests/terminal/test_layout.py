@@ -58,8 +58,8 @@ def made(rows: int = 3, troubles: int = 0, past: int = 0) -> StatusText:
     )
 
 
-def on_screen(told: StatusText, height: int, width: int = 80) -> list[str]:
-    shown = fit_screen(TITLE, told, width, height)
+def on_screen(status: StatusText, height: int, width: int = 80) -> list[str]:
+    shown = fit_screen(TITLE, status, width, height)
     assert sum(max(1, -(-text_width(line.text) // width)) for line in shown) <= height
     return texts(list(shown))
 
@@ -74,9 +74,9 @@ class TestFitted:
         ]  # fmt: skip
 
     def test_drops_past_faults_first(self) -> None:
-        """It is told how much more there is."""
-        everybody = [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
-        assert on_screen(made(3, past=9), 8) == [*everybody, "… 9 more lines are not shown"]
+        """A last line counts the others."""
+        all_of_them = [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
+        assert on_screen(made(3, past=9), 8) == [*all_of_them, "… 9 more lines are not shown"]
 
     def test_counts_rows_that_are_left_out(self) -> None:
         """The columns' names stay."""
@@ -86,8 +86,8 @@ class TestFitted:
     def test_important_rows_stay(self) -> None:
         """Where they were."""
         rows = [line_of(f"row {number} ", warning("bypassing") if number == 40 else "active") for number in range(48)]
-        told = StatusText(at=0.0, headline=(), table=(line_of("PID"), *rows), problems=(), past_faults=())
-        assert on_screen(told, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
+        status = StatusText(at=0.0, headline=(), table=(line_of("PID"), *rows), problems=(), past_faults=())
+        assert on_screen(status, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
 
     def test_problems_leave_room_for_the_table_and_their_commands_stay(self) -> None:
         """A command that ends who holds up recovery is seen however small the screen is."""
@@ -99,14 +99,14 @@ class TestFitted:
     @pytest.mark.parametrize("height", [1, 2, 3, 5, 10])
     @pytest.mark.parametrize("width", [20, 79])
     def test_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
-        """However much there is to tell."""
+        """A status of any size fits."""
         real = (render_status(held_up(), width=width), render_status(full(), width=width))
-        for told in (*real, made(0), made(9, 99, 9)):
-            on_screen(told, height, width)
+        for status in (*real, made(0), made(9, 99, 9)):
+            on_screen(status, height, width)
 
 
 def test_a_pipe_gets_the_table_first() -> None:
     """A program may look for it there."""
-    told = made(1, 1, 1)
-    assert texts(told.body) == ["PID", "row 0", "trouble 0", "past 0"]
-    assert texts(all_lines(told)) == ["well", "", *texts(told.body)]
+    status = made(1, 1, 1)
+    assert texts(status.body) == ["PID", "row 0", "trouble 0", "past 0"]
+    assert texts(all_lines(status)) == ["well", "", *texts(status.body)]

@@ -1,4 +1,4 @@
-"""`status --watch`: the node again and again, in place on a terminal, until somebody ends it."""
+"""`status --watch` shows the node repeatedly, in place on a terminal, until it is interrupted."""
 
 import json
 import signal
@@ -24,34 +24,34 @@ ENTERED, LEFT, CLEARED = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H
 XTERM = {"TERM": "xterm"}
 GONE = ServiceError("no service answers")
 
-Told = Sequence[Node | ServiceError]
+Reports = Sequence[Node | ServiceError]
 
 
 class Watched:
-    """What is told, turn by turn; after the last one somebody presses Ctrl-C."""
+    """A series of reports. Ctrl-C follows the last one."""
 
-    def __init__(self, told: Told, *, as_json: bool = False) -> None:
+    def __init__(self, node: Reports, *, as_json: bool = False) -> None:
         self.clock = HandClock(AT)
         self.widths: list[int | None] = []
         self.waited: list[float] = []
-        self._told = list(told)
+        self._reports = list(node)
         self._as_json = as_json
 
     def report(self, width: int | None) -> StatusReport:
         """The next."""
         self.widths.append(width)
-        told = self._told.pop(0)
-        if isinstance(told, ServiceError):
-            raise told
+        node = self._reports.pop(0)
+        if isinstance(node, ServiceError):
+            raise node
         if self._as_json:
-            return StatusReport(by="the service", exit_code=exit_code(told), node=node_object(view_of(told)))
-        return StatusReport(by="the service", exit_code=exit_code(told), text=render_status(told, width=width))
+            return StatusReport(by="the service", exit_code=exit_code(node), node=node_object(view_of(node)))
+        return StatusReport(by="the service", exit_code=exit_code(node), text=render_status(node, width=width))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
         self.waited.append(seconds)
         self.clock.time += seconds
-        if not self._told:
+        if not self._reports:
             raise KeyboardInterrupt
 
     def run(self, terminal: Terminal, *, brief: bool = False) -> int:
@@ -63,7 +63,7 @@ class Watched:
 
 
 def piped(tmp_path: Path, watched: Watched, *, brief: bool = False) -> tuple[int, str]:
-    with (tmp_path / "said").open("w+") as file:
+    with (tmp_path / "output").open("w+") as file:
         code = watched.run(Terminal(file, XTERM), brief=brief)
         file.seek(0)
         return code, file.read()
@@ -132,20 +132,20 @@ def test_raises_if_the_first_report_fails(pty: Pseudo) -> None:
 
 def test_a_pipe_gets_one_status_after_the_other(tmp_path: Path) -> None:
     """Without a sequence, whole, and each with its head."""
-    code, said = piped(tmp_path, Watched([full(), GONE]))
+    code, output = piped(tmp_path, Watched([full(), GONE]))
 
     assert code == 1
-    assert said.isprintable() is False
-    assert all(line.isprintable() for line in said.split("\n"))
-    first, second = said.split(f"{local_time(AT + 2)}  no service")
+    assert output.isprintable() is False
+    assert all(line.isprintable() for line in output.split("\n"))
+    first, second = output.split(f"{local_time(AT + 2)}  no service")
     assert first.startswith(f"{local_time(AT)}, by the service\nwarning: 1 of 1 daemons up, 48 clients")
     assert first.count(" active ") == second.count(" active ") == 48
     assert first.endswith("\n\n")
 
 
 def test_brief_shows_the_headline(tmp_path: Path) -> None:
-    _, said = piped(tmp_path, Watched([full()]), brief=True)
-    assert said.split("\n")[1:] == [
+    _, output = piped(tmp_path, Watched([full()]), brief=True)
+    assert output.split("\n")[1:] == [
         "warning: 1 of 1 daemons up, 48 clients, 1 GPU",
         f"  MPS server 513 of {DAEMON} has no free client slot (48 of 48)",
         "",

@@ -46,7 +46,7 @@ def test_a_dumb_terminal_gets_no_escape_sequences(pty: Pseudo, environment: dict
 
 
 def test_a_file_has_no_width_and_no_colours(tmp_path: Path) -> None:
-    with (tmp_path / "said").open("w+") as file:
+    with (tmp_path / "output").open("w+") as file:
         terminal = Terminal(file, XTERM)
         terminal.show([line_of(error("x" * 300), " and more words")])
         file.seek(0)
@@ -55,7 +55,7 @@ def test_a_file_has_no_width_and_no_colours(tmp_path: Path) -> None:
 
 
 def test_a_file_may_have_colours(tmp_path: Path) -> None:
-    with (tmp_path / "said").open("w+") as file:
+    with (tmp_path / "output").open("w+") as file:
         Terminal(file, {}, "always").show([line_of(error("fault"))])
         file.seek(0)
 
@@ -89,7 +89,7 @@ def test_signals_interrupt_so_that_the_terminal_is_restored(number: signal.Signa
 
 
 def test_a_closed_terminal_is_a_broken_pipe() -> None:
-    """As where the connection to the node has ended; what went before is what is told of, if anything."""
+    """The terminal closes when the connection to the node ends."""
     person, programs = os.openpty()
     with contextlib.suppress(OSError), open(programs, "w", encoding="utf-8") as program:
         terminal = Terminal(program, XTERM)
