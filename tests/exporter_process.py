@@ -94,7 +94,7 @@ class Exporter:
         found = self.samples(name, **labels)
         return sum(value for _, value in found) if found else None
 
-    def shows(self, expected: float | None, name: str, **labels: str) -> None:
+    def shows(self, expected: float | None, name: str, /, **labels: str) -> None:
         """Wait until that sum has the expected value."""
 
         def shown() -> None:
