@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
 
 import structlog
@@ -42,42 +42,30 @@ class Reading:
     """Whether there is nothing to collect until something is requested."""
 
 
+@dataclass(eq=False)
 class CollectorThread:
-    """Collects every `period` seconds, and at once when triggered. Collections never overlap."""
+    """Collects every `period` seconds, and at once when triggered. Collections never overlap.
 
-    def __init__(
-        self,
-        name: str,
-        collect: Callable[[], Reading],
-        *,
-        period: float | None,
-        deadline: float,
-        inbox: Inbox,
-        clock: Clock,
-        report_interval: float = 0.0,
-        idle_period: float | None = None,
-        pause: float = 0.0,
-        at_end: Callable[[], object] = lambda: None,
-        daemon: str | None = None,
-    ) -> None:
-        """With a `period` of None, it collects only when triggered. Times are in seconds.
+    With a `period` of None, it collects only when triggered. A collection without news is reported once in
+    `report_interval`. An idle collector collects once in `idle_period`, which is `report_interval` by default. After
+    each collection it pauses for `pause`, unless a report is requested. `at_end` runs in the thread after the last
+    collection. `daemon` is set for a collector that each daemon has. Times are in seconds.
+    """
 
-        A collection without news is reported once in `report_interval`. An idle collector collects once in
-        `idle_period`, which is `report_interval` by default. After each collection it pauses for `pause`, unless a
-        report is requested. `at_end` runs in the thread after the last collection. `daemon` is set for a collector
-        that each daemon has.
-        """
-        self.name = name
-        self._daemon = daemon
-        self._collect = collect
-        self._period = period
-        self._deadline = deadline
-        self._inbox = inbox
-        self._clock = clock
-        self._report_interval = report_interval
-        self._idle_period = report_interval if idle_period is None else idle_period
-        self._pause = pause
-        self._at_end = at_end
+    name: str
+    collect: Callable[[], Reading]
+    _: KW_ONLY
+    period: float | None
+    deadline: float
+    inbox: Inbox
+    clock: Clock
+    report_interval: float = 0.0
+    idle_period: float | None = None
+    pause: float = 0.0
+    at_end: Callable[[], object] = lambda: None
+    daemon: str | None = None
+
+    def __post_init__(self) -> None:
         self._left_unread = False
         self._reported_at = NEVER
         """NEVER if the next reading must be reported."""
@@ -88,7 +76,7 @@ class CollectorThread:
         self._report_requested = threading.Event()
         self._triggered = threading.Event()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"collector-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"collector-{self.name}", daemon=True)
 
     def start(self) -> None:
         """Start to collect. Raises RuntimeError if the system permits no more threads."""
@@ -112,8 +100,8 @@ class CollectorThread:
 
     def timeout_report(self) -> SourceReading | None:
         """Return a report if the present collection exceeds its deadline, once for each deadline that passes."""
-        began, now = self._began, self._clock.monotonic()
-        if began is None or now - max(began, self._timeout_reported_at) < self._deadline:
+        began, now = self._began, self.clock.monotonic()
+        if began is None or now - max(began, self._timeout_reported_at) < self.deadline:
             return None
         self._timeout_reported_at = now
         self._reported_problem = problem = _still_running(now - began)
@@ -135,60 +123,62 @@ class CollectorThread:
             self._thread.join()
 
     def _run(self) -> None:
-        if self._period is None:
+        if self.period is None:
             self._wait(None)
         while not self._stopped.is_set():
             reading = self._collect_once()
             self._left_unread = reading.more
             self._wait(self._seconds_after(reading))
-        self._at_end()
+        self.at_end()
 
     def _seconds_after(self, reading: Reading) -> float | None:
         if reading.more:
-            return MORE_SECONDS if self._period is None else min(self._period, MORE_SECONDS)
-        return max(self._period, self._idle_period) if reading.idle and self._period is not None else self._period
+            return MORE_SECONDS if self.period is None else min(self.period, MORE_SECONDS)
+        if not reading.idle or self.period is None:
+            return self.period
+        return max(self.period, self.report_interval if self.idle_period is None else self.idle_period)
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for the next collection, then until the inbox has room. `busy` has no gap between trigger and start."""
-        if self._pause:
-            self._report_requested.wait(self._pause)
+        if self.pause:
+            self._report_requested.wait(self.pause)
         self._triggered.wait(seconds)
         limit = FLOODED_INBOX if self._left_unread else FULL_INBOX
-        while self._inbox.qsize() >= limit and not self._stopped.is_set():
+        while self.inbox.qsize() >= limit and not self._stopped.is_set():
             self._stopped.wait(FULL_SECONDS)
-        self._began = self._clock.monotonic()
+        self._began = self.clock.monotonic()
         if self._report_requested.is_set():
             self._report_requested.clear()
             self._reported_at = NEVER
         self._triggered.clear()
 
     def _collect_once(self) -> Reading:
-        self._began = began = self._clock.monotonic()
-        reading = _collect_safely(self.name, self._collect)
+        self._began = began = self.clock.monotonic()
+        reading = _collect_safely(self.name, self.collect)
         if reading.problem is not None and reading.problem.code is ProblemCode.UNEXPECTED_ERROR:
             self._stopped.wait(DEFECT_SECONDS)
-        self._report(reading, self._clock.monotonic() - began)
+        self._report(reading, self.clock.monotonic() - began)
         # Only after the report: once the thread is not busy, the inbox has all that was collected.
         self._began = None
         return reading
 
     def _report(self, reading: Reading, seconds: float) -> None:
         """Put news into the inbox. A requested report is news, and so is any if there is no `report_interval`."""
-        now = self._clock.monotonic()
-        requested = self._reported_at == NEVER or not self._report_interval
+        now = self.clock.monotonic()
+        requested = self._reported_at == NEVER or not self.report_interval
         news = requested or bool(reading.observations) or reading.problem != self._reported_problem
-        if not news and now - self._reported_at < self._report_interval:
+        if not news and now - self._reported_at < self.report_interval:
             return
         self._reported_at, self._reported_problem = now, reading.problem
         report = self._source_reading(seconds, reading.problem, more=reading.more)
         if news:
-            self._inbox.put((*reading.observations, report))
+            self.inbox.put((*reading.observations, report))
         else:
             self._uneventful.append(report)
 
     def _source_reading(self, seconds: float, problem: Problem | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
-            at=self._clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self._daemon, more=more
+            at=self.clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self.daemon, more=more
         )
 
 
