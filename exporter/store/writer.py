@@ -47,24 +47,20 @@ class DurableTotals:
 
     def __init__(self) -> None:
         self._shown: NumberedTotals = (0, UsageTotals())
-        self._stored: NumberedTotals | None = None
         self.latest: NumberedTotals = (0, UsageTotals())
         """What is to be written. The number identifies what was written."""
+        self.stored: NumberedTotals | None = None
+        """What is on the disk; None if the file could not be read and nothing was written yet."""
 
     def load(self, totals: UsageTotals) -> None:
         """Take the totals of the file, which was read at the start."""
-        self.latest = self._stored = (0, totals)
+        self.latest = self.stored = (0, totals)
 
     def update(self, totals: UsageTotals) -> None:
         """Take the latest totals."""
         number, known = self.latest
         if totals.gpus is not known.gpus and (totals.gpus or known.gpus):
             self.latest = (number + 1, totals)
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the shown totals stop to grow while nothing can be written."""
-        return self._stored is not None
 
     @property
     def changed(self) -> bool:
@@ -74,15 +70,11 @@ class DurableTotals:
     @property
     def all_stored(self) -> bool:
         """Whether the latest totals are on the disk."""
-        return not self.changed or (self._stored is not None and self._stored[0] == self.latest[0])
-
-    def mark_stored(self, written: NumberedTotals) -> None:
-        """Record that these are on the disk."""
-        self._stored = written
+        return not self.changed or (self.stored is not None and self.stored[0] == self.latest[0])
 
     def shown(self) -> UsageTotals:
         """Return the totals to show now. They never decrease: not even if a file appears that has less."""
-        stored = self._stored
+        stored = self.stored
         if stored is None:
             self._shown = self.latest
         elif stored[0] >= self._shown[0]:
@@ -294,7 +286,7 @@ class Writer:
                     batch.incidents.values(), batch.events, batch.states, None if totals is None else totals[1]
                 )
                 if totals is not None:
-                    self._totals.mark_stored(totals)
+                    self._totals.stored = totals
         except Exception as error:  # noqa: BLE001 (a defect costs this batch, not all later ones)
             if not isinstance(error, (OSError, sqlite3.Error)) or isinstance(error, _DEFECTS):
                 self._log.exception("history_batch_dropped", incidents=len(batch.incidents), events=len(batch.events))
@@ -318,7 +310,7 @@ class Writer:
         if problem is None and before is not None:
             self._log.info("history_write_recovered")
         elif problem != before:
-            stalled = "; usage totals do not grow" if self._totals.stalled else ""
+            stalled = "; usage totals do not grow" if self._totals.stored is not None else ""
             self._log.warning(
                 "history_write_failed", problem=problem, consequence=f"a restart loses what happens now{stalled}"
             )

@@ -174,7 +174,7 @@ def test_shows_only_stored_totals() -> None:
     totals.load(post(UsageTotals(), 5))
     totals.update(post(UsageTotals(), 6))
     assert seconds(totals.shown()) == 5
-    totals.mark_stored(totals.latest)
+    totals.stored = totals.latest
     assert seconds(totals.shown()) == 6
 
 
@@ -190,10 +190,10 @@ def test_shown_totals_never_decrease() -> None:
     written = totals.latest
     totals.update(post(UsageTotals(), 2))
     assert seconds(totals.shown()) == 2
-    totals.mark_stored(written)
+    totals.stored = written
     totals.update(post(UsageTotals(), 3))
     assert seconds(totals.shown()) == 2
-    totals.mark_stored(totals.latest)
+    totals.stored = totals.latest
     assert seconds(totals.shown()) == 3
 
 
