@@ -198,7 +198,9 @@ def _size(limit: float | None) -> str:
 
 
 def _pids(reason: Reason, otherwise: str) -> str:
-    return ", ".join(map(str, reason.pids)) if reason.pids else otherwise
+    if not reason.pids:
+        return otherwise
+    return f"PID{'s' if len(reason.pids) > 1 else ''} {', '.join(map(str, reason.pids))}"
 
 
 def _kill(signal: str, pid: int | None) -> str:
@@ -299,7 +301,7 @@ _SPECIAL: Mapping[ReasonCode, Callable[[Reason], str]] = {
     ReasonCode.PROCESS_STUCK_IN_KERNEL: _stuck_in_kernel,
     ReasonCode.SESSION_OPEN: _session_open,
     ReasonCode.AFFECTED_CLIENTS_CONNECTED: lambda reason: (
-        f"it waits until {_pids(reason, 'the affected clients')} disconnect"
+        f"it waits for the end of {_pids(reason, 'the affected clients')}"
     ),
     ReasonCode.SERVERS_EXITED_EARLY: _servers_exited,
     ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT: _contexts_ended,
@@ -317,7 +319,7 @@ _SPECIAL: Mapping[ReasonCode, Callable[[Reason], str]] = {
     ReasonCode.SESSION_HELD: _session_held,
     ReasonCode.STUCK_IN_KERNEL: _process_stuck,
     ReasonCode.FAULT_WAITS_FOR_CLIENTS: lambda reason: (
-        f"server {reason.server} recovers after {_pids(reason, 'the affected clients')} exit"
+        f"server {reason.server} recovers after the exit of {_pids(reason, 'the affected clients')}"
     ),
     ReasonCode.SERVER_MUST_CONTINUE: _must_continue,
     ReasonCode.SERVER_MUST_END: _must_end,
