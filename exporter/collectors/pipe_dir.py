@@ -95,11 +95,8 @@ def open_file(directory: int, name: str) -> int:
 def can_open_below_roots() -> bool:
     """Return whether the kernel has openat2 (Linux 5.6), and no filter prevents it."""
     try:
-        root = os.open("/", _FLAGS)
-        try:
+        with Directory(Path("/")).opened() as root:
             os.close(_open_below(root, Path("/")))
-        finally:
-            os.close(root)
     except OSError:
         return False
     return True

@@ -169,12 +169,8 @@ def _daemons(unit: UnitProperties, at: float) -> Iterator[DaemonFound]:
 def _text(path: str) -> str:
     """Return a file's text, or nothing if it cannot be read, as systemd permits it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # A FIFO must not block.
+        with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            return (file.read(_MOST_BYTES) or b"").decode(errors="replace")
     except OSError:
         return ""
-    try:
-        return os.read(descriptor, _MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
