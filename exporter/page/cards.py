@@ -18,7 +18,6 @@ from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text
 from exporter.report.problems import of_phase
 from exporter.report.reasons import text_of
-from exporter.report.remedy import ManualStep
 from exporter.report.status_text import counts_text
 from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, local_time, mebibytes
@@ -55,16 +54,13 @@ _HAPPENED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The most urgent problem and what to do about it; `also` are the others."""
+    """The most urgent problem; `finding` is None if there is none. `also` are the others."""
 
     severity: Severity
     word: str
     sentence: str
-    meaning: str = ""
-    remedy: str = ""
-    commands: tuple[str, ...] = ()
-    steps: tuple[ManualStep, ...] = ()
-    also: tuple[Finding, ...] = ()
+    finding: Finding | None
+    also: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,20 +160,13 @@ class CollectorRow:
 def headline(view: StatusView) -> Headline:
     """Return what is at the top. If the exporter is stalled, no other finding is current."""
     found = view.findings[:1] if view.stalled else view.findings
-    if not found:
-        return Headline(
-            severity=Severity.WELL, word=_capitalized(Severity.WELL.words), sentence=f"{_capitalized(_well(view))}."
-        )
-    first, *others = found
+    text = counts_text(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
     return Headline(
-        severity=first.severity,
-        word=_capitalized(first.severity.words),
-        sentence=f"{_capitalized(first.text)}.",
-        meaning=first.definition.meaning,
-        remedy=first.remedy,
-        commands=first.commands,
-        steps=first.steps,
-        also=tuple(others),
+        severity=view.severity,
+        word=_capitalized(view.severity.words),
+        sentence=f"{_capitalized(found[0].text if found else text)}.",
+        finding=found[0] if found else None,
+        also=found[1:],
     )
 
 
@@ -209,10 +198,6 @@ def collectors(view: StatusView) -> tuple[CollectorRow, ...]:
         for each in view.collectors
     )
     return (*rows, *_logs(view))
-
-
-def _well(view: StatusView) -> str:
-    return counts_text(view.node) if view.daemons else "no MPS control daemon runs here, and none is expected"
 
 
 def _capitalized(text: str) -> str:

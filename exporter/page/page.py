@@ -1,4 +1,4 @@
-"""The page itself: values in, HTML out; all that is shown is escaped."""
+"""The HTML page. All values are escaped."""
 
 from collections.abc import Mapping
 
@@ -15,10 +15,10 @@ REFRESH_SECONDS = 5
 
 
 class Page:
-    """Renders the node for those who may see it, and links alone for others. Safe to use from several threads."""
+    """Renders the page of a node, and a page of links for visitors without access. Safe for several threads."""
 
     def __init__(self, links: Mapping[str, str]) -> None:
-        """`links` are the other pages' paths by their titles."""
+        """`links` are the paths of other pages by their titles."""
         environment = Environment(
             loader=PackageLoader("exporter.page"),
             autoescape=True,
@@ -34,24 +34,19 @@ class Page:
     def node(self, data: StatusInput) -> bytes:
         """Return the page of a node."""
         view = status_view(data)
-        return _encoded(
-            self._node.render(
-                host=view.host,
-                now=local_time(view.at),
-                headline=headline(view),
-                gpus=gpus(view),
-                daemons=daemons(view),
-                domains=failure_domains(view),
-                faults=faults(view),
-                watchdog=watchdog(view),
-                collectors=collectors(view),
-            )
+        html = self._node.render(
+            host=view.host,
+            now=local_time(view.at),
+            headline=headline(view),
+            gpus=gpus(view),
+            daemons=daemons(view),
+            domains=failure_domains(view),
+            faults=faults(view),
+            watchdog=watchdog(view),
+            collectors=collectors(view),
         )
+        return html.encode(errors="replace")
 
     def links(self) -> bytes:
-        """Where else to look, and how to see the rest."""
-        return _encoded(self._links.render())
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode(errors="replace")
+        """Return the page for visitors who may not read names: links, and how to get access."""
+        return self._links.render().encode(errors="replace")

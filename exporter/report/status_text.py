@@ -169,11 +169,6 @@ def status_answer(
     return {**shown, "exit_code": int(view.fails)}
 
 
-def exit_code(node: Node, policy: Policy | None = None) -> int:
-    """Return 1 if a problem makes `status` fail, otherwise 0."""
-    return int(view_of(node, policy).fails)
-
-
 def headline(view: StatusView) -> Sequence[Line]:
     """Return one line on the node, and one for each problem."""
     node, found, severity = view.node, view.findings, view.severity

@@ -2,7 +2,7 @@
 
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.report.status_text import exit_code, status_table
+from exporter.report.status_text import status_answer, status_table
 from tests.builders import AT, CONTROL, DAEMON, daemon_process, exited, look, no_daemon, reduced, servers
 
 LIVING = (daemon_process(), servers(at=AT))
@@ -14,7 +14,7 @@ def test_it_is_neither_dead_nor_hung_nor_said_to_be_well() -> None:
 
     assert story.daemon.state is None
     assert story.names() == [EventName.DAEMON_UP]
-    assert exit_code(story.node) == 1
+    assert status_answer(story.node)["exit_code"] == 1
 
 
 def test_the_same_process_reported_again_changes_nothing() -> None:

@@ -92,7 +92,7 @@ def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() 
     assert "Wait" not in first.remedy
     assert present.watches[DAEMON].diagnosis is not None
     assert present.watches[DAEMON].diagnosis.condition is Condition.NEVER_SEEN
-    assert status_text.exit_code(present) == 1
+    assert status_text.status_answer(present)["exit_code"] == 1
 
 
 def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
@@ -104,7 +104,7 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
     assert TEXT in first.text
     assert "Wait" not in first.remedy
     assert severity_and_label(daemon_of(present), (first,)) == (Severity.WARNING, "not queried")
-    assert status_text.exit_code(present) == 1
+    assert status_text.status_answer(present)["exit_code"] == 1
 
 
 @pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])

@@ -65,7 +65,8 @@ def _faulted(sight: StatusInput) -> bool:
 
 
 def _dead(sight: StatusInput) -> bool:
-    return "would restart" in headline(status_view(sight)).remedy
+    finding = headline(status_view(sight)).finding
+    return finding is not None and "would restart" in finding.remedy
 
 
 PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] = (

@@ -65,7 +65,8 @@ EXPECTED = {
 def test_shows_the_severity_and_the_remedy(scene: str) -> None:
     found = headline(status_view(SCENES[scene]()))
 
-    assert (found.word, found.sentence, found.remedy, found.commands) == EXPECTED[scene]
+    remedy = ("", ()) if found.finding is None else (found.finding.remedy, found.finding.commands)
+    assert (found.word, found.sentence, *remedy) == EXPECTED[scene]
 
 
 def test_lists_other_findings_by_severity() -> None:

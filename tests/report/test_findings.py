@@ -153,12 +153,12 @@ def test_lists_the_most_urgent_finding_first(scene: Callable[[], Node], matter: 
 
 @pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
 def test_status_succeeds_with_harmless_findings(scene: Callable[[], Node]) -> None:
-    assert status_text.exit_code(scene()) == 0
+    assert status_text.status_answer(scene())["exit_code"] == 0
 
 
 @pytest.mark.parametrize("scene", [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml])
 def test_status_fails_with_other_findings(scene: Callable[[], Node]) -> None:
-    assert status_text.exit_code(scene()) == 1
+    assert status_text.status_answer(scene())["exit_code"] == 1
 
 
 def test_reports_a_fault_once() -> None:

@@ -300,7 +300,7 @@ class TestExitCode:
     )
     def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, present: Node, code: int) -> None:
         """For a script that asks whether all is well."""
-        assert status_text.exit_code(present) == code
+        assert status_text.status_answer(present)["exit_code"] == code
 
 
 class TestLine:

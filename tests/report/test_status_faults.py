@@ -271,8 +271,8 @@ class TestElsewhere:
 
     def test_exit_code(self) -> None:
         """A fault that is over is none any more."""
-        assert status_text.exit_code(with_faults(incident())) == 1
-        assert status_text.exit_code(with_faults(OVER, state=ServerState.ACTIVE)) == 0
+        assert status_text.status_answer(with_faults(incident()))["exit_code"] == 1
+        assert status_text.status_answer(with_faults(OVER, state=ServerState.ACTIVE))["exit_code"] == 0
 
 
 def test_computes_domains_a_constant_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:

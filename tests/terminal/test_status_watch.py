@@ -11,7 +11,7 @@ import pytest
 from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.report.objects import node_object
-from exporter.report.status_text import exit_code, render_status
+from exporter.report.status_text import render_status
 from exporter.report.status_view import view_of
 from exporter.report.text import local_time, short_time
 from exporter.status_client import StatusReport
@@ -44,8 +44,8 @@ class Watched:
         if isinstance(node, ServiceError):
             raise node
         if self._as_json:
-            return StatusReport(by="the service", exit_code=exit_code(node), node=node_object(view_of(node)))
-        return StatusReport(by="the service", exit_code=exit_code(node), text=render_status(node, width=width))
+            return StatusReport(by="the service", exit_code=int(view_of(node).fails), node=node_object(view_of(node)))
+        return StatusReport(by="the service", exit_code=int(view_of(node).fails), text=render_status(node, width=width))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
