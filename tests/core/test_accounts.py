@@ -23,7 +23,7 @@ from tests.builders import (
     server_log,
     tenant,
 )
-from tests.core.strategies import timelines
+from tests.state.strategies import timelines
 
 JOB_CGROUP = "0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n"
 

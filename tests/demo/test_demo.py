@@ -23,8 +23,8 @@ from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Reduced
 from tests.clocks import HandClock
-from tests.core.invariants import assert_consistent, assert_only_grown, assert_told, counters
 from tests.simulated import MINUTE, POLICY, minutes
+from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 
 SEEDS = (1, 2)
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
@@ -204,7 +204,7 @@ class TestAnHour:
             after = counters(minute.node)
             assert_only_grown(before, after)
             before = after
-        assert_told(hour(seed)[-1].node, events(seed))
+        assert_counts_match_events(hour(seed)[-1].node, events(seed))
 
     def test_log_lines_have_the_wording_of_mps(self, seed: int) -> None:
         """The parser knows every line except those of the failure `unknown-line`."""

@@ -13,8 +13,8 @@ from exporter.model.observation import Observation
 from exporter.model.usage import MAX_DELTA, KernelTimeEstimates, WorkDelta, work_delta
 from exporter.state.reducer import reduce
 from tests.builders import AT, GPU, OTHER_GPU, at_work, gpu_reading, node
-from tests.core.invariants import assert_only_grown, counters
-from tests.core.strategies import CLIENTS, DAEMONS, EVERYBODY, gaps, observations, ticks
+from tests.state.invariants import assert_only_grown, counters
+from tests.state.strategies import ALL_PIDS, CLIENTS, DAEMONS, gaps, observations, ticks
 from tests.usage.balance import assert_balanced
 from tests.works import boot_ns
 
@@ -27,7 +27,7 @@ works = st.builds(
     lambda pid, ticks, counts: ProcessWork(
         pid=pid, first_ns=ticks * 10_000_000, **dict(zip(NUMBERS, counts, strict=True))
     ),
-    st.sampled_from(EVERYBODY),
+    st.sampled_from(ALL_PIDS),
     ticks,
     st.tuples(*[amounts] * len(NUMBERS)),
 )
@@ -36,7 +36,7 @@ readings = st.builds(
         at=AT, boot_ns=0, seconds=seconds, sms=sms, processes=tuple(works), watched=tuple(watched)
     ),
     st.lists(works, unique_by=lambda work: work.pid, max_size=5),
-    st.lists(st.sampled_from(EVERYBODY), unique=True),
+    st.lists(st.sampled_from(ALL_PIDS), unique=True),
     st.sampled_from((0.0, 0.3, 1.0, 1.0, 1.0)),
     st.sampled_from((0, 132, 132, 132)),
 )

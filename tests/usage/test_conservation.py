@@ -20,7 +20,7 @@ from exporter.store.database import StoredState
 from exporter.usage import accounting
 from exporter.usage.accounting import post_energy, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, node
-from tests.core.strategies import DAEMONS, gaps, observations, readings
+from tests.state.strategies import DAEMONS, gaps, observations, readings
 from tests.usage.balance import assert_balanced, assert_only_grown
 
 FEW_ACCOUNTS = 3

@@ -30,7 +30,7 @@ from tests.builders import (
     silence,
     status,
 )
-from tests.core.test_crash_loop import failures
+from tests.state.test_crash_loop import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
     DEATH,

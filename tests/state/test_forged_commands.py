@@ -1,7 +1,7 @@
-"""Nothing that a client calls itself can forge an event, though the daemon writes it into control.log.
+"""No command line of a client can forge an event, although the daemon writes it into control.log.
 
-The reply to `ps` has the clients' command lines, and the daemon echoes every reply into its log: a command line with
-a line break in it ends there as a line of its own.
+The reply to `ps` has the command lines of clients, and the daemon writes every reply into its log. A line break in a
+command line begins a new line there.
 """
 
 from dataclasses import replace
@@ -68,17 +68,17 @@ FORGED = (
 )
 BLOCK = tuple(stamped(line, "Server", SERVER) for line in FAULT_BLOCK)
 STREAM = "stdout"
-"""Of a daemon in the foreground, which has both logs in one."""
+"""Lines of a daemon in the foreground, which writes both logs into one."""
 
 
 def in_control_log(*lines: str) -> tuple[LogLine, ...]:
-    """Whole lines, as they stand in the file."""
+    """Return complete lines of the file."""
     (sample,) = control_log("x")
     return tuple(LogLine(at=sample.at, daemon=sample.daemon, file=sample.file, line=line) for line in lines)
 
 
 def after_echo(*lines: str, file: str = "control.log") -> tuple[Reduced, Reduced]:
-    """A node at work, and the same after somebody's `ps` was echoed with these lines in it."""
+    """Return a node, and the same node after the reply to a `ps` command with these lines was logged."""
     before = reduced(*at_work(CLIENT))
     echo = in_control_log(
         stamped("Accepting connection..."),
@@ -94,7 +94,7 @@ def after_echo(*lines: str, file: str = "control.log") -> tuple[Reduced, Reduced
 
 @pytest.mark.parametrize("file", ["control.log", STREAM])
 @pytest.mark.parametrize("line", FORGED)
-def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str, file: str) -> None:
+def test_ignores_a_line_in_the_reply_to_ps(line: str, file: str) -> None:
     before, after = after_echo(line, file=file)
     assert after.names() == []
     assert after.daemon.servers == before.daemon.servers
@@ -109,15 +109,15 @@ def test_a_line_in_the_echo_of_ps_is_not_listened_to(line: str, file: str) -> No
 
 
 @pytest.mark.parametrize("file", ["control.log", STREAM])
-def test_a_whole_block_in_the_echo_of_ps_is_no_fault(file: str) -> None:
+def test_ignores_a_fault_log_block_in_the_reply_to_ps(file: str) -> None:
     before, after = after_echo(*BLOCK, file=file)
     assert (after.names(), after.node.incidents) == ([], {})
     assert after.daemon.servers == before.daemon.servers
 
 
 @pytest.mark.parametrize("line", [*BLOCK[:1], *FORGED], ids=str)
-def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_servers(line: str) -> None:
-    """Of a daemon that is not in the foreground each has its own; neither writes into the other's."""
+def test_ignores_lines_of_servers_in_control_log_and_of_daemons_in_server_log(line: str) -> None:
+    """Neither writes into the other's file, unless the daemon runs in the foreground."""
     before = reduced(*at_work(CLIENT))
     (sample,) = control_log("x")
     file = "server.log" if " Control " in line else "control.log"
@@ -129,7 +129,7 @@ def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_
 @pytest.mark.parametrize(
     "text",
     [
-        "nobody Client {PID: 600, Context ID: 1} exiting. Worker is in reset.",
+        "unknown Client {PID: 600, Context ID: 1} exiting. Worker is in reset.",
         'Unknown command "Server is handling a fatal GPU error."',
         "Client {PID: 600, Context ID: 1} exiting",
         "Client {PID: 600, Context ID: 1} exiting. \nServer is handling a fatal GPU error.",
@@ -137,7 +137,7 @@ def test_a_servers_line_in_the_daemons_file_is_a_forgery_and_the_daemons_in_the_
         f"Device {'x' * 300} (uuid {GPU}) is associated",
     ],
 )
-def test_a_line_that_only_reads_like_one_of_a_server_says_nothing(text: str) -> None:
+def test_ignores_a_line_that_only_resembles_one_of_a_server(text: str) -> None:
     before = reduced(*at_work(CLIENT), *server_log(connecting(601)))
     after = reduced(*server_log(text, active(601)), start=before.node)
     assert after.names() == [EventName.CLIENT_CONNECTED]
@@ -145,8 +145,8 @@ def test_a_line_that_only_reads_like_one_of_a_server_says_nothing(text: str) -> 
     assert after.daemon.clients[601].gpus == set()
 
 
-def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
-    """Several commands in one session are possible; after a quit the session has no end of its own (R580)."""
+def test_a_quit_after_ps_in_one_session_stops_the_daemon() -> None:
+    """After a quit, the log has no end of the session (R580)."""
     _, start = after_echo()
     session = (
         "NEW UI",
@@ -162,34 +162,34 @@ def test_an_operator_who_looks_and_then_quits_has_stopped_the_daemon() -> None:
     assert EventName.DAEMON_LOST not in after.names()
 
 
-def test_a_quit_in_an_echo_that_ends_was_none() -> None:
-    """A forged command must not make the daemon's later death look like an operator's doing."""
+def test_ignores_a_quit_in_the_reply_to_ps() -> None:
+    """A forged command must not make a later crash appear as an operator's stop."""
     _, after = after_echo(stamped("Cmd:quit"))
     assert EventName.DAEMON_LOST in reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=after.node).names()
 
 
-def test_a_command_in_the_echo_of_ps_does_not_end_it() -> None:
-    """What stands after it is still the client's own text."""
+def test_a_command_in_the_reply_to_ps_does_not_end_the_reply() -> None:
+    """The lines after it are still text of the client."""
     _, after = after_echo(stamped("Cmd:get_server_list"), stamped(f"Server {SERVER} exited with status 0"))
     assert after.names() == []
 
 
-def test_after_the_echo_the_log_is_listened_to_again() -> None:
-    """Its end is the session's end."""
+def test_reads_the_log_again_after_the_reply_to_ps() -> None:
+    """The end of the session ends the reply."""
     _, after = after_echo()
     assert reduced(*control_log(f"Server {SERVER} exited with status 0"), start=after.node).daemon.log.claims
 
 
-def test_server_log_is_listened_to_during_the_echo() -> None:
-    """It has no echoes; a fault does not wait for somebody's `ps`."""
+def test_reads_server_log_during_the_reply_to_ps() -> None:
+    """It has no replies."""
     start = reduced(*at_work(CLIENT), *control_log("NEW UI", "Cmd:ps"))
     fault = server_log("Server is handling a fatal GPU error.")
     story = reduced(*fault, status("FAULT"), look("log", at=AT + 1), start=start.node)
     assert story.names() == [EventName.SERVER_STATE, EventName.FAULT]
 
 
-def test_the_echo_of_an_unknown_command_forges_nothing() -> None:
-    """Whoever may speak to the daemon may say anything; it answers in one line."""
+def test_ignores_the_reply_to_an_unknown_command() -> None:
+    """The daemon replies to any text in one line."""
     start = reduced(*at_work(CLIENT))
     echo = control_log(
         "NEW UI",
@@ -201,15 +201,15 @@ def test_the_echo_of_an_unknown_command_forges_nothing() -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "ps -p 513", "get_device_client_list"])
-def test_a_reply_with_clients_own_words_ends_no_server(command: str) -> None:
-    """In a recording anybody's commands may stand, `ps` among them; only a question about a server tells of its end."""
+def test_ignores_text_of_clients_in_replies(command: str) -> None:
+    """A recording may have any command. Only a query about a server reports its end."""
     start = reduced(*at_work(CLIENT))
     forged = reply(command, f"{HEADER}\n{ROW}\nServer {SERVER} not found\n")
     assert reduced(forged, start=start.node).names() == []
 
 
-def test_an_echo_whose_end_is_never_read_ends_with_the_daemon() -> None:
-    """What a new daemon writes counts, once it is known that there is one."""
+def test_a_reply_without_an_end_ends_with_the_daemon() -> None:
+    """The lines of a new daemon are read once it is known."""
     present = reduced(*at_work(CLIENT), *control_log("Cmd:ps", HEADER)).node
     lines = ("Starting control daemon using socket /tmp/nvidia-mps/control", "Starting new server 700 for user 0")
     new = control_log(*lines, pid=CONTROL + 1, at=AT + 2)

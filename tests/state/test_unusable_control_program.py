@@ -1,4 +1,4 @@
-"""Daemons that cannot be asked, and starts that do not end: nothing waits for ever, and nothing is invented."""
+"""Daemons that cannot be queried, and starts that do not end: no state lasts forever or is invented."""
 
 from dataclasses import replace
 
@@ -24,14 +24,14 @@ TEXT = f"nvidia-cuda-mps-control failed with exit code 127: {MISSING}"
 
 
 def unusable(at: float) -> tuple[ControlReply, SourceReading]:
-    """The control program is not there."""
+    """The control program does not exist."""
     return (
         reply("get_server_list", exit_code=127, stderr=MISSING, at=at),
         SourceReading(at=at, name="control", seconds=0.01, problem=PROBLEM, daemon=DAEMON),
     )
 
 
-def asked_twice(*before: Observation) -> Node:
+def queried_twice(*before: Observation) -> Node:
     return reduced(*before, *unusable(AT + 1), *unusable(AT + 3)).node
 
 
@@ -44,12 +44,12 @@ def bypassing_known(present: Node) -> Node:
 
 
 def test_without_process_and_pid_file_there_is_no_daemon() -> None:
-    assert daemon_of(asked_twice(daemon_process(None, left=False))).state is DaemonState.ABSENT
+    assert daemon_of(queried_twice(daemon_process(None, left=False))).state is DaemonState.ABSENT
 
 
 @pytest.mark.parametrize("left", [True, None])
-def test_a_pid_file_may_name_a_process_that_is_not_visible_so_nothing_is_known(left: bool | None) -> None:
-    assert daemon_of(asked_twice(daemon_process(None, left=left))).state is None
+def test_the_state_is_unknown_if_a_pid_file_may_name_an_invisible_process(left: bool | None) -> None:
+    assert daemon_of(queried_twice(daemon_process(None, left=left))).state is None
 
 
 def test_one_failed_command_proves_nothing() -> None:
@@ -57,33 +57,33 @@ def test_one_failed_command_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("before", [(), tuple(at_work())], ids=["starting", "up"])
-def test_of_a_process_that_lives_the_state_becomes_unknown(before: tuple[Observation, ...]) -> None:
-    present = asked_twice(*before, daemon_process())
+def test_the_state_of_a_running_process_becomes_unknown(before: tuple[Observation, ...]) -> None:
+    present = queried_twice(*before, daemon_process())
 
     assert (daemon_of(present).state, daemon_of(present).runtime.process is not None) == (None, True)
 
 
 def test_an_absent_daemon_stays_absent() -> None:
-    gone = asked_twice(daemon_process(None, left=False))
+    gone = queried_twice(daemon_process(None, left=False))
 
     later = reduced(*unusable(AT + 40), *unusable(AT + 80), start=gone).node
 
     assert daemon_of(later).lifecycle.state_since == daemon_of(gone).lifecycle.state_since
 
 
-def test_it_answers_again_once_the_program_is_there() -> None:
-    assert daemon_of(reduced(*at_work(at=AT + 10), start=asked_twice(daemon_process())).node).state is DaemonState.UP
+def test_the_daemon_answers_again_once_the_program_exists() -> None:
+    assert daemon_of(reduced(*at_work(at=AT + 10), start=queried_twice(daemon_process())).node).state is DaemonState.UP
 
 
 @pytest.mark.parametrize(("after", "state"), [(STARTING_SECONDS, DaemonState.STARTING), (STARTING_SECONDS + 1, None)])
-def test_a_start_is_bounded(after: float, state: DaemonState | None) -> None:
+def test_the_starting_state_is_bounded(after: float, state: DaemonState | None) -> None:
     present = reduced(daemon_process(), *looks(at=AT + after)).node
 
     assert daemon_of(present).state is state
 
 
-def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() -> None:
-    present = bypassing_known(asked_twice(daemon_process(None, left=False)))
+def test_reports_an_absent_daemon_and_its_cause_at_once() -> None:
+    present = bypassing_known(queried_twice(daemon_process(None, left=False)))
 
     first = findings(present, present.at, Policy())[0]
 
@@ -95,8 +95,8 @@ def test_an_absent_daemon_is_reported_with_the_cause_at_once_and_status_fails() 
     assert status_text.status_answer(present)["exit_code"] == 1
 
 
-def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> None:
-    present = bypassing_known(asked_twice(daemon_process()))
+def test_does_not_report_a_daemon_that_cannot_be_queried_as_starting() -> None:
+    present = bypassing_known(queried_twice(daemon_process()))
 
     first = findings(present, present.at, Policy())[0]
 
@@ -108,7 +108,7 @@ def test_a_daemon_that_cannot_be_asked_is_reported_so_and_not_as_starting() -> N
 
 
 @pytest.mark.parametrize(("after", "waits"), [(5.0, True), (STARTING_SECONDS + 1, False)])
-def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: bool) -> None:
+def test_status_names_a_bounded_waiting_time(after: float, waits: bool) -> None:
     present = reduced(*looks(at=AT), *looks(at=AT + after)).node
 
     first = findings(present, present.at, Policy())[0]
@@ -118,7 +118,7 @@ def test_the_reader_is_asked_to_wait_for_a_bounded_time(after: float, waits: boo
     assert first.commands == (() if waits else ("cuda-mps-exporter doctor",))
 
 
-def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_it() -> None:
+def test_the_remedy_creates_the_directories_of_a_daemon() -> None:
     present = bypassing_known(
         reduced(
             daemon_process(None, left=False),
@@ -133,6 +133,6 @@ def test_a_daemon_that_does_not_run_is_started_in_directories_that_are_made_for_
     assert first.commands == (f"mkdir -p {DAEMON} {DAEMON}/log && {where} nvidia-cuda-mps-control -d",)
 
 
-def test_the_exporters_own_start_is_remembered() -> None:
+def test_stores_the_time_of_the_exporters_start() -> None:
     assert reduced(*looks(at=AT), *looks(at=AT + 7)).node.began_at == AT
     assert replace(Node(), at=AT).began_at is None

@@ -1,4 +1,4 @@
-"""Observations as they could come from a node where everything happens at once, and PIDs are used again."""
+"""Random observations of a busy node that reuses PIDs."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -42,7 +42,7 @@ from tests.builders import (
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = (CLIENT, CLIENT + 1, CLIENT + 2)
-EVERYBODY = (*CLIENTS, *SERVERS)
+ALL_PIDS = (*CLIENTS, *SERVERS)
 DAEMONS = (DAEMON, "/run/other")
 
 CONTROL_SAYS = (
@@ -56,13 +56,13 @@ CONTROL_SAYS = (
     "UI closed",
     "Exit with status 0",
     "513",
-    "nobody knows what this says",
+    "an unknown line",
     *(f"Starting new server {server} for user {uid}" for server in SERVERS for uid in (0, 7)),
     *(f"NEW SERVER {server}: Ready" for server in SERVERS),
     *(f"Server {server} exited with status 0" for server in SERVERS),
     *(f"Try shutting down server {server}, backoff is enabled" for server in SERVERS),
     *(f"Server {server} has 2 active worker threads. Server will not shutdown." for server in SERVERS),
-    *(f"NEW CLIENT {pid} from user 0: Server is not ready, push client to pending list" for pid in EVERYBODY),
+    *(f"NEW CLIENT {pid} from user 0: Server is not ready, push client to pending list" for pid in ALL_PIDS),
     *(f"NEW CLIENT {pid} from user 0: Server already exists" for pid in CLIENTS),
 )
 SERVER_SAYS = (
@@ -70,11 +70,11 @@ SERVER_SAYS = (
     "Device pinned memory limit for device 0 set to 0xc0000000 bytes",
     "Creating server context on device 0 (NVIDIA H200)",
     *(f"Device NVIDIA H200 (uuid {gpu}) is associated" for gpu in (GPU, OTHER_GPU)),
-    *(f"Client {{PID: {pid}, Context ID: {context}}} exiting." for pid in EVERYBODY for context in (1, 2)),
+    *(f"Client {{PID: {pid}, Context ID: {context}}} exiting." for pid in ALL_PIDS for context in (1, 2)),
     *(f"Client {{PID: {pid}, Context ID: 1}} exiting. Worker is in reset." for pid in CLIENTS),
     *(f"MPS server requesting client {{PID: {pid}, Context ID: 1}} to exit" for pid in CLIENTS),
     *(f"Client {{PID: {pid}, Context: 1}} encountered a fatal GPU error." for pid in CLIENTS),
-    *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in EVERYBODY),
+    *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in ALL_PIDS),
     *(f"Client {{{pid}, {context}}} exit" for pid in (CLIENT, CLIENT + 1) for context in (1, 2)),
     "Server has started",
     "Failed to accept new client. Maximum number of clients (48) reached.",
@@ -82,19 +82,19 @@ SERVER_SAYS = (
     "1",
     "Destroy server context on device 0 (NVIDIA H200)",
     "Destroy server context on device 1 (NVIDIA H200)",
-    "nobody knows what this says",
+    "an unknown line",
     *(connecting(pid, context) for pid in CLIENTS for context in (0, 1)),
-    *(active(pid) for pid in EVERYBODY),
-    *(f"Client process {pid} disconnected" for pid in EVERYBODY),
+    *(active(pid) for pid in ALL_PIDS),
+    *(f"Client process {pid} disconnected" for pid in ALL_PIDS),
     *(f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}" for pid in CLIENTS),
     *(f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807" for pid in CLIENTS),
 )
 
 daemons = st.sampled_from(DAEMONS)
 server = st.sampled_from(SERVERS)
-everybody = st.sampled_from(EVERYBODY)
+any_pid = st.sampled_from(ALL_PIDS)
 ticks = st.sampled_from((1, 2))
-some_clients = st.lists(st.sampled_from(EVERYBODY), unique=True)
+some_clients = st.lists(st.sampled_from(ALL_PIDS), unique=True)
 
 replies = st.one_of(
     st.builds(lambda daemon, pids: servers(*pids, daemon=daemon), daemons, st.lists(server, unique=True)),
@@ -149,8 +149,8 @@ readings = st.one_of(
     ),
 )
 lives = st.one_of(
-    st.builds(lambda pid, ticks: process(pid, ticks=ticks), everybody, ticks),
-    st.builds(lambda pid, ticks: exited(pid, ticks=ticks), everybody, ticks),
+    st.builds(lambda pid, ticks: process(pid, ticks=ticks), any_pid, ticks),
+    st.builds(lambda pid, ticks: exited(pid, ticks=ticks), any_pid, ticks),
     st.builds(
         lambda pid, daemon: daemon_process(pid, daemon=daemon), st.sampled_from((None, CONTROL, CONTROL + 1)), daemons
     ),
@@ -192,7 +192,7 @@ gaps = st.sampled_from((0.0, 0.01, 0.3, 0.7, 1.1, 2.5, 6.0, 40.0, 400.0))
 
 
 def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
-    """Observations, each this much later than the one before it."""
+    """Return the observations, each at this time after the one before."""
     at, seen = AT, []
     for gap, each in steps:
         at += gap
@@ -202,7 +202,7 @@ def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
 
 observations = st.one_of(replies, log_lines, readings, lives, witnesses)
 timelines = st.lists(st.tuples(gaps, observations), max_size=60).map(timed)
-"""Lives of a node. Nothing in them need fit anything else, except that time goes on."""
+"""Random observations. They need not be consistent, but time does not go back."""
 
 untimely = st.lists(st.tuples(gaps | st.sampled_from((-0.2, -30.0)), observations), max_size=60).map(timed)
-"""Lives in which a clock may be set back."""
+"""Random observations with a clock that may be set back."""

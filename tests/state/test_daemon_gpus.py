@@ -1,4 +1,4 @@
-"""Which GPUs a daemon serves, and on which nobody is beside it."""
+"""Which GPUs a daemon serves, and on which of them a process bypasses MPS."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ ASKED = "device_query --csv"
 
 
 def on_both(*seconds: float) -> list[Observation]:
-    """NVML reads two GPUs; a process runs beside MPS on each."""
+    """NVML reads two GPUs; on each, a process bypasses MPS."""
     return [
         reading
         for second in seconds
@@ -40,7 +40,7 @@ def on_both(*seconds: float) -> list[Observation]:
 
 
 def has(*gpus: str, at: float = AT) -> Observation:
-    """The daemon tells which GPUs it has."""
+    """The daemon lists its GPUs."""
     rows = "".join(f"{ordinal},0000:00.06.00,{gpu},NVIDIA H200,N/A\n" for ordinal, gpu in enumerate(gpus))
     return reply(ASKED, f"Default\nDevice Ordinal,PCI IDs,UUID,Name,Attributes\n{rows}", at=at)
 
@@ -57,14 +57,14 @@ def bypassing(present: Node) -> Mapping[str, tuple[int, ...]]:
         ((GPU, OTHER_GPU), {GPU: (STRANGER,), OTHER_GPU: (STRANGER + 1,)}),
     ],
 )
-def test_nobody_is_beside_a_daemon_on_a_gpu_that_it_does_not_have(
+def test_no_process_bypasses_a_daemon_on_a_gpu_that_it_does_not_serve(
     gpus: tuple[str, ...], expected: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """A container's device nodes confine it, and its environment says nothing of that."""
+    """Device nodes may confine a container, although its environment does not."""
     assert bypassing(reduced(*at_work(CLIENT), has(*gpus), *on_both(5, 7)).node) == expected
 
 
-def test_an_ordinal_in_its_environment_may_be_another_gpu_here() -> None:
+def test_an_ordinal_in_the_environment_may_be_another_gpu_here() -> None:
     confined = reduced(daemon_process(), *at_work(CLIENT)).node
     visible = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", visible_devices="0")
     story = reduced(visible, has(OTHER_GPU), *on_both(5, 7), start=confined)
@@ -72,29 +72,29 @@ def test_an_ordinal_in_its_environment_may_be_another_gpu_here() -> None:
 
 
 @pytest.mark.parametrize("answer", [(), (reply(ASKED, f'Unknown command "{ASKED}"\n'),)], ids=("not asked", "in vain"))
-def test_one_that_does_not_tell_is_judged_by_what_it_may_see(answer: tuple[Observation, ...]) -> None:
+def test_without_a_list_of_devices_the_environment_decides(answer: tuple[Observation, ...]) -> None:
     story = reduced(*at_work(CLIENT), *answer, *on_both(5, 7))
     assert bypassing(story.node) == {GPU: (STRANGER,), OTHER_GPU: (STRANGER + 1,)}
 
 
-def test_who_was_called_bypassing_before_it_told_is_so_no_more() -> None:
+def test_a_list_of_devices_corrects_bypassing_processes() -> None:
     story = reduced(*at_work(CLIENT), *on_both(5, 7), has(GPU, at=AT + 8), *on_both(9))
     assert {uuid: gpu.bypassing for uuid, gpu in story.node.gpus.items()} == {GPU: (STRANGER,), OTHER_GPU: ()}
 
 
-def test_after_its_end_those_are_its_gpus_that_it_had() -> None:
+def test_an_ended_daemon_retains_its_gpus() -> None:
     gone = exited(CONTROL, at=AT + 4)
     story = reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, *on_both(5, 7, 9))
     assert [event.pid for event in story.of(EventName.PROCESS_BYPASSING)] == [STRANGER]
 
 
-def test_the_next_daemon_has_its_own() -> None:
+def test_a_new_daemon_has_its_own_gpus() -> None:
     gone, back = exited(CONTROL, at=AT + 4), daemon_process(CONTROL + 1, at=AT + 5)
     assert reduced(daemon_process(), *at_work(CLIENT), has(GPU), gone, back).daemon.runtime.devices == {}
 
 
-def test_one_that_was_never_there_has_those_that_its_unit_leaves_it() -> None:
-    """What a living one has in its environment outweighs that."""
+def test_a_daemon_that_never_ran_has_the_gpus_of_its_unit() -> None:
+    """The environment of a running daemon has precedence."""
     living = replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": GPU})
     unit = DaemonFound(
         at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="", expected=True, visible_devices=OTHER_GPU

@@ -1,4 +1,4 @@
-"""A daemon in the foreground: in the journal its lines come a little late or not at all, in a file at once."""
+"""The log of a daemon in the foreground: in the journal, lines are late or missing; in a file they are not."""
 
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
@@ -14,8 +14,8 @@ def line(text: str, at: float = AT) -> LogLine:
     return LogLine(at=at, daemon=DAEMON, file="stdout", line=stamped(text))
 
 
-def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
-    """Its files have long been looked at by then, and say nothing: they are not there."""
+def test_a_quit_in_the_journal_counts_after_the_daemon_ended() -> None:
+    """The log files, which do not exist, were collected long before."""
     ended = AT + 10
     story = reduced(
         BY_JOURNAL,
@@ -31,7 +31,7 @@ def test_a_quit_that_is_told_after_the_daemons_end_is_still_a_quit() -> None:
     assert not story.of(EventName.DAEMON_LOST)
 
 
-def test_without_last_words_it_is_lost_after_its_moment() -> None:
+def test_without_a_quit_the_daemon_is_lost_after_a_delay() -> None:
     ended = AT + 10
     start = reduced(BY_JOURNAL, *at_work(), daemon_process(), exited(CONTROL, at=ended), look("log", at=ended + 0.2))
     assert not start.of(EventName.DAEMON_LOST)
@@ -39,26 +39,26 @@ def test_without_last_words_it_is_lost_after_its_moment() -> None:
     assert [each.at for each in story.of(EventName.DAEMON_LOST)] == [ended]
 
 
-def test_it_is_followed_though_it_has_no_files() -> None:
+def test_follows_a_journal_without_files() -> None:
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     assert not reduced(absent, BY_JOURNAL).daemon.log_followed
     assert reduced(absent, BY_JOURNAL, line("UI closed")).daemon.log_followed
 
 
-def test_a_journal_that_cannot_be_read_is_not_followed() -> None:
+def test_does_not_follow_an_unreadable_journal() -> None:
     refused = LogFile(at=AT + 1, daemon=DAEMON, file="stdout", problem=failure("no permission"))
     daemon = reduced(BY_JOURNAL, line("UI closed"), refused).daemon
     assert not daemon.log_followed
     assert not daemon.in_journal
 
 
-def test_lines_let_fall_are_counted_from_0_on() -> None:
+def test_counts_lost_lines_from_0() -> None:
     assert reduced(BY_JOURNAL).daemon.totals.log_lines_lost == {"stdout": 0}
     gaps = (LogGap(at=AT, daemon=DAEMON, file="stdout", lines=lines) for lines in (71, 1))
     assert reduced(BY_JOURNAL, *gaps).daemon.totals.log_lines_lost == {"stdout": 72}
 
 
-def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there() -> None:
+def test_reports_no_missing_files_if_stdout_is_a_file() -> None:
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     process = replace(daemon_process(), foreground=True, stdout_in_file=True)
     daemon = reduced(absent, process, LogFile(at=AT, daemon=DAEMON, file="stdout.log"), process).daemon
@@ -67,15 +67,15 @@ def test_where_its_stdout_is_a_file_nothing_is_said_of_those_that_are_not_there(
     assert not daemon.in_journal
 
 
-def test_files_that_turned_out_to_be_none_of_its_logs_are_no_longer_told_of() -> None:
-    """Also where they had been looked at once more by then."""
+def test_removes_files_that_are_not_logs_of_the_daemon() -> None:
+    """Even if they were collected once more."""
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     left = replace(absent, problem=None, followed=False)
 
     assert reduced(BY_JOURNAL, absent, left).daemon.log.problems == {"stdout": None}
 
 
-def test_a_file_of_a_daemon_that_is_forgotten_does_not_bring_it_back() -> None:
+def test_a_file_of_a_removed_daemon_does_not_restore_it() -> None:
     story = reduced(LogFile(at=AT, daemon="gone", file="control.log", followed=False))
 
     assert "gone" not in story.node.daemons

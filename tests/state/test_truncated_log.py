@@ -1,4 +1,4 @@
-"""A log of which part is lost, or still unread: what is there is believed, and what is missing is nobody's fault."""
+"""A log of which a part is lost or unread: the lines that were read count, and the others cause no suspect."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def states(story: Reduced) -> list[str | None]:
 
 
 @pytest.mark.parametrize("read", range(1, len(FAULT_BLOCK) + 1))
-def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
+def test_a_fault_log_block_without_its_end_is_one_fault(read: int) -> None:
     cut = reduced(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
     later = reduced(
         *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"),
@@ -48,7 +48,7 @@ def test_a_block_of_which_the_end_was_cut_off_is_one_fault(read: int) -> None:
 
 
 @pytest.mark.parametrize("unread", range(1, len(FAULT_BLOCK)))
-def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) -> None:
+def test_a_fault_log_block_without_its_beginning_has_no_suspect(unread: int) -> None:
     cut = reduced(GAP, *server_log(*FAULT_BLOCK[unread:]), start=UP)
 
     assert states(cut) == []
@@ -56,7 +56,7 @@ def test_a_block_of_which_the_beginning_was_cut_off_accuses_nobody(unread: int) 
     assert set(cut.daemon.clients) == {CLIENT}
 
 
-def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
+def test_the_next_fault_after_a_truncated_block_is_another_one() -> None:
     says_so = (status("FAULT"), GAP, *server_log("Destroy server context on device 0"), status("ACTIVE", at=AT + 0.5))
     first = reduced(*server_log(*FAULT_BLOCK[:3]), *says_so, start=UP)
     second = reduced(*server_log(*FAULT_BLOCK, at=AT + 60), status("FAULT", at=AT + 60), start=first.node)
@@ -65,7 +65,7 @@ def test_the_next_fault_after_a_block_that_was_cut_off_is_another_one() -> None:
     assert second.daemon.totals.faults == 2
 
 
-def test_what_is_still_unread_of_a_log_may_be_a_daemons_last_words() -> None:
+def test_an_unread_part_of_the_log_may_report_a_quit() -> None:
     ended = AT + 10
     unread = replace(look("log", at=ended + 0.2), more=True)
     story = reduced(exited(CONTROL, at=ended), unread, start=UP)
@@ -76,7 +76,7 @@ def test_what_is_still_unread_of_a_log_may_be_a_daemons_last_words() -> None:
     assert quit_told.names(EventName.SERVER_EXITED, EventName.CLIENT_DISCONNECTED) == [EventName.DAEMON_STOPPED]
 
 
-def test_where_all_is_read_there_were_no_last_words() -> None:
+def test_a_completely_read_log_without_a_quit_shows_a_loss() -> None:
     ended = AT + 10
     story = reduced(exited(CONTROL, at=ended), look("log", at=ended + 0.2), start=UP)
 

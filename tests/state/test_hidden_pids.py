@@ -1,4 +1,4 @@
-"""Clients whom their daemon cannot name, since they live where it does not see: NVML tells who they are."""
+"""Clients whose PIDs the daemon hides, because they are in another PID namespace. NVML identifies them."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ NOBODY, ONE, OTHER = 0, 9001, 9002
 
 
 def daemon_in_a_pod(*shown: int) -> Reduced:
-    """It lists its clients as 0, however many they are; then NVML shows them."""
+    """The daemon lists its clients as 0. Then NVML shows them."""
     return reduced(*at_work(NOBODY), gpu_reading(shown, at=AT + 5))
 
 
@@ -42,7 +42,7 @@ def counted(present: Node) -> list[float]:
     return [each.value for family in families if family.name == "cuda_mps_server_clients" for each in family.samples]
 
 
-def test_each_is_met_by_nvmls_word_as_a_client_of_the_one_server_there() -> None:
+def test_processes_that_nvml_shows_are_clients_of_the_only_server() -> None:
     story = daemon_in_a_pod(ONE, OTHER)
 
     assert {pid: client.server for pid, client in story.node.daemons[DAEMON].clients.items()} == {
@@ -53,19 +53,19 @@ def test_each_is_met_by_nvmls_word_as_a_client_of_the_one_server_there() -> None
     assert not story.node.gpus[GPU].bypassing_processes
 
 
-def test_the_log_tells_of_them_sooner_than_a_list() -> None:
+def test_the_log_reports_hidden_pids_before_a_list() -> None:
     story = reduced(*at_work(), *server_log(active(NOBODY), at=AT + 1), gpu_reading((ONE,), at=AT + 5))
 
     assert known(story.node) == {ONE}
 
 
-def test_a_list_that_does_not_name_them_parts_with_nobody() -> None:
+def test_a_list_with_hidden_pids_disconnects_no_client() -> None:
     story = reduced(*(clients(NOBODY, at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
     assert known(story.node) == {ONE, OTHER}
 
 
-def test_who_is_gone_from_every_gpu_has_left() -> None:
+def test_a_client_that_no_gpu_shows_has_disconnected() -> None:
     second = gpu_reading((ONE, OTHER), gpu=OTHER_GPU, index=1, at=AT + 5)
     story = reduced(second, gpu_reading((), at=AT + 20), start=daemon_in_a_pod(ONE, OTHER).node)
     assert known(story.node) == {ONE, OTHER}
@@ -74,32 +74,32 @@ def test_who_is_gone_from_every_gpu_has_left() -> None:
     assert known(story.node) == {OTHER}
 
 
-def test_who_has_exited_is_not_met_again_by_a_reading_that_was_under_way() -> None:
+def test_a_late_reading_does_not_reconnect_an_exited_client() -> None:
     story = reduced(exited(ONE, at=AT + 6), gpu_reading((ONE,), at=AT + 6.1), start=daemon_in_a_pod(ONE).node)
 
     assert known(story.node) == set()
     assert len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
-def test_when_the_list_is_empty_again_all_have_left() -> None:
+def test_an_empty_list_disconnects_all_clients() -> None:
     story = reduced(*(clients(at=AT + later) for later in (10, 20)), start=daemon_in_a_pod(ONE, OTHER).node)
 
     assert known(story.node) == set()
 
 
-def test_who_has_a_name_keeps_it_and_leaves_by_it() -> None:
+def test_a_client_with_a_visible_pid_is_not_affected() -> None:
     story = reduced(*at_work(CLIENT, NOBODY), gpu_reading((CLIENT, ONE), at=AT + 5), gpu_reading((ONE,), at=AT + 15))
 
     assert known(story.node) == {CLIENT, ONE}
 
 
-def test_without_such_clients_nvml_alone_makes_nobody_a_client() -> None:
+def test_without_hidden_pids_nvml_alone_connects_no_client() -> None:
     story = reduced(*at_work(CLIENT), gpu_reading((CLIENT, ONE), at=AT + 5))
 
     assert known(story.node) == {CLIENT}
 
 
-def test_where_two_servers_have_such_clients_nobody_can_tell_whose_they_are() -> None:
+def test_hidden_pids_of_two_servers_identify_no_client() -> None:
     other = "/tmp/other"
     start = reduced(*at_work(NOBODY), *at_work(NOBODY, server=SERVER + 1, daemon=other), start=node(DAEMON, other)).node
     story = reduced(gpu_reading((ONE,), at=AT + 5), start=start)
@@ -107,13 +107,13 @@ def test_where_two_servers_have_such_clients_nobody_can_tell_whose_they_are() ->
     assert known(story.node) == set() == set(story.node.daemons[other].clients)
 
 
-def test_a_number_that_nobody_knows_is_not_told_as_none() -> None:
+def test_an_unknown_number_of_clients_is_not_reported_as_zero() -> None:
     assert counted(reduced(*at_work(NOBODY)).node) == []
     assert counted(daemon_in_a_pod(ONE, OTHER).node) == [2]
     assert counted(reduced(*at_work()).node) == [0]
 
 
-def test_whom_a_daemon_named_before_it_was_known_to_live_elsewhere_is_forgotten() -> None:
+def test_clients_from_before_the_namespace_was_known_are_removed() -> None:
     before = reduced(*at_work(CLIENT)).node
     story = reduced(replace(servers(7, at=AT + 1), pids={7: SERVER + 1}), start=before)
 

@@ -1,4 +1,4 @@
-"""What holds of a node whatever it has seen, in whatever order."""
+"""What is true of a node after any observations in any order."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ Key = tuple[str, ...]
 
 
 def assert_consistent(node: Node) -> None:
-    """Clients are on known servers, once; those who wait for a turn are queued; accounts balance."""
+    """Assert that each client is on one known server, waiting clients are queued, and accounts balance."""
     for name, daemon in node.daemons.items():
         assert daemon.name == name
         for pid, client in daemon.clients.items():
@@ -33,17 +33,17 @@ def assert_consistent(node: Node) -> None:
 
 
 def counters(node: Node) -> dict[Key, int]:
-    """Every counter there is."""
+    """Return all counters."""
     return dict(_counters(node))
 
 
 def assert_only_grown(before: dict[Key, int], after: dict[Key, int]) -> None:
-    """No counter has fallen, and none has vanished."""
+    """Assert that no counter has decreased or disappeared."""
     assert {key: after.get(key) for key, value in before.items() if after.get(key, -1) < value} == {}
 
 
-def assert_told(node: Node, events: Iterable[Event]) -> None:
-    """Every count of a node that began with nothing has its event, and every life its beginning and end."""
+def assert_counts_match_events(node: Node, events: Iterable[Event]) -> None:
+    """Assert that each count of a node that began empty has its event, and each start its end."""
     events = tuple(events)
     counts = Counter((event.daemon, event.event) for event in events)
     for name, daemon in node.daemons.items():
@@ -61,7 +61,7 @@ def assert_told(node: Node, events: Iterable[Event]) -> None:
 
 
 def _assert_alternate(events: tuple[Event, ...]) -> None:
-    """Nobody comes twice without leaving, nor leaves without having come; a state is told when it is news."""
+    """Assert that starts and ends alternate, and that a state event is a change."""
     alive: set[tuple[str, str, int | None]] = set()
     states: dict[tuple[str, int | None], str | None] = {}
     for event in events:

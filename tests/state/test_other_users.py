@@ -1,4 +1,4 @@
-"""Whom a daemon serves: an ordinary user's cannot make anybody else's process its own."""
+"""An unprivileged user's daemon cannot claim processes of other users."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ CLAIMS: tuple[Observation, ...] = (FAKE, *at_work(CLIENT, VICTIM), *OWN)
 
 
 def everywhere(story: Reduced) -> set[int]:
-    """Whoever the daemon is believed to have to do with."""
+    """Return all PIDs that the daemon has anything to do with."""
     daemon = story.daemon
     hit = {pid for server in daemon.servers.values() for pid in fault_log.named_clients(server)}
     here = {*daemon.servers, *daemon.clients, *daemon.connections.queued}
@@ -54,25 +54,25 @@ def everywhere(story: Reduced) -> set[int]:
 
 
 @pytest.mark.parametrize("seen", [(*CLAIMS, ROOTS), (ROOTS, *CLAIMS)], ids=("learned after", "known before"))
-def test_another_users_process_is_no_client_and_on_nobodys_account(seen: tuple[Observation, ...]) -> None:
-    """Whichever is known first: that it is claimed, or whose it is."""
+def test_another_users_process_is_no_client_and_has_no_account(seen: tuple[Observation, ...]) -> None:
+    """In either order of the claim and the process reading."""
     story = reduced(*seen, start=reduced(gpu_reading(beside=[VICTIM])).node)
     assert everywhere(story) == {SERVER, CLIENT}
     assert {workload.name for workload in story.node.accounts} == {"mallory"}
     assert len(story.of(EventName.CLIENT_CONNECTED)) - len(story.of(EventName.CLIENT_DISCONNECTED)) == 1
 
 
-def test_so_it_is_once_it_is_known_whose_the_daemon_is() -> None:
+def test_removes_other_users_clients_once_the_daemons_user_is_known() -> None:
     assert everywhere(reduced(*CLAIMS[1:], ROOTS, FAKE)) == {SERVER, CLIENT}
 
 
-def test_it_bypasses_mps_all_the_same() -> None:
+def test_another_users_process_bypasses_mps() -> None:
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (1, 3))
     assert reduced(*CLAIMS, ROOTS, *readings).node.gpus[GPU].bypassing == (VICTIM,)
 
 
-def test_nor_is_one_that_is_said_to_have_left() -> None:
-    """Whose it is, is asked for, since NVML would show it for as long as it likes."""
+def test_another_users_process_is_no_disconnected_client() -> None:
+    """Its user is read, because NVML would show it for any time."""
     left = server_log(f"Client process {VICTIM} disconnected", at=AT + 1)
     readings = (gpu_reading([CLIENT], beside=[VICTIM], at=AT + second) for second in (2, 3, 5))
     before = reduced(*CLAIMS, *left, next(readings), look(at=AT + 2))
@@ -80,7 +80,7 @@ def test_nor_is_one_that_is_said_to_have_left() -> None:
     assert reduced(ROOTS, *readings, start=before.node).node.gpus[GPU].bypassing == (VICTIM,)
 
 
-def test_nor_a_server_nor_one_that_waits() -> None:
+def test_another_users_process_is_no_server_and_no_queued_client() -> None:
     waits = control_log(f"NEW CLIENT {VICTIM} from user 0: Server is not ready, push client to pending list", at=AT + 1)
     assert VICTIM in everywhere(reduced(*CLAIMS, *waits))
     assert everywhere(reduced(*CLAIMS, *waits, ROOTS)) == {SERVER, CLIENT}
@@ -93,29 +93,29 @@ NAMED = f"Client {{PID: {VICTIM}, Context: 1}} encountered a fatal GPU error."
 
 
 @pytest.mark.parametrize(
-    "says",
+    "claims",
     [(EXITS,), (NAMED,), (NAMED, FAULT_BLOCK[0]), (FAULT_BLOCK[0], TORN_DOWN), (*FAULT_BLOCK, str(VICTIM))],
     ids=("one who leaves", "one who is named", "the culprit", "one to be torn down", "a victim"),
 )
-def test_its_faults_hit_nobody_elses_processes(says: tuple[str, ...]) -> None:
-    """Whoever it names is asked for, and dropped once it is known whose he is."""
+def test_faults_do_not_affect_other_users_processes(claims: tuple[str, ...]) -> None:
+    """The named processes are read, and removed once their user is known."""
     own = reduced(FAKE, *at_work(CLIENT), *OWN)
-    before = reduced(*server_log(*says, at=AT + 1), start=own.node)
+    before = reduced(*server_log(*claims, at=AT + 1), start=own.node)
     assert VICTIM in everywhere(before)
     assert VICTIM in poll_schedule.processes_wanted(before.node)
     assert VICTIM not in everywhere(reduced(ROOTS, start=before.node))
-    assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*says, at=AT + 1), start=own.node))
+    assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*claims, at=AT + 1), start=own.node))
     assert CLIENT in everywhere(reduced(ROOTS, start=before.node))
 
 
 @pytest.mark.parametrize("known", [AT + 0.5, AT + 1.5], ids=("known before", "learned after"))
-def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
-    """Whether it claims a victim, or someone who left just before and might have done it."""
+def test_other_users_are_not_suspects_of_its_faults(known: float) -> None:
+    """The daemon names an affected client, or one that disconnected just before."""
     own = reduced(FAKE, *at_work(CLIENT), *OWN)
-    whose = (replace(ROOTS, at=known),)
-    says = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
+    users = (replace(ROOTS, at=known),)
+    claims = (*server_log(EXITS, at=AT + 0.85), *server_log(NAMED, *FAULT_BLOCK, str(VICTIM), at=AT + 1))
     confirms = status("FAULT", at=AT + 1)
-    seen = sorted((*says, confirms, *whose, look("log", at=AT + 4)), key=lambda each: each.at)
+    seen = sorted((*claims, confirms, *users, look("log", at=AT + 4)), key=lambda each: each.at)
     story = reduced(*seen, start=own.node)
     (incident,) = story.node.incidents.values()
     assert (incident.affected, set(incident.client_details)) == ((CLIENT,), {CLIENT})
@@ -125,16 +125,16 @@ def test_its_faults_are_on_nobody_elses_account(known: float) -> None:
     assert faulted == {"mallory": 1}
 
 
-def test_roots_daemon_serves_everybody() -> None:
+def test_the_daemon_of_root_serves_all_users() -> None:
     assert everywhere(reduced(daemon_process(), *CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
 
 
-def test_whose_daemon_it_is_may_not_be_known() -> None:
+def test_a_daemon_of_an_unknown_user_serves_all_users() -> None:
     assert everywhere(reduced(*CLAIMS[1:], ROOTS)) == {SERVER, CLIENT, VICTIM}
 
 
-def test_a_containers_users_are_many_here() -> None:
-    """It names but those in its own PID namespace, and a user namespace has several UIDs."""
+def test_a_daemon_in_a_container_serves_several_users() -> None:
+    """It can only name processes of its PID namespace. A user namespace has several UIDs."""
     container = {SERVER: SERVER, 7: VICTIM}
     connects = (replace(line, pids=container) for line in server_log(active(7)))
     seen = (replace(each, pids=container) if hasattr(each, "pids") else each for each in (FAKE, *at_work()))

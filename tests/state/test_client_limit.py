@@ -89,7 +89,7 @@ def test_only_the_gpus_of_the_daemon_matter() -> None:
     assert limit_of(present.node) == 48
 
 
-def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
+def test_the_server_and_the_configuration_have_precedence_over_the_guide() -> None:
     line = server_log("Failed to accept new client. Maximum number of clients (20) reached.")
     full = (clients(*range(1000, 1020)), *line)
     assert limit(*full, gpu_reading(compute_capability=None)) == 20
@@ -98,6 +98,6 @@ def test_the_server_and_the_configuration_outweigh_the_guide() -> None:
     assert limit_of(replace(present, daemons={DAEMON: daemon})) == 12
 
 
-def test_a_failed_reading_leaves_the_limit_known() -> None:
+def test_a_failed_reading_does_not_change_the_limit() -> None:
     """The compute capability of a GPU does not change."""
     assert limit(gpu_reading(), look(at=AT + 60, problem=failure("timeout"))) == 48

@@ -1,4 +1,4 @@
-"""A daemon that speaks a protocol which is not spoken here is known, said to be unsupported, and breaks nothing."""
+"""A daemon with an unsupported protocol is reported as such and not queried."""
 
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, DaemonState, Declaration
@@ -13,8 +13,8 @@ from exporter.view import View
 
 NAME = "/run/nvidia-mps"
 STARTED = "Starting control daemon using socket /run/nvidia-mps/control"
-TOLD = "To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps"
-OF_PROTOCOL_2 = "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps"
+PROTOCOL_3_LINE = "To connect CUDA applications to this daemon, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps"
+PROTOCOL_2_LINE = "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps"
 
 
 def after(*seen: Observation) -> tuple[Node, list[EventName]]:
@@ -23,11 +23,11 @@ def after(*seen: Observation) -> tuple[Node, list[EventName]]:
             NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory="/log", declared=Declaration(expected=True))
         }
     )
-    told: list[EventName] = []
+    names: list[EventName] = []
     for each in seen:
         node, events = reduce(node, each)
-        told.extend(event.event for event in events)
-    return node, told
+        names.extend(event.event for event in events)
+    return node, names
 
 
 def process(at: float = 1.0, protocol: int | None = 3, pid: int = 77) -> DaemonProcess:
@@ -44,13 +44,13 @@ def samples(node: Node, name: str) -> list[float]:
     return [sample.value for metric in found for sample in metric.samples if sample.name == name]
 
 
-def test_it_is_not_asked_and_has_no_state() -> None:
-    for told in (
+def test_sends_no_query_and_has_no_state() -> None:
+    for observations in (
         (process(),),
-        (process(protocol=None), log(TOLD)),
-        (log(STARTED), log(TOLD), process(at=3, protocol=2)),
+        (process(protocol=None), log(PROTOCOL_3_LINE)),
+        (log(STARTED), log(PROTOCOL_3_LINE), process(at=3, protocol=2)),
     ):
-        node, _ = after(*told)
+        node, _ = after(*observations)
 
         assert commands(node, NAME, PollIntervals()) == ()
         assert node.daemons[NAME].state is None
@@ -58,29 +58,29 @@ def test_it_is_not_asked_and_has_no_state() -> None:
         assert samples(node, "cuda_mps_daemon_supported") == [0]
 
 
-def test_status_says_why() -> None:
+def test_status_reports_the_reason() -> None:
     node, _ = after(process())
 
     assert "unsupported" in status_table(node)
     assert "MPS protocol 3 is not supported yet" in status_table(node)
 
 
-def test_its_end_is_a_loss_all_the_same() -> None:
-    node, told = after(process(), ProcessExit(at=5.0, pid=77, start_ticks=5), log("", at=20.0))
+def test_reports_the_end_of_an_unsupported_daemon() -> None:
+    node, events = after(process(), ProcessExit(at=5.0, pid=77, start_ticks=5), log("", at=20.0))
 
     assert node.daemons[NAME].state is DaemonState.ABSENT
-    assert told == [EventName.DAEMON_LOST]
+    assert events == [EventName.DAEMON_LOST]
 
 
-def test_one_that_is_back_with_a_protocol_that_is_known_is_asked() -> None:
+def test_queries_a_new_daemon_with_the_supported_protocol() -> None:
     node, _ = after(process(), ProcessExit(at=5.0, pid=77, start_ticks=5), process(at=20.0, protocol=2, pid=78))
 
     assert node.daemons[NAME].supported
     assert commands(node, NAME, PollIntervals())
 
 
-def test_the_log_of_the_known_protocol_changes_nothing() -> None:
-    node, _ = after(process(protocol=None), log(OF_PROTOCOL_2))
+def test_a_log_line_with_the_supported_protocol_changes_nothing() -> None:
+    node, _ = after(process(protocol=None), log(PROTOCOL_2_LINE))
 
     assert samples(node, "cuda_mps_daemon_supported") == [1]
     assert commands(node, NAME, PollIntervals())

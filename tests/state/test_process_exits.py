@@ -1,4 +1,4 @@
-"""Who has died lately, and how, as far as it was seen."""
+"""Processes that exited recently, and their exit status if it is known."""
 
 from dataclasses import replace
 
@@ -28,13 +28,13 @@ READING = process()
 
 
 def out_of_memory(pid: int = CLIENT, *, at: float = AT, prefix: int = 3, name: str = "train.py") -> KernelRecord:
-    """The kernel says whom it killed."""
+    """The kernel reports a process that it killed."""
     text = f"Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:9kB, anon-rss:8kB, file-rss:0kB"
     return KernelRecord(at=at, record=f"{prefix},360,27859548,-;{text}")
 
 
 def death(*seen: Observation) -> Death | None:
-    """What is known of the client's end."""
+    """Return what is known of the client's exit."""
     return reduced(servers(), READING, *seen).node.deaths.get(CLIENT)
 
 
@@ -42,7 +42,7 @@ def death(*seen: Observation) -> Death | None:
 
 
 @pytest.mark.parametrize("status", [None, 0, KILLED, SEGMENTATION_FAULT, EXIT_7])
-def test_who_has_exited_is_remembered_with_who_it_was_and_how_it_ended(status: int | None) -> None:
+def test_stores_identity_and_status_of_an_exited_process(status: int | None) -> None:
     gone = replace(exited(at=AT + 1), wait_status=status)
 
     assert death(gone) == Death(
@@ -50,33 +50,33 @@ def test_who_has_exited_is_remembered_with_who_it_was_and_how_it_ended(status: i
     )
 
 
-def test_of_one_that_was_never_read_there_is_its_identity() -> None:
+def test_stores_the_identity_of_a_process_that_was_never_read() -> None:
     (known,) = reduced(replace(exited(700), wait_status=KILLED)).node.deaths.values()
 
     assert known == Death(at=AT, pid=700, start_ticks=70_000, wait_status=KILLED)
 
 
-def test_the_exit_of_one_that_had_the_pid_before_is_not_this_ones() -> None:
+def test_the_exit_of_an_earlier_process_with_the_pid_does_not_count() -> None:
     assert death(exited(ticks=1)) is None
 
 
-def test_whoever_lost_its_pid_to_another_has_died_somehow() -> None:
+def test_a_reused_pid_shows_that_the_process_exited() -> None:
     reused = process(ticks=7, at=AT + 1)
 
     assert death(reused) == Death(at=AT + 1, pid=CLIENT, start_ticks=READING.start_ticks, process=READING)
 
 
-def test_who_is_told_of_twice_has_died_once() -> None:
-    """The second one knows nothing more."""
+def test_two_reports_of_an_exit_are_one_exit() -> None:
+    """The second one has no further data."""
     first = replace(exited(at=AT + 1), wait_status=KILLED)
 
     assert death(first, exited(at=AT + 2)) == death(first)
 
 
-# -- memory --------------------------------------------------------------------------------------------------------
+# -- out of memory -----------------------------------------------------------------------------------------------------
 
 
-def test_whom_the_kernel_killed_for_memory_is_known_whichever_comes_first() -> None:
+def test_stores_an_out_of_memory_kill_in_either_order() -> None:
     gone, killed = replace(exited(at=AT + 1), wait_status=KILLED), out_of_memory(at=AT + 1)
 
     for seen in ((gone, killed), (killed, gone)):
@@ -85,18 +85,18 @@ def test_whom_the_kernel_killed_for_memory_is_known_whichever_comes_first() -> N
         assert (known.process, known.wait_status, known.out_of_memory) == (READING, KILLED, True)
 
 
-def test_one_that_nobody_watched_is_known_too() -> None:
+def test_stores_an_out_of_memory_kill_of_an_unmonitored_process() -> None:
     assert reduced(out_of_memory(700)).node.deaths == {700: Death(at=AT, pid=700, out_of_memory=True)}
 
 
-def test_another_that_had_its_pid_long_before_was_not_killed() -> None:
+def test_an_earlier_process_with_the_pid_was_not_killed() -> None:
     later = AT + DYING_SECONDS + 1
     known = death(exited(), out_of_memory(at=later))
 
     assert known == Death(at=later, pid=CLIENT, out_of_memory=True)
 
 
-def test_one_that_was_killed_for_memory_is_not_the_next_one_with_its_pid() -> None:
+def test_the_next_process_with_the_pid_was_not_killed() -> None:
     known = death(out_of_memory(), process(ticks=7, at=AT + 1), exited(ticks=7, at=AT + 2))
 
     assert known is not None
@@ -104,24 +104,24 @@ def test_one_that_was_killed_for_memory_is_not_the_next_one_with_its_pid() -> No
 
 
 @pytest.mark.parametrize("prefix", [8, 11, 12, 30])
-def test_what_a_program_writes_into_the_kernels_log_kills_nobody(prefix: int) -> None:
+def test_ignores_kernel_log_lines_of_programs(prefix: int) -> None:
     assert death(out_of_memory(prefix=prefix)) is None
 
 
 @pytest.mark.parametrize("name", ["", ") total-vm", "x): Killed process 1 (", "Out of memory: Killed process 1 ("])
-def test_nor_does_a_name_kill_another(name: str) -> None:
+def test_ignores_kernel_messages_in_process_names(name: str) -> None:
     assert set(reduced(out_of_memory(name=name)).node.deaths) == {CLIENT}
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------
 
 
-def test_the_dead_are_remembered_for_a_minute() -> None:
+def test_stores_exits_for_a_minute() -> None:
     assert death(exited(), look(at=AT + REMEMBERED_SECONDS)) is not None
     assert death(exited(), look(at=AT + REMEMBERED_SECONDS + 1)) is None
 
 
-def test_and_no_more_than_so_many() -> None:
+def test_stores_a_bounded_number_of_exits() -> None:
     last = 10_000 + MOST_DEATHS + 9
     deaths = reduced(*(out_of_memory(pid) for pid in range(10_000, last + 1))).node.deaths
 
@@ -129,11 +129,11 @@ def test_and_no_more_than_so_many() -> None:
     assert last in deaths
 
 
-# -- who just left is watched to its end ---------------------------------------------------------------------------
+# -- recently disconnected clients -------------------------------------------------------------------------------------
 
 
-def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has() -> None:
-    """Its exit status tells whether it was killed; the log is quicker."""
+def test_monitors_a_disconnected_client_until_its_process_exits() -> None:
+    """Its exit status shows whether it was killed. The log is quicker."""
     ending = server_log(f"Client {{PID: {CLIENT}, Context ID: 1}} exit", at=AT + 1)
     gone = gpu_reading((), at=AT + 1.2)
     left = reduced(*at_work(), *server_log(active()), READING, *ending, gone).node
@@ -145,7 +145,7 @@ def test_a_client_whose_last_context_has_ended_is_watched_until_its_process_has(
     assert after.deaths[CLIENT].wait_status == KILLED
 
 
-def test_but_not_for_long() -> None:
+def test_monitors_a_disconnected_client_only_briefly() -> None:
     left = reduced(*at_work(CLIENT), clients(at=AT + 2), clients(at=AT + 4)).node
 
     assert CLIENT in poll_schedule.processes_wanted(left)

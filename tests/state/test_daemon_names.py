@@ -1,4 +1,4 @@
-"""One pipe directory is one daemon: the configuration's name for it outweighs a unit's, and that one its own."""
+"""One pipe directory is one daemon. The configuration's name has precedence over a unit's, and that over the path."""
 
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.event import EventName
@@ -43,7 +43,7 @@ def names(*seen: Observation) -> list[str]:
     return list(after(*seen).node.daemons)
 
 
-def test_a_unit_adds_to_a_daemon_that_the_configuration_names_and_makes_it_no_more_expected() -> None:
+def test_a_unit_completes_a_configured_daemon() -> None:
     story = after(found("night", CONFIGURED, expected=False), found(by=UNIT, unit="x.service"))
 
     assert list(story.node.daemons) == ["night"]
@@ -54,31 +54,31 @@ def test_a_unit_adds_to_a_daemon_that_the_configuration_names_and_makes_it_no_mo
     )
 
 
-def test_a_unit_does_not_outweigh_the_unit_that_is_configured() -> None:
+def test_a_found_unit_does_not_replace_the_configured_one() -> None:
     story = after(found("night", CONFIGURED, unit="night.service"), found(by=UNIT, unit="x.service"))
 
     assert story.daemon.runtime.unit == "night.service"
 
 
-def test_a_weightier_name_takes_the_place_of_a_lighter_one_whichever_comes_first() -> None:
+def test_the_name_of_higher_precedence_remains_in_either_order() -> None:
     assert names(found(), found("night", CONFIGURED)) == ["night"]
     assert names(found("night", CONFIGURED), found()) == ["night"]
     assert names(found(by=UNIT), found("night", CONFIGURED)) == ["night"]
 
 
-def test_a_directory_is_the_same_however_its_path_is_written() -> None:
+def test_different_spellings_of_a_path_are_one_directory() -> None:
     assert names(found("night", CONFIGURED, directory="/run//mps/x/.."), found("/run/mps", directory="/run/mps/")) == [
         "night"
     ]
 
 
-def test_a_containers_directory_is_not_the_hosts() -> None:
+def test_the_directory_of_a_container_is_not_that_of_the_host() -> None:
     inside = f"{DAEMON}@0123456789ab"
 
     assert names(found("night", CONFIGURED), found(inside), found(inside)) == ["night", inside]
 
 
-def test_a_new_name_keeps_what_is_known_and_nothing_is_lost_or_connected_twice() -> None:
+def test_a_renamed_daemon_retains_its_state_without_events() -> None:
     story = after(found(), *at_work(CLIENT), found("night", CONFIGURED, at=AT + 1), look("log", at=AT + 10))
 
     assert list(story.node.daemons) == ["night"]
@@ -87,24 +87,24 @@ def test_a_new_name_keeps_what_is_known_and_nothing_is_lost_or_connected_twice()
     assert story.of(EventName.DAEMON_LOST) == story.of(EventName.CLIENT_DISCONNECTED) == []
 
 
-def test_a_new_name_of_the_configuration_replaces_its_old_one() -> None:
+def test_a_new_configured_name_replaces_the_old_one() -> None:
     assert names(found("old", CONFIGURED), found("new", CONFIGURED)) == ["new"]
 
 
-def test_what_comes_late_for_a_name_that_is_no_more_does_not_bring_it_back_for_long() -> None:
+def test_a_late_observation_under_an_old_name_restores_it_only_briefly() -> None:
     late = LogFile(at=AT + 1, daemon="old", file="control.log")
     much_later = SourceReading(at=AT + 1000, name="log", seconds=0.1)
 
     assert names(found("old", CONFIGURED), found("new", CONFIGURED), late, much_later) == ["new"]
 
 
-def test_what_the_configuration_says_no_more_is_taken_back() -> None:
+def test_removes_what_the_configuration_no_longer_sets() -> None:
     story = after(found(by=CONFIGURED, unit="x.service", limit=20), found(by=CONFIGURED))
 
     assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit) == (None, None)
 
 
-def test_who_finds_a_daemon_takes_nothing_back() -> None:
+def test_discovery_removes_nothing() -> None:
     story = after(found(by=CONFIGURED, unit="x.service", limit=20), found())
 
     assert (story.daemon.runtime.unit, story.daemon.declared.clients_limit, story.daemon.declared.expected) == (
@@ -114,7 +114,7 @@ def test_who_finds_a_daemon_takes_nothing_back() -> None:
     )
 
 
-def test_a_daemon_that_the_configuration_drops_is_one_that_is_only_there() -> None:
+def test_a_daemon_without_a_configuration_becomes_discovered() -> None:
     story = after(found("night", CONFIGURED, limit=20), found("night", expected=False))
 
     assert (story.daemon.discovered, story.daemon.declared.expected, story.daemon.declared.clients_limit) == (
@@ -124,7 +124,7 @@ def test_a_daemon_that_the_configuration_drops_is_one_that_is_only_there() -> No
     )
 
 
-def test_a_unit_that_is_disabled_takes_back_its_word_and_no_other() -> None:
+def test_a_disabled_unit_withdraws_only_its_own_declaration() -> None:
     disabled = found(by=UNIT, expected=False)
 
     assert after(found(by=UNIT), disabled).daemon.discovered
@@ -132,14 +132,14 @@ def test_a_unit_that_is_disabled_takes_back_its_word_and_no_other() -> None:
     assert names(disabled) == []
 
 
-def test_a_daemon_that_was_found_and_never_seen_is_forgotten() -> None:
+def test_removes_a_discovered_daemon_without_a_process() -> None:
     later = look("control", at=AT + 2 * FORGOTTEN_SECONDS + 1)
 
     assert names(found(), later) == []
     assert names(found(by=UNIT), later) == [DAEMON]
 
 
-def test_a_daemon_of_which_a_late_word_is_all_there_is_is_forgotten_too() -> None:
+def test_removes_a_daemon_that_only_a_late_observation_names() -> None:
     late = LogFile(at=AT, daemon=DAEMON, file="control.log")
 
     assert names(late) == [DAEMON]
@@ -158,6 +158,6 @@ def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() 
     assert after(declared(), found(by=UNIT, expected=False)).daemon.declared.expected
 
 
-def test_the_configuration_outweighs_the_device_plugin() -> None:
+def test_the_configuration_has_precedence_over_the_device_plugin() -> None:
     story = after(found("night", CONFIGURED, expected=False), declared())
     assert (story.daemon.name, story.daemon.declared.expected) == ("night", False)

@@ -1,4 +1,4 @@
-"""Whom a daemon in another PID namespace speaks of is told in this one's PIDs, or as nobody of this one."""
+"""PIDs of a daemon in another PID namespace are translated, or become negative."""
 
 from dataclasses import fields, replace
 from typing import get_args, get_type_hints
@@ -15,15 +15,15 @@ from tests.builders import AT, DAEMON, clients, reduced, servers, status
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}
 NO_PIDS = {"uid", "context", "limit", "priority", "status", "value", "device", "protocol"}
-"""Numbers in messages that name no process."""
+"""Fields with numbers that are not PIDs."""
 
 
 def entry(message: log_message.Message, pid: int = 7) -> LogEntry:
     return LogEntry("Control", pid, message)
 
 
-def inside(*seen: Observation) -> list[Observation]:
-    """The same, from a daemon in another namespace."""
+def foreign_entry(*seen: Observation) -> list[Observation]:
+    """The same from a daemon in another PID namespace."""
     return [replace(each, pids=INNER) if isinstance(each, LogLine | ControlReply) else each for each in seen]
 
 
@@ -34,10 +34,10 @@ def line(text: str, role: str = "Server", pid: int = 20) -> LogLine:
     )
 
 
-# -- lines of a log ------------------------------------------------------------------------------------------------
+# -- log lines ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_speaks_of_this_namespaces_processes() -> None:
+def test_translates_the_pids_of_a_line() -> None:
     assert translate_entry(entry(log_message.ServerStarting(20, 1000)), INNER) == entry(
         log_message.ServerStarting(70_020, 1000), 70_007
     )
@@ -47,7 +47,7 @@ def test_a_line_speaks_of_this_namespaces_processes() -> None:
     assert translate_entry(entry(log_message.ServerReady(None)), INNER) == entry(log_message.ServerReady(None), 70_007)
 
 
-def test_what_is_no_pid_stays() -> None:
+def test_does_not_translate_other_numbers() -> None:
     assert translate_entry(entry(log_message.ClientNotAccepted(31, 7)), INNER).message == log_message.ClientNotAccepted(
         70_031, 7
     )
@@ -60,7 +60,7 @@ def test_what_is_no_pid_stays() -> None:
     assert translate_entry(entry(log_message.BareNumber(7)), INNER).message == log_message.BareNumber(7)
 
 
-def test_who_is_not_known_is_nobody_of_this_namespace() -> None:
+def test_an_unknown_pid_becomes_negative() -> None:
     assert translate_entry(entry(log_message.ClientActive(99), pid=98), INNER) == entry(
         log_message.ClientActive(-99), -98
     )
@@ -68,11 +68,11 @@ def test_who_is_not_known_is_nobody_of_this_namespace() -> None:
 
 @pytest.mark.parametrize("pid", [0, -1_333_654_781])
 @pytest.mark.parametrize("pids", [None, INNER, {}])
-def test_what_is_no_pid_anywhere_is_no_stand_in_for_one(pid: int, pids: dict[int, int] | None) -> None:
+def test_pid_0_remains_0(pid: int, pids: dict[int, int] | None) -> None:
     assert translate_entry(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
 
 
-def test_in_this_namespace_nothing_changes() -> None:
+def test_changes_nothing_in_this_namespace() -> None:
     here = entry(log_message.ServerStarting(20, 1000))
 
     assert translate_entry(here, None) is here
@@ -82,8 +82,8 @@ def message_classes(base: type[log_message.Message]) -> list[type[log_message.Me
     return [base, *(each for kind in base.__subclasses__() for each in message_classes(kind))]
 
 
-def test_every_number_in_a_message_is_known_to_be_a_pid_or_not() -> None:
-    """A message that is new must say which of its numbers are PIDs, by their names."""
+def test_every_number_of_a_message_is_known_to_be_a_pid_or_not() -> None:
+    """A new message must show by field names which of its numbers are PIDs."""
     unknown = {
         (kind.__name__, part.name)
         for kind in message_classes(log_message.Message)
@@ -94,17 +94,17 @@ def test_every_number_in_a_message_is_known_to_be_a_pid_or_not() -> None:
     assert unknown == set()
 
 
-# -- what the source looks for -------------------------------------------------------------------------------------
+# -- PIDs that the collector translates --------------------------------------------------------------------------------
 
 
-def test_the_pids_of_a_line_are_its_writers_and_those_it_names() -> None:
+def test_finds_the_pids_of_a_line() -> None:
     assert pids_in_line(line("Client {PID: 31, Context ID: 1} connected").line) == (20, 31)
     assert pids_in_line(line("NEW CLIENT 31 from user 1000: Server already exists", "Control", 7).line) == (7, 31)
     assert pids_in_line(line("Status of client {PID: -5, Context ID: 1} is ACTIVE").line) == (20,)
     assert pids_in_line("no line of a log 31") == ()
 
 
-def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
+def test_every_number_of_a_line_except_its_time_may_be_a_pid() -> None:
     assert numbers_in_line(line("peculiar 31 of 4").line) == (20, 31, 4)
     assert numbers_in_line("31") == (31,)
 
@@ -123,18 +123,18 @@ def test_every_number_of_a_line_but_its_times_may_be_a_pid() -> None:
         ("set_device_pinned_mem_limit 70020 0 2G", "set_device_pinned_mem_limit 20 0 2G"),
     ],
 )
-def test_a_command_speaks_the_daemons_pids(command: str, spoken: str) -> None:
+def test_translates_the_pids_of_a_command(command: str, spoken: str) -> None:
     inner = {70_020: 20, 70_031: 31, -44: 44}
 
     assert translate_command(command, inner.get) == spoken
 
 
-# -- the core ------------------------------------------------------------------------------------------------------
+# -- the reducer -------------------------------------------------------------------------------------------------------
 
 
-def test_the_node_has_this_namespaces_pids_whatever_the_daemon_speaks() -> None:
+def test_the_node_has_pids_of_this_namespace() -> None:
     story = reduced(
-        *inside(
+        *foreign_entry(
             servers(20),
             status("ACTIVE", server=70_020, at=AT + 1),
             clients(31, server=70_020, at=AT + 2),
@@ -145,19 +145,19 @@ def test_the_node_has_this_namespaces_pids_whatever_the_daemon_speaks() -> None:
     assert {pid: client.server for pid, client in story.daemon.clients.items()} == {70_031: 70_020}
 
 
-def test_logs_and_lists_agree_on_who_is_who() -> None:
+def test_logs_and_lists_identify_the_same_clients() -> None:
     story = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
         line("Status of client {PID: 31, Context ID: 1} is ACTIVE"),
-        *inside(clients(31, server=70_020, at=AT + 2)),
+        *foreign_entry(clients(31, server=70_020, at=AT + 2)),
     )
 
     assert set(story.daemon.clients) == {70_031}
     assert len(story.of(EventName.CLIENT_CONNECTED)) == 1
 
 
-def test_a_client_that_is_not_known_here_still_counts() -> None:
+def test_counts_a_client_with_an_unknown_pid() -> None:
     story = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
@@ -170,8 +170,8 @@ def test_a_client_that_is_not_known_here_still_counts() -> None:
     assert story.daemon.totals.disconnected["exit"] == 1
 
 
-def test_a_faults_victims_are_this_namespaces_processes() -> None:
-    """A bare number in the list of victims is a PID; in the list of devices it is none."""
+def test_translates_the_affected_clients_of_a_fault() -> None:
+    """A bare number is a PID in the list of clients, but not in the list of devices."""
     start = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
@@ -194,7 +194,7 @@ def test_a_faults_victims_are_this_namespaces_processes() -> None:
     assert block.devices == story.daemon.servers[70_020].devices_to_reset == {7}
 
 
-def test_so_are_those_who_leave() -> None:
+def test_translates_disconnected_clients() -> None:
     start = reduced(
         line("Starting new server 20 for user 0", "Control", 20),
         line("NEW SERVER 20: Ready", "Control", 7),
@@ -212,12 +212,12 @@ def test_so_are_those_who_leave() -> None:
     assert story.of(EventName.CLIENT_FAULT_CONTAINED) == []
 
 
-def test_a_server_that_the_daemon_does_not_have_is_gone_by_its_pid_here() -> None:
-    story = reduced(*inside(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
+def test_translates_a_missing_server() -> None:
+    story = reduced(*foreign_entry(servers(20), status("Server 20 not found", server=70_020, at=AT + 1)))
 
     assert story.daemon.servers == {}
 
 
-def test_a_pid_that_somebody_here_happens_to_have_is_not_taken_for_him() -> None:
+def test_does_not_confuse_a_foreign_pid_with_a_process_here() -> None:
     assert translate_pid(441, {}) == -441
     assert translate_pid(441, None) == 441

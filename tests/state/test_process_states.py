@@ -1,4 +1,4 @@
-"""Who else tells of a daemon: what is looked for when, what is remembered, and what is not asked because of it."""
+"""Process states, session holders and control sockets: when they are collected, and which queries they prevent."""
 
 from exporter.model.node import Node
 from exporter.model.observation import ProcessExit, Wanted
@@ -29,10 +29,10 @@ from tests.builders import (
 
 UP = reduced(*at_work(CLIENT), daemon_process(), process(SERVER, uid=0), gpu_reading([CLIENT])).node
 LATER = 20_000
-"""Whatever there is to ask is due by then."""
+"""After this time, every query is due."""
 
 
-def asked(node: Node, after: float = LATER) -> tuple[str, ...]:
+def queries(node: Node, after: float = LATER) -> tuple[str, ...]:
     return poll_schedule.commands(replace(node, at=AT + after), DAEMON, PollIntervals())
 
 
@@ -43,56 +43,56 @@ def wanted(node: Node) -> Wanted:
 # -- processes -----------------------------------------------------------------------------------------------------
 
 
-def test_it_matters_how_daemons_and_servers_stand_and_nobody_else() -> None:
+def test_collects_states_of_daemons_and_servers_only() -> None:
     assert wanted(UP).states == {CONTROL, SERVER}
     foreign = reduced(replace(daemon_process(), protocol=3)).node
     assert wanted(foreign).states == frozenset()
 
 
-def test_nothing_is_asked_about_a_server_that_was_stopped() -> None:
-    """It would hang the daemon for everybody (measured, R580); the daemon itself is asked as ever."""
+def test_sends_no_query_about_a_suspended_server() -> None:
+    """It would hang the daemon (measured, R580). The daemon itself is queried as usual."""
     stopped = reduced(standing("T", SERVER, at=AT + 1), start=UP).node
-    assert any(str(SERVER) in command for command in asked(UP))
-    assert not any(str(SERVER) in command for command in asked(stopped))
-    assert "get_server_list" in asked(stopped)
+    assert any(str(SERVER) in command for command in queries(UP))
+    assert not any(str(SERVER) in command for command in queries(stopped))
+    assert "get_server_list" in queries(stopped)
 
 
-def test_once_it_goes_on_it_is_asked_about_again() -> None:
+def test_queries_a_resumed_server_again() -> None:
     went_on = reduced(standing("T", SERVER, at=AT + 1), standing("S", SERVER, at=AT + 2), start=UP).node
-    assert asked(went_on) == asked(UP)
+    assert queries(went_on) == queries(UP)
 
 
-def test_a_stopped_process_that_had_the_servers_pid_is_not_the_server() -> None:
+def test_a_suspended_process_with_an_earlier_pid_is_not_the_server() -> None:
     another = reduced(standing("T", SERVER, at=AT + 1, ticks=7), start=UP).node
-    assert asked(another) == asked(UP)
+    assert queries(another) == queries(UP)
 
 
-def test_a_daemon_that_was_stopped_is_asked_at_once_and_again_soon() -> None:
-    """Else its silence would be known a minute later."""
+def test_queries_a_suspended_daemon_at_once_and_soon_again() -> None:
+    """Otherwise its hang would be detected a minute later."""
     answered = reduced(servers(SERVER, at=AT + 10), start=UP).node
-    assert "get_server_list" not in asked(answered, 11)
+    assert "get_server_list" not in queries(answered, 11)
     stopped = reduced(standing("T", at=AT + 10.5), start=answered).node
-    assert asked(stopped, 11) == ("get_server_list",)
+    assert queries(stopped, 11) == ("get_server_list",)
     silent = reduced(silence(at=AT + 16), start=stopped).node
-    assert asked(silent, 17) == ()
-    assert asked(silent, 18) == ("get_server_list",)
+    assert queries(silent, 17) == ()
+    assert queries(silent, 18) == ("get_server_list",)
 
 
-def test_one_that_hangs_for_long_is_asked_no_more_often_for_that() -> None:
+def test_queries_a_daemon_that_hangs_for_long_no_more_often() -> None:
     hung = reduced(standing("T", at=AT + 1), silence(at=AT + 6), silence(at=AT + 13), start=UP).node
-    assert asked(hung, 17) == ()
-    assert asked(hung, 18) == ("get_server_list",)
+    assert queries(hung, 17) == ()
+    assert queries(hung, 18) == ("get_server_list",)
 
 
-def test_states_of_processes_that_no_longer_matter_are_forgotten() -> None:
+def test_removes_states_of_unneeded_processes() -> None:
     start = reduced(standing("S"), standing("S", SERVER), standing("S", 4242), start=UP).node
     assert reduced(look(at=AT + 1), start=start).node.states.keys() == {CONTROL, SERVER}
 
 
-# -- whoever holds the session -------------------------------------------------------------------------------------
+# -- session holders ---------------------------------------------------------------------------------------------------
 
 
-def test_the_holder_is_looked_for_while_the_daemon_refuses() -> None:
+def test_collects_the_session_holder_while_commands_are_refused() -> None:
     assert wanted(UP).holders == frozenset()
     refused = reduced(refusal(at=AT + 1), start=UP).node
     held = reduced(refusal(at=AT + 9), start=refused).node
@@ -100,7 +100,7 @@ def test_the_holder_is_looked_for_while_the_daemon_refuses() -> None:
     assert wanted(reduced(servers(SERVER, at=AT + 10), start=held).node).holders == frozenset()
 
 
-def test_it_is_remembered_until_the_daemon_answers_again_or_is_gone() -> None:
+def test_stores_the_session_holder_until_the_daemon_answers_or_ends() -> None:
     held = reduced(refusal(at=AT + 1), holder(at=AT + 2), refusal(at=AT + 9), start=UP)
     assert held.daemon.commands.session_holder == holder(at=AT + 2)
     exit_ = ProcessExit(at=AT + 10, pid=CONTROL, start_ticks=CONTROL * 100)
@@ -109,15 +109,15 @@ def test_it_is_remembered_until_the_daemon_answers_again_or_is_gone() -> None:
         assert reduced(over, start=start).daemon.commands.session_holder is None
 
 
-def test_whoever_is_seen_when_nobody_is_refused_holds_nothing() -> None:
-    """The observation was under way."""
+def test_ignores_a_session_holder_without_refused_commands() -> None:
+    """The collection was running."""
     assert reduced(holder(at=AT + 1), start=UP).daemon.commands.session_holder is None
 
 
-# -- whoever listens -----------------------------------------------------------------------------------------------
+# -- control sockets ---------------------------------------------------------------------------------------------------
 
 
-def test_the_socket_is_looked_at_while_the_daemon_does_not_answer_or_is_gone() -> None:
+def test_probes_the_socket_while_the_daemon_does_not_answer_or_has_ended() -> None:
     assert wanted(UP).sockets == frozenset()
     assert wanted(reduced(silence(at=AT + 1), start=UP).node).sockets == {DAEMON}
     gone = reduced(process(CONTROL, uid=0), exited(CONTROL, at=AT + 1), start=UP).node
@@ -126,26 +126,26 @@ def test_the_socket_is_looked_at_while_the_daemon_does_not_answer_or_is_gone() -
     assert wanted(back).sockets == frozenset()
 
 
-def test_what_was_seen_is_remembered_until_the_next_answer() -> None:
+def test_stores_the_probe_until_the_next_answer() -> None:
     gone = reduced(no_daemon(at=AT + 1), socket(False, at=AT + 2), start=reduced(*at_work()).node)
     assert gone.daemon.commands.listening is False
     assert reduced(servers(at=AT + 5), start=gone.node).daemon.commands.listening is None
 
 
-def test_what_is_seen_of_one_that_answers_by_then_is_not_remembered() -> None:
+def test_ignores_a_probe_of_a_daemon_that_answers() -> None:
     assert reduced(socket(False, at=AT + 2), start=UP).daemon.commands.listening is None
 
 
-def test_a_daemon_that_nobody_knows_is_not_made_by_it() -> None:
+def test_a_probe_does_not_create_a_daemon() -> None:
     node = reduced(socket(True, daemon="/other"), holder(daemon="/other"), start=UP).node
     assert node.daemons.keys() == {DAEMON}
 
 
-# -- what a dead daemon left ---------------------------------------------------------------------------------------
+# -- pid files ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_pid_file_that_a_dead_daemon_left_is_remembered_until_there_is_another() -> None:
-    """After SIGKILL it stays, after `quit` it goes (measured, R580)."""
+def test_stores_a_remaining_pid_file_until_the_next_daemon() -> None:
+    """It remains after SIGKILL and is removed by `quit` (measured, R580)."""
     gone = reduced(process(CONTROL, uid=0), exited(CONTROL, at=AT + 1), start=UP).node
     left = reduced(daemon_process(None, at=AT + 2, left=True), start=gone)
     assert left.daemon.lifecycle.pid_file_left is True

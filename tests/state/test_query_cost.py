@@ -1,4 +1,4 @@
-"""How much a quiet daemon's log grows because somebody watches, by a day of questions and what each costs."""
+"""How much the exporter's queries add to the log of an unchanged daemon in a day."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from exporter.parse.control_reply import DEVICE_QUERY, LIST_CLIENTS, LIST_SERVER
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reduced, reply, scenario
-from tests.core.log_cost import log_cost
+from tests.state.log_cost import log_cost
 
 DAY = 86_400
 HOURS_WATCHED = 2
@@ -18,7 +18,7 @@ TICK, ANSWER_SECONDS = 1.0, 0.002
 
 
 def stdout_of(command: str, clients: int, gpus: int) -> str:
-    """What an idle daemon with one server answers."""
+    """Return the reply of an idle daemon with one server."""
     match command.split()[0]:
         case verb if verb == LIST_SERVERS:
             return f"{SERVER}\n"
@@ -43,7 +43,7 @@ def gpu_uuid(number: int) -> str:
 
 
 def bytes_a_day(clients: int, gpus: int) -> float:
-    """What watching writes, by some hours of it, the first questions left out."""
+    """Return the bytes of the log in a day, from some hours without the first queries."""
     pids = range(CLIENT, CLIENT + clients)
     start = reduced(
         *control_log("UI closed"),
@@ -70,13 +70,13 @@ def _watched(present: Node, seconds: int, clients: int, gpus: int) -> tuple[Node
     ("clients", "gpus", "most"),
     [(0, 1, 1_000_000), (8, 1, 1_000_000), (8, 8, 1_000_000), (48, 1, 1_500_000)],
 )
-def test_a_quiet_days_questions_keep_to_their_bytes(clients: int, gpus: int, most: int) -> None:
-    """Limits included, which here are set on every GPU; with 48 clients it is their list that costs."""
+def test_queries_of_a_day_remain_within_their_budget(clients: int, gpus: int, most: int) -> None:
+    """Limits are set on every GPU. With 48 clients, their list has the highest cost."""
     assert bytes_a_day(clients, gpus) <= most
 
 
-def test_what_a_command_costs_is_what_it_cost_on_real_hardware() -> None:
-    """By the log and the replies of one and the same session."""
+def test_the_cost_of_a_command_is_that_on_real_hardware() -> None:
+    """The log and the replies are of the same session."""
     recorded = scenario("limits")
     lines = [seen["line"] for seen in recorded.raw if seen.get("file") == "control.log"]
     answers = {seen["command"]: seen["stdout"] for seen in recorded.raw if seen["source"] == "control"}
