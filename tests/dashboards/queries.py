@@ -20,7 +20,7 @@ PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """An expression, where it stands, and whether it is asked for one moment."""
 
     where: str
@@ -30,7 +30,7 @@ class Asked:
     @property
     def parseable(self) -> str:
         """With its variables as they are, but those that no parser takes for a name or a duration."""
-        return filled(self.expression, {"$began": "1700000000"})
+        return fill_variables(self.expression, {"$began": "1700000000"})
 
 
 def panels(model: Model) -> Iterator[Model]:
@@ -48,17 +48,17 @@ def annotations(model: Model) -> Iterator[Model]:
     return (annotation for annotation in model["annotations"]["list"] if not annotation.get("builtIn"))
 
 
-def asked(model: Model) -> Iterator[Asked]:
+def queries_of(model: Model) -> Iterator[Query]:
     """What panels and annotations ask."""
     for panel in panels(model):
         for target in panel["targets"]:
             where = f"{model['title']}: {panel['title']} {target['refId']}"
-            yield Asked(where, target["expr"], target["instant"])
+            yield Query(where, target["expr"], target["instant"])
     for annotation in annotations(model):
-        yield Asked(f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
+        yield Query(f"{model['title']}: marks of {annotation['name']}", annotation["expr"], instant=False)
 
 
-def asked_by(variable: Model) -> str:
+def query_of_variable(variable: Model) -> str:
     """The expression, or the selector, of a variable's query."""
     query = variable["query"]["query"]
     found = LABEL_VALUES.fullmatch(query) or QUERY_RESULT.fullmatch(query)
@@ -66,7 +66,7 @@ def asked_by(variable: Model) -> str:
     return found[1]
 
 
-def filled(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
+def fill_variables(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
     """The expression as Grafana sends it, for samples that are 15 seconds apart."""
     times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s"}
     for name, value in (*times.items(), *values.items()):
@@ -74,9 +74,9 @@ def filled(expression: str, values: Mapping[str, str], *, range_seconds: int = 1
     return expression
 
 
-ALL_ASKED = {each.where: each for model in MODELS.values() for each in asked(model)}
-EXPRESSIONS = {where: filled(each.expression, PARSED_WITH) for where, each in ALL_ASKED.items()} | {
-    f"{model['title']}: variable {variable['name']}": filled(asked_by(variable), PARSED_WITH)
+ALL_QUERIES = {each.where: each for model in MODELS.values() for each in queries_of(model)}
+EXPRESSIONS = {where: fill_variables(each.expression, PARSED_WITH) for where, each in ALL_QUERIES.items()} | {
+    f"{model['title']}: variable {variable['name']}": fill_variables(query_of_variable(variable), PARSED_WITH)
     for model in MODELS.values()
     for variable in variables(model)
 }

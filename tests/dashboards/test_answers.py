@@ -10,7 +10,16 @@ from dashboards.problems import NUMBERS, SHOWN_PROBLEMS, WORST
 from dashboards.query import selected
 from exporter.report.problem import Severity
 from tests.dashboards import history as past
-from tests.dashboards.queries import CHOSEN, LABEL_VALUES, MODELS, Model, asked, asked_by, filled, variables
+from tests.dashboards.queries import (
+    CHOSEN,
+    LABEL_VALUES,
+    MODELS,
+    Model,
+    fill_variables,
+    queries_of,
+    query_of_variable,
+    variables,
+)
 from tests.prometheus import Prometheus
 
 pytestmark = pytest.mark.systems
@@ -34,13 +43,13 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 def over_time(prometheus: Prometheus, expression: str, values: Values = CHOSEN, step: int = past.EVERY) -> Any:
     """What an expression gives from the first sample to the last."""
-    query = filled(expression, values, range_seconds=RANGE)
+    query = fill_variables(expression, values, range_seconds=RANGE)
     return prometheus.get("query_range", query=query, start=past.FIRST, end=past.LAST, step=step)["result"]
 
 
 def choices(prometheus: Prometheus, variable: Model, values: Values) -> list[str]:
     """What a variable may be."""
-    query = filled(asked_by(variable), values, range_seconds=RANGE)
+    query = fill_variables(query_of_variable(variable), values, range_seconds=RANGE)
     of_label = LABEL_VALUES.fullmatch(variable["query"]["query"])
     if of_label is not None:
         path = f"label/{of_label['label']}/values"
@@ -71,7 +80,7 @@ def chosen(prometheus: Prometheus, model: Model) -> Values:
 @pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 def test_every_query_returns_data(prometheus: Prometheus, model: Model) -> None:
     values = chosen(prometheus, model)
-    empty = [each.where for each in asked(model) if not over_time(prometheus, each.expression, values, 60)]
+    empty = [each.where for each in queries_of(model) if not over_time(prometheus, each.expression, values, 60)]
     assert empty == []
 
 
@@ -94,8 +103,8 @@ def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> 
     assert values["$node"] == past.CALM
 
     def value(title: str) -> float:
-        [found] = [each for each in asked(board) if each.where == f"{board['title']}: {title}"]
-        samples = prometheus.vector(filled(found.expression, values, range_seconds=RANGE), time=past.LAST)
+        [found] = [each for each in queries_of(board) if each.where == f"{board['title']}: {title}"]
+        samples = prometheus.vector(fill_variables(found.expression, values, range_seconds=RANGE), time=past.LAST)
         return sum(value for _, value in samples)
 
     counted = prometheus.vector(f'sum(cuda_mps_fault_affected_clients_total{{instance="{past.CALM}"}})', time=past.LAST)
@@ -106,10 +115,10 @@ def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> 
 def test_usage_of_workloads_adds_up_to_the_gpus(prometheus: Prometheus) -> None:
     """But for what Prometheus cannot see: how much of it an owner used before its series' first sample."""
     board = MODELS["cuda-mps-accounting"]
-    found = {each.where.removeprefix(f"{board['title']}: "): each.expression for each in asked(board)}
+    found = {each.where.removeprefix(f"{board['title']}: "): each.expression for each in queries_of(board)}
 
     def values(where: str) -> list[float]:
-        query = filled(found[where], CHOSEN, range_seconds=RANGE)
+        query = fill_variables(found[where], CHOSEN, range_seconds=RANGE)
         return [value for _, value in prometheus.vector(query, time=past.LAST)]
 
     whole = values("SM-hours A")[0]
@@ -120,10 +129,12 @@ def test_usage_of_workloads_adds_up_to_the_gpus(prometheus: Prometheus) -> None:
 
 def test_headroom_is_the_smallest_bound(prometheus: Prometheus) -> None:
     board = MODELS["cuda-mps-accounting"]
-    least, *bounds = (each.expression for each in asked(board) if ": How many more fit " in each.where and each.instant)
+    least, *bounds = (
+        each.expression for each in queries_of(board) if ": How many more fit " in each.where and each.instant
+    )
 
     def by_gpu(expression: str) -> dict[tuple[str, str], float]:
-        found = prometheus.vector(filled(expression, CHOSEN), time=past.LAST)
+        found = prometheus.vector(fill_variables(expression, CHOSEN), time=past.LAST)
         return {(labels["instance"], labels["gpu"]): value for labels, value in found}
 
     of_each = [by_gpu(bound) for bound in bounds]

@@ -12,7 +12,7 @@ from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
 from exporter.metrics.catalogue import CATALOGUE
-from tests.dashboards.queries import ALL_ASKED, EXPRESSIONS, MODELS, Model, annotations, panels, variables
+from tests.dashboards.queries import ALL_QUERIES, EXPRESSIONS, MODELS, Model, annotations, panels, variables
 from tests.promql import problems, selectors, unrated
 
 COMMITTED = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
@@ -166,20 +166,20 @@ def test_expressions_use_existing_metrics_and_labels(where: str) -> None:
     assert problems(EXPRESSIONS[where]) == []
 
 
-@pytest.mark.parametrize("where", ALL_ASKED)
+@pytest.mark.parametrize("where", ALL_QUERIES)
 def test_expressions_filter_by_the_selection_and_rate_counters(where: str) -> None:
     expression = EXPRESSIONS[where]
-    for selector in selectors(ALL_ASKED[where].parseable):
+    for selector in selectors(ALL_QUERIES[where].parseable):
         chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
         assert CHOICE.items() <= chosen.items(), selector.name
     assert unrated(expression) == []
 
 
-@pytest.mark.parametrize("where", ALL_ASKED)
+@pytest.mark.parametrize("where", ALL_QUERIES)
 def test_rates_use_a_suitable_range(where: str) -> None:
-    asked = ALL_ASKED[where]
-    ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", asked.expression))
-    assert ranges <= ({"$__range"} if asked.instant else {"$__rate_interval"})
+    queries_of = ALL_QUERIES[where]
+    ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", queries_of.expression))
+    assert ranges <= ({"$__range"} if queries_of.instant else {"$__rate_interval"})
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_finds_a_counter_without_a_rate(expression: str, found: list[str]) -> No
 
 @pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
 def test_each_family_is_on_a_dashboard(family: str) -> None:
-    assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_ASKED.values())
+    assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_QUERIES.values())
 
 
 def test_problems_are_from_the_catalogue_and_appear_once() -> None:

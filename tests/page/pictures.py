@@ -27,11 +27,11 @@ BEGINS = 1_795_272_300.0
 """An afternoon in November 2026."""
 
 SOON = 6.0
-MOST_SIGHTS = 200
+MOST_SNAPSHOTS = 200
 """What has not shown itself by then never will."""
 
 
-def sights(failure: str) -> Iterator[StatusInput]:
+def snapshots(failure: str) -> Iterator[StatusInput]:
     """Yield the demo's node every few seconds, first calm, then with this failure."""
     clock, history = HandClock(BEGINS), History()
     simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
@@ -87,7 +87,7 @@ def take(folder: Path) -> None:
         web = Web(server)
         stage.site = web.site()
         for name, failure, shows, width, scheme in PICTURES:
-            web.sight = next(sight for sight in islice(sights(failure), MOST_SIGHTS) if shows(sight))
+            web.sight = next(sight for sight in islice(snapshots(failure), MOST_SNAPSHOTS) if shows(sight))
             browser.open(f"http://localhost:{server.port}/", width=width, scheme=scheme)
             (folder / f"page-{name}.png").write_bytes(browser.screenshot(width, HEIGHT))
 

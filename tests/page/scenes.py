@@ -1,4 +1,4 @@
-"""Nodes that the page must show well, each as a sight of it."""
+"""Nodes that the page shows, as status inputs."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -58,7 +58,7 @@ UNIT = "nvidia-cuda-mps.service"
 POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
-def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
+def status_input(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
     """A node, a moment after the last that was seen of it."""
     shown = StatusInput(
         node=present,
@@ -72,18 +72,18 @@ def sight(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
 
 def idle() -> StatusInput:
     """Return a node without daemons."""
-    return sight(idle_node())
+    return status_input(idle_node())
 
 
 def busy() -> StatusInput:
     """Clients of several owners; one is on both GPUs, and joins them; one process runs beside MPS."""
-    return sight(three_clients(), events=HAPPENINGS)
+    return status_input(three_clients(), events=EVENTS)
 
 
-def split() -> StatusInput:
+def attributed() -> StatusInput:
     """Return a node with attributed SM time. On one GPU, a client may use most of the bandwidth."""
     first = split_of(limited(), {600: flight(0.48, 0.012), 601: flight(0.004, 0.002)}, unattributed=0.02, dram=0.91)
-    return sight(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
+    return status_input(split_of(first, {602: flight(0.11), 801: flight(0.3)}, gpu=OTHER_GPU))
 
 
 def fault() -> StatusInput:
@@ -103,46 +103,46 @@ def fault() -> StatusInput:
     )
     over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=IncidentEnd.RECOVERED, affected=(598, 599))
     present = struck(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
-    return sight(present, after=45, events=HAPPENINGS)
+    return status_input(present, after=45, events=EVENTS)
 
 
 def dead() -> StatusInput:
     """The daemon has died, and the watchdog only observes."""
     observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
     present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, action_counts=(observed,))
-    return sight(present, events=HAPPENINGS)
+    return status_input(present, events=EVENTS)
 
 
-def nothing() -> StatusInput:
+def nothing_collected() -> StatusInput:
     """Nothing has been seen yet."""
-    return sight(node())
+    return status_input(node())
 
 
 def no_daemon() -> StatusInput:
     """No daemon runs, and none is expected."""
-    return sight(replace(idle_node(), daemons={}))
+    return status_input(replace(idle_node(), daemons={}))
 
 
 def paused() -> StatusInput:
     """Return a node with a paused exporter."""
-    return sight(reduced(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
+    return status_input(reduced(look(problem=PAUSED, at=AT + 1), start=idle_node()).node)
 
 
-def given_up() -> StatusInput:
+def circuit_opened() -> StatusInput:
     """The circuit is open."""
-    return sight(circuit_open())
+    return status_input(circuit_open())
 
 
-def standing_still() -> StatusInput:
+def stalled() -> StatusInput:
     """The cycle turns no more."""
-    return sight(idle_node(), stalled_seconds=95.0)
+    return status_input(idle_node(), stalled_seconds=95.0)
 
 
 def full(gpus: int = 8, clients: int = 48) -> StatusInput:
     """A server on each GPU, each with all the clients that fit."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
-    return sight(reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
+    return status_input(reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
 
 
 def overwhelmed() -> StatusInput:
@@ -161,7 +161,7 @@ def overwhelmed() -> StatusInput:
     over = replace(struck_many, ending=IncidentEnd.RECOVERED, ended_at=AT + 9, blocking={})
     open_ones = (replace(struck_many, id=f"open-{number}") for number in range(2))
     past = (replace(over, id=f"over-{number}") for number in range(30))
-    return replace(full(), incidents=(*open_ones, *past), events=HAPPENINGS * 20)
+    return replace(full(), incidents=(*open_ones, *past), events=EVENTS * 20)
 
 
 def hostile() -> StatusInput:
@@ -191,10 +191,10 @@ def hostile() -> StatusInput:
         at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNKNOWN, text=names[1])
     )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
-    return sight(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
+    return status_input(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
 
 
-HAPPENINGS = (
+EVENTS = (
     Event(at=AT + 6, event=EventName.WATCHDOG_WOULD_ACT, daemon=DAEMON, action="restart", reason="crashed"),
     Event(at=AT + 5, event=EventName.DAEMON_LOST, daemon=DAEMON, reason="died"),
     Event(at=AT + 4, event=EventName.CLIENT_CONNECTED, daemon=DAEMON, pid=600),
@@ -203,7 +203,19 @@ HAPPENINGS = (
 
 SCENES = {
     each.__name__: each
-    for each in (idle, busy, split, fault, dead, nothing, no_daemon, paused, given_up, standing_still, hostile)
+    for each in (
+        idle,
+        busy,
+        attributed,
+        fault,
+        dead,
+        nothing_collected,
+        no_daemon,
+        paused,
+        circuit_opened,
+        stalled,
+        hostile,
+    )
 }
 
 

@@ -25,7 +25,7 @@ from tests.builders import (
     suspended,
     watched,
 )
-from tests.page.scenes import busy, dead, fault, sight
+from tests.page.scenes import busy, dead, fault, status_input
 
 
 def test_daemons_have_servers_and_clients() -> None:
@@ -42,7 +42,7 @@ def test_daemons_have_servers_and_clients() -> None:
 
 
 def test_shows_limits_of_servers_and_of_the_next_server() -> None:
-    (card,) = daemons(status_view(sight(limited())))
+    (card,) = daemons(status_view(status_input(limited())))
     assert card.servers[0].limits == ("50 % of threads", "2048 MiB on GPU 1")
     assert card.facts[-2:] == ("next server: 25 % of threads", "next server: 3072 MiB on GPU 0")
 
@@ -60,7 +60,7 @@ def test_a_crashed_daemon_has_the_indications() -> None:
 def test_servers_of_an_unresponsive_daemon_are_not_active() -> None:
     hangs = reduced(silence(at=AT + 10), silence(at=AT + 20), start=busy().node).node
     assert hangs.daemons[DAEMON].state is DaemonState.UNRESPONSIVE
-    (card,) = daemons(status_view(sight(hangs)))
+    (card,) = daemons(status_view(status_input(hangs)))
     assert card.severity is Severity.CRITICAL
     assert {(server.severity, server.state) for server in card.servers} == {(Severity.UNKNOWN, "unknown; last active")}
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.page.gpus import failure_domains
 from exporter.report.status_view import status_view
-from tests.page.scenes import busy, full, sight
+from tests.page.scenes import busy, full, status_input
 
 
 def test_clients_are_in_the_column_of_their_gpu_and_bridges_join_gpus() -> None:
@@ -30,5 +30,5 @@ def test_a_single_client_has_no_box() -> None:
 
 def test_a_client_on_unknown_gpus_is_in_no_box() -> None:
     unseen = replace(busy().node, gpus={})
-    found = failure_domains(status_view(sight(unseen)))
+    found = failure_domains(status_view(status_input(unseen)))
     assert (found.boxes, found.alone, found.unknown) == ((), 0, 3)

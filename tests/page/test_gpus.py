@@ -6,7 +6,7 @@ from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
 from tests.builders import AT, GPU, failure, gpu_reading, idle, reduced
-from tests.page.scenes import busy, full, no_daemon, sight, split
+from tests.page.scenes import attributed, busy, full, no_daemon, status_input
 
 
 def test_largest_processes_come_first_and_bypassing_ones_are_marked() -> None:
@@ -49,14 +49,14 @@ def test_a_process_on_two_gpus_has_one_colour() -> None:
 
 def test_shows_memory_without_a_process() -> None:
     reading = replace(gpu_reading({600: 100}, at=AT + 1), memory_used_bytes=1000 << 20)
-    (card,) = gpus(status_view(sight(reduced(reading, start=idle()).node)))
+    (card,) = gpus(status_view(status_input(reduced(reading, start=idle()).node)))
     assert card.segments[-1].name == "driver"
     assert card.segments[-1].amount == "834 MiB"
 
 
 def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
     lost = reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node
-    (card,) = gpus(status_view(sight(lost)))
+    (card,) = gpus(status_view(status_input(lost)))
     assert (card.known, card.segments, card.sharing, card.problem) == (
         False,
         (),
@@ -67,12 +67,12 @@ def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
 
 
 def test_a_gpu_without_processes_is_idle() -> None:
-    (card,) = gpus(status_view(sight(reduced(gpu_reading(server=None, at=AT + 1), start=no_daemon().node).node)))
+    (card,) = gpus(status_view(status_input(reduced(gpu_reading(server=None, at=AT + 1), start=no_daemon().node).node)))
     assert (card.known, card.segments, card.sharing) == (True, (), "idle")
 
 
 def test_shows_sharing_in_sentences_and_for_each_process() -> None:
-    first, second = gpus(status_view(split()))
+    first, second = gpus(status_view(attributed()))
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
     assert "room for 1 more such client: 1 by SM time" in first.shared[1]
     assert "PID 600 (train.py) used most SM time" in first.shared[-1]
@@ -80,5 +80,5 @@ def test_shows_sharing_in_sentences_and_for_each_process() -> None:
 
 
 def test_no_sharing_without_clients() -> None:
-    (card,) = gpus(status_view(sight(idle())))
+    (card,) = gpus(status_view(status_input(idle())))
     assert card.shared == ()

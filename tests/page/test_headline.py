@@ -9,7 +9,7 @@ from tests.page.scenes import SCENES, fault, full
 EXPECTED = {
     "idle": ("Well", "1 of 1 daemons up, 0 clients, 1 GPU.", "", ()),
     "no_daemon": ("Well", "No MPS control daemon runs here, and none is expected.", "", ()),
-    "nothing": ("Not known yet", "The exporter has not collected anything yet.", "Wait a few seconds.", ()),
+    "nothing_collected": ("Not known yet", "The exporter has not collected anything yet.", "Wait a few seconds.", ()),
     "busy": (
         "Warning",
         "CUDA processes bypass MPS on GPU 1: 1 process.",
@@ -37,7 +37,7 @@ EXPECTED = {
         ),
         ("systemctl restart nvidia-cuda-mps.service",),
     ),
-    "given_up": (
+    "circuit_opened": (
         "Critical",
         "MPS daemon /tmp/nvidia-mps has been down for 11 s, restarted 4 times, circuit open.",
         (
@@ -52,7 +52,7 @@ EXPECTED = {
         "When the work on the driver is done, run `cuda-mps-exporter resume` on the node.",
         ("cuda-mps-exporter resume",),
     ),
-    "standing_still": (
+    "stalled": (
         "Critical",
         "The exporter has been stalled for 1 min 35 s; the data below is not current.",
         "Restart the exporter. No client is affected.",

@@ -10,7 +10,7 @@ from exporter.report.problem import Severity
 from exporter.report.status_view import status_view
 from exporter.watchdog.context import Policy
 from tests.builders import AT, DAEMON
-from tests.page.scenes import HAPPENINGS, busy, dead, given_up, no_daemon
+from tests.page.scenes import EVENTS, busy, circuit_opened, dead, no_daemon
 
 
 def test_shows_what_it_would_do_if_it_observes() -> None:
@@ -25,7 +25,7 @@ def test_shows_what_it_would_do_if_it_observes() -> None:
 
 
 def test_shows_that_it_acts() -> None:
-    (row,) = watchdog(status_view(replace(given_up(), policy=Policy(mode=Mode.ACT)))).rows
+    (row,) = watchdog(status_view(replace(circuit_opened(), policy=Policy(mode=Mode.ACT)))).rows
     assert (row.mode, row.state, row.severity, row.restarts) == (
         "acts",
         "circuit open",
@@ -40,7 +40,7 @@ def test_shows_the_last_relevant_events() -> None:
         "the daemon died; died",
         "the daemon answers",
     ]
-    many = tuple(replace(HAPPENINGS[0], at=AT - number) for number in range(MOST_ACTIONS + 5))
+    many = tuple(replace(EVENTS[0], at=AT - number) for number in range(MOST_ACTIONS + 5))
     assert len(watchdog(status_view(replace(busy(), events=many))).actions) == MOST_ACTIONS
 
 

@@ -41,7 +41,7 @@ class Message:
         return any(each.labels.get("instance") == instance for each in self.alerts)
 
 
-class Pager:
+class Receiver:
     """Listens from the beginning to the end of its context."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ import bcrypt
 
 from tests.alertmanager import Alertmanager
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.paging import fast_rules as shortened
-from tests.paging.receiver import Pager
+from tests.paging import fast_rules
+from tests.paging.receiver import Receiver
 from tests.ports import LOCALHOST, free_address
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
@@ -65,11 +65,11 @@ class SimulatedNode:
         return text
 
 
-class Night:
-    """All of it, from the beginning to the end of its context."""
+class Environment:
+    """Simulated nodes, Prometheus, Alertmanager and the receiver, which run while the context is open."""
 
     def __init__(self, directory: Path) -> None:
-        self.pager = Pager()
+        self.pager = Receiver()
         self._directory = directory
         self._authority = Authority(directory)
         self._targets = directory / "targets.json"
@@ -78,7 +78,7 @@ class Night:
         self._up: list[str] = []
         self._scraping = False
         receivers = {name: self.pager.url(name) for name in ("pager", "tickets")}
-        self.alertmanager = Alertmanager(directory, shortened.alertmanager(receivers))
+        self.alertmanager = Alertmanager(directory, fast_rules.alertmanager(receivers))
         self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class Night:
 
     def _configuration(self) -> dict[str, Any]:
         rules = self._directory / "cuda-mps.rules.json"
-        rules.write_text(json.dumps(shortened.rules()))
+        rules.write_text(json.dumps(fast_rules.rules()))
         scrape = {
             "job_name": JOB,
             "scheme": "https",

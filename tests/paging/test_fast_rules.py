@@ -5,15 +5,15 @@ from typing import Any
 
 import yaml
 
-from tests.paging import fast_rules as shortened
+from tests.paging import fast_rules
 
 
 def by_name(texts: Any) -> dict[tuple[str, str], Any]:
     return {(each["alert"], each["labels"]["severity"]): each for group in texts["groups"] for each in group["rules"]}
 
 
-INSTALLED = by_name(yaml.safe_load((shortened.ALERTS / "cuda-mps.rules.yml").read_text()))
-SHORT = by_name(shortened.rules())
+INSTALLED = by_name(yaml.safe_load((fast_rules.ALERTS / "cuda-mps.rules.yml").read_text()))
+SHORT = by_name(fast_rules.rules())
 TIMES = re.compile(r"\[[0-9]+m?[smhd]\]|< [0-9.]+$", re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def test_a_minute_is_two_seconds() -> None:
 def test_shortens_every_duration() -> None:
     """But for the exporter's own age."""
     for key, rule in SHORT.items():
-        if rule["alert"] == shortened.OWN_AGE:
+        if rule["alert"] == fast_rules.OWN_AGE:
             continue
         for name in ("for", "keep_firing_for"):
             assert name not in rule or rule[name].endswith("ms")
@@ -50,8 +50,8 @@ def test_changes_nothing_else() -> None:
 
 def test_alertmanager_differs_from_the_example_in_receivers_and_intervals() -> None:
     """What inhibits what, and how messages are put together, above all."""
-    installed = yaml.safe_load((shortened.ALERTS / "alertmanager.example.yml").read_text())
-    short = shortened.alertmanager({"pager": "http://pager", "tickets": "http://tickets"})
+    installed = yaml.safe_load((fast_rules.ALERTS / "alertmanager.example.yml").read_text())
+    short = fast_rules.alertmanager({"pager": "http://pager", "tickets": "http://tickets"})
     assert short["inhibit_rules"] == installed["inhibit_rules"]
     assert short["route"]["group_by"] == installed["route"]["group_by"]
     assert (short["route"]["group_wait"], short["route"]["group_interval"]) == ("1000ms", "10000ms")

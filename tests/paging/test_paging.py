@@ -11,7 +11,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.paging.receiver import Alert, Message
-from tests.paging.simulation import JOB, Night, SimulatedNode
+from tests.paging.simulation import JOB, Environment, SimulatedNode
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(540)]
 
@@ -92,7 +92,7 @@ ENDING = tuple(name for name, case in CASES.items() if case.ends)
 class Paged:
     """All messages of the night, once every case has been paged for and is over."""
 
-    night: Night
+    night: Environment
     nodes: dict[str, SimulatedNode]
     inhibited_while_down: bool = False
 
@@ -119,7 +119,7 @@ def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
 
     Prometheus is at work before the nodes with a plan start, so that it scrapes each before something happens.
     """
-    with Night(tmp_path_factory.mktemp("night")) as night:
+    with Environment(tmp_path_factory.mktemp("night")) as night:
         nodes = {DOWN: night.node()}
         night.scrape(nodes[DOWN])
         nodes |= {name: night.node(case.plan) for name, case in CASES.items() if case.plan is not None}
@@ -140,7 +140,7 @@ def _wait_for_each(names: Iterable[str], messages: Callable[[str], Sequence[Mess
     eventually(all_came, within=PATIENCE_SECONDS, every=0.2)
 
 
-def _inhibits_a_fault(night: Night, node: SimulatedNode) -> bool:
+def _inhibits_a_fault(night: Environment, node: SimulatedNode) -> bool:
     """Send Alertmanager an alert of that node, and then its end; return whether it was held back."""
     fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": node.instance, "severity": "warning"}
     night.alertmanager.show(fault)
