@@ -1,4 +1,4 @@
-"""Time that stands still until a test says otherwise."""
+"""Clocks that stand still until a test advances them."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class HandClock:
-    """Time that passes when a test says so."""
+    """A clock that a test advances."""
 
     time: float = 1000.0
 
@@ -19,7 +19,7 @@ class HandClock:
         return self.time
 
     def step(self) -> float:
-        """Nobody sets it."""
+        """It is never set."""
         return 0.0
 
 

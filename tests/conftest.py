@@ -188,7 +188,7 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
 
 @pytest.fixture
 def start() -> Iterator[Starter]:
-    """Starts real processes: `sleep`, unless told otherwise."""
+    """Starts real processes: `sleep`, or another command."""
     started: list[subprocess.Popen[bytes]] = []
 
     def starter(arguments: Sequence[str | bytes] = ("sleep", "600"), **options: object) -> "subprocess.Popen[bytes]":
@@ -220,7 +220,7 @@ def nothing_left_behind() -> Iterator[None]:
 def everybodys() -> Iterator[Path]:
     """A directory that other users may write to; pytest's own are for their owner alone."""
     if os.geteuid() != 0:
-        not_here("only root can start a process as somebody else")
+        not_here("only root can start a process as another user")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o777)

@@ -30,7 +30,7 @@ class Container:
         self._init = self._started(own_files, own_pids)
         root = Path(f"/proc/{self.init}/root{directory}") if own_files else directory
         self.mps = MpsStandIn(root)
-        """The stand-in from outside; whoever it speaks of, it does by the PIDs inside."""
+        """The stand-in, seen from outside. It uses the PIDs of the container."""
 
     def _started(self, own_files: bool, own_pids: bool) -> "subprocess.Popen[bytes]":
         unshare = [needed("unshare"), *self._kinds, *(["--fork", "--mount-proc"] if own_pids else []), "--kill-child"]

@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 120.0
 def eventually(check: Callable[[], Value], *, within: float = PATIENCE_SECONDS, every: float = 0.02) -> Value:
     """What `check` returns as soon as it no longer fails; its last failure if `within` seconds pass first.
 
-    Only AssertionError means "not yet": anything else will not mend itself by waiting.
+    Only AssertionError means "not yet": any other error does not go away by waiting.
     """
     deadline = time.monotonic() + within
     while True:

@@ -92,7 +92,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
 
 @pytest.mark.systems
 @pytest.mark.usefixtures("another_daemon", "nothing_left_behind")
-def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -> None:
+def test_compares_each_figure_with_nvitop(run: Run, tmp_path: Path) -> None:
     needed("gcc")
     theirs = tmp_path / "nvitop-exporter"
     theirs.write_text(NVITOP.format(python=sys.executable))
@@ -105,7 +105,7 @@ def test_the_one_against_nvitop_compares_each_figure(run: Run, tmp_path: Path) -
         assert figures[f"{compared}: ours / theirs"] == ours / others > 0
 
 
-def test_what_falls_short_is_told_and_is_a_failure(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_a_missed_target_and_fails(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     figures = [Figure(name="good", value=1, most=1), Figure(name="bad", value=1.1, unit="ms", most=1)]
 
     assert (report("both", figures), report("one", figures[:1])) == (1, 0)
@@ -113,12 +113,12 @@ def test_what_falls_short_is_told_and_is_a_failure(run: Run, capsys: pytest.Capt
     assert printed[3].split() == ["bad", "1.1", "ms", "at", "most", "1", "ms", "FALLS", "SHORT"]
 
 
-def test_a_figure_without_a_target_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_without_a_target_cannot_fail(capsys: pytest.CaptureFixture[str]) -> None:
     assert report("told", [Figure(name="size", value=1e9, unit="bytes")]) == 0
     assert "reached" not in capsys.readouterr().out
 
 
-def test_the_cpu_time_of_a_process_grows_with_its_work_and_its_childrens(start: Starter) -> None:
+def test_cpu_time_includes_children(start: Starter) -> None:
     busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**6))'])\nwhile True: pass"
     process = start([sys.executable, "-c", busy])
 
@@ -130,7 +130,7 @@ def test_the_cpu_time_of_a_process_grows_with_its_work_and_its_childrens(start: 
     assert resident_mib(process.pid) > 1
 
 
-def test_an_idle_process_uses_none(start: Starter) -> None:
+def test_an_idle_process_uses_no_cpu_time(start: Starter) -> None:
     process = start()
 
     def rests() -> None:

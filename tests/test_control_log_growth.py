@@ -1,4 +1,4 @@
-"""The benchmark of control.log's growth, in small: it runs, counts every byte, and keeps to the limit."""
+"""The benchmark of control.log's growth, with few clients: it counts every byte, and compares with the limit."""
 
 from benchmarks.control_log_growth import MOST_BYTES_A_DAY, measure, table
 from benchmarks.sessions import bytes_by_command
@@ -18,7 +18,7 @@ def test_every_byte_belongs_to_a_command() -> None:
     }
 
 
-def test_a_quiet_node_passes() -> None:
+def test_an_idle_node_meets_the_limit() -> None:
     """Watched for six minutes of a fast clock, in which the full lists are asked for once."""
     figures = measure(clients=2, gpus=1, hours=0.1)
     assert {"get_server_list", "get_server_status", "get_client_list"} <= figures.keys()
@@ -26,5 +26,5 @@ def test_a_quiet_node_passes() -> None:
     assert list(table(figures))[-1] == f"at most {MOST_BYTES_A_DAY}: pass"
 
 
-def test_more_than_the_limit_falls_short() -> None:
+def test_a_value_above_the_limit_fails() -> None:
     assert list(table({"ps": (2880, 1_000_001)}))[-1].endswith("falls short")

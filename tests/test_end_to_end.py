@@ -45,7 +45,7 @@ def three_clients(mps: MpsStandIn, nvml: NvmlStandIn, start: Starter) -> dict[in
 # -- clients -------------------------------------------------------------------------------------------------------
 
 
-def test_three_clients_are_shown_with_user_command_and_memory(
+def test_reports_user_command_and_memory_of_three_clients(
     mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
 ) -> None:
     mps.start()
@@ -67,7 +67,7 @@ def test_three_clients_are_shown_with_user_command_and_memory(
     assert exporter.value("cuda_mps_exporter_log_lines_unrecognized_total") in (None, 0)
 
 
-def test_clients_come_and_go_while_it_watches(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
+def test_reports_clients_that_connect_and_disconnect(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
@@ -81,7 +81,7 @@ def test_clients_come_and_go_while_it_watches(mps: MpsStandIn, serve: Serve, sta
     assert exporter.value("cuda_mps_server_clients") == 0
 
 
-def test_a_process_beside_mps_is_bypassing(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
+def test_reports_a_bypassing_process(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
     mps.start()
     clients = three_clients(mps, nvml, start)
     beside = start()
@@ -92,7 +92,7 @@ def test_a_process_beside_mps_is_bypassing(mps: MpsStandIn, nvml: NvmlStandIn, s
     assert [event["pid"] for event in exporter.events("process_bypassing")] == [beside.pid]
 
 
-def test_of_64_clients_16_are_refused(mps: MpsStandIn, serve: Serve) -> None:
+def test_reports_16_refused_clients_of_64(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
@@ -105,7 +105,7 @@ def test_of_64_clients_16_are_refused(mps: MpsStandIn, serve: Serve) -> None:
     assert exporter.value("cuda_mps_clients_refused_total") == 16
 
 
-def test_a_fault_is_told_and_so_is_its_end(mps: MpsStandIn, serve: Serve) -> None:
+def test_reports_a_fault_and_its_recovery(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     for pid in (UNUSED_PID, UNUSED_PID + 1):
         mps.connect_and_wait(pid)
@@ -126,7 +126,7 @@ def test_a_fault_is_told_and_so_is_its_end(mps: MpsStandIn, serve: Serve) -> Non
 # -- the daemon's life ---------------------------------------------------------------------------------------------
 
 
-def test_a_killed_daemon_is_one_loss_and_comes_back(mps: MpsStandIn, serve: Serve) -> None:
+def test_counts_a_killed_daemon_as_one_loss(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
     exporter = serve()
@@ -145,11 +145,11 @@ def test_a_killed_daemon_is_one_loss_and_comes_back(mps: MpsStandIn, serve: Serv
     assert exporter.value("cuda_mps_daemon_losses_total") == 1
     exporter.shows(psutil.Process(mps.pid).create_time(), "cuda_mps_daemon_start_time_seconds")
     assert exporter.value("cuda_mps_daemon_last_loss_timestamp_seconds") is not None
-    told = exporter.events("daemon_up", "daemon_lost", "daemon_stopped")
-    assert [event["event"] for event in told] == ["daemon_up", "daemon_lost", "daemon_up"]
+    found = exporter.events("daemon_up", "daemon_lost", "daemon_stopped")
+    assert [event["event"] for event in found] == ["daemon_up", "daemon_lost", "daemon_up"]
 
 
-def test_a_daemon_told_to_quit_is_stopped_and_not_lost(mps: MpsStandIn, serve: Serve) -> None:
+def test_a_daemon_that_quits_is_stopped_and_not_lost(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
@@ -162,7 +162,7 @@ def test_a_daemon_told_to_quit_is_stopped_and_not_lost(mps: MpsStandIn, serve: S
 
 
 def _assert_obeyed(mps: MpsStandIn, command: str) -> None:
-    """Whoever comes while the exporter asks is refused at once, and asks again."""
+    """A client that connects during a query is refused at once, and tries again."""
     assert mps.ask(command).returncode == 0
 
 
@@ -171,7 +171,7 @@ def _assert_obeyed(mps: MpsStandIn, command: str) -> None:
     [("ActiveState=inactive\nResult=success", "stopped", 0), ("ActiveState=failed\nResult=signal", "absent", 1)],
     ids=("by an operator", "it failed"),
 )
-def test_a_daemon_ends_as_its_unit_says(
+def test_reads_the_end_of_a_daemon_from_its_unit(
     mps: MpsStandIn, serve: Serve, environment: dict[str, str], tmp_path: Path, end: str, state: str, losses: int
 ) -> None:
     known = f"Id={UNIT}\nLoadState=loaded\n"
@@ -191,11 +191,11 @@ def test_a_daemon_ends_as_its_unit_says(
 
     exporter.is_in_state(state)
     exporter.shows(losses, "cuda_mps_daemon_losses_total", reason="died")
-    told = exporter.events("daemon_lost", "daemon_stopped")
-    assert [event["event"] for event in told] == ["daemon_lost" if losses else "daemon_stopped"]
+    found = exporter.events("daemon_lost", "daemon_stopped")
+    assert [event["event"] for event in found] == ["daemon_lost" if losses else "daemon_stopped"]
 
 
-def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serve: Serve) -> None:
+def test_a_suspended_daemon_is_unresponsive_until_it_continues(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
     exporter = serve(fast=True)
@@ -209,11 +209,11 @@ def test_a_stopped_daemon_is_unresponsive_until_it_goes_on(mps: MpsStandIn, serv
     mps.cont()
     exporter.is_in_state("up")
     assert exporter.value("cuda_mps_daemon_losses_total") == 0
-    told = exporter.events("daemon_up", "daemon_lost", "daemon_unresponsive", "daemon_responsive")
-    assert [event["event"] for event in told] == ["daemon_up", "daemon_unresponsive", "daemon_responsive"]
+    found = exporter.events("daemon_up", "daemon_lost", "daemon_unresponsive", "daemon_responsive")
+    assert [event["event"] for event in found] == ["daemon_up", "daemon_unresponsive", "daemon_responsive"]
 
 
-def test_somebodys_open_session_holds_a_daemon_that_is_up(mps: MpsStandIn, serve: Serve) -> None:
+def test_another_programs_session_holds_a_daemon_that_is_up(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve(fast=True)
     exporter.is_in_state("up")
@@ -226,7 +226,7 @@ def test_somebodys_open_session_holds_a_daemon_that_is_up(mps: MpsStandIn, serve
     exporter.is_in_state("up")
 
 
-def test_a_daemon_that_was_never_there_is_down(serve: Serve, mps: MpsStandIn) -> None:
+def test_an_absent_daemon_is_down(serve: Serve, mps: MpsStandIn) -> None:
     exporter = serve()
 
     exporter.shows(0, "cuda_mps_daemon_up", daemon=str(mps.pipe_directory))
@@ -234,7 +234,7 @@ def test_a_daemon_that_was_never_there_is_down(serve: Serve, mps: MpsStandIn) ->
     assert exporter.value("cuda_mps_daemon_losses_total") == 0
 
 
-def test_a_log_is_truncated_under_it(mps: MpsStandIn, serve: Serve) -> None:
+def test_follows_a_truncated_log(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
     exporter = serve()
@@ -249,10 +249,10 @@ def test_a_log_is_truncated_under_it(mps: MpsStandIn, serve: Serve) -> None:
     assert exporter.value("cuda_mps_clients_connected_total") == 2
 
 
-# -- its own eyes --------------------------------------------------------------------------------------------------
+# -- collectors --------------------------------------------------------------------------------------------------
 
 
-def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve) -> None:
+def test_other_collectors_run_while_nvml_hangs(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve) -> None:
     mps.start()
     nvml.write([Device()])
     exporter = serve(fast=True)
@@ -278,7 +278,7 @@ def test_nvml_hangs_and_everything_else_lives(mps: MpsStandIn, nvml: NvmlStandIn
     assert exporter.stop() == 0
 
 
-def test_without_a_driver_it_serves_the_rest(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
+def test_serves_without_a_driver(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
@@ -289,9 +289,7 @@ def test_without_a_driver_it_serves_the_rest(mps: MpsStandIn, serve: Serve, tmp_
     assert exporter.value("cuda_mps_client_memory_used_bytes") is None
 
 
-def test_limits_are_shown_and_an_operators_change_of_them_soon(
-    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
-) -> None:
+def test_reports_limits_and_their_changes(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
     mps.start()
     eventually(lambda: _assert_obeyed(mps, "set_default_device_pinned_mem_limit 0 3G"))
     three_clients(mps, nvml, start)
@@ -308,7 +306,7 @@ def test_limits_are_shown_and_an_operators_change_of_them_soon(
     exporter.shows(3 << 30, "cuda_mps_server_pinned_memory_limit_bytes", gpu=GPU)
 
 
-def test_limits_in_the_environment_of_clients_are_their_limits(
+def test_reads_limits_from_the_environment_of_clients(
     mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
 ) -> None:
     """Four clients with a quarter of the threads and 20 GiB each."""
@@ -337,7 +335,7 @@ def test_a_server_on_gpus_before_volta_accepts_16_clients(
 # -- its end -------------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_it_well(mps: MpsStandIn, serve: Serve) -> None:
+def test_stops_at_sigterm(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
@@ -346,7 +344,7 @@ def test_sigterm_ends_it_well(mps: MpsStandIn, serve: Serve) -> None:
     assert control_processes(mps) == []
 
 
-def test_sigterm_ends_it_well_in_the_middle_of_a_question(mps: MpsStandIn, serve: Serve) -> None:
+def test_stops_at_sigterm_during_a_query(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     mps.stop_signal()
     exporter = serve()
@@ -364,26 +362,26 @@ def _none(found: object) -> None:
     assert not found
 
 
-def test_the_service_manager_is_told(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
+def test_notifies_systemd(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None:
     mps.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE_SECONDS)
         exporter = serve(NOTIFY_SOCKET=str(tmp_path / "notify"))
-        told = [manager.recv(4096).decode() for _ in range(3)]
+        found = [manager.recv(4096).decode() for _ in range(3)]
         exporter.process.send_signal(signal.SIGTERM)
-        while "STOPPING=1" not in told:
-            told.append(manager.recv(4096).decode())
+        while "STOPPING=1" not in found:
+            found.append(manager.recv(4096).decode())
 
-    assert told[0] == "READY=1"
-    assert all(each.startswith("WATCHDOG=1\nSTATUS=") for each in told[1:-1])
+    assert found[0] == "READY=1"
+    assert all(each.startswith("WATCHDOG=1\nSTATUS=") for each in found[1:-1])
     assert exporter.process.wait(PATIENCE_SECONDS) == 0
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
 
 
-def test_status_is_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
+def test_status_prints_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
     mps.start()
     clients = three_clients(mps, nvml, start)
 
@@ -399,9 +397,7 @@ def test_status_is_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict
     assert "sharing of GPU 0: " in done.stdout
 
 
-def test_status_is_an_object_for_programs(
-    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
-) -> None:
+def test_status_prints_json(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
     mps.start()
     clients = three_clients(mps, nvml, start)
 
@@ -417,7 +413,7 @@ def test_status_is_an_object_for_programs(
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_status_fails_where_an_expected_daemon_is_dead(
+def test_status_fails_if_an_expected_daemon_is_down(
     mps: MpsStandIn, environment: dict[str, str], flags: list[str]
 ) -> None:
     mps.start()
@@ -429,7 +425,7 @@ def test_status_fails_where_an_expected_daemon_is_dead(
     assert "absent" in done.stdout
 
 
-def test_status_shows_who_is_beside_mps(
+def test_status_shows_bypassing_processes(
     mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
 ) -> None:
     mps.start()
@@ -443,7 +439,7 @@ def test_status_shows_who_is_beside_mps(
     assert row[3] == str(beside)
 
 
-def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment: dict[str, str]) -> None:
+def test_status_shows_a_hung_and_a_held_daemon(mps: MpsStandIn, environment: dict[str, str]) -> None:
     status = fast_command("status")
     mps.start()
     with mps.held_session():
@@ -460,7 +456,7 @@ def test_status_says_what_a_hung_or_held_daemon_is(mps: MpsStandIn, environment:
     )
 
 
-def test_status_fails_where_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
+def test_status_fails_if_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
     mps.fault(UNUSED_PID)
@@ -470,7 +466,7 @@ def test_status_fails_where_a_server_is_in_fault(mps: MpsStandIn, environment: d
     assert (done.returncode, "fault" in done.stdout) == (1, True)
 
 
-def test_a_recording_tells_what_happened_again(
+def test_replay_prints_the_events_of_a_recording(
     mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
 ) -> None:
     file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
@@ -478,17 +474,17 @@ def test_a_recording_tells_what_happened_again(
     clients = three_clients(mps, nvml, start)
     recorder = Exporter(program.command("record", str(file), "--log.format=json"), environment, log)
 
-    def told(name: str, times: int) -> None:
+    def reported(name: str, times: int) -> None:
         assert len(recorder.events(name)) == times
 
     try:
-        eventually(lambda: told("client_connected", 3))
+        eventually(lambda: reported("client_connected", 3))
         mps.connect_and_wait(UNUSED_PID)
-        eventually(lambda: told("client_connected", 4))
+        eventually(lambda: reported("client_connected", 4))
         mps.disconnect(UNUSED_PID)
-        eventually(lambda: told("client_disconnected", 1))
+        eventually(lambda: reported("client_disconnected", 1))
         mps.fault(next(iter(clients)))
-        eventually(lambda: told("server_state", 2))
+        eventually(lambda: reported("server_state", 2))
     finally:
         recorder.process.send_signal(signal.SIGTERM)
         assert recorder.process.wait(PATIENCE_SECONDS) == 0
@@ -504,7 +500,7 @@ def test_a_recording_tells_what_happened_again(
     assert sorted(re.findall(r'cuda_mps_client_info\{.*pid="(\d+)"', metrics)) == sorted(map(str, clients))
 
 
-def test_record_ends_by_itself_when_told_for_how_long(environment: dict[str, str], tmp_path: Path) -> None:
+def test_record_stops_after_the_given_duration(environment: dict[str, str], tmp_path: Path) -> None:
     done = run(environment, "record", str(tmp_path / "recording.jsonl"), "--for", "300ms")
 
     assert done.returncode == 0
@@ -512,9 +508,7 @@ def test_record_ends_by_itself_when_told_for_how_long(environment: dict[str, str
     assert header["recording"] == FORMAT
 
 
-def test_promtool_finds_nothing_to_complain_of(
-    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
-) -> None:
+def test_promtool_accepts_the_metrics(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
     promtool = needed("promtool")
     mps.start()
     clients = three_clients(mps, nvml, start)

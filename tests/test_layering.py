@@ -1,4 +1,4 @@
-"""Who may import whom, and which effects stay in which file."""
+"""Which modules import which, and which effects are in which files."""
 
 import ast
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ LAYERS = (
 )
 
 
-def test_a_layer_knows_only_what_lies_below_it() -> None:
+def test_a_layer_imports_only_lower_layers() -> None:
     """Observations go up; a module does not know which modules read what it returns."""
     strays = {
         (module, name)
@@ -92,7 +92,7 @@ def called(module: str) -> Iterator[str]:
     return (each.id for each in calls if isinstance(each, ast.Name))
 
 
-def test_the_pure_side_has_no_effects() -> None:
+def test_the_pure_core_has_no_effects() -> None:
     """No file, no clock, no chance: a recording replayed gives what the machine gave."""
     pure = [module for module in MODULES if module.startswith(PURE) and module not in NOT_PURE]
     imported = {(module, name.partition(".")[0]) for module in pure for name in imports(module)}
@@ -124,7 +124,7 @@ HOMES = {
 }  # fmt: skip
 
 
-def test_a_package_is_used_in_its_home_alone() -> None:
+def test_a_library_is_imported_only_where_it_is_permitted() -> None:
     strays = {
         (package, each) for package, homes in HOMES.items() for each in importers(package) if not each.startswith(homes)
     }
@@ -163,13 +163,13 @@ def test_only_the_command_line_prints() -> None:
     assert {each for each in printing if each != "cli.py" and not each.startswith("commands/")} == set()
 
 
-def test_a_module_is_short_and_says_what_it_is() -> None:
+def test_modules_are_short_and_have_docstrings() -> None:
     lengths = {module: len((ROOT / module).read_text().splitlines()) for module in MODULES}
     assert {module: lines for module, lines in lengths.items() if lines > LONGEST_MODULE} == {}
     assert [module for module, tree in MODULES.items() if not ast.get_docstring(tree)] == []
 
 
-def test_metric_names_stand_in_metrics_alone() -> None:
+def test_metric_names_are_only_in_metrics() -> None:
     """The one catalogue."""
     constants = ((m, each.value) for m in MODULES for each in nodes(m) if isinstance(each, ast.Constant))
     names = {(m, value) for m, value in constants if isinstance(value, str) and value.startswith("cuda_mps_")}

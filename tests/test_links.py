@@ -17,7 +17,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for link in LINK.findall(page.read_text()):
         if "://" not in link:
             path, _, anchor = link.partition("#")
@@ -26,6 +26,6 @@ def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(there), link
 
 
-def test_the_front_page_has_a_picture() -> None:
+def test_the_front_page_has_an_image() -> None:
     """And there are links at all."""
     assert "docs/images/page-busy.png" in LINK.findall((ROOT / "README.md").read_text())

@@ -35,11 +35,11 @@ EXPRESSIONS = dict(expressions())
 
 
 @pytest.mark.parametrize("where", EXPRESSIONS)
-def test_an_expression_speaks_of_what_there_is(where: str) -> None:
+def test_expressions_use_existing_families_and_labels(where: str) -> None:
     assert problems(EXPRESSIONS[where]) == []
 
 
-def test_there_are_expressions_in_rules_and_on_pages() -> None:
+def test_finds_expressions_in_rules_and_pages() -> None:
     assert {where.partition(":")[0] for where in EXPRESSIONS} >= {"cuda-mps.rules.yml", "README.md"}
 
 
@@ -53,27 +53,27 @@ def test_there_are_expressions_in_rules_and_on_pages() -> None:
         ("up * on (job) group_left (user) cuda_mps_daemon_up", "nothing in it has user"),
     ],
 )
-def test_what_there_is_not_is_found(expression: str, problem: str) -> None:
+def test_reports_unknown_families_and_labels(expression: str, problem: str) -> None:
     assert problem in problems(expression)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_a_page_names_no_family_that_there_is_not(page: Path) -> None:
+def test_pages_name_only_existing_families(page: Path) -> None:
     assert set(re.findall(r"\bcuda_mps_\w+[a-z]\b", page.read_text())) <= set(LABELS)
 
 
-def test_a_sample_on_the_first_page_has_the_labels_of_its_family() -> None:
+def test_samples_on_the_front_page_have_the_labels_of_their_families() -> None:
     samples = re.findall(r"^(cuda_mps_\w+)\{(.*)\} \S+$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert samples
     for name, labels in samples:
         assert set(re.findall(r'(\w+)="', labels)) <= LABELS[name], name
 
 
-def test_the_page_of_metrics_is_as_the_catalogue_has_it() -> None:
+def test_the_metrics_page_agrees_with_the_catalogue() -> None:
     """If not: python -m exporter.metrics.reference > docs/METRICS.md."""
     assert (ROOT / "docs" / "METRICS.md").read_text() == reference()
 
 
-def test_the_page_of_metrics_has_every_family() -> None:
+def test_the_metrics_page_has_every_family() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", reference(), re.MULTILINE)
     assert listed == [family.name for family in CATALOGUE]

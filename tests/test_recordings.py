@@ -1,4 +1,4 @@
-"""Every recording of real life replays, and tells what truly happened: no less, and nothing else."""
+"""The replay of each recording of a real node agrees with its truth file."""
 
 import io
 import json
@@ -21,13 +21,13 @@ from exporter.state.reducer import reduce_all
 from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 
 LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810
-"""What CUDA tells a client that is turned away: all places taken; the server is in FAULT; or one that was ended."""
+"""Errors that CUDA returns to a refused client: no slot; the server is in FAULT; the client was terminated."""
 
 EXITING = r"Client \{PID: (\d+), Context ID: \d+\} exiting\."
 FAULT_BEGINS = "Server is handling a fatal GPU error."
 
 LAST_STATES = {"h200_crash_loop": (["initializing"],), "h200_stays_in_fault": (["fault"],)}
-"""Of those whose server does not become well."""
+"""The error if the server does not recover."""
 
 every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
@@ -46,7 +46,7 @@ def happened(recorded: Recorded, what: str) -> list[float]:
 
 
 def ends(recorded: Recorded) -> list[float]:
-    """When the control daemon was ended by a signal, which nobody had told it of."""
+    """Return when a signal ended the control daemon without a `quit`."""
     return happened(recorded, r"^control daemon (killed|ended)")
 
 
@@ -63,34 +63,34 @@ def bypassers(recorded: Recorded) -> set[int]:
 
 
 def accepted(recorded: Recorded) -> set[int]:
-    """Nobody, of a daemon whose servers cannot start."""
+    """Empty if the servers of the daemon cannot start."""
     if recorded.truth.get("fault_kind") == "crash-loop":
         return set()
     return set(clients(recorded)) - set(recorded.truth["refused"]) - bypassers(recorded)
 
 
 def noticed(recorded: Recorded) -> set[int]:
-    """Bypassers are told by NVML, which is read every ten seconds: who lived shorter than that may be missed."""
+    """NVML is read every ten seconds, so a bypassing process with a shorter life can be missed."""
     lives = {pid: clients(recorded)[pid] for pid in bypassers(recorded)}
     return {pid for pid, life in lives.items() if float(life.get("exited_at", "inf")) - float(life["started"]) > 12}  # type: ignore[arg-type]
 
 
 def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
     """On which servers each client was, by the words of the log and of the replies."""
-    said: dict[int, set[int]] = defaultdict(set)
+    servers: dict[int, set[int]] = defaultdict(set)
     for seen in recorded.raw:
         line = re.search(r" (\d+)\] Status of client \{PID: (\d+), .* is ACTIVE", seen.get("line", ""))
         if line is not None:
-            said[int(line[2])].add(int(line[1]))
+            servers[int(line[2])].add(int(line[1]))
         asked = re.fullmatch(r"get_client_list (\d+)", seen.get("command", ""))
         if asked is not None and re.fullmatch(r"[\d\n]*", seen["stdout"]):
             for pid in seen["stdout"].split():
-                said[int(pid)].add(int(asked[1]))
-    return said
+                servers[int(pid)].add(int(asked[1]))
+    return servers
 
 
 def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
-    """All servers there were, and those left at the end: by the last list, and what the log said after it."""
+    """Return all servers, and those that run at the end by the last list and the log after it."""
     ever: set[int] = set()
     last: set[int] = set()
     for seen in recorded.raw:
@@ -108,7 +108,7 @@ def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
 
 @cache
 def leavings(recorded: Recorded) -> set[tuple[int, Disconnect]]:
-    """Everybody who was ever seen to leave, as it was told at each moment."""
+    """Return the disconnects that were reported at any time."""
     start = Recording(io.StringIO(recorded.text)).header.node()
     seen: set[tuple[int, Disconnect]] = set()
     for node, _ in reduce_all(start, recorded.observations):
@@ -127,12 +127,12 @@ def struck_by_fault(recorded: Recorded) -> bool:
 class TestClients:
     """Who came, who went, who was turned away."""
 
-    def test_each_that_was_accepted_connects_once_and_nobody_else(self, recorded: Recorded) -> None:
-        """`connected` is written for refused clients too, and a list may tell again what the log told."""
+    def test_each_accepted_client_connects_once(self, recorded: Recorded) -> None:
+        """The log has `connected` for refused clients too, and a list can repeat what the log reported."""
         expected = dict.fromkeys(accepted(recorded), 1)
         assert pids(recorded.story.of(EventName.CLIENT_CONNECTED)) == expected
 
-    def test_each_leaves_once_and_after_it_came(self, recorded: Recorded) -> None:
+    def test_each_client_disconnects_once_after_it_connects(self, recorded: Recorded) -> None:
         """All of them had ended when the recording did."""
         came = {event.pid: event.at for event in recorded.story.of(EventName.CLIENT_CONNECTED)}
         left = recorded.story.of(EventName.CLIENT_DISCONNECTED)
@@ -140,22 +140,22 @@ class TestClients:
         assert all(event.at >= came[event.pid] for event in left)
         assert not recorded.story.daemon.clients
 
-    def test_each_is_on_the_server_that_log_and_replies_say(self, recorded: Recorded) -> None:
+    def test_each_client_is_on_the_server_of_log_and_replies(self, recorded: Recorded) -> None:
         """From its first event to its last."""
-        said = servers_of_clients(recorded)
+        servers = servers_of_clients(recorded)
         for name in (EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED):
             assert {event.pid: {event.server} for event in recorded.story.of(name)} == {
-                pid: said[pid] for pid in accepted(recorded)
+                pid: servers[pid] for pid in accepted(recorded)
             }
 
-    def test_nobody_connects_before_they_start(self, recorded: Recorded) -> None:
+    def test_no_client_connects_before_it_starts(self, recorded: Recorded) -> None:
         """By the clients' own clocks."""
         started = {pid: float(str(client["started"])) for pid, client in clients(recorded).items()}
         for event in recorded.story.of(EventName.CLIENT_CONNECTED):
             assert event.pid is not None
             assert event.at >= started[event.pid]
 
-    def test_each_that_was_refused_is_told_once_with_the_reason(self, recorded: Recorded) -> None:
+    def test_each_refused_client_is_reported_once_with_the_reason(self, recorded: Recorded) -> None:
         """The reason is the one that CUDA gave the client."""
         reasons = {LIMIT_ERROR: "limit", FAULT_ERROR: "fault"}
         errors = {pid: client.get("cuda_errors") for pid, client in clients(recorded).items()}
@@ -165,24 +165,24 @@ class TestClients:
             for pid in sorted(recorded.truth["refused"])
         ]
 
-    def test_exactly_those_beside_mps_are_called_bypassing_once(self, recorded: Recorded) -> None:
-        """And nobody who is still starting, is refused, or has just left."""
+    def test_reports_exactly_the_bypassing_processes_once(self, recorded: Recorded) -> None:
+        """A client that starts, is refused or has just disconnected is not one of them."""
         bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
         assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
 
 
 @every_recording
 class TestLeaving:
-    """Who left, and how, as the log told moment by moment."""
+    """The disconnects and their causes, as they were reported over time."""
 
-    def test_each_whose_contexts_ended_is_known_to_leave(self, recorded: Recorded) -> None:
-        """With the server that it was on; nobody else leaves."""
+    def test_each_client_whose_contexts_ended_disconnects(self, recorded: Recorded) -> None:
+        """With its server; no other client disconnects."""
         ended = {int(pid) for seen in recorded.raw for pid in re.findall(EXITING, seen.get("line", ""))}
         assert {pid for pid, _ in leavings(recorded)} >= ended
         assert {pid for pid, _ in leavings(recorded)} <= accepted(recorded)
 
-    def test_only_whom_an_operator_had_ended_was_terminated(self, recorded: Recorded) -> None:
-        """CUDA told that client so."""
+    def test_only_clients_that_an_operator_ended_are_terminated(self, recorded: Recorded) -> None:
+        """CUDA returned that error to the client."""
         terminated = {
             pid
             for pid, client in clients(recorded).items()
@@ -190,15 +190,15 @@ class TestLeaving:
         }
         assert {pid for pid, leaving in leavings(recorded) if leaving.terminated} == terminated
 
-    def test_whoever_asserted_or_trapped_leaves_in_reset(self, recorded: Recorded) -> None:
-        """Their victims do not, nor does anybody else (measured)."""
+    def test_clients_that_asserted_or_trapped_end_with_reset(self, recorded: Recorded) -> None:
+        """Affected clients and other clients do not (measured)."""
         in_reset = {pid for pid, leaving in leavings(recorded) if leaving.in_reset}
         expected = {recorded.truth["culprit"]} if recorded.truth.get("fault_kind") in ("assert", "trap") else set()
         if recorded.truth.get("fault_kind") == "kill, then trap":
             expected = set(recorded.truth["also_culprits"])
         assert in_reset == expected
 
-    def test_one_that_was_killed_in_mid_kernel_leaves_before_the_fault(self, recorded: Recorded) -> None:
+    def test_a_client_killed_during_a_kernel_disconnects_before_the_fault(self, recorded: Recorded) -> None:
         """Its contexts end first."""
         if recorded.truth.get("fault_kind") != "killed":
             return
@@ -213,7 +213,7 @@ class TestLeaving:
 class TestServersAndDaemons:
     """What lived, and how it fared."""
 
-    def test_servers_start_and_exit_once_as_they_did(self, recorded: Recorded) -> None:
+    def test_each_server_starts_and_exits_once(self, recorded: Recorded) -> None:
         """What is left at the end is what the daemon last listed."""
         ever, last = servers_seen(recorded)
         started = Counter(event.server for event in recorded.story.of(EventName.SERVER_STARTED))
@@ -222,14 +222,14 @@ class TestServersAndDaemons:
         assert ended == dict.fromkeys(ever - last, 1)
         assert set(recorded.story.daemon.servers) == last
 
-    def test_a_fault_is_told_where_one_struck_and_mended_after_it(self, recorded: Recorded) -> None:
+    def test_reports_each_fault_and_its_recovery(self, recorded: Recorded) -> None:
         """The FAULT that a leaving server is once called is none."""
         states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
         struck = struck_by_fault(recorded)
         assert states.count("fault") == struck
         assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
 
-    def test_a_fault_is_told_as_it_strikes(self, recorded: Recorded) -> None:
+    def test_reports_a_fault_at_its_time(self, recorded: Recorded) -> None:
         """Within a second of the first victim's error."""
         errors = [clients(recorded)[pid].get("cuda_errors") for pid in recorded.truth["victims"]]
         struck = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
@@ -238,19 +238,19 @@ class TestServersAndDaemons:
                 assert struck is not None
                 assert abs(event.at - struck) < 1.0
 
-    def test_a_daemon_is_lost_as_often_as_one_was_ended(self, recorded: Recorded) -> None:
-        """Told within two seconds of its end."""
+    def test_a_daemon_is_lost_as_often_as_it_was_ended(self, recorded: Recorded) -> None:
+        """Reported within two seconds of its end."""
         lost = [event.at for event in recorded.story.of(EventName.DAEMON_LOST)]
         assert len(lost) == len(ends(recorded))
         assert all(abs(at - end) < 2.0 for at, end in zip(lost, ends(recorded), strict=True))
 
-    def test_a_daemon_is_unresponsive_while_it_or_its_server_hangs(self, recorded: Recorded) -> None:
+    def test_a_daemon_is_unresponsive_while_it_or_its_server_is_hung(self, recorded: Recorded) -> None:
         """Then responsive again, once it goes on; neither else."""
-        told = recorded.story.names(*set(EventName) - {EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE})
+        found = recorded.story.names(*set(EventName) - {EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE})
         hung = len(happened(recorded, "stopped with SIGSTOP"))
-        assert told == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
+        assert found == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
 
-    def test_every_line_of_the_log_is_recognised(self, recorded: Recorded) -> None:
+    def test_recognizes_every_log_line(self, recorded: Recorded) -> None:
         """On the driver on which it was measured; but for the one line of a reply that has no stamp."""
         totals = recorded.story.daemon.totals
         assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
@@ -271,18 +271,18 @@ RARE = (
 
 
 @pytest.mark.parametrize(("name", "scenarios"), RARE)
-def test_a_rare_event_is_told_once_where_it_happened_and_nowhere_else(name: EventName, scenarios: set[str]) -> None:
-    told = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.story.of(name))
+def test_reports_a_rare_event_once_and_only_where_it_happened(name: EventName, scenarios: set[str]) -> None:
+    found = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.story.of(name))
     copies = Counter(recorded.name for recorded in RECORDINGS if recorded.name in scenarios)
-    assert told == copies
+    assert found == copies
 
 
-def test_the_other_users_client_is_the_one_that_waits() -> None:
+def test_the_client_of_another_user_waits() -> None:
     (waiting,) = scenario("other_user_waits").story.of(EventName.CLIENT_WAITING)
     assert waiting.pid == 6279
 
 
-def test_it_is_the_asserting_client_whose_fault_is_contained() -> None:
+def test_the_fault_of_the_asserting_client_is_contained() -> None:
     recorded = scenario("assert_contained")
     (contained,) = recorded.story.of(EventName.CLIENT_FAULT_CONTAINED)
     assert (contained.pid, contained.server) == (recorded.truth["culprit"], 1245)
@@ -291,11 +291,11 @@ def test_it_is_the_asserting_client_whose_fault_is_contained() -> None:
 class TestLimits:
     """Defaults that operators set do not reach the server that is there."""
 
-    def test_set_while_a_server_lives(self) -> None:
-        """The operator set 40 % and 3 GiB, later 100 % and 100 GiB. The server kept 100 % and no limit.
+    def test_reads_limits_that_are_set_while_a_server_runs(self) -> None:
+        """The operator set 40 % and 3 GiB, later 100 % and 100 GiB. The server still had 100 % and no limit.
 
         The recording has no answer after the last command about memory. The log alone does not change the limit: the
-        exporter keeps the daemon's last answer and has a question to ask.
+        exporter shows the daemon's last reply and has a query to send.
         """
         daemon = scenario("limits").story.daemon
         assert daemon.servers[513].active_thread_percentage == 100.0
@@ -304,7 +304,9 @@ class TestLimits:
         assert daemon.default_limits.pinned_memory == {0: 3 << 30}
         assert "get_default_device_pinned_mem_limit 0" in daemon.default_limits.stale
 
-    def test_from_the_daemons_environment(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def test_reads_limits_from_the_environment_of_the_daemon(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
         """The percentage holds from the first server on, a limit on memory does nothing (measured)."""
         path = tmp_path / "cut.jsonl"
         limited = scenario("limits_from_environment")
@@ -314,16 +316,16 @@ class TestLimits:
         assert samples(text, "cuda_mps_daemon_default_active_thread_ratio") == {DAEMON: 0.4}
         assert "pinned_memory_limit_bytes{" not in text
 
-    def test_a_server_that_starts_later_has_them(self) -> None:
+    def test_a_server_that_starts_later_has_the_limits(self) -> None:
         """By its own log."""
-        (told,) = {
+        (found,) = {
             (server.active_thread_percentage, *sorted(server.pinned_memory_limits.items()))
             for server in scenario("server_killed").story.daemon.servers.values()
         }
-        assert told == (100.0, (0, 100 << 30), (9, 3 << 30))
+        assert found == (100.0, (0, 100 << 30), (9, 3 << 30))
 
 
-def test_sixteen_of_sixty_four_find_no_place() -> None:
+def test_refuses_16_clients_of_64() -> None:
     refusals = scenario("many_clients").story.of(EventName.CLIENT_REFUSED)
     assert Counter(event.reason for event in refusals) == {"limit": 16}
 
@@ -342,7 +344,7 @@ def replayed(capsys: pytest.CaptureFixture[str], how: str, path: Path) -> str:
 class TestReplay:
     """Through the command line."""
 
-    def test_cut_short_three_clients_are_alive_with_their_memory(
+    def test_an_incomplete_recording_has_three_connected_clients(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         """To the MiB, as the clients allocated it, with their contexts."""
@@ -359,8 +361,10 @@ class TestReplay:
         assert sorted(memory) == [1540, 2564, 4612]
         assert samples(text, "cuda_mps_server_clients") == {"513": 3}
 
-    def test_after_its_end_there_are_none(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        """Nobody is left behind in the metrics; the server says 0."""
+    def test_a_complete_recording_has_no_connected_clients(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        """No client remains in the metrics; the server has an explicit 0."""
         path = tmp_path / "whole.jsonl"
         path.write_text(scenario("three_clients").text)
         text = replayed(capsys, "--metrics", path)
@@ -368,8 +372,8 @@ class TestReplay:
         assert not samples(text, "cuda_mps_client_info")
         assert samples(text, "cuda_mps_server_clients") == {"513": 0}
 
-    def test_a_held_session_shows_while_it_lasts(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        """A daemon whose door somebody holds is up, and its clients are well."""
+    def test_a_held_session_is_shown_while_it_lasts(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        """A daemon with a session of another program is up, and its clients are well."""
         held = scenario("session_held")
         path = tmp_path / "held.jsonl"
         (closed,) = happened(held, "session is closed")
@@ -381,19 +385,19 @@ class TestReplay:
         text = replayed(capsys, "--metrics", path)
         assert [state for state, on in samples(text, "cuda_mps_daemon_state").items() if on] == ["up"]
 
-    def test_events_are_json_objects_one_a_line(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        """Each with its time, its name and its daemon or GPU, and only what applies besides."""
+    def test_prints_one_json_object_per_event(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        """Each with its time, its name and its daemon or GPU, and otherwise only what applies."""
         trap = scenario("fatal_trap")
         path = tmp_path / "trap.jsonl"
         path.write_text(trap.text)
-        told = [json.loads(line) for line in replayed(capsys, "--events", path).splitlines()]
-        assert told == [event.as_json() for event in trap.story.events]
-        for each in told:
-            whose = "gpu" if each["event"] == "gpu_xid" else "daemon"
-            assert {"at", "event", whose} <= each.keys()
+        found = [json.loads(line) for line in replayed(capsys, "--events", path).splitlines()]
+        assert found == [event.as_json() for event in trap.story.events]
+        for each in found:
+            label = "gpu" if each["event"] == "gpu_xid" else "daemon"
+            assert {"at", "event", label} <= each.keys()
             assert None not in each.values()
 
-    def test_it_reads_standard_input_as_a_process_of_its_own(self) -> None:
+    def test_reads_standard_input(self) -> None:
         """`-` is standard input, as everywhere."""
         waits = scenario("other_user_waits")
         command = [sys.executable, "-m", "exporter", "replay", "--events", "-"]
@@ -404,7 +408,7 @@ class TestReplay:
         ]
 
 
-def test_replay_divides_equally_only_if_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_divides_equally_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parent / "baseline" / "recordings" / "simulated_story.jsonl.gz"
     printed = []
     for flags in ((), ("--attribution=off",), ("--attribution=equal",)):

@@ -37,13 +37,13 @@ def _installed(directory: Path, drop_ins: Sequence[str] = ()) -> Path:
     return unit
 
 
-def test_every_drop_in_is_measured() -> None:
+def test_every_drop_in_is_tested() -> None:
     assert " ".join(each.stem for each in DROP_INS) in EXPOSURE
     assert all(each.stem in EXPOSURE for each in DROP_INS)
 
 
 @pytest.mark.parametrize("drop_ins", EXPOSURE, ids=lambda each: each or "alone")
-def test_systemd_finds_nothing_wrong_and_little_exposed(drop_ins: str, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_and_its_exposure(drop_ins: str, tmp_path: Path) -> None:
     unit = _installed(tmp_path, drop_ins.split())
     assert _verified(unit) == ""
 
@@ -58,14 +58,14 @@ def test_systemd_finds_nothing_wrong_and_little_exposed(drop_ins: str, tmp_path:
 
 
 @pytest.mark.parametrize("source", DAEMONS, ids=lambda each: each.name)
-def test_systemd_finds_nothing_wrong_with_the_daemons_units(source: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_of_daemons(source: Path, tmp_path: Path) -> None:
     unit = tmp_path / source.name.replace("@.", "@0.")
     unit.write_text(source.read_text())
 
     assert _verified(unit) == ""
 
 
-def test_the_two_units_of_daemons_differ_in_place_alone() -> None:
+def test_the_two_units_of_daemons_differ_only_in_paths() -> None:
     """What is learned of the one holds for the other."""
     node, gpu = ([line for line in each.read_text().splitlines() if not line.startswith("#")] for each in DAEMONS)
     places = re.compile(r"Description|Environment|LogsDirectory|RuntimeDirectory")
@@ -74,7 +74,7 @@ def test_the_two_units_of_daemons_differ_in_place_alone() -> None:
 
 
 @pytest.mark.parametrize("name", [each.stem for each in DROP_INS])
-def test_a_drop_in_gives_what_the_unit_does_not(name: str) -> None:
+def test_a_drop_in_adds_a_right(name: str) -> None:
     """What hides it in the unit, the drop-in takes away; it gives nothing else."""
     text = (SYSTEMD / f"{UNIT.name}.d" / f"{name}.conf").read_text()
 
@@ -104,7 +104,7 @@ def test_a_drop_in_gives_what_the_unit_does_not(name: str) -> None:
     )
 
 
-def test_the_example_of_a_configuration_can_be_used() -> None:
+def test_the_example_configuration_is_valid() -> None:
     command = [sys.executable, "-m", "exporter", "serve", "--config.check", f"--config.file={SYSTEMD / 'config.toml'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

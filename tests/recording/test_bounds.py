@@ -34,19 +34,19 @@ class Endless(io.RawIOBase):
         return len(text)
 
 
-def test_a_line_without_an_end_is_refused_at_the_bound() -> None:
+def test_rejects_a_line_that_exceeds_the_bound() -> None:
     recording = Recording(io.TextIOWrapper(io.BufferedReader(Endless())))
     with pytest.raises(RecordingError, match=f"line 2 is longer than {MAX_LINE} characters.*remove the line"):
         list(recording.observations())
 
 
-def test_a_first_line_without_an_end_is_refused_at_the_bound() -> None:
+def test_rejects_a_first_line_that_exceeds_the_bound() -> None:
     text = "x" * (MAX_LINE + 1)
     with pytest.raises(RecordingError, match=f"line 1 is longer than {MAX_LINE} characters"):
         Recording(io.StringIO(text))
 
 
-def test_the_longest_reply_of_a_daemon_can_be_read() -> None:
+def test_the_bound_exceeds_the_longest_reply_of_a_daemon() -> None:
     """Each byte that is no text becomes six characters."""
     assert MAX_LINE > 2 * 6 * MOST_BYTES
 
@@ -68,7 +68,7 @@ def test_replay_reports_a_long_line_with_file_and_number(
     assert "Traceback" not in error
 
 
-def test_replay_of_standard_input_that_is_no_text_reports_it(
+def test_replay_reports_binary_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), encoding="utf-8"))
@@ -78,7 +78,7 @@ def test_replay_of_standard_input_that_is_no_text_reports_it(
     assert "line 1 is not JSON" in capsys.readouterr().err
 
 
-def test_replay_of_standard_input_that_cannot_be_read_reports_it(
+def test_replay_reports_unreadable_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Directory(io.StringIO):

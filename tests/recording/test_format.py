@@ -142,10 +142,10 @@ anything = st.one_of(
 )
 
 
-def written(*seen: Observation, header: Header = HEADER) -> str:
+def written(*observation: Observation, header: Header = HEADER) -> str:
     file = io.StringIO()
     write_header(file, header)
-    for each in seen:
+    for each in observation:
         write_observation(file, each)
     return file.getvalue()
 
@@ -159,15 +159,15 @@ class TestRoundTrip:
 
     @given(st.lists(anything, max_size=5))
     @settings(max_examples=100)
-    def test_whatever_was_seen_is_read_as_it_was_written(self, seen: list[Observation]) -> None:
+    def test_reads_observations_as_they_were_written(self, observation: list[Observation]) -> None:
         """One ASCII line each, whatever text is in it."""
-        text = written(*seen)
-        assert read(text) == seen
+        text = written(*observation)
+        assert read(text) == observation
         assert text.isascii()
-        assert text.count("\n") == len(seen) + 1
+        assert text.count("\n") == len(observation) + 1
 
     @pytest.mark.parametrize(
-        "seen",
+        "observation",
         [
             LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None),
             LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None, size=0),
@@ -181,17 +181,17 @@ class TestRoundTrip:
             WorkReading(at=AT, boot_ns=1, seconds=0.0),
             WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(ProcessWork(pid=1, first_ns=1),), watched=(1,)),
         ],
-        ids=lambda seen: type(seen).__name__,
+        ids=lambda observation: type(observation).__name__,
     )
-    def test_nothing_is_told_from_an_empty_list_and_from_zero(self, seen: Observation) -> None:
+    def test_distinguishes_missing_empty_and_zero(self, observation: Observation) -> None:
         """No problem, no process, no answer: these too must come back."""
-        assert read(written(seen)) == [seen]
+        assert read(written(observation)) == [observation]
 
-    def test_the_header_comes_back(self) -> None:
+    def test_reads_the_header_as_it_was_written(self) -> None:
         """Daemons, GPUs, and further facts as they were."""
         assert Recording(io.StringIO(written())).header == HEADER
 
-    def test_the_node_starts_from_the_headers_daemons(self) -> None:
+    def test_the_node_has_the_daemons_of_the_header(self) -> None:
         """So that replay judges a daemon by what was expected of it then."""
         daemons = HEADER.node().daemons
         assert {name: daemon.declared.expected for name, daemon in daemons.items()} == {
@@ -200,52 +200,52 @@ class TestRoundTrip:
         }
         assert daemons["other"].pipe_directory == "/run/b"
 
-    def test_an_observation_that_names_no_daemon_speaks_of_the_headers_first(self) -> None:
+    def test_an_observation_without_a_daemon_is_of_the_first_one_in_the_header(self) -> None:
         """As those of older recordings do."""
-        (seen,) = read(written() + '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n')
-        assert seen == LogLine(at=1.0, daemon="training", file="control.log", line="x")
+        (observation,) = read(written() + '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n')
+        assert observation == LogLine(at=1.0, daemon="training", file="control.log", line="x")
 
     def test_a_gpu_gets_index_and_name_from_the_header(self) -> None:
         """Unless the reading has its own."""
-        (seen,) = read(written() + json.dumps({"at": 1, "source": "nvml", "gpu": OTHER_GPU}) + "\n")
-        assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="NVIDIA H200")
+        (observation,) = read(written() + json.dumps({"at": 1, "source": "nvml", "gpu": OTHER_GPU}) + "\n")
+        assert observation == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="NVIDIA H200")
 
-    def test_and_its_bus_id_where_the_header_has_it(self) -> None:
+    def test_a_gpu_gets_its_bus_id_from_the_header(self) -> None:
         """By which the kernel's log names GPUs."""
         placed = RecordedGpu(index=3, uuid=OTHER_GPU, name="", pci_bus_id="00000000:00:06.0")
         text = written(GpuReading(at=1.0, gpu=OTHER_GPU), header=Header(daemons=HEADER.daemons, gpus=(placed,)))
-        (seen,) = read(text)
-        assert seen == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="", pci_bus_id="00000000:00:06.0")
+        (observation,) = read(text)
+        assert observation == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="", pci_bus_id="00000000:00:06.0")
         assert Recording(io.StringIO(text)).header.gpus == (placed,)
 
 
-def test_of_work_numbers_alone_are_recorded() -> None:
+def test_records_only_numbers_of_work() -> None:
     """A recording is given away: who launched what stands in nothing but PIDs."""
     busy = ProcessWork(pid=600, first_ns=1, kernels=7)
-    seen = WorkReading(at=AT, boot_ns=1, seconds=1.0, narrowed={600: 32}, processes=(busy,), watched=(600,))
-    line = json.loads(written(seen).splitlines()[-1])
-    (told,) = line.pop("processes")
+    observation = WorkReading(at=AT, boot_ns=1, seconds=1.0, narrowed={600: 32}, processes=(busy,), watched=(600,))
+    line = json.loads(written(observation).splitlines()[-1])
+    (output,) = line.pop("processes")
     assert (line.pop("source"), line.pop("watched"), line.pop("narrowed")) == ("work", [600], {"600": 32})
     assert {type(value) for value in line.values()} == {int, float}
-    assert {type(value) for value in told.values()} == {int}
+    assert {type(value) for value in output.values()} == {int}
 
 
 class TestOtherVersions:
     """Yesterday's recordings, and tomorrow's."""
 
-    def test_the_header_of_the_first_recordings_has_directories_only(self) -> None:
+    def test_reads_a_header_with_directories_only(self) -> None:
         """Their daemon is an expected one."""
         header = '{"recording": 1, "pipe_directory": "/run/p", "log_directory": "/run/l", "gpus": []}\n'
         (daemon,) = Recording(io.StringIO(header)).header.daemons
         assert daemon == RecordedDaemon(name="/run/p", pipe_directory="/run/p", log_directory="/run/l")
 
-    def test_without_a_header_the_default_directories_are_meant(self) -> None:
-        """Lines that somebody cut out of a recording still replay."""
+    def test_uses_the_default_directories_without_a_header(self) -> None:
+        """A part of a recording can be replayed."""
         line = '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n'
         assert read(line) == [LogLine(at=1.0, daemon=DAEMON, file="control.log", line="x")]
 
-    def test_unknown_sources_and_keys_are_passed_over(self) -> None:
-        """A later version may have more to tell."""
+    def test_ignores_unknown_sources_and_keys(self) -> None:
+        """A later version can have more kinds and keys."""
         lines = (
             '{"at": 1, "source": "telepathy", "thought": 7}\n'
             '{"at": 2, "source": "kernel", "record": "x", "mood": "good"}\n'
@@ -254,8 +254,8 @@ class TestOtherVersions:
         )
         assert read(written() + lines) == [KernelRecord(at=2.0, record="x")]
 
-    def test_a_time_may_be_a_whole_number(self) -> None:
-        """JSON does not tell them apart."""
+    def test_reads_an_integer_as_a_time(self) -> None:
+        """JSON does not distinguish them."""
         assert read('{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
 
 
@@ -276,14 +276,14 @@ OLD: dict[str, object] = {
 }
 
 
-def test_today_writes_format_2_and_reads_it() -> None:
+def test_writes_and_reads_format_2() -> None:
     text = written(DONE)
     assert json.loads(text.splitlines()[0])["recording"] == FORMAT == 2
     assert read(text) == [DONE]
 
 
 @pytest.mark.parametrize("header", [HEADER_LINE, ""], ids=["with its header", "without a header"])
-def test_an_action_of_format_1_has_a_code_for_its_problem(header: str) -> None:
+def test_translates_the_problem_of_an_action_in_format_1(header: str) -> None:
     assert read(f"{header}{json.dumps(OLD)}\n") == [DONE]
 
 
@@ -295,23 +295,25 @@ def test_an_action_of_format_1_has_a_code_for_its_problem(header: str) -> None:
         ({"problem": None}, ActionReason.HUNG, None),
     ],
 )
-def test_what_is_not_known_is_kept(changed: dict[str, object], reason: ActionReason, problem: Reason | None) -> None:
+def test_translates_unknown_reasons_of_format_1(
+    changed: dict[str, object], reason: ActionReason, problem: Reason | None
+) -> None:
     (done,) = read(f"{HEADER_LINE}{json.dumps({**OLD, **changed})}\n")
     assert done == replace(DONE, reason=reason, problem=problem)
 
 
-def test_format_2_is_not_translated() -> None:
+def test_does_not_translate_format_2() -> None:
     header = '{"recording": 2}\n'
     with pytest.raises(RecordingError, match="'problem' is "):
         read(f"{header}{json.dumps(OLD)}\n")
 
 
 @pytest.mark.parametrize("values", [{"source": ["x"]}, {"source": None}, {}, {"source": "action_done"}])
-def test_a_translation_raises_nothing(values: dict[str, object]) -> None:
+def test_translation_raises_no_error(values: dict[str, object]) -> None:
     assert recording_format1.observation(values) == values
 
 
-def test_a_renamed_kind_key_and_value_are_entries_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translates_renamed_kinds_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording_format1, "KINDS", {"look": "source"})
     monkeypatch.setattr(recording_format1, "KEYS", {"source": {"took": "seconds"}})
     values = {"source": {"name": recording_format1.renamed({"doors": "libcuda_probes"})}}
@@ -323,15 +325,15 @@ def test_a_renamed_kind_key_and_value_are_entries_of_tables(monkeypatch: pytest.
 class TestRefusals:
     """Through the command line: what, where, and exit code 1."""
 
-    def test_a_torn_last_line_ends_it_quietly(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_ignores_an_incomplete_last_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A recorder was killed in mid-write; what it wrote before still counts."""
         text = scenario("control_killed").text
         path = tmp_path / "torn.jsonl"
         path.write_text(text[:-20])
         assert main(["replay", "--events", str(path)]) == 0
-        told = capsys.readouterr()
-        assert json.loads(told.out.splitlines()[-1])["event"] == "client_disconnected"
-        assert told.err == ""
+        output = capsys.readouterr()
+        assert json.loads(output.out.splitlines()[-1])["event"] == "client_disconnected"
+        assert output.err == ""
 
     @pytest.mark.parametrize(
         ("text", "line", "problem"),
@@ -355,7 +357,7 @@ class TestRefusals:
             ('{"recording": 1, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
         ],
     )
-    def test_what_is_malformed_is_named_with_file_and_line(
+    def test_reports_a_malformed_line_with_file_and_line(
         self, text: str, line: int, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The person who asked can go there and look."""
@@ -367,29 +369,25 @@ class TestRefusals:
         assert problem in complaint
         assert "Traceback" not in complaint
 
-    def test_a_missing_file_is_named(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_reports_a_missing_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """With the system's reason."""
         path = tmp_path / "none.jsonl"
         assert main(["replay", "--metrics", str(path)]) == 1
         assert capsys.readouterr().err == f"cuda-mps-exporter: {path}: No such file or directory\n"
 
-    def test_a_directory_is_no_recording(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_rejects_a_directory(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Nor may it end in a traceback."""
         assert main(["replay", "--metrics", str(tmp_path)]) == 1
         assert capsys.readouterr().err == f"cuda-mps-exporter: {tmp_path}: Is a directory\n"
 
-    def test_bytes_that_are_no_text_are_refused_like_any_other(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_rejects_binary_data(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A gzipped recording, say."""
         path = tmp_path / "zipped.jsonl"
         path.write_bytes(b"\x1f\x8b\x08\x00\xff\xfe\n\x00\n")
         assert main(["replay", "--metrics", str(path)]) == 1
         assert f"{path}: line 1 is not JSON" in capsys.readouterr().err
 
-    def test_an_empty_file_tells_of_a_node_that_nothing_is_known_of(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_empty_file_has_no_events(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """And is no error: a recorder may be stopped at once."""
         path = tmp_path / "empty.jsonl"
         path.write_text("")

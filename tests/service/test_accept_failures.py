@@ -67,7 +67,7 @@ def test_service_socket_answers_after_a_failed_accept(
         service.close()
 
 
-def test_service_socket_answers_after_an_answer_that_is_no_json(tmp_path: Path) -> None:
+def test_service_socket_answers_after_an_answer_that_cannot_be_encoded(tmp_path: Path) -> None:
     service = ServiceSocket(tmp_path, {"broken": lambda: {"set": {1}}, "status": lambda: {"table": "all well"}})
     service.open()
     try:
@@ -78,7 +78,7 @@ def test_service_socket_answers_after_an_answer_that_is_no_json(tmp_path: Path) 
         service.close()
 
 
-def test_service_goes_on_without_a_thread_for_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_continues_without_a_thread_for_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ServiceSocket(tmp_path, {})
 
     def refuse() -> None:
@@ -110,7 +110,7 @@ def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
         server.close()
 
 
-def test_failures_that_persist_are_logged_seldom_and_waited_for() -> None:
+def test_waits_after_persistent_failures_and_logs_few_of_them() -> None:
     failures, waited = AcceptFailures("web"), list[float]()
     with capture_logs() as logs:
         for _ in range(2 * LOG_EVERY):
@@ -121,7 +121,7 @@ def test_failures_that_persist_are_logged_seldom_and_waited_for() -> None:
     assert waited == [WAIT_SECONDS] * 2 * LOG_EVERY
 
 
-def test_a_client_that_aborts_is_neither_waited_for_nor_logged() -> None:
+def test_neither_waits_nor_logs_after_a_client_aborts() -> None:
     failures, waited = AcceptFailures("web"), list[float]()
     with capture_logs() as logs:
         failures.failed(OSError(errno.ECONNABORTED, "aborted"), waited.append)
@@ -129,7 +129,7 @@ def test_a_client_that_aborts_is_neither_waited_for_nor_logged() -> None:
     assert (failures.total, waited, logs) == (1, [], [])
 
 
-def test_accept_failures_are_a_counter_of_each_listener() -> None:
+def test_counts_accept_failures_by_listener() -> None:
     view = View(Node(), accept_failures={"web": 3, "service_socket": 0})
     (family,) = [each for each in NodeCollector(view).collect() if each.name == "cuda_mps_exporter_accept_failures"]
     assert {sample.labels["listener"]: sample.value for sample in family.samples} == {"web": 3, "service_socket": 0}

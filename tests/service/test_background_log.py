@@ -69,7 +69,7 @@ def _assert(condition: object) -> None:
     assert condition
 
 
-def test_a_reader_that_blocks_costs_records_and_no_time(pipe: Pipe, stream: BackgroundStream) -> None:
+def test_drops_and_counts_records_while_the_reader_blocks(pipe: Pipe, stream: BackgroundStream) -> None:
     pipe.fill()
     logger = structlog.get_logger()
     for number in range(3):
@@ -87,7 +87,7 @@ def test_a_reader_that_blocks_costs_records_and_no_time(pipe: Pipe, stream: Back
     assert records[-1]["count"] == 1
 
 
-def test_while_the_reader_reads_no_record_is_lost_and_all_are_in_order(pipe: Pipe, stream: BackgroundStream) -> None:
+def test_writes_all_records_in_order_while_the_reader_reads(pipe: Pipe, stream: BackgroundStream) -> None:
     for number in range(2000):
         structlog.get_logger().info("record", number=number)
         pipe.read()
@@ -99,7 +99,7 @@ def test_while_the_reader_reads_no_record_is_lost_and_all_are_in_order(pipe: Pip
     assert stream.dropped == 0
 
 
-def test_any_text_is_written(pipe: Pipe, stream: BackgroundStream) -> None:
+def test_writes_text_that_is_not_valid_unicode(pipe: Pipe, stream: BackgroundStream) -> None:
     print("caf\u00e9 \udcff", file=stream)
 
     eventually(lambda: _assert("\\udcff\n" in pipe.read()))
@@ -121,28 +121,28 @@ CRASH = """
 """
 
 
-def test_a_crash_loses_no_record_and_its_traceback_comes_last() -> None:
+def test_writes_all_records_before_the_traceback_of_a_crash() -> None:
     program = run(CRASH, subprocess.PIPE)
-    _, told = program.communicate(timeout=PATIENCE_SECONDS)
+    _, stderr = program.communicate(timeout=PATIENCE_SECONDS)
 
-    lines = told.decode().splitlines()
+    lines = stderr.decode().splitlines()
     assert (program.returncode, lines[0], lines[-1]) == (1, "before", "ValueError: a crash")
     assert [json.loads(line)["number"] for line in lines if line.startswith("{")] == list(range(1000))
     assert lines[1001].startswith("Traceback")
 
 
-def test_a_normal_end_loses_no_record_and_what_is_written_after_it_is_there() -> None:
+def test_writes_all_records_before_a_normal_exit() -> None:
     program = run(
         CRASH.replace('raise ValueError("a crash")', "pass") + '    print("after", file=sys.stderr)', subprocess.PIPE
     )
-    _, told = program.communicate(timeout=PATIENCE_SECONDS)
+    _, stderr = program.communicate(timeout=PATIENCE_SECONDS)
 
-    lines = told.decode().splitlines()
+    lines = stderr.decode().splitlines()
     assert (program.returncode, len(lines), lines[-1]) == (0, 1002, "after")
 
 
 @pytest.mark.parametrize("end", ['raise ValueError("a crash")', "pass"])
-def test_a_reader_that_blocks_does_not_hold_up_the_end(pipe: Pipe, end: str) -> None:
+def test_exits_while_the_reader_blocks(pipe: Pipe, end: str) -> None:
     pipe.fill()
     body = CRASH.replace('raise ValueError("a crash")', end).replace('print("before", file=sys.stderr)', "pass")
     program = run(body, pipe.writer)
@@ -150,7 +150,7 @@ def test_a_reader_that_blocks_does_not_hold_up_the_end(pipe: Pipe, end: str) -> 
     assert program.wait(PATIENCE_SECONDS) == int(end != "pass")
 
 
-def test_the_service_goes_on_and_ends_while_the_reader_of_its_log_blocks(pipe: Pipe, tmp_path: Path) -> None:
+def test_service_serves_and_stops_while_the_reader_of_its_log_blocks(pipe: Pipe, tmp_path: Path) -> None:
     pipe.fill()
     address = free_address()
     arguments = [

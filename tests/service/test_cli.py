@@ -14,7 +14,7 @@ COMMANDS = {"status": ["status"], "doctor": ["doctor"], "replay": ["replay", "--
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_a_full_disk_is_told_in_one_line(command: list[str], tmp_path: Path) -> None:
+def test_reports_a_full_disk_in_one_line(command: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "exporter", *command],

@@ -22,7 +22,7 @@ from tests.clocks import HandClock
 Records = list[MutableMapping[str, Any]]
 
 
-def told(events: list[Event], clock: HandClock | None = None) -> Records:
+def logged(events: list[Event], clock: HandClock | None = None) -> Records:
     """The records of these events, and of what is left out of them."""
     clock = clock or HandClock()
     with structlog.testing.capture_logs() as records:
@@ -39,16 +39,16 @@ def connected(daemon: str, pid: int) -> Event:
     return Event(at=1.0, event=EventName.CLIENT_CONNECTED, daemon=daemon, pid=pid)
 
 
-def test_few_events_have_a_record_each() -> None:
-    records = told([connected("a", pid) for pid in range(MAX_RECORDS)])
+def test_logs_each_of_a_few_events() -> None:
+    records = logged([connected("a", pid) for pid in range(MAX_RECORDS)])
 
     assert [(each["event"], each["pid"]) for each in records] == [
         ("client_connected", pid) for pid in range(MAX_RECORDS)
     ]
 
 
-def test_many_events_have_a_bounded_number_of_records_and_a_count_of_the_rest() -> None:
-    records = told([connected("a", pid) for pid in range(10_000)])
+def test_logs_a_bounded_number_of_events_and_counts_the_rest() -> None:
+    records = logged([connected("a", pid) for pid in range(10_000)])
 
     assert len(records) == MAX_RECORDS + 1
     assert records[-1] == {
@@ -61,9 +61,9 @@ def test_many_events_have_a_bounded_number_of_records_and_a_count_of_the_rest() 
     }
 
 
-def test_a_flood_of_one_daemon_or_event_leaves_out_nothing_of_another() -> None:
+def test_a_flood_does_not_suppress_records_of_another_daemon_or_event() -> None:
     gone = Event(at=1.0, event=EventName.SERVER_EXITED, daemon="a", server=599)
-    records = told([*(connected("a", pid) for pid in range(1000)), connected("b", 7), gone])
+    records = logged([*(connected("a", pid) for pid in range(1000)), connected("b", 7), gone])
 
     assert [(each["event"], each["daemon"]) for each in records[MAX_RECORDS:-1]] == [
         ("client_connected", "b"),
@@ -71,8 +71,8 @@ def test_a_flood_of_one_daemon_or_event_leaves_out_nothing_of_another() -> None:
     ]
 
 
-def test_no_grave_event_is_left_out() -> None:
-    grave = [
+def test_logs_every_urgent_event() -> None:
+    urgent_events = [
         Event(at=1.0, event=EventName.FAULT, daemon="a"),
         Event(at=1.0, event=EventName.DAEMON_LOST, daemon="a", reason="died"),
         Event(at=1.0, event=EventName.DAEMON_STOPPED, daemon="a"),
@@ -82,12 +82,12 @@ def test_no_grave_event_is_left_out() -> None:
         Event(at=1.0, event=EventName.SERVER_STATE, daemon="a", state=ServerState.FAULT),
     ]
 
-    records = told([event for event in grave for _ in range(MAX_RECORDS + 5)])
+    records = logged([event for event in urgent_events for _ in range(MAX_RECORDS + 5)])
 
-    assert len(records) == len(grave) * (MAX_RECORDS + 5)
+    assert len(records) == len(urgent_events) * (MAX_RECORDS + 5)
 
 
-def test_after_a_period_there_is_room_again() -> None:
+def test_logs_events_again_in_the_next_period() -> None:
     clock = HandClock()
     with structlog.testing.capture_logs() as records:
         log = EventLog(clock)
@@ -101,7 +101,7 @@ def test_after_a_period_there_is_room_again() -> None:
     assert [each["count"] for each in records if each["event"] == "records_left_out"] == [MAX_RECORDS] * 3
 
 
-def test_what_is_known_of_past_periods_does_not_grow() -> None:
+def test_forgets_past_periods() -> None:
     clock = HandClock()
     log = EventLog(clock)
     for number in range(100):
@@ -112,7 +112,7 @@ def test_what_is_known_of_past_periods_does_not_grow() -> None:
     assert not log._periods
 
 
-def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
+def test_logs_a_collector_problem_of_each_daemon() -> None:
     daemons = {name: Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log") for name in ("a", "b")}
     node, log = Node(daemons=daemons), EventLog(HandClock())
     with structlog.testing.capture_logs() as records:
@@ -146,7 +146,7 @@ def test_a_problem_of_one_daemon_does_not_hide_that_of_another() -> None:
     ],
 )
 def test_the_level_of_a_record_is_the_severity_of_its_event(event: Event, level: str) -> None:
-    (record,) = told([event])
+    (record,) = logged([event])
 
     assert record["log_level"] == level
 
@@ -160,13 +160,13 @@ def test_a_record_has_codes_and_parameters() -> None:
         reason=gone,
         indications=(gone, Reason(ReasonCode.PID_FILE_LEFT)),
     )
-    (record,) = told([event])
+    (record,) = logged([event])
 
     assert (record["reason"], record["reason_detail"]) == ("process_gone", {"pid": 441})
     assert record["indications"] == [{"code": "process_gone", "pid": 441}, {"code": "pid_file_left"}]
 
 
-def test_what_is_urgent_is_never_frequent() -> None:
+def test_no_event_is_both_urgent_and_frequent() -> None:
     """The log leaves out frequent events, and every urgent one is to be there."""
     assert not [name for name in EventName if name.traits.urgent and name.traits.frequent]
     assert all(name == name.value for name in EventName)

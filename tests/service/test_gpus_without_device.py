@@ -51,21 +51,21 @@ def problem_of(made: Assembly, problem: Problem | None = PROBLEM) -> Problem | N
         return made.collect_gpus().problem
 
 
-def test_it_is_a_problem_on_a_machine_without_the_driver(made: Assembly) -> None:
+def test_reports_a_problem_on_a_machine_without_the_driver(made: Assembly) -> None:
     assert problem_of(made) == PROBLEM
 
 
-def test_it_is_none_if_the_node_has_gpus_and_the_container_has_none(made: Assembly, tmp_path: Path) -> None:
+def test_reports_no_problem_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
     assert problem_of(made) is None
 
 
-def test_it_is_one_if_the_container_has_the_device(made: Assembly, tmp_path: Path) -> None:
+def test_reports_a_problem_if_the_container_has_the_device(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
     app.NVIDIA_DEVICE.parent.mkdir()
     app.NVIDIA_DEVICE.touch()
     assert problem_of(made) == PROBLEM
 
 
-def test_what_can_be_read_is_read(made: Assembly) -> None:
+def test_reports_no_problem_if_nvml_can_be_read(made: Assembly) -> None:
     assert problem_of(made, None) is None

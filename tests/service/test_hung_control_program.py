@@ -1,4 +1,4 @@
-"""The service with a control program that hangs, and with a daemon whose log is blocked."""
+"""The service with a control program that hangs, and with a daemon with a blocked log."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: P
         assert not exporter.events("source_raised")
 
 
-def test_a_control_program_that_hangs_has_no_daemon_restarted(
+def test_does_not_restart_a_daemon_whose_control_program_hangs(
     mps: MpsStandIn, serve: Serve, hangs: Path, environment: dict[str, str]
 ) -> None:
     mps.start()
@@ -81,8 +81,8 @@ def test_a_control_program_that_hangs_has_no_daemon_restarted(
     assert exporter.value("cuda_mps_daemon_up") == 1
 
     def has_waited() -> None:
-        told = exporter.events("watchdog_waits")
-        assert [each["reason"] for each in told] == ["program_at_fault"]
+        waits = exporter.events("watchdog_waits")
+        assert [each["reason"] for each in waits] == ["program_at_fault"]
 
     eventually(has_waited)
     # As many commands as a hung daemon would have been ended after.
@@ -110,7 +110,7 @@ def _more(exporter: Exporter, before: float) -> None:
     assert (exporter.value("cuda_mps_exporter_source_failures_total", source="control") or 0) > before
 
 
-def test_a_daemon_that_hangs_is_still_restarted(mps: MpsStandIn, serve: Serve) -> None:
+def test_restarts_a_hung_daemon_whose_control_program_hangs(mps: MpsStandIn, serve: Serve) -> None:
     mps.start()
     exporter = serve(mps.log_directory)
     exporter.shows(1, "cuda_mps_daemon_up")
@@ -161,7 +161,7 @@ def relay(mps: MpsStandIn, tmp_path: Path) -> Iterator[Relay]:
     made.end()
 
 
-def test_a_blocked_log_is_reported_and_so_is_its_end(
+def test_reports_a_blocked_log_and_its_end(
     mps: MpsStandIn, serve: Serve, relay: Relay, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     exporter = serve(tmp_path / "logs")

@@ -47,9 +47,7 @@ def daemons(tmp_path: Path) -> Iterator[tuple[MpsStandIn, MpsStandIn]]:
         mount.__exit__(None, None, None)
 
 
-def test_a_fault_and_the_end_of_another_daemon_are_reported(
-    daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path
-) -> None:
+def test_reports_a_fault_and_the_exit_of_another_daemon(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
     a, b = daemons
     config, address = tmp_path / "config.toml", free_address()
     config.write_text(CONFIGURATION.format(a=a, b=b))
@@ -88,7 +86,7 @@ def test_a_fault_and_the_end_of_another_daemon_are_reported(
         service.wait()
 
 
-def test_the_finder_finds_all_daemons(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
+def test_discovery_finds_all_daemons(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
     discovery = Discovery(patterns=(), proc=Path("/proc"), clock=SystemClock())
 
     discovery.collect()

@@ -88,7 +88,7 @@ def test_the_version_and_the_list_of_commands_need_no_configuration(arguments: S
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_a_command_that_the_service_answers_imports_nothing_that_only_the_service_needs(
+def test_a_client_command_imports_no_module_of_the_service(
     arguments: Sequence[str], expected: str, service: Path
 ) -> None:
     printed, modules = imported(service, *arguments)
@@ -106,7 +106,7 @@ def test_replay_imports_neither_the_page_nor_the_database_nor_nvml(tmp_path: Pat
     assert modules & {"pynvml", "jinja2", "sqlite3", "exporter.web", "exporter.demo", "exporter.doctor"} == set()
 
 
-def test_the_service_imports_only_what_a_node_that_is_scraped_needs() -> None:
+def test_the_service_imports_only_modules_that_a_scraped_node_needs() -> None:
     """The page's templates, the demo and the probes of launches take memory that most nodes would hold for nothing."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys, exporter.commands.serve; print(*sys.modules)"],
@@ -131,7 +131,7 @@ def test_the_service_imports_only_what_a_node_that_is_scraped_needs() -> None:
 @pytest.mark.parametrize(
     "command", ["serve", "status", "incidents", "record", "replay", "doctor", "demo", "pause", "resume"]
 )
-def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
 

@@ -25,7 +25,7 @@ from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
 from tests.terminal.pseudo_terminal import pseudo
 
-Ask = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"
 
 
@@ -54,14 +54,14 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs the command: its exit code, and what it says on both streams."""
+def run_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    """Return a function that runs the command, and returns its exit code, stdout and stderr."""
 
     def asked(*arguments: str) -> tuple[int, str, str]:
         places = ("--path.runtime-directory", str(tmp_path), "--path.state-directory", str(tmp_path))
         code = main(["incidents", "--config.file=", *places, *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return asked
 
@@ -71,143 +71,145 @@ def ids(table: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("running")
-def test_where_there_was_none_that_is_said(ask: Ask) -> None:
-    assert ask() == (0, "No incidents.\n", "")
-    assert ask("--json") == (0, "[]\n", "")
+def test_reports_that_there_are_no_incidents(run_command: RunCommand) -> None:
+    assert run_command() == (0, "No incidents.\n", "")
+    assert run_command("--json") == (0, "[]\n", "")
 
 
-def test_the_newest_come_first_and_one_that_is_open_is_not_well(running: Running, ask: Ask) -> None:
+def test_lists_the_newest_first_and_fails_if_one_is_open(running: Running, run_command: RunCommand) -> None:
     running.remember(ended(id="old"), blocked(id="new", detected_at=AT + 9))
 
-    code, table, _ = ask()
+    code, table, _ = run_command()
 
     assert (code, ids(table)) == (1, ["new", "old"])
 
 
-def test_where_all_are_over_all_is_well(running: Running, ask: Ask) -> None:
+def test_succeeds_if_no_incident_is_open(running: Running, run_command: RunCommand) -> None:
     running.remember(ended())
 
-    assert ask()[0] == 0
-    assert ask("513-1a")[0] == 0
+    assert run_command()[0] == 0
+    assert run_command("513-1a")[0] == 0
 
 
-def test_some_can_be_asked_for(running: Running, ask: Ask) -> None:
+def test_filters_by_state_daemon_and_number(running: Running, run_command: RunCommand) -> None:
     running.remember(
         ended(id="a"), blocked(id="b", detected_at=AT + 1), ended(id="c", daemon=OTHER, detected_at=AT + 2)
     )
 
-    assert ids(ask("--open")[1]) == ["b"]
-    assert ids(ask("--daemon", OTHER)[1]) == ["c"]
-    assert ids(ask("--limit", "2")[1]) == ["c", "b"]
-    assert ask("--daemon", OTHER)[0] == 0
+    assert ids(run_command("--open")[1]) == ["b"]
+    assert ids(run_command("--daemon", OTHER)[1]) == ["c"]
+    assert ids(run_command("--limit", "2")[1]) == ["c", "b"]
+    assert run_command("--daemon", OTHER)[0] == 0
 
 
-def test_one_in_words(running: Running, ask: Ask) -> None:
+def test_shows_one_incident_as_text(running: Running, run_command: RunCommand) -> None:
     running.remember(ended(id="old"), blocked())
 
-    assert ask("513-1a") == (1, f"{IN_WORDS}\n", "")
+    assert run_command("513-1a") == (1, f"{IN_WORDS}\n", "")
 
 
-def test_one_as_an_object_and_several_as_a_list(running: Running, ask: Ask) -> None:
+def test_prints_json_of_one_incident_and_of_all(running: Running, run_command: RunCommand) -> None:
     running.remember(ended(id="old", started_at=AT - 9, detected_at=AT - 9), blocked())
 
-    assert json.loads(ask("old", "--json")[1])["state"] == "ended"
-    assert [each["id"] for each in json.loads(ask("--json")[1])] == ["513-1a", "old"]
+    assert json.loads(run_command("old", "--json")[1])["state"] == "ended"
+    assert [each["id"] for each in json.loads(run_command("--json")[1])] == ["513-1a", "old"]
 
 
-def test_one_that_is_not_remembered(running: Running, ask: Ask) -> None:
+def test_reports_an_unknown_incident(running: Running, run_command: RunCommand) -> None:
     running.remember(ended())
 
-    code, said, problem = ask("513-ff")
+    code, output, problem = run_command("513-ff")
 
-    assert (code, said) == (1, "")
+    assert (code, output) == (1, "")
     assert "no incident 513-ff is stored; `incidents` lists those that are" in problem
 
 
-def test_a_daemon_that_speaks_in_pids_of_its_own_is_not_to_be_told_to_end_anybody(running: Running, ask: Ask) -> None:
+def test_suggests_kill_for_a_daemon_in_another_pid_namespace(running: Running, run_command: RunCommand) -> None:
     running.remember(blocked(daemon=OTHER))
 
-    said = ask("513-1a")[1]
+    output = run_command("513-1a")[1]
 
-    assert "kill -KILL 601" in said
-    assert "terminate_client" not in said
+    assert "kill -KILL 601" in output
+    assert "terminate_client" not in output
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str) -> None:
+def test_prints_no_escape_sequence_of_a_name(running: Running, run_command: RunCommand, name: str) -> None:
     running.remember(replace(hostile(name), id="a"))
 
-    for said in (ask()[1], ask("a")[1], ask("--json")[1]):
-        assert all(line.isprintable() for line in said.split("\n"))
-    assert len(json.loads(ask("--json")[1])) == 1
+    for output in (run_command()[1], run_command("a")[1], run_command("--json")[1]):
+        assert all(line.isprintable() for line in output.split("\n"))
+    assert len(json.loads(run_command("--json")[1])) == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nor_does_any_at_a_terminal(running: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_prints_no_escape_sequence_of_a_name_on_a_terminal(
+    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     running.remember(replace(hostile(name), id="a"))
 
     for arguments in ((), ("a",)):
         with pseudo() as pty, monkeypatch.context() as patch:
             patch.setattr("sys.stdout", pty.program)
-            ask("--color=always", *arguments)
-            said = re.sub(r"\x1b\[[0-9;]*m", "", pty.seen())
-        assert all(line.isprintable() for line in said.split("\n"))
-        assert "open for 3 min" in said
+            run_command("--color=always", *arguments)
+            output = re.sub(r"\x1b\[[0-9;]*m", "", pty.seen())
+        assert all(line.isprintable() for line in output.split("\n"))
+        assert "open for 3 min" in output
 
 
-def test_a_crowd_is_told_of(running: Running, ask: Ask) -> None:
+def test_limits_the_size_of_the_answer(running: Running, run_command: RunCommand) -> None:
     running.remember(*(replace(crowded(400), id=str(number)) for number in range(100)))
 
-    assert len(ids(ask("--limit", "100")[1])) == 100
-    listed = json.loads(ask("--json", "--limit", "100")[1])
+    assert len(ids(run_command("--limit", "100")[1])) == 100
+    listed = json.loads(run_command("--json", "--limit", "100")[1])
     assert 1 < len(listed) < 100, "as many as fit"
     assert len(listed[0]["affected"]) == 400
 
 
-def test_a_service_that_stands_still_does_not_tell_old_news(running: Running, ask: Ask) -> None:
+def test_reports_a_stalled_service(running: Running, run_command: RunCommand) -> None:
     running.clock.time += HEALTHY_SECONDS
 
-    code, _, problem = ask()
+    code, _, problem = run_command()
 
     assert (code, "has not run" in problem) == (1, True)
 
 
-def test_where_no_service_runs_and_none_has_kept_anything_it_is_said(ask: Ask) -> None:
-    code, _, problem = ask()
+def test_reports_that_neither_service_nor_state_file_exists(run_command: RunCommand) -> None:
+    code, _, problem = run_command()
 
     assert (code, "no service answers" in problem) == (1, True)
 
 
-def test_where_no_service_runs_what_one_has_kept_is_told_for_what_it_is(tmp_path: Path, ask: Ask) -> None:
+def test_lists_stored_incidents_with_a_warning_if_no_service_runs(tmp_path: Path, run_command: RunCommand) -> None:
     archive = StateFile(tmp_path, Retention(), HandClock(AT))
     archive.open()
     archive.write([ended(id="old"), blocked(id="new", detected_at=AT + 9)], [])
     archive.close()
 
-    code, table, warning = ask()
+    code, table, warning = run_command()
 
     assert (code, ids(table)) == (1, ["new", "old"])
     assert "an open incident can be over now" in warning
-    assert ask("old")[0] == 0
-    assert ask("none")[0] == 1
+    assert run_command("old")[0] == 0
+    assert run_command("none")[0] == 1
 
 
 @pytest.mark.parametrize("arguments", [["--limit", "0"], ["--limit", "many"], ["--limit", "\u0661\u00b2"], ["a", "b"]])
-def test_what_makes_no_sense_is_refused(ask: Ask, arguments: list[str]) -> None:
+def test_rejects_invalid_arguments(run_command: RunCommand, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended_with:
-        ask(*arguments)
+        run_command(*arguments)
 
     assert ended_with.value.code == 2
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
 @pytest.mark.parametrize("answer", [{}, {"exit_code": 0}, {"exit_code": 0, "lines": {"lines": 1}}])
-def test_a_service_of_another_version_is_told_of_as_such(
-    tmp_path: Path, ask: Ask, answer: dict[str, object], arguments: tuple[str, ...]
+def test_reports_a_service_of_another_version(
+    tmp_path: Path, run_command: RunCommand, answer: dict[str, object], arguments: tuple[str, ...]
 ) -> None:
     service = ServiceSocket(tmp_path, {"incidents": lambda **_: answer})
     service.open()
-    code, said, problem = ask(*arguments)
+    code, output, problem = run_command(*arguments)
     service.close()
-    assert (code, said) == (1, "")
+    assert (code, output) == (1, "")
     assert "another version" in problem

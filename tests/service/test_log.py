@@ -1,4 +1,4 @@
-"""Records go out one a line, for a person or for machines, and tracebacks keep what they saw to themselves."""
+"""Formats of the log, and tracebacks without local variables."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def written(log_format: str, stream: io.StringIO, level: str = "info") -> str:
     return stream.getvalue()
 
 
-def test_json_is_one_object_a_line() -> None:
+def test_writes_one_json_object_per_line() -> None:
     first, second = (json.loads(line) for line in written("json", io.StringIO()).splitlines())
 
     assert first.pop("timestamp").endswith("Z")
@@ -43,7 +43,7 @@ def test_json_is_one_object_a_line() -> None:
     assert "ValueError: no use for 7 letters" in second["exception"]
 
 
-def test_logfmt_keeps_a_record_to_its_line() -> None:
+def test_writes_one_logfmt_record_per_line() -> None:
     first, second = written("logfmt", io.StringIO()).splitlines()
 
     assert first.startswith("timestamp=")
@@ -52,7 +52,7 @@ def test_logfmt_keeps_a_record_to_its_line() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "logfmt"])
-def test_several_values_are_words(log_format: str) -> None:
+def test_writes_lists_and_objects_as_text(log_format: str) -> None:
     """JSON has its lists."""
     stream = io.StringIO()
     log.configure("info", log_format, stream)
@@ -72,8 +72,8 @@ def test_several_values_are_words(log_format: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["console", "json", "logfmt"])
 @pytest.mark.parametrize("name", ["\x1b[31mred", "\x9b31m", "\x1b]0;title\x07", "\u202egnp.exe", "\r\x08"])
-def test_no_value_speaks_to_the_terminal(log_format: str, name: str) -> None:
-    """A workload chooses its name; and what an error says may have it."""
+def test_writes_no_escape_sequence_of_a_value(log_format: str, name: str) -> None:
+    """A workload chooses its name, which the text of an error can contain."""
     stream = io.StringIO()
     log.configure("info", log_format, stream)
     structlog.get_logger().info("client_connected", command=name, several=(name, name), objects=[{"name": name}])
@@ -86,24 +86,24 @@ def test_no_value_speaks_to_the_terminal(log_format: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("stream", "colors"), [(io.StringIO(), False), (Terminal(), True)])
-def test_console_has_colors_at_a_terminal_alone(stream: io.StringIO, colors: bool) -> None:
+def test_writes_colours_only_on_a_terminal(stream: io.StringIO, colors: bool) -> None:
     assert ("\x1b[" in written("console", stream)) is colors
 
 
-def test_auto_is_for_a_person_at_a_terminal_and_for_machines_elsewhere() -> None:
+def test_auto_is_console_on_a_terminal_and_json_elsewhere() -> None:
     assert json.loads(written("auto", io.StringIO()).splitlines()[0])["pid"] == 7
     assert "client_connected" in written("auto", Terminal())
     assert not written("auto", Terminal()).startswith("{")
 
 
-def test_what_is_below_the_level_is_left_out() -> None:
+def test_omits_records_below_the_level() -> None:
     assert "unimportant" in written("json", io.StringIO(), level="debug")
     assert "client_connected" not in written("json", io.StringIO(), level="error")
 
 
 @pytest.mark.parametrize("log_format", ["console", "json", "logfmt"])
-def test_a_traceback_has_no_local_variables(log_format: str) -> None:
-    told = written(log_format, Terminal())
+def test_writes_no_local_variables_in_tracebacks(log_format: str) -> None:
+    text = written(log_format, Terminal())
 
-    assert "fail_with_a_secret" in told
-    assert "hunter2" not in told
+    assert "fail_with_a_secret" in text
+    assert "hunter2" not in text

@@ -1,4 +1,4 @@
-"""The cycle takes in what every eye sees, publishes it, and is kept waiting by none of them."""
+"""The main loop reduces and publishes what collectors return, and no collector delays it."""
 
 import json
 import threading
@@ -43,13 +43,13 @@ def line(at: float, text: str) -> LogLine:
 
 
 @dataclass(slots=True)
-class Turning:
-    """A cycle with these eyes, everything that comes out of it, and the means to turn it."""
+class LoopHarness:
+    """A loop with collectors, and what it records and publishes."""
 
     inbox: Inbox = field(default_factory=Inbox)
     published: list[Node] = field(default_factory=list)
     recorded: list[Observation] = field(default_factory=list)
-    turns: int = 0
+    cycles: int = 0
     clock: Clock = field(default_factory=FrozenClock)
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     threads: list[CollectorThread] = field(default_factory=list)
@@ -58,12 +58,12 @@ class Turning:
     nvml: CollectorThread | None = None
 
     def thread(self, name: str, collect: Callable[[], Reading], **options: object) -> CollectorThread:
-        """One more eye; it looks when the cycle begins."""
+        """Add a collector that is triggered when the loop starts."""
         options = {"period": None, "deadline": PATIENCE_SECONDS, **options}
         self.threads.append(CollectorThread(name, collect, inbox=self.inbox, clock=self.clock, **options))  # type: ignore[arg-type]
         return self.threads[-1]
 
-    def cycle(
+    def loop(
         self,
         record: Callable[[Observation], None] | None = None,
         on_events: Callable[[Node, Sequence[Event]], None] | None = None,
@@ -82,7 +82,7 @@ class Turning:
                 NAME: Daemon(name=NAME, pipe_directory=NAME, log_directory=NAME, declared=Declaration(expected=True))
             }
         )
-        cycle = Loop(
+        loop = Loop(
             node,
             pool,
             inbox=self.inbox,
@@ -91,21 +91,21 @@ class Turning:
             publish=self._publish,
             record=record or self.recorded.append,
             on_events=on_events,
-            on_cycle=self._turned,
+            on_cycle=self._count_cycle,
             watchdog=watchdog,
         )
         pool.update(node)
         pool.start()
         for thread in self.threads:
             thread.trigger()
-        return cycle
+        return loop
 
     def _publish(self, node: Node) -> None:
         self.published.append(node)
         self.exposition.publish(NodeCollector(View(node)))
 
-    def _turned(self) -> None:
-        self.turns += 1
+    def _count_cycle(self) -> None:
+        self.cycles += 1
 
     def metrics(self) -> str:
         """What a scrape gets."""
@@ -115,72 +115,72 @@ class Turning:
 
 
 @pytest.fixture
-def turning() -> Iterator[Turning]:
-    """A cycle that has no eyes yet."""
-    turning = Turning()
-    yield turning
-    close(turning.threads, PATIENCE_SECONDS)
+def harness() -> Iterator[LoopHarness]:
+    """A loop without collectors."""
+    harness = LoopHarness()
+    yield harness
+    close(harness.threads, PATIENCE_SECONDS)
 
 
-def test_what_is_seen_is_recorded_in_order_folded_and_published(turning: Turning) -> None:
-    cycle = turning.cycle()
-    turning.inbox.put((line(3.0, "NEW SERVER 7: Ready"), line(1.0, "Starting new server 7 for user 0")))
-    turning.inbox.put((line(2.0, "something else"),))
+def test_records_reduces_and_publishes_observations_in_order_of_time(harness: LoopHarness) -> None:
+    loop = harness.loop()
+    harness.inbox.put((line(3.0, "NEW SERVER 7: Ready"), line(1.0, "Starting new server 7 for user 0")))
+    harness.inbox.put((line(2.0, "something else"),))
 
-    events = cycle.once(0)
+    events = loop.once(0)
 
-    assert [seen.at for seen in turning.recorded] == [1.0, 2.0, 3.0]
+    assert [seen.at for seen in harness.recorded] == [1.0, 2.0, 3.0]
     assert [(event.event, event.server) for event in events][:1] == [("server_started", 7)]
-    assert turning.published == [cycle.node]
-    assert cycle.node.daemons[NAME].servers[7].state == "active"
-    assert 'cuda_mps_server_state{daemon="node",server="7",state="active"} 1.0' in turning.metrics()
+    assert harness.published == [loop.node]
+    assert loop.node.daemons[NAME].servers[7].state == "active"
+    assert 'cuda_mps_server_state{daemon="node",server="7",state="active"} 1.0' in harness.metrics()
 
 
-def test_every_observation_is_recorded_once(turning: Turning) -> None:
-    told = [(line(float(n), f"line {n}"),) for n in range(500)]
-    pile = list(told)
-    turning.thread("log", lambda: Reading(pile.pop(0) if pile else ()), period=0.0)
-    cycle = turning.cycle()
+def test_records_every_observation_once(harness: LoopHarness) -> None:
+    reported = [(line(float(n), f"line {n}"),) for n in range(500)]
+    pile = list(reported)
+    harness.thread("log", lambda: Reading(pile.pop(0) if pile else ()), period=0.0)
+    loop = harness.loop()
 
     def all_recorded() -> None:
-        cycle.once(0.01)
-        assert [seen for seen in turning.recorded if isinstance(seen, LogLine)] == [each for (each,) in told]
+        loop.once(0.01)
+        assert [seen for seen in harness.recorded if isinstance(seen, LogLine)] == [each for (each,) in reported]
 
     eventually(all_recorded)
-    assert any(isinstance(seen, SourceReading) and seen.name == "log" for seen in turning.recorded)
+    assert any(isinstance(seen, SourceReading) and seen.name == "log" for seen in harness.recorded)
 
 
-def test_a_turn_takes_in_a_bounded_number_of_observations_and_leaves_the_others_to_the_next(turning: Turning) -> None:
-    cycle = turning.cycle()
+def test_reduces_a_bounded_number_of_observations_per_cycle(harness: LoopHarness) -> None:
+    loop = harness.loop()
     parts = [[line(float(part * 400 + number), "ACTIVE") for number in range(400)] for part in range(5)]
     for part in parts:
-        turning.inbox.put(tuple(part))
+        harness.inbox.put(tuple(part))
 
-    cycle.once(timeout=0)
-    assert len(turning.recorded) == 1200 >= MAX_OBSERVATIONS
-    cycle.once(timeout=0)
+    loop.once(timeout=0)
+    assert len(harness.recorded) == 1200 >= MAX_OBSERVATIONS
+    loop.once(timeout=0)
 
-    assert turning.recorded == [each for part in parts for each in part]
-
-
-def test_what_each_turn_comes_to_is_told_be_it_nothing(turning: Turning) -> None:
-    told: list[tuple[Node, Sequence[Event]]] = []
-    cycle = turning.cycle(on_events=lambda node, events: told.append((node, events)))
-    cycle.once(0)
-    turning.inbox.put((line(1.0, "Starting new server 7 for user 0"),))
-    events = cycle.once(0)
-
-    assert [len(news) for _, news in told] == [0, len(events)]
-    assert told[-1][0] is cycle.node
+    assert harness.recorded == [each for part in parts for each in part]
 
 
-def test_a_fault_is_told_in_one_record_that_is_loud_enough_to_be_heard(turning: Turning) -> None:
-    cycle = turning.cycle()
+def test_reports_the_events_of_each_cycle(harness: LoopHarness) -> None:
+    reported: list[tuple[Node, Sequence[Event]]] = []
+    loop = harness.loop(on_events=lambda node, events: reported.append((node, events)))
+    loop.once(0)
+    harness.inbox.put((line(1.0, "Starting new server 7 for user 0"),))
+    events = loop.once(0)
+
+    assert [len(news) for _, news in reported] == [0, len(events)]
+    assert reported[-1][0] is loop.node
+
+
+def test_logs_a_fault_as_one_error(harness: LoopHarness) -> None:
+    loop = harness.loop()
     with capture_logs() as logs:
         for at, lines in enumerate(([active()], FAULT_BLOCK, ["Destroy server context on device 0 (NVIDIA H200)"])):
             confirmed = (status(("ACTIVE", "FAULT", "ACTIVE")[at], at=float(at * 10), daemon=NAME),)
-            turning.inbox.put((*server_log(*lines, at=float(at * 10), daemon=NAME), *confirmed))
-            cycle.once(0)
+            harness.inbox.put((*server_log(*lines, at=float(at * 10), daemon=NAME), *confirmed))
+            loop.once(0)
 
     faults = [each for each in logs if "incident" in each]
     (opening,) = [each for each in faults if each["event"] == "fault"]
@@ -193,14 +193,14 @@ def test_a_fault_is_told_in_one_record_that_is_loud_enough_to_be_heard(turning: 
         assert json.loads(json.dumps(each)) == each
 
 
-def test_a_quiet_turn_is_a_turn_and_publishes_nothing(turning: Turning) -> None:
-    cycle = turning.cycle()
+def test_a_cycle_without_changes_publishes_nothing(harness: LoopHarness) -> None:
+    loop = harness.loop()
 
-    assert cycle.once(0) == ()
-    assert (turning.turns, turning.published) == (1, [])
+    assert loop.once(0) == ()
+    assert (harness.cycles, harness.published) == (1, [])
 
 
-def test_an_eye_that_hangs_is_complained_of_and_the_others_go_on(turning: Turning) -> None:
+def test_reports_a_hung_collector_while_the_others_run(harness: LoopHarness) -> None:
     let_go = threading.Event()
     lines = iter(range(10**9))
 
@@ -208,44 +208,44 @@ def test_an_eye_that_hangs_is_complained_of_and_the_others_go_on(turning: Turnin
         let_go.wait(PATIENCE_SECONDS)
         return Reading()
 
-    turning.thread("nvml", hang, deadline=SHORT_DEADLINE)
-    turning.thread("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
-    cycle = turning.cycle()
+    harness.thread("nvml", hang, deadline=SHORT_DEADLINE)
+    harness.thread("log", lambda: Reading((line(float(next(lines)), "line"),)), period=0.001)
+    loop = harness.loop()
 
-    def blind_on_one_eye() -> None:
-        cycle.once(0.01)
-        assert 'cuda_mps_exporter_source_up{source="nvml"} 0.0' in turning.metrics()
-        assert 'cuda_mps_exporter_source_up{source="log"} 1.0' in turning.metrics()
+    def one_collector_fails() -> None:
+        loop.once(0.01)
+        assert 'cuda_mps_exporter_source_up{source="nvml"} 0.0' in harness.metrics()
+        assert 'cuda_mps_exporter_source_up{source="log"} 1.0' in harness.metrics()
 
     def failures() -> str:
-        (found,) = [each for each in turning.metrics().splitlines() if each.startswith(FAILURES_OF_NVML)]
+        (found,) = [each for each in harness.metrics().splitlines() if each.startswith(FAILURES_OF_NVML)]
         return found
 
     def fails_on() -> None:
-        cycle.once(0.01)
+        loop.once(0.01)
         assert failures() != first
 
     def log_lives() -> None:
-        cycle.once(0.01)
-        assert cycle.node.daemons[NAME].totals.log_lines["control.log"] > before
+        loop.once(0.01)
+        assert loop.node.daemons[NAME].totals.log_lines["control.log"] > before
 
-    def sees_again() -> None:
-        cycle.once(0.01)
-        assert 'cuda_mps_exporter_source_up{source="nvml"} 1.0' in turning.metrics()
+    def recovers() -> None:
+        loop.once(0.01)
+        assert 'cuda_mps_exporter_source_up{source="nvml"} 1.0' in harness.metrics()
 
-    eventually(blind_on_one_eye)
-    first, before = failures(), cycle.node.daemons[NAME].totals.log_lines["control.log"]
-    assert 'source_last_success_timestamp_seconds{source="nvml"}' not in turning.metrics()
+    eventually(one_collector_fails)
+    first, before = failures(), loop.node.daemons[NAME].totals.log_lines["control.log"]
+    assert 'source_last_success_timestamp_seconds{source="nvml"}' not in harness.metrics()
     eventually(fails_on)
     eventually(log_lives)
     let_go.set()
-    eventually(sees_again)
+    eventually(recovers)
 
 
 FAILURES_OF_NVML = 'cuda_mps_exporter_source_failures_total{source="nvml"}'
 
 
-def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
+def test_a_collector_that_raises_fails_once(harness: LoopHarness) -> None:
     faults = [ValueError("a defect")]
 
     def collect() -> Reading:
@@ -253,41 +253,41 @@ def test_a_source_that_raises_costs_one_reading(turning: Turning) -> None:
             raise faults.pop()
         return Reading()
 
-    thread = turning.thread("log", collect)
-    cycle = turning.cycle()
+    thread = harness.thread("log", collect)
+    loop = harness.loop()
 
-    def told(problem: Problem | None) -> None:
-        cycle.once(0.01)
-        assert cycle.node.sources["log"].last.problem == problem
+    def problem_is(problem: Problem | None) -> None:
+        loop.once(0.01)
+        assert loop.node.sources["log"].last.problem == problem
 
     def exists() -> None:
-        cycle.once(0.01)
-        assert "log" in cycle.node.sources
+        loop.once(0.01)
+        assert "log" in loop.node.sources
 
     eventually(exists)
-    told(Problem(code=ProblemCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
+    problem_is(Problem(code=ProblemCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
     thread.trigger()
-    eventually(lambda: told(None))
-    assert cycle.node.sources["log"].failures == 1
+    eventually(lambda: problem_is(None))
+    assert loop.node.sources["log"].failures == 1
 
 
-def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
+def test_triggers_nvml_when_it_is_due(harness: LoopHarness) -> None:
     collects: list[int] = []
 
     def collect() -> Reading:
         collects.append(1)
         return Reading()
 
-    turning.nvml = turning.thread("nvml", collect)
-    cycle = turning.cycle()
+    harness.nvml = harness.thread("nvml", collect)
+    loop = harness.loop()
 
     def seen() -> None:
-        cycle.once(0.01)
-        assert "nvml" in cycle.node.sources
+        loop.once(0.01)
+        assert "nvml" in loop.node.sources
 
     eventually(seen)
     for _ in range(20):
-        cycle.once(0.001)
+        loop.once(0.001)
 
     assert len(collects) <= 2
 
@@ -296,32 +296,32 @@ def test_nvml_is_nudged_when_it_is_due(turning: Turning) -> None:
 
 
 @pytest.fixture
-def asking(turning: Turning, mps: MpsStandIn) -> Callable[[], Loop]:
+def asking(harness: LoopHarness, mps: MpsStandIn) -> Callable[[], Loop]:
     """A cycle that asks the stand-in's daemon."""
     location = on_host(NAME, mps.pipe_directory, mps.log_directory)
     client = ControlClient(
         location,
         executable="nvidia-cuda-mps-control",
         deadline=PATIENCE_SECONDS,
-        clock=turning.clock,
+        clock=harness.clock,
         path=mps.environment()["PATH"],
     )
-    turning.locations[NAME] = location
-    turning.pollers[NAME] = ControlPoller(client, turning.thread("control", client.collect))
-    return turning.cycle
+    harness.locations[NAME] = location
+    harness.pollers[NAME] = ControlPoller(client, harness.thread("control", client.collect))
+    return harness.loop
 
 
 def replies(seen: list[Observation]) -> list[str]:
     return [each.command for each in seen if isinstance(each, ControlReply)]
 
 
-def test_each_question_is_asked_once(
-    turning: Turning, asking: Callable[[], Loop], mps: MpsStandIn, start: Starter
+def test_sends_each_query_once(
+    harness: LoopHarness, asking: Callable[[], Loop], mps: MpsStandIn, start: Starter
 ) -> None:
     mps.start()
     mps.connect_and_wait(start().pid)
     server = mps.server_pid
-    cycle = asking()
+    loop = asking()
     lists = ["get_server_list", f"get_server_status {server}", f"get_client_list {server}"]
     limits = [
         "get_default_active_thread_percentage",
@@ -331,81 +331,81 @@ def test_each_question_is_asked_once(
     wanted = ["-v", *lists, *limits]
 
     def all_asked() -> None:
-        cycle.once(0.01)
-        assert set(replies(turning.recorded)) == set(wanted)
+        loop.once(0.01)
+        assert set(replies(harness.recorded)) == set(wanted)
 
     eventually(all_asked)
     for _ in range(50):
-        cycle.once(0.01)
+        loop.once(0.01)
 
-    assert sorted(replies(turning.recorded)) == sorted(wanted)
+    assert sorted(replies(harness.recorded)) == sorted(wanted)
 
 
-def test_an_answer_that_comes_in_mid_cycle_is_not_asked_for_again(
-    turning: Turning, asking: Callable[..., Loop], mps: MpsStandIn
+def test_does_not_repeat_a_query_whose_reply_arrives_during_the_cycle(
+    harness: LoopHarness, asking: Callable[..., Loop], mps: MpsStandIn
 ) -> None:
-    """The eye becomes idle while the cycle takes in something else: its answer is in the inbox, not yet known."""
+    """The poller becomes idle while the loop reduces another observation, so its reply is still in the inbox."""
     mps.start()
-    turning.inbox.put((line(1.0, "something that takes long to take in"),))
-    thread = turning.pollers[NAME].thread
+    harness.inbox.put((line(1.0, "something that takes long to take in"),))
+    thread = harness.pollers[NAME].thread
 
     def record(seen: Observation) -> None:
-        turning.recorded.append(seen)
-        if isinstance(seen, LogLine) and len(turning.recorded) > 1:
+        harness.recorded.append(seen)
+        if isinstance(seen, LogLine) and len(harness.recorded) > 1:
             eventually(lambda: _idle(thread))
 
-    cycle = asking(record)
+    loop = asking(record)
     events: list[Event] = []
     wanted = {"-v", "get_server_list", "get_default_active_thread_percentage", "get_default_client_priority"}
 
     def asked() -> None:
-        turning.inbox.put((line(2.0, "another that takes long"),))
-        events.extend(cycle.once(0.01))
-        assert "get_server_list" in replies(turning.recorded)
+        harness.inbox.put((line(2.0, "another that takes long"),))
+        events.extend(loop.once(0.01))
+        assert "get_server_list" in replies(harness.recorded)
 
     def answered() -> None:
-        cycle.once(0.01)
-        assert wanted <= set(replies(turning.recorded))
+        loop.once(0.01)
+        assert wanted <= set(replies(harness.recorded))
 
     eventually(asked)
     eventually(answered)
     for _ in range(20):
-        cycle.once(0.01)
+        loop.once(0.01)
 
-    assert sorted(replies(turning.recorded)) == sorted(wanted)
+    assert sorted(replies(harness.recorded)) == sorted(wanted)
 
 
 def _idle(thread: CollectorThread) -> None:
     assert not thread.busy
 
 
-def test_it_runs_until_it_is_told_to_stop(turning: Turning) -> None:
-    turning.thread("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
-    cycle = Loop(
+def test_runs_until_proceed_returns_false(harness: LoopHarness) -> None:
+    harness.thread("log", lambda: Reading((line(1.0, "something new"),)), period=0.001)
+    loop = Loop(
         Node(),
-        CollectorPool(turning.threads),
-        inbox=turning.inbox,
+        CollectorPool(harness.threads),
+        inbox=harness.inbox,
         clock=SystemClock(),
         intervals=PollIntervals(),
-        publish=turning.published.append,
+        publish=harness.published.append,
     )
 
-    cycle.run(lambda: len(turning.published) < 5)
+    loop.run(lambda: len(harness.published) < 5)
 
-    assert len(turning.published) >= 5
+    assert len(harness.published) >= 5
     assert not [thread for thread in threading.enumerate() if thread.name == "collector-log"]
 
 
-class Saying(Watchdog):
-    """A watchdog that has this to say."""
+class FakeWatchdog(Watchdog):
+    """A watchdog that returns these events."""
 
-    def __init__(self, *said: Event) -> None:
+    def __init__(self, *events: Event) -> None:
         super().__init__(Config(), SystemClock())
-        self.said = said
+        self.events = events
 
     def evaluate(self, node: Node, *, changed: bool) -> tuple[Node, tuple[Event, ...]]:
         """Whatever the node is."""
-        return node, self.said
+        return node, self.events
 
 
 LOUD = (
@@ -429,51 +429,51 @@ LOUD = (
 
 
 @pytest.mark.parametrize(("level", "name", "known"), LOUD, ids=[f"{name}-{known}" for _, name, known in LOUD])
-def test_the_watchdog_is_as_loud_as_what_it_says_matters(
-    level: str, name: EventName, known: dict[str, Any], turning: Turning
+def test_logs_watchdog_events_with_their_severity(
+    level: str, name: EventName, known: dict[str, Any], harness: LoopHarness
 ) -> None:
-    cycle = turning.cycle(watchdog=Saying(Event(at=1.0, event=name, daemon=NAME, **known)))
+    loop = harness.loop(watchdog=FakeWatchdog(Event(at=1.0, event=name, daemon=NAME, **known)))
     with capture_logs() as logs:
-        cycle.once(0)
+        loop.once(0)
     assert [(each["event"], each["log_level"]) for each in logs] == [(name, level)]
 
 
-def test_what_an_operator_says_is_taken_in_like_what_is_seen(turning: Turning) -> None:
-    cycle = turning.cycle()
-    cycle.put(Resumed(at=1.0, daemon=NAME))
-    cycle.once(0)
-    assert turning.recorded == [Resumed(at=1.0, daemon=NAME)]
+def test_reduces_and_records_an_operators_command(harness: LoopHarness) -> None:
+    loop = harness.loop()
+    loop.put(Resumed(at=1.0, daemon=NAME))
+    loop.once(0)
+    assert harness.recorded == [Resumed(at=1.0, daemon=NAME)]
 
 
-def test_a_cycle_that_waits_for_news_can_be_woken() -> None:
-    turning = Turning()
-    cycle = turning.cycle()
-    woken = threading.Thread(target=cycle.once, args=(PATIENCE_SECONDS * 100,), daemon=True)
+def test_put_ends_the_wait_of_a_cycle() -> None:
+    harness = LoopHarness()
+    loop = harness.loop()
+    woken = threading.Thread(target=loop.once, args=(PATIENCE_SECONDS * 100,), daemon=True)
     woken.start()
 
-    cycle.put()
+    loop.put()
 
     woken.join(PATIENCE_SECONDS)
     assert not woken.is_alive()
 
 
-def test_without_news_the_cycle_turns_less_often() -> None:
-    turning = Turning()
+def test_waits_longer_if_nothing_changes() -> None:
+    harness = LoopHarness()
     clock = HandClock()
-    cycle = Loop(
+    loop = Loop(
         Node(),
         CollectorPool(()),
-        inbox=turning.inbox,
+        inbox=harness.inbox,
         clock=clock,
         intervals=PollIntervals(),
-        publish=turning.published.append,
+        publish=harness.published.append,
     )
-    cycle.once(0)
-    assert cycle.timeout() == CYCLE_SECONDS
+    loop.once(0)
+    assert loop.timeout() == CYCLE_SECONDS
     clock.time += IDLE_AFTER_SECONDS
-    assert cycle.timeout() == IDLE_CYCLE_SECONDS
+    assert loop.timeout() == IDLE_CYCLE_SECONDS
 
-    turning.inbox.put((line(clock.now(), "Start"),))
-    cycle.once(0)
+    harness.inbox.put((line(clock.now(), "Start"),))
+    loop.once(0)
 
-    assert cycle.timeout() <= CYCLE_SECONDS
+    assert loop.timeout() <= CYCLE_SECONDS

@@ -37,6 +37,6 @@ def arenas(*arguments: str) -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has arenas")
-def test_all_threads_allocate_from_one_arena() -> None:
+def test_all_threads_allocate_from_one_memory_arena() -> None:
     assert arenas("few") == 1
     assert arenas() > 1

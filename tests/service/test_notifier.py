@@ -1,4 +1,4 @@
-"""Notifier tells systemd how the service is, and never fails for want of a listener."""
+"""Notifier sends the state of the service to systemd, and does not fail without systemd."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def manager() -> Iterator[socket.socket]:
         yield channel
 
 
-def test_each_message_is_a_datagram(manager: socket.socket, tmp_path: Path) -> None:
+def test_sends_each_message_as_a_datagram(manager: socket.socket, tmp_path: Path) -> None:
     manager.bind(str(tmp_path / "notify"))
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
 
@@ -35,14 +35,14 @@ def test_each_message_is_a_datagram(manager: socket.socket, tmp_path: Path) -> N
     ]
 
 
-def test_an_abstract_socket_is_one_too(manager: socket.socket, tmp_path: Path) -> None:
+def test_sends_to_an_abstract_socket(manager: socket.socket, tmp_path: Path) -> None:
     manager.bind(f"\0{tmp_path}/notify")
     Notifier({"NOTIFY_SOCKET": f"@{tmp_path}/notify"}).ready()
 
     assert manager.recv(4096) == b"READY=1"
 
 
-def test_no_child_can_speak_for_the_service() -> None:
+def test_removes_the_socket_from_the_environment() -> None:
     environment = {"NOTIFY_SOCKET": "/nowhere/at/all", "PATH": "/bin"}
     Notifier(environment)
 
@@ -50,7 +50,7 @@ def test_no_child_can_speak_for_the_service() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}])
-def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
+def test_does_nothing_without_systemd(environment: dict[str, str]) -> None:
     notifier = Notifier(environment)
 
     notifier.ready()
@@ -58,7 +58,7 @@ def test_without_a_manager_nothing_happens(environment: dict[str, str]) -> None:
     notifier.stopping()
 
 
-def test_a_manager_that_does_not_listen_holds_nobody_up(manager: socket.socket, tmp_path: Path) -> None:
+def test_does_not_wait_for_a_manager_that_does_not_read(manager: socket.socket, tmp_path: Path) -> None:
     manager.bind(str(tmp_path / "notify"))
     notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
 

@@ -1,4 +1,4 @@
-"""Two exporters that may act for one daemon: one acts, the other observes, says so, and takes over."""
+"""Two exporters that are to act for one daemon: one acts, and the other observes, reports that, and takes over."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,7 +58,7 @@ def serve(mps: MpsStandIn, tmp_path: Path) -> Iterator[Callable[..., Exporter]]:
 def daemons(mps: MpsStandIn) -> list[int]:
     """Return the PIDs of the control daemons that run in the stand-in's directory."""
     words = {pid: _words(pid) for pid in processes_of(mps.pipe_directory)}
-    return [pid for pid, said in words.items() if said[:1] == [b"nvidia-cuda-mps-control"] and b"-d" in said]
+    return [pid for pid, line in words.items() if line[:1] == [b"nvidia-cuda-mps-control"] and b"-d" in line]
 
 
 def _words(pid: int) -> list[bytes]:
@@ -114,7 +114,7 @@ def test_one_exporter_acts_and_the_other_takes_over(mps: MpsStandIn, serve: Call
     assert len(daemons(mps)) == 1
 
 
-def test_an_exporter_whose_state_directory_cannot_be_used_restarts_nothing(
+def test_restarts_nothing_without_a_usable_state_directory(
     mps: MpsStandIn, serve: Callable[..., Exporter], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

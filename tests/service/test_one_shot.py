@@ -1,4 +1,4 @@
-"""One look at everything tells of each daemon for itself."""
+"""A one-shot collection reports the problems of each daemon."""
 
 from exporter.clock import SystemClock
 from exporter.collectors.thread import Reading
@@ -6,7 +6,7 @@ from exporter.one_shot import OneShot
 from tests.builders import HANGS, node
 
 
-def test_what_is_well_with_one_daemon_does_not_hide_what_is_wrong_with_another() -> None:
+def test_reports_the_problem_of_one_daemon_after_the_success_of_another() -> None:
     glance = OneShot(node("/one", "/other"), SystemClock(), deadline=5.0, wait=lambda _: None)
 
     glance.collect("control", lambda: Reading(problem=HANGS), "/one")

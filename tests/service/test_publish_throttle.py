@@ -33,34 +33,34 @@ def publish_all(cost: float, seconds: float) -> list[float]:
     return made
 
 
-def test_the_first_news_are_published_at_once() -> None:
+def test_publishes_the_first_change_at_once() -> None:
     assert PublishThrottle(5.0).wait(5.0, changed=True) == 0
 
 
-def test_without_news_it_publishes_now_and_then() -> None:
+def test_publishes_at_an_interval_without_changes() -> None:
     assert PublishThrottle(5.0).wait(6.0, changed=False) == IDLE_INTERVAL_SECONDS - 1
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
-def test_publishing_takes_no_more_than_its_share(cost: float) -> None:
+def test_publishing_takes_at_most_its_share_of_time(cost: float) -> None:
     taken = cost * len(publish_all(cost, LONG))
 
     assert taken <= MAX_SHARE * LONG + BURST_SECONDS + cost
 
 
 @pytest.mark.parametrize("cost", [0.005, 0.04])
-def test_nor_much_less_where_there_are_always_news(cost: float) -> None:
+def test_publishing_uses_its_share_of_time_if_changes_are_frequent(cost: float) -> None:
     assert cost * len(publish_all(cost, LONG)) > 0.9 * MAX_SHARE * LONG
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
-def test_a_burst_of_news_is_shown_as_it_comes(cost: float) -> None:
+def test_publishes_each_change_of_a_burst(cost: float) -> None:
     first = publish_all(cost, LONG)[:5]
 
     assert first == pytest.approx([number * (cost + MIN_INTERVAL_SECONDS) for number in range(5)])
 
 
-def test_what_was_spent_is_saved_again() -> None:
+def test_permits_another_burst_after_a_pause() -> None:
     pace = PublishThrottle(0.0)
     for _ in range(100):
         pace.published(0.0, 0.04)
@@ -71,7 +71,7 @@ def test_what_was_spent_is_saved_again() -> None:
     assert pace.wait(1000.04, changed=True) == pytest.approx(MIN_INTERVAL_SECONDS)
 
 
-def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_for_long() -> None:
+def test_publishes_soon_after_a_suspend_during_a_publication() -> None:
     pace = PublishThrottle(0.0)
     pace.published(0.0, 3600.0)
 
@@ -79,7 +79,7 @@ def test_a_machine_that_was_asleep_in_mid_publication_does_not_keep_news_back_fo
 
 
 @pytest.mark.parametrize("cost", [0.0001, 0.005, 0.04])
-def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> None:
+def test_previous_publications_do_not_delay_urgent_changes(cost: float) -> None:
     pace = PublishThrottle(0.0)
     for _ in range(100):
         pace.published(0.0, cost)
@@ -88,7 +88,7 @@ def test_grave_news_are_not_held_back_by_what_others_have_taken(cost: float) -> 
     assert pace.wait(1.0, changed=True, urgent=True) == 0
 
 
-def test_grave_news_without_end_take_no_more_than_their_share() -> None:
+def test_frequent_urgent_changes_take_at_most_their_share_of_time() -> None:
     pace, now, cost, taken = PublishThrottle(0.0), 0.0, 0.04, 0.0
     while (now := now + pace.wait(now, changed=True, urgent=True)) < LONG:
         pace.published(now, now + cost)
@@ -97,7 +97,7 @@ def test_grave_news_without_end_take_no_more_than_their_share() -> None:
     assert taken <= MAX_URGENT_SHARE * LONG + BURST_SECONDS
 
 
-def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
+def test_publishes_a_fault_at_once_among_other_changes() -> None:
     clock, inbox, published = Stopped(), Inbox(), list[Node]()
 
     def publish(node: Node) -> None:
@@ -122,7 +122,7 @@ def test_a_fault_is_published_at_once_in_the_midst_of_other_news() -> None:
 
 @dataclass(slots=True)
 class Stopped:
-    """A clock that goes on when it is told to."""
+    """A clock that a test advances."""
 
     at: float = 0.0
 
@@ -135,11 +135,11 @@ class Stopped:
         return self.at
 
     def step(self) -> float:
-        """Nobody sets it."""
+        """It is never set."""
         return 0.0
 
 
-def test_the_cycle_publishes_a_large_node_less_often_than_a_small_one() -> None:
+def test_publishes_a_large_node_less_often_than_a_small_one() -> None:
     def publications(cost: float) -> int:
         clock, inbox, published = Stopped(), Inbox(), list[Node]()
 

@@ -1,4 +1,4 @@
-"""What the service says of its daemons when it is configured anew, and of itself when it stands still."""
+"""Daemons after a reload, a stalled service, and the end of the service."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,22 +30,22 @@ def config(*daemons: tuple[str, str]) -> Config:
     return replace(build_config(parse_arguments(["serve"]), {}, None), daemons=tuple(named))
 
 
-def told(before: Config, after: Config) -> list[tuple[str, bool | None, str | None]]:
+def found(before: Config, after: Config) -> list[tuple[str, bool | None, str | None]]:
     return [(each.daemon, each.expected, each.by) for each in configured_daemons(before, after, 1.0)]
 
 
-def test_a_daemon_that_is_dropped_is_one_that_is_only_there() -> None:
-    assert told(config(("a", "/a"), ("b", "/b")), config(("b", "/b"))) == [
+def test_a_removed_daemon_becomes_a_discovered_one() -> None:
+    assert found(config(("a", "/a"), ("b", "/b")), config(("b", "/b"))) == [
         ("a", False, NamedBy.DISCOVERED),
         ("b", True, NamedBy.CONFIGURATION),
     ]
 
 
-def test_a_daemon_that_is_renamed_is_not_dropped() -> None:
-    assert told(config(("old", "/a")), config(("new", "/a"))) == [("new", True, NamedBy.CONFIGURATION)]
+def test_a_renamed_daemon_is_not_removed() -> None:
+    assert found(config(("old", "/a")), config(("new", "/a"))) == [("new", True, NamedBy.CONFIGURATION)]
 
 
-def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
+def test_a_stalled_service_reports_only_that() -> None:
     clock = HandClock()
     service = Service(config(), Node(), CollectorPool(()), Inbox(), clock)
     assert "text" in service.status()
@@ -55,16 +55,16 @@ def test_a_service_that_stands_still_does_not_tell_old_news() -> None:
     assert "has not run for 30 s" in service.status()["problem"]
 
 
-def test_who_is_told_to_stop_breaks_off_what_is_under_way_before_waiting_for_anybody() -> None:
-    clock, inbox, wishes = HandClock(), Inbox(), Signals()
+def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
+    clock, inbox, signals = HandClock(), Inbox(), Signals()
     tools = Tools(clock=clock, proc=Proc(Path("/proc"), clock), client=lambda *_: pytest.fail("asked"), path="")
-    hands = ActionRunner(tools, inbox=inbox, location=lambda name, _: on_host(name, Path("/a"), Path("/b")))
-    service = Service(config(), Node(), CollectorPool(()), inbox, clock, runner=hands)
-    assert service.proceed(wishes)
+    runner = ActionRunner(tools, inbox=inbox, location=lambda name, _: on_host(name, Path("/a"), Path("/b")))
+    service = Service(config(), Node(), CollectorPool(()), inbox, clock, runner=runner)
+    assert service.proceed(signals)
 
-    wishes.stop.set()
+    signals.stop.set()
 
-    assert not service.proceed(wishes)
-    hands.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
+    assert not service.proceed(signals)
+    runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)

@@ -37,7 +37,7 @@ def command(
     return run_here
 
 
-def test_pause_lets_go_of_the_driver_until_resume(
+def test_pause_closes_the_driver_until_resume(
     serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path
 ) -> None:
     device = tmp_path / "nvidiactl"
@@ -78,9 +78,7 @@ def test_pause_and_resume_without_a_service_are_errors(command: Command, name: s
     assert (code, "no service answers" in problem) == (1, True)
 
 
-def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
-    serve: Serve, mps: MpsStandIn, environment: dict[str, str]
-) -> None:
+def test_resume_accepts_expected_daemons_only(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
     mps.start()
     exporter = serve()
     exporter.shows(1, "cuda_mps_daemon_up")
@@ -89,15 +87,15 @@ def test_resume_of_a_daemon_is_heard_and_one_that_is_not_watched_is_refused(
     done, refused = run(environment, "resume", name), run(environment, "resume", "another")
 
     assert (done.returncode, done.stdout) == (0, f"restarts of {name} were not suspended; nothing has changed\n")
-    (told,) = exporter.events("resumed")
-    assert told["daemon"] == name
+    (reported,) = exporter.events("resumed")
+    assert reported["daemon"] == name
     assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
         1,
         f"another is not an expected daemon; the expected daemons are: {name}\n",
     )
 
 
-def test_status_is_what_the_service_knows(
+def test_status_does_not_query_the_daemon_if_a_service_runs(
     serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
 ) -> None:
     mps.start()
@@ -116,7 +114,7 @@ def test_status_is_what_the_service_knows(
     assert _questions(mps) > asked
 
 
-def test_a_fault_is_told_of_by_page_and_by_command(
+def test_reports_a_fault_by_api_and_command(
     serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
 ) -> None:
     mps.start()
@@ -129,17 +127,17 @@ def test_a_fault_is_told_of_by_page_and_by_command(
 
     mps.fault(client)
 
-    (told,) = eventually(lambda: _the_fault(exporter))
-    assert (told["server"], [each["pid"] for each in told["affected"]]) == (mps.server_pid, [client])
-    listed, in_words = run(environment, "incidents"), run(environment, "incidents", told["id"])
-    assert (listed.returncode, told["id"] in listed.stdout) == (1, True)
+    (reported,) = eventually(lambda: _the_fault(exporter))
+    assert (reported["server"], [each["pid"] for each in reported["affected"]]) == (mps.server_pid, [client])
+    listed, in_words = run(environment, "incidents"), run(environment, "incidents", reported["id"])
+    assert (listed.returncode, reported["id"] in listed.stdout) == (1, True)
     assert (in_words.returncode, f"PID {client} (" in in_words.stdout) == (1, True)
     (event,) = exporter.page("/api/v1/events?event=fault")["data"]
-    assert event["incident"] == told["id"]
+    assert event["incident"] == reported["id"]
 
 
 def _the_fault(exporter: Exporter) -> list[dict[str, Any]]:
-    """The incident, once it is told whom it hit."""
+    """Return the incident after its affected clients are known."""
     found: list[dict[str, Any]] = exporter.page("/api/v1/incidents")["data"]
     assert [each for each in found if each["affected"]]
     assert exporter.page("/api/v1/events?event=fault")["data"]
@@ -150,8 +148,8 @@ def _questions(mps: MpsStandIn) -> int:
     return (mps.log_directory / "control.log").read_text().count("Cmd:")
 
 
-def test_a_fault_outlives_the_exporter_that_saw_it(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
-    """It was killed, and whoever comes after it sees the end."""
+def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
+    """It was killed, and the next exporter reports the recovery."""
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
     first = serve()
@@ -202,7 +200,7 @@ def configuration(*daemons: MpsStandIn, age: str = "0") -> str:
     )
 
 
-def test_a_new_configuration_is_taken_up_and_a_bad_one_keeps_the_old(
+def test_applies_a_valid_configuration_and_rejects_an_invalid_one(
     serve: Serve, mps: MpsStandIn, other: MpsStandIn, tmp_path: Path
 ) -> None:
     file = tmp_path / "config.toml"
@@ -220,8 +218,8 @@ def test_a_new_configuration_is_taken_up_and_a_bad_one_keeps_the_old(
     file.write_text("[clients]\nmni_age_seconds = 3\n")
     exporter.process.send_signal(signal.SIGHUP)
     exporter.shows(0, "cuda_mps_exporter_config_last_reload_successful")
-    (told,) = exporter.events("reload_failed")
-    assert "mni_age_seconds" in told["problem"]
+    (reported,) = exporter.events("reload_failed")
+    assert "mni_age_seconds" in reported["problem"]
     assert exporter.value("cuda_mps_daemon_up") == 2
 
     file.write_text(configuration(other, age="3"))
@@ -229,7 +227,7 @@ def test_a_new_configuration_is_taken_up_and_a_bad_one_keeps_the_old(
     exporter.shows(1, "cuda_mps_exporter_config_last_reload_successful")
 
 
-def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_ever(
+def test_discovers_a_daemon_and_reports_its_exit(
     serve: Serve, mps: MpsStandIn, other: MpsStandIn, start: Starter
 ) -> None:
     mps.start()
@@ -251,7 +249,7 @@ def test_a_daemon_that_nobody_named_is_found_and_one_that_goes_is_no_outage_for_
     assert exporter.value("cuda_mps_daemon_losses_total", daemon=str(mps.pipe_directory)) == 0
 
 
-def test_the_configuration_in_effect_can_be_seen_and_used_again(
+def test_prints_a_configuration_that_can_be_used_again(
     command: Command, environment: dict[str, str], tmp_path: Path
 ) -> None:
     code, shown, _ = command("serve", "--config.check")
@@ -263,7 +261,7 @@ def test_the_configuration_in_effect_can_be_seen_and_used_again(
     assert (code, again[:2]) == (0, (0, shown))
 
 
-def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Command, tmp_path: Path) -> None:
+def test_check_rejects_an_invalid_web_configuration(command: Command, tmp_path: Path) -> None:
     (tmp_path / "web.yml").write_text("tls_server_confg: {}\n")
 
     code, _, problem = command("serve", "--config.check", f"--web.config.file={tmp_path / 'web.yml'}")
@@ -271,7 +269,7 @@ def test_a_web_configuration_that_is_wrong_is_found_by_the_check(command: Comman
     assert (code, "tls_server_confg" in problem) == (2, True)
 
 
-def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
+def test_translates_the_pids_of_a_daemon_in_a_container(
     serve: Serve, environment: dict[str, str], tmp_path: Path
 ) -> None:
     exporter = serve(overrides={"discovery": True})
@@ -293,13 +291,11 @@ def test_a_daemon_in_a_container_is_told_of_in_this_machines_pids(
 
 
 def _assert_known(exporter: Exporter, daemon: str) -> None:
-    """Its process is, whose end is then seen at once."""
+    """Assert that its process is known, so that its exit is noticed at once."""
     assert exporter.value("cuda_mps_daemon_start_time_seconds", daemon=daemon) is not None
 
 
-def test_whoever_has_nothing_to_read_anew_ends_with_its_terminal(
-    environment: dict[str, str], mps: MpsStandIn, tmp_path: Path
-) -> None:
+def test_record_stops_at_sighup(environment: dict[str, str], mps: MpsStandIn, tmp_path: Path) -> None:
     mps.start()
     arguments = program.command("record", str(tmp_path / "recording.jsonl"), "--log.format=json")
     recorder = Exporter(arguments, environment, tmp_path / "record.log")

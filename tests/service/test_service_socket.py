@@ -1,4 +1,4 @@
-"""The service's unix socket: who is answered, and that nothing said to it breaks it."""
+"""The service's unix socket: which users it serves, and that no request breaks it."""
 
 import json
 import os
@@ -45,33 +45,33 @@ def say(directory: Path, words: bytes) -> bytes:
         return connection.makefile("rb").read()
 
 
-def test_a_command_is_answered(directory: Path) -> None:
+def test_answers_a_command(directory: Path) -> None:
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-def test_a_command_may_have_arguments(directory: Path) -> None:
+def test_passes_arguments_to_a_command(directory: Path) -> None:
     assert query_service(directory, "repeat", PATIENCE, word="well", times=2) == {"message": "wellwell"}
     assert say(directory, b'{"command": "repeat", "arguments": {}}\n').startswith(b'{"problem": "unexpected TypeError')
 
 
-def test_whoever_poses_as_the_service_does_not_rule_the_terminal(directory: Path) -> None:
-    """It may have less rights than who asks it."""
-    said = query_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
-    assert said == {"message": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
+def test_removes_escape_sequences_from_the_answer(directory: Path) -> None:
+    """A process that poses as the service can have fewer rights than its client."""
+    answer = query_service(directory, "repeat", PATIENCE, word="\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}a\n", times=1)
+    assert answer == {"message": "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}a\n"}
 
 
-def test_an_answer_that_is_too_deep_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told, and nothing breaks."""
+def test_rejects_an_answer_that_is_nested_too_deeply(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client reports it."""
     monkeypatch.setattr("exporter.status_client.read_line", lambda *_: b"[" * 1_000_000)
     with pytest.raises(ServiceError):
         query_service(directory, "status", PATIENCE)
 
 
-def test_no_service_no_answer(tmp_path: Path) -> None:
+def test_returns_none_without_a_service(tmp_path: Path) -> None:
     assert query_service(tmp_path, "status", PATIENCE) is None
 
 
-def test_a_service_that_was_killed_leaves_a_socket_that_does_not_answer_and_does_not_hinder_the_next(
+def test_replaces_the_socket_of_a_killed_service(
     tmp_path: Path,
 ) -> None:
     with socket.socket(socket.AF_UNIX) as left:
@@ -84,14 +84,14 @@ def test_a_service_that_was_killed_leaves_a_socket_that_does_not_answer_and_does
     service.close()
 
 
-def test_a_second_service_leaves_the_first_its_socket(directory: Path) -> None:
+def test_a_second_service_does_not_replace_the_socket(directory: Path) -> None:
     second = ServiceSocket(directory, {"status": lambda: {"table": "another"}})
     second.open()
     second.close()
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-def test_the_socket_is_for_its_owner_alone_and_goes_with_the_service(tmp_path: Path) -> None:
+def test_only_the_owner_can_open_the_socket_which_close_removes(tmp_path: Path) -> None:
     service = ServiceSocket(tmp_path, {})
     service.open()
     assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
@@ -99,7 +99,7 @@ def test_the_socket_is_for_its_owner_alone_and_goes_with_the_service(tmp_path: P
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_directory_that_cannot_be_made_costs_the_socket_and_nothing_else(tmp_path: Path) -> None:
+def test_service_continues_without_a_directory_for_the_socket(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     service = ServiceSocket(tmp_path / "file" / "below", {})
     service.open()
@@ -113,24 +113,24 @@ def test_a_directory_that_cannot_be_made_costs_the_socket_and_nothing_else(tmp_p
         *(b"[" * 4096, b'{"command": "status", "arguments": 7}\n', b'{"command": "status", "arguments": [7]}\n'),
     ],
 )
-def test_what_is_no_command_is_told_which_there_are(directory: Path, words: bytes) -> None:
+def test_lists_the_commands_after_an_invalid_request(directory: Path, words: bytes) -> None:
     assert json.loads(say(directory, words)) == {"problem": "unknown command; the commands are: status, break, repeat"}
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-def test_a_command_that_fails_says_so_and_the_next_is_answered(directory: Path) -> None:
+def test_answers_the_next_command_after_one_fails(directory: Path) -> None:
     with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
         query_service(directory, "break", PATIENCE)
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-def test_somebody_who_says_nothing_holds_others_up_for_a_moment_only(directory: Path) -> None:
+def test_a_silent_client_delays_others_only_briefly(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(directory / NAME))
         assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can become another user")
 class SlowReader(socket.socket):
     """Takes a few bytes at a time, and all of a long answer never within one timeout."""
 
@@ -154,7 +154,7 @@ def test_a_long_answer_reaches_a_client_that_reads_slowly() -> None:
         assert reader.taken == b"x" * 1000
 
 
-def test_another_user_is_turned_away_though_the_socket_were_open_to_all(directory: Path) -> None:
+def test_refuses_another_user_whatever_the_mode_of_the_socket(directory: Path) -> None:
     (directory / NAME).chmod(0o666)
     for parent in (directory, *directory.parents):
         if parent.stat().st_mode & 0o001 == 0:

@@ -1,4 +1,4 @@
-"""Signals are heard at once."""
+"""Signals that stop or reload the service."""
 
 import os
 import signal
@@ -6,18 +6,18 @@ import signal
 from exporter.service import handle_signals
 
 
-def test_a_signal_is_heard_after_its_wish_is_known() -> None:
+def test_wakes_the_main_thread_after_the_event_is_set() -> None:
     stopped: list[bool] = []
 
-    with handle_signals(lambda: stopped.append(told.stop.is_set())) as told:
+    with handle_signals(lambda: stopped.append(signals.stop.is_set())) as signals:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert stopped == [True]
 
 
-def test_a_hangup_means_a_reload_where_that_is_wanted() -> None:
-    with handle_signals(lambda: None, reloads=True) as told:
+def test_sighup_requests_a_reload() -> None:
+    with handle_signals(lambda: None, reloads=True) as signals:
         os.kill(os.getpid(), signal.SIGHUP)
 
-    assert told.reload.is_set()
-    assert not told.stop.is_set()
+    assert signals.reload.is_set()
+    assert not signals.stop.is_set()

@@ -40,11 +40,11 @@ class Around:
 
 @pytest.fixture
 def around() -> Around:
-    """Nobody answers yet."""
+    """A node without a service."""
     return Around()
 
 
-def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
+def test_passes_its_options_to_the_service(around: Around) -> None:
     around.answer = status_text.status_answer(three_clients(), width=80)
 
     report = around.inquiry(daemon=DAEMON).report(80)
@@ -58,7 +58,7 @@ def test_the_service_is_asked_for_what_is_wanted(around: Around) -> None:
     assert around.looks == 0
 
 
-def test_where_none_answers_there_is_a_look(around: Around) -> None:
+def test_collects_if_no_service_answers(around: Around) -> None:
     report = around.inquiry(as_json=True).report(None)
 
     assert (report.by, report.exit_code, report.text) == (f"a collection at {short_time(AT, AT)}", 1, None)
@@ -66,18 +66,20 @@ def test_where_none_answers_there_is_a_look(around: Around) -> None:
     assert report.node["daemons"][0]["state"] == "absent"
 
 
-def test_who_wants_a_look_asks_no_service(around: Around) -> None:
+def test_collects_without_a_query_on_request(around: Around) -> None:
     StatusClient(None, around.look, around.clock).report(80)
 
     assert (around.asked, around.looks) == ([], 1)
 
 
-def test_looks_are_not_repeated_too_soon(around: Around) -> None:
+def test_limits_the_frequency_of_collections(around: Around) -> None:
     """Each costs lines in every daemon's log."""
     inquiry = around.inquiry()
     for _ in range(3):
         around.clock.time += COLLECT_SECONDS / 4
-        assert inquiry.report(80).by.endswith(short_time(AT + COLLECT_SECONDS / 4, AT)), "it is told when it was"
+        assert inquiry.report(80).by.endswith(short_time(AT + COLLECT_SECONDS / 4, AT)), (
+            "the report has the time of the collection"
+        )
     assert around.looks == 1
 
     around.clock.time += COLLECT_SECONDS
@@ -85,7 +87,7 @@ def test_looks_are_not_repeated_too_soon(around: Around) -> None:
     assert around.looks == 2
 
 
-def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
+def test_uses_a_service_that_starts_later(around: Around) -> None:
     inquiry = around.inquiry()
     assert inquiry.report(80).by.startswith("a collection")
 
@@ -93,7 +95,7 @@ def test_a_service_that_comes_is_asked_from_then_on(around: Around) -> None:
     assert inquiry.report(80).by == "the service"
 
 
-def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
+def test_does_not_collect_after_a_service_has_answered(around: Around) -> None:
     """It is restarted, most likely."""
     around.answer = status_text.status_answer(idle())
     inquiry = around.inquiry()
@@ -108,7 +110,7 @@ def test_one_that_goes_is_no_reason_to_look(around: Around) -> None:
     assert inquiry.report(80).exit_code == 0
 
 
-def test_a_daemon_that_is_not_here_is_a_problem(around: Around) -> None:
+def test_reports_an_unknown_daemon(around: Around) -> None:
     with pytest.raises(ServiceError, match="no daemon another is here; there are: /tmp/nvidia-mps"):
         around.inquiry(daemon="another").report(80)
 
@@ -121,16 +123,16 @@ def test_a_daemon_that_is_not_here_is_a_problem(around: Around) -> None:
         {"exit_code": "well", "node": {}},
         {"exit_code": 0, "text": 7},
         {"exit_code": 0},
-        {"table": "as a former version told it", "exit_code": 0},
+        {"table": "as an earlier version wrote it", "exit_code": 0},
     ],
 )
-def test_what_another_version_tells_is_said_to_be_that(around: Around, answer: Mapping[str, Any]) -> None:
+def test_reports_an_answer_of_another_version(around: Around, answer: Mapping[str, Any]) -> None:
     around.answer = answer
     with pytest.raises(ServiceError, match="another version"):
         around.inquiry().report(80)
 
 
-def test_lines_of_incidents_are_read_alike() -> None:
+def test_parses_lines_of_incidents() -> None:
     assert text_of(incident_lines({"lines": {"lines": [{"pieces": [{"text": "No incidents."}]}]}})) == "No incidents.\n"
     with pytest.raises(ServiceError, match="another version"):
         incident_lines({"text": "No incidents.\n"})

@@ -28,7 +28,7 @@ from tests.incidents import HOSTILE
 from tests.program import main
 from tests.terminal.pseudo_terminal import pseudo
 
-Ask = Callable[..., tuple[int, str, str]]
+RunCommand = Callable[..., tuple[int, str, str]]
 SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 LEFT = "\x1b[?25h\x1b[?1049l"
 
@@ -56,116 +56,120 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs the command: its exit code, and what it says on both streams."""
+def run_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    """Return a function that runs the command, and returns its exit code, stdout and stderr."""
 
-    def asked(*arguments: str) -> tuple[int, str, str]:
+    def run_here(*arguments: str) -> tuple[int, str, str]:
         code = main(["status", "--config.file=", "--path.runtime-directory", str(tmp_path), *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
-    return asked
+    return run_here
 
 
-def at_a_terminal(monkeypatch: pytest.MonkeyPatch, ask: Ask, *arguments: str) -> tuple[int, str]:
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch, run_command: RunCommand, *arguments: str) -> tuple[int, str]:
     """The same, where standard output is a terminal of 80 columns."""
     with pseudo() as pty, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", pty.program)
         patch.setenv("TERM", "xterm")
-        code, _, _ = ask(*arguments)
+        code, _, _ = run_command(*arguments)
         return code, pty.seen()
 
 
-def test_piped_it_is_the_table_as_it_is_and_nothing_else(running: Running, ask: Ask) -> None:
+def test_prints_only_the_table_to_a_pipe(running: Running, run_command: RunCommand) -> None:
     running.knows(held_up())
 
-    assert ask() == (1, status_text.status_table(held_up()), "")
+    assert run_command() == (1, status_text.status_table(held_up()), "")
 
 
-def test_colours_can_be_had_anywhere(running: Running, ask: Ask) -> None:
+def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunCommand) -> None:
     running.knows(held_up())
 
-    _, said, _ = ask("--color=always")
+    _, output, _ = run_command("--color=always")
 
-    assert "\x1b[1;31mfault\x1b[0m" in said
-    assert SEQUENCE.sub("", said) == status_text.status_table(held_up())
+    assert "\x1b[1;31mfault\x1b[0m" in output
+    assert SEQUENCE.sub("", output) == status_text.status_table(held_up())
 
 
-def test_at_a_terminal_the_head_comes_first_and_the_table_fits(
-    running: Running, ask: Ask, monkeypatch: pytest.MonkeyPatch
+def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
+    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.knows(held_up())
 
-    code, said = at_a_terminal(monkeypatch, ask)
+    code, output = at_a_terminal(monkeypatch, run_command)
 
-    lines = SEQUENCE.sub("", said).splitlines()
-    assert (code, lines[0][:8], "\x1b[1;31mCRITICAL\x1b[0m" in said) == (1, "CRITICAL", True)
+    lines = SEQUENCE.sub("", output).splitlines()
+    assert (code, lines[0][:8], "\x1b[1;31mCRITICAL\x1b[0m" in output) == (1, "CRITICAL", True)
     fault = f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks"
     assert lines[2:4] == [fault, "    recovery; suspect: likely PID 600"]
     assert max(map(len, lines)) <= 80
 
 
-def test_at_a_glance(running: Running, ask: Ask) -> None:
+def test_brief_prints_overview_and_problems(running: Running, run_command: RunCommand) -> None:
     running.knows(three_clients())
 
-    code, said, _ = ask("--brief")
-    assert (code, said.splitlines()[0]) == (0, "warning: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
-    assert [line.partition(":")[0] for line in said.splitlines()[1:]] == [
+    code, output, _ = run_command("--brief")
+    assert (code, output.splitlines()[0]) == (0, "warning: 1 of 1 daemons up, 3 clients, 2 GPUs; watchdog observes")
+    assert [line.partition(":")[0] for line in output.splitlines()[1:]] == [
         "  CUDA processes bypass MPS on GPU 1",
         f"  Exporter cannot read a log of MPS daemon {DAEMON}",
     ]
 
 
-def test_one_daemon_alone(running: Running, ask: Ask) -> None:
+def test_prints_one_daemon(running: Running, run_command: RunCommand) -> None:
     running.knows(reduced(*at_work(700, server=514, daemon="/run/other"), start=daemon_dead()).node)
 
-    assert ask()[0] == 1
-    code, said, _ = ask("--daemon", "/run/other")
-    assert (code, DAEMON in said, "/run/other" in said) == (0, False, True)
-    code, said, problem = ask("--daemon", "none")
-    assert (code, said, "no daemon none is here; there are: /tmp/nvidia-mps, /run/other" in problem) == (1, "", True)
+    assert run_command()[0] == 1
+    code, output, _ = run_command("--daemon", "/run/other")
+    assert (code, DAEMON in output, "/run/other" in output) == (0, False, True)
+    code, output, problem = run_command("--daemon", "none")
+    assert (code, output, "no daemon none is here; there are: /tmp/nvidia-mps, /run/other" in problem) == (1, "", True)
 
 
-def test_for_programs(running: Running, ask: Ask) -> None:
+def test_prints_json(running: Running, run_command: RunCommand) -> None:
     running.knows(three_clients())
 
-    code, said, _ = ask("--json")
+    code, output, _ = run_command("--json")
 
-    assert (code, json.loads(said)["daemons"][0]["name"]) == (0, DAEMON)
+    assert (code, json.loads(output)["daemons"][0]["name"]) == (0, DAEMON)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--brief",), ("--color=always",)])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_speaks_to_the_terminal(running: Running, ask: Ask, name: str, arguments: tuple[str, ...]) -> None:
+def test_prints_no_escape_sequence_of_a_name(
+    running: Running, run_command: RunCommand, name: str, arguments: tuple[str, ...]
+) -> None:
     who = process(600, user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n")
     running.knows(reduced(who, start=three_clients()).node)
 
-    assert all(line.isprintable() for line in SEQUENCE.sub("", ask(*arguments)[1]).split("\n"))
+    assert all(line.isprintable() for line in SEQUENCE.sub("", run_command(*arguments)[1]).split("\n"))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--color=always",)])
-def test_nor_does_whoever_poses_as_the_service(tmp_path: Path, ask: Ask, arguments: tuple[str, ...]) -> None:
-    """It may have less rights than who asks it."""
+def test_prints_no_escape_sequence_of_a_false_service(
+    tmp_path: Path, run_command: RunCommand, arguments: tuple[str, ...]
+) -> None:
+    """A process that poses as the service can have fewer rights than its client."""
     evil: dict[str, Any] = {"pieces": [{"text": "\x1b[2J\x9b31m\u202e\na", "style": "error"}]}
     sheet = {"at": 0.0, "headline": [], "table": [evil], "problems": [evil], "past_faults": []}
     service = ServiceSocket(tmp_path, {"status": lambda **_: {"text": sheet, "exit_code": 0}})
     service.open()
-    _, said, _ = ask(*arguments)
+    _, output, _ = run_command(*arguments)
     service.close()
 
-    assert len(said.splitlines()) == 2
-    assert all(line.isprintable() for line in SEQUENCE.sub("", said).split("\n"))
+    assert len(output.splitlines()) == 2
+    assert all(line.isprintable() for line in SEQUENCE.sub("", output).split("\n"))
 
 
 @pytest.mark.parametrize("arguments", [["--watch", "0"], ["--watch", "2h"], ["--watch", "often"], ["--color=red"]])
-def test_what_makes_no_sense_is_refused(ask: Ask, arguments: list[str]) -> None:
+def test_rejects_invalid_arguments(run_command: RunCommand, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended_with:
-        ask(*arguments)
+        run_command(*arguments)
 
     assert ended_with.value.code == 2
 
 
-def test_watched_it_follows_the_node_and_ends_as_the_node_is(running: Running, tmp_path: Path) -> None:
+def test_watch_follows_the_node_and_returns_its_last_state(running: Running, tmp_path: Path) -> None:
     """On a screen of its own, which it leaves as it found it."""
     command = [sys.executable, "-m", "exporter", "status", "--config.file=", "--path.runtime-directory", str(tmp_path)]
     seen = ""

@@ -38,7 +38,7 @@ class Stand:
         """Do nothing: no action takes time."""
 
     def judge(self, *, news: bool = False) -> list[EventName]:
-        """What is told."""
+        """Return the events of an evaluation."""
         self.node, events = self.watchdog.evaluate(self.node, changed=news)
         return [event.event for event in events]
 
@@ -49,7 +49,7 @@ def after(node: Node, *seen: Observation) -> Node:
     return node
 
 
-def test_what_it_decides_is_told_first_and_done_once() -> None:
+def test_reports_an_action_before_it_runs_it_once() -> None:
     stand = Stand()
     stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
 
@@ -61,7 +61,7 @@ def test_what_it_decides_is_told_first_and_done_once() -> None:
     assert [action.daemon for action in stand.done] == [DAEMON]
 
 
-def test_without_news_it_rests_a_little() -> None:
+def test_evaluates_less_often_without_changes() -> None:
     stand = Stand()
     stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
 
@@ -71,7 +71,7 @@ def test_without_news_it_rests_a_little() -> None:
     assert EventName.WATCHDOG_ACTS in stand.judge()
 
 
-def test_who_only_observes_does_nothing() -> None:
+def test_does_nothing_in_observe_mode() -> None:
     stand = Stand(Mode.OBSERVE)
     stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
 
