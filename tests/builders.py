@@ -1,4 +1,4 @@
-"""Tiny makers with sane defaults: observations as MPS gives them, nodes that saw them, recordings with their truth."""
+"""Builders of test data: observations as MPS produces them, nodes after them, and recordings with their truth."""
 
 import gzip
 import io
@@ -55,27 +55,27 @@ USER_ALICE, USER_BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in 
 
 
 class Reduced(NamedTuple):
-    """What a node has become, and the events on the way."""
+    """The node and the events after observations."""
 
     node: Node
     events: tuple[Event, ...]
 
     @property
     def daemon(self) -> Daemon:
-        """Its first daemon."""
+        """The first daemon."""
         return next(iter(self.node.daemons.values()))
 
     def names(self, *omitted: EventName) -> list[EventName]:
-        """What happened, in order, but for some kinds."""
+        """Return the names of the events in order, without some kinds."""
         return [event.event for event in self.events if event.event not in omitted]
 
     def of(self, name: EventName) -> list[Event]:
-        """The events of one kind."""
+        """Return the events of one kind."""
         return [event for event in self.events if event.event is name]
 
 
 def node(*daemons: str, expected: bool = True) -> Node:
-    """A node that has seen nothing yet of its daemons (by default one)."""
+    """Return a node without observations of its daemons (by default one)."""
     recorded = (
         RecordedDaemon(name=name, pipe_directory=name, log_directory=f"{name}/log", expected=expected)
         for name in daemons or (DAEMON,)
@@ -103,7 +103,7 @@ def reply(
     seconds: float = 0.002,
     daemon: str = DAEMON,
 ) -> ControlReply:
-    """An answer, after the 2 ms that one takes."""
+    """The reply of a daemon after 2 ms."""
     return ControlReply(
         at=at, daemon=daemon, command=command, exit_code=exit_code, stdout=stdout, stderr=stderr, seconds=seconds
     )
@@ -120,7 +120,7 @@ def clients(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEM
 
 
 def status(state: str, *, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> ControlReply:
-    """The daemon tells a server's state."""
+    """The daemon reports the state of a server."""
     return reply(f"get_server_status {server}", f"{state}\n", at=at, daemon=daemon)
 
 
@@ -131,18 +131,18 @@ def no_daemon(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
 
 
 def refusal(*, at: float = AT, daemon: str = DAEMON) -> ControlReply:
-    """The command is refused, since somebody else's session is open."""
+    """The daemon refuses a command because another session is open."""
     stderr = "Cannot send command to MPS control daemon process\n"
     return reply("get_server_list", exit_code=1, stderr=stderr, at=at, daemon=daemon)
 
 
 def silence(*, at: float = AT, daemon: str = DAEMON, command: str = "get_server_list") -> ControlReply:
-    """The command gets no answer within its deadline."""
+    """A command times out."""
     return reply(command, exit_code=None, seconds=5.0, at=at, daemon=daemon)
 
 
 def stamped(text: str, role: str = "Control", pid: int = CONTROL, at: float = AT) -> str:
-    """A log line as MPS writes it."""
+    """Return a log line in the format of MPS."""
     milliseconds = round((at - AT) * 1000) + 147
     minutes, seconds = divmod(milliseconds // 1000 + 45, 60)
     hours, minutes = divmod(minutes + 8, 60)
@@ -151,21 +151,21 @@ def stamped(text: str, role: str = "Control", pid: int = CONTROL, at: float = AT
 
 
 def control_log(*texts: str, at: float = AT, pid: int = CONTROL, daemon: str = DAEMON) -> tuple[LogLine, ...]:
-    """The control daemon writes."""
+    """The control daemon writes log lines."""
     return tuple(
         LogLine(at=at, daemon=daemon, file="control.log", line=stamped(text, "Control", pid, at)) for text in texts
     )
 
 
 def server_log(*texts: str, at: float = AT, server: int = SERVER, daemon: str = DAEMON) -> tuple[LogLine, ...]:
-    """A server writes."""
+    """A server writes log lines."""
     return tuple(
         LogLine(at=at, daemon=daemon, file="server.log", line=stamped(text, "Server", server, at)) for text in texts
     )
 
 
 def connecting(pid: int = CLIENT, context: int = 1) -> str:
-    """A client has reached the server, which is not yet to be connected."""
+    """A client connects, and is not accepted yet."""
     return f"Client {{PID: {pid}, Context ID: {context}}} connected"
 
 
@@ -175,7 +175,7 @@ def active(pid: int = CLIENT, context: int = 1) -> str:
 
 
 def at_work(*pids: int, server: int = SERVER, at: float = AT, daemon: str = DAEMON) -> tuple[Observation, ...]:
-    """A daemon answers, has one server, and that has these clients; its log is followed."""
+    """A daemon answers. It has one server with these clients, and its log is followed."""
     return (
         *control_log("UI closed", at=at, daemon=daemon),
         reply("-v", "CUDA MPS Control binary version: 13000\n", at=at, daemon=daemon),
@@ -196,25 +196,25 @@ FAULT_BLOCK = (
 
 
 def fault(at: float = AT) -> tuple[Observation, ...]:
-    """A fatal fault strikes on device 0, and the daemon says so."""
+    """A fatal fault on device 0, which the daemon reports."""
     return (*server_log(*FAULT_BLOCK, at=at), status("FAULT", at=at))
 
 
 def tenant(pid: int = CLIENT, name: str | None = "alice", *, kind: WorkloadKind = WorkloadKind.USER) -> ClientDetails:
-    """A client at the time of a fault, whose owner is known, or is not."""
+    """A client at the time of a fault, with a known workload or without."""
     workload = None if name is None else Workload(kind=kind, name=name)
     return ClientDetails(pid=pid, client=f"{pid}-1", workload=workload)
 
 
 def suspect(pid: int = CLIENT, confidence: float = 0.62, name: str | None = "alice") -> Suspect:
-    """One who may have done it."""
+    """A client that may have caused a fault."""
     return Suspect(client=tenant(pid, name), confidence=confidence, indications=(Reason(ReasonCode.NAMED_BY_LOG),))
 
 
 def incident(
     name: str = "f1", *suspects: Suspect, at: float = AT + 3, daemon: str = DAEMON, server: int = SERVER, **known: Any
 ) -> Incident:
-    """A fault that is open; `known` is what else is known of it."""
+    """An open fault with these other fields."""
     return Incident(id=name, daemon=daemon, server=server, started_at=at, detected_at=at, suspects=suspects, **known)
 
 
@@ -237,7 +237,7 @@ SENSORS: Mapping[str, Any] = {
     "sm_utilization": 0.625,
     "dram_bandwidth": 0.125,
 }
-"""What NVML tells of a GPU beside its processes and memory, where it tells all."""
+"""Values of NVML other than processes and memory, if it supports all."""
 
 
 def gpu_reading(
@@ -249,11 +249,11 @@ def gpu_reading(
     gpu: str = GPU,
     index: int = 0,
     name: str = "NVIDIA H200",
-    **reduced: Any,
+    **other: Any,
 ) -> GpuReading:
-    """NVML reads a GPU: MPS clients, processes beside MPS, and the server; memory in MiB, or 1 GiB and a context.
+    """NVML's reading of a GPU: MPS clients, bypassing processes, and the server.
 
-    `told` is what else it tells; see SENSORS.
+    Memory is in MiB, by default 1 GiB and a context. For `other` values see SENSORS.
     """
     of_mps, others = _gpu_processes(mps), _gpu_processes(beside)
     serving = () if server is None else (GpuProcess(pid=server, used_bytes=SERVER_BYTES),)
@@ -267,22 +267,22 @@ def gpu_reading(
         mps_processes=of_mps,
         memory_used_bytes=sum(each.used_bytes or 0 for each in compute),
         memory_total_bytes=GPU_BYTES,
-        **{"compute_capability": "9.0", **reduced},
+        **{"compute_capability": "9.0", **other},
     )
 
 
 def failure(detail: str, code: ProblemCode = ProblemCode.DRIVER_ERROR, **fields: Any) -> Problem:
-    """A problem with this text from outside."""
+    """A problem with an external text."""
     return Problem(code=code, detail=detail, **fields)
 
 
 def look(source: str = "nvml", *, at: float = AT, problem: Problem | None = None) -> SourceReading:
-    """A source has looked."""
+    """A collection has ended."""
     return SourceReading(at=at, name=source, seconds=0.01, problem=problem)
 
 
 def denied(path: object) -> Problem:
-    """A file that may not be read."""
+    """A file without permission to read it."""
     return failure("Permission denied", ProblemCode.PERMISSION_DENIED, subject=str(path))
 
 
@@ -292,7 +292,7 @@ def absent(path: object) -> Problem:
 
 
 def not_a_file(path: object) -> Problem:
-    """Something else is in place of a file."""
+    """A path that is not a file."""
     return failure("", ProblemCode.WRONG_FILE_TYPE, subject=str(path))
 
 
@@ -315,7 +315,7 @@ def process(
     environment: Mapping[str, str] | None = NO_LIMITS,
     parent: int | None = None,
 ) -> ProcessReading:
-    """/proc tells who a process is; by default it does not limit itself."""
+    """A process as in /proc, by default without limits of its own."""
     return ProcessReading(
         at=at,
         pid=pid,
@@ -331,7 +331,7 @@ def process(
 
 
 def exited(pid: int = CLIENT, *, at: float = AT, ticks: int | None = None) -> ProcessExit:
-    """A process has gone."""
+    """A process has exited."""
     return ProcessExit(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks)
 
 
@@ -343,29 +343,29 @@ def daemon_process(
     unit: str | None = None,
     left: bool | None = None,
 ) -> DaemonProcess:
-    """The pid file leads to this process, or to none."""
+    """The pid file names this process, or none."""
     if pid is None:
         return DaemonProcess(at=at, daemon=daemon, pid=None, pid_file_left=left)
     return DaemonProcess(at=at, daemon=daemon, pid=pid, start_ticks=pid * 100, started=AT - 3600, uid=0, unit=unit)
 
 
 def standing(state: str, pid: int = CONTROL, *, at: float = AT, ticks: int | None = None) -> ProcessState:
-    """How a process stands with the scheduler."""
+    """The scheduler state of a process."""
     return ProcessState(at=at, pid=pid, start_ticks=pid * 100 if ticks is None else ticks, state=state)
 
 
 def socket(listening: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
-    """Whether anybody listens on the daemon's socket."""
+    """Whether a process listens on the daemon's socket."""
     return ControlSocket(at=at, daemon=daemon, listening=listening)
 
 
 def probe(answers: bool | None, *, at: float = AT, daemon: str = DAEMON) -> ControlSocket:
-    """Whether the daemon answers a connection of the exporter's own; None: no connection could be made."""
+    """Whether the daemon answers the exporter's connection; None if no connection could be made."""
     return ControlSocket(at=at, daemon=daemon, listening=None if answers is None else True, answers=answers)
 
 
 def holder(pid: int | None = 4000, *, at: float = AT, daemon: str = DAEMON) -> SessionHolder:
-    """Who holds the daemon's session."""
+    """The process whose session with the daemon is open."""
     ticks = None if pid is None else pid * 100
     return SessionHolder(at=at, daemon=daemon, pid=pid, start_ticks=ticks, started=AT - 60, uid=0, user="root")
 
@@ -374,12 +374,12 @@ UNIT = "nvidia-cuda-mps.service"
 
 
 def unit_state(active: str = "active", *, at: float = AT, unit: str = UNIT, **known: Any) -> UnitState:
-    """How a unit is; `known` is what else is known of it."""
+    """The state of a unit with these other fields."""
     return UnitState(at=at, unit=unit, **{"load": "loaded", "active": active, "result": "success", **known})
 
 
 def idle() -> Node:
-    """A daemon that answers, and nobody there."""
+    """A daemon that answers and has no clients."""
     return reduced(
         *at_work(),
         daemon_process(),
@@ -391,7 +391,7 @@ def idle() -> Node:
 
 
 def three_clients() -> Node:
-    """Three clients of two owners on two GPUs, and a process beside MPS on the second."""
+    """Three clients of two workloads on two GPUs, and a bypassing process on the second."""
     owners = {600: ("alice", 1001, "train.py"), 601: ("bob", 1002, "vllm"), 602: ("alice", 1001, "eval.py")}
     return reduced(
         *at_work(*owners),
@@ -409,7 +409,7 @@ def three_clients() -> Node:
 
 
 def full() -> Node:
-    """As many clients as fit, and some that did not."""
+    """As many clients as fit, and refused ones."""
     pids = range(1000, 1048)
     turned_away = "Failed to accept new client. Maximum number of clients (48) reached."
     return reduced(
@@ -423,7 +423,7 @@ def full() -> Node:
 
 
 def daemon_dead() -> Node:
-    """Three clients' daemon died, and they with it, ten seconds ago."""
+    """The daemon of three clients died ten seconds ago."""
     return reduced(
         exited(CONTROL, at=AT + 5),
         no_daemon(at=AT + 15),
@@ -435,23 +435,23 @@ def daemon_dead() -> Node:
 
 
 def no_nvml() -> Node:
-    """NVML has read two GPUs, and now fails."""
+    """NVML has read two GPUs and now fails."""
     return reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=three_clients()).node
 
 
 def gpu_lost() -> Node:
-    """Of two GPUs, NVML reads but the first."""
+    """NVML reads only the first of two GPUs."""
     return reduced(gpu_reading({600: 1540, 601: 2564}, at=AT + 12), look(at=AT + 12), start=three_clients()).node
 
 
 def faulted() -> Node:
-    """A fatal fault has struck, and its victim lingers."""
+    """After a fatal fault, an affected client still runs."""
     xid = GpuEvent(at=AT + 3, type=8, xid=31, gpu=GPU)
     return reduced(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
 def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> Node:
-    """A node on which there were these faults; `counted` is what its daemon has counted."""
+    """A node with these faults; `counted` has counters of its daemon."""
     present = three_clients() if start is None else start
     daemon = present.daemons[DAEMON]
     daemon = replace(daemon, totals=replace(daemon.totals, **counted))
@@ -463,7 +463,7 @@ def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> N
 
 
 def held_up() -> Node:
-    """A fault of which two clients are suspected, and that one of those whom it hit holds up."""
+    """A fault with two suspects, whose recovery an affected client delays."""
     lasting = incident(
         "f2",
         suspect(600, 0.62),
@@ -483,7 +483,7 @@ CONTAINER, POD, SLUID = "99f3a16e" * 8, "eab5a334-93fe-48a8-b139-9e8079c1f163", 
 
 
 def owned() -> Node:
-    """A client of each kind of owner, and two of one pod, whose name is known."""
+    """A client of each kind of workload, and two of one pod with a known name."""
     paths = {
         600: f"/kubepods/burstable/pod{POD}/{CONTAINER}",
         601: f"/kubepods/burstable/pod{POD}/{'0' * 64}",
@@ -506,7 +506,7 @@ def owned() -> Node:
 
 
 def accounted() -> Node:
-    """Two clients have used a GPU, each known in another way, and nobody knows who else."""
+    """Two clients have used a GPU, each identified in another way. The rest is unattributed."""
     present = reduced(
         *at_work(CLIENT, CLIENT + 1),
         *(process(pid, user=user) for pid, user in ((CLIENT, "alice"), (CLIENT + 1, "bob"))),
@@ -529,7 +529,7 @@ def accounted() -> Node:
 
 
 def limited() -> Node:
-    """A server whose clients have half of each of two GPUs, and memory of one; its daemon's next one gives less."""
+    """A server whose clients have half of two GPUs and a memory limit on one. The limits for new servers are lower."""
     return reduced(
         *server_log(
             "Active Threads Percentage set to 50.0",
@@ -544,21 +544,21 @@ def limited() -> Node:
 
 
 def flight(sm: float, error: float = 0.01) -> Share:
-    """What somebody used of a GPU's SMs, by how long work of his was in flight there."""
+    """A client's share of a GPU's SM time, by the time of its work in flight."""
     return Share(method=Method.FLIGHT, sm=sm, error=error)
 
 
 def split(
     start: Node, shares: Mapping[int, Share], *, gpu: str = GPU, unattributed: float = 0.0, dram: float | None = 0.1
 ) -> Node:
-    """The node, once it is known whose the SM time of the last minute was."""
+    """Return the node with the SM time of the last minute divided among the clients."""
     whole = sum(share.sm for share in shares.values()) + unattributed
     found = Split(at=start.at, seconds=60.0, sm=whole, shares=shares, unattributed=unattributed, dram=dram)
     return replace(start, splits={**start.splits, gpu: found})
 
 
 def drifted() -> Node:
-    """The same, where its present limits are to hold: its server's do, the next one's will not, and two slipped in."""
+    """The same with enforced limits: the server has them, the defaults and two clients do not."""
     present = limited()
     watch = WatchdogState(wanted_limits=Limits(active_thread_percentage=50.0, pinned_memory={0: 2 << 30}), bypassed=2)
     return replace(present, watches={DAEMON: watch})
@@ -572,12 +572,12 @@ CRASHED = Diagnosis(
 
 
 def watched(present: Node, **known: Any) -> Node:
-    """A node of whose daemon the watchdog knows this."""
+    """Return the node with this watchdog state of its daemon."""
     return replace(present, watches={DAEMON: WatchdogState(**known)})
 
 
 def backing_off() -> Node:
-    """The daemon died, and a restart did not help."""
+    """The daemon died, and a restart failed."""
     failed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.FAILED, count=1)
     return watched(
         daemon_dead(),
@@ -592,7 +592,7 @@ def backing_off() -> Node:
 
 
 def circuit_open() -> Node:
-    """It died three times, and is left alone."""
+    """The daemon died three times, and restarts are suspended."""
     return watched(
         daemon_dead(),
         phase=WatchdogPhase.CIRCUIT_OPEN,
@@ -604,13 +604,13 @@ def circuit_open() -> Node:
 
 
 def quarantined() -> Node:
-    """A GPU of a daemon that answers needs a reboot of the machine."""
+    """A GPU of a daemon that answers needs a reboot."""
     quarantine = Quarantine(at=AT, xid=79, gpu=GPU, action="RESTART_BM")
     return watched(idle(), phase=WatchdogPhase.QUARANTINED, quarantine=quarantine)
 
 
 def suspended() -> Node:
-    """Somebody has stopped a server by a signal."""
+    """A signal has stopped a server."""
     stopped = Diagnosis(
         condition=Condition.SERVER_SUSPENDED,
         since=AT,
@@ -622,7 +622,7 @@ def suspended() -> Node:
 
 
 def at_its_doors() -> Node:
-    """Of two clients of three it is seen what they launch; the third brings a libcuda of its own."""
+    """The launches of two of three clients are counted. The third has a libcuda of its own."""
     busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
     return reduced(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
@@ -636,7 +636,7 @@ SCENES = {each.__name__: each for each in _ALL}
 
 
 def looks(*, at: float = AT) -> tuple[SourceReading, ...]:
-    """All eyes have looked and seen."""
+    """All collectors have succeeded."""
     return tuple(look(source, at=at) for source in ("nvml", "control", "log", "process"))
 
 
@@ -658,7 +658,7 @@ def _gpu_processes(used: Mapping[int, int] | Iterable[int]) -> tuple[GpuProcess,
 
 
 class Recorded:
-    """A recording on disk, plain or gzipped, and the truth that stands beside it."""
+    """A recording on disk, plain or gzipped, and its true events."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -669,14 +669,14 @@ class Recorded:
 
     @cached_property
     def text(self) -> str:
-        """The recording as it was written."""
+        """The content of the recording."""
         if self.path.suffix == ".gz":
             return gzip.decompress(self.path.read_bytes()).decode()
         return self.path.read_text()
 
     @cached_property
     def raw(self) -> tuple[dict[str, Any], ...]:
-        """Its observations as JSON objects, for judging by other means than the program's own."""
+        """The observations as JSON objects, for checks that do not use the parser."""
         return tuple(json.loads(line) for line in self.text.splitlines()[1:])
 
     @cached_property
@@ -687,7 +687,7 @@ class Recorded:
 
     @cached_property
     def story(self) -> Reduced:
-        """What the program makes of the whole of it."""
+        """The node and the events after the whole recording."""
         present = Recording(io.StringIO(self.text)).header.node()
         events: list[Event] = []
         for after, news in reduce_all(present, self.observations):
@@ -697,11 +697,11 @@ class Recorded:
 
     @cached_property
     def observations(self) -> tuple[Observation, ...]:
-        """All that was seen."""
+        """All observations."""
         return tuple(Recording(io.StringIO(self.text)).observations())
 
     def cut(self, at: float) -> str:
-        """What a recorder that was stopped at that time would have written."""
+        """Return the recording that a recorder would have written until this time."""
         header, *rest = self.text.splitlines(keepends=True)
         return header + "".join(line for line in rest if json.loads(line)["at"] < at)
 
@@ -719,7 +719,7 @@ RECORDINGS = _recordings()
 
 
 def scenario(name: str) -> Recorded:
-    """The recording of one scenario."""
+    """Return the recording of a scenario."""
     return next(each for each in RECORDINGS if each.name == name)
 
 
