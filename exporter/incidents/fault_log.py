@@ -15,7 +15,7 @@ from exporter.state import gpus, servers
 from exporter.state import xids as state_xids
 from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS
 from exporter.state.gpus import MOST_DEVICES
-from exporter.state.transition import Pids, Transition, translate_pid, without_events
+from exporter.state.transition import Pids, Transition, translate_pid
 
 SAME_SECONDS = 60.0
 """A log line that is read again within this time, with the same timestamp, is the same line."""
@@ -295,7 +295,7 @@ def confirm_fault(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
     server = daemon.servers[claim.pid]
     block = server.fault_block
     if block is None:
-        return without_events(daemon)
+        return daemon, ()
     daemon = servers.with_server(daemon, replace(server, fault_block=replace(block, confirmed=True)))
     return servers.enter_state(daemon, block.at, claim.pid, ServerState.FAULT)
 

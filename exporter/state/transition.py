@@ -16,11 +16,6 @@ Value = TypeVar("Value")
 Transition = tuple[Daemon, tuple[Event, ...]]
 
 
-def without_events(daemon: Daemon) -> Transition:
-    """Return a transition without events."""
-    return daemon, ()
-
-
 def chain(step: Transition, *following: Callable[[Daemon], Transition]) -> Transition:
     """Return the transition through further steps, with the events of all steps in order."""
     daemon, events = step
