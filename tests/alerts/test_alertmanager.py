@@ -1,4 +1,4 @@
-"""The example makes one message of each failure, and sends it to the right people."""
+"""The example sends one notification for each failure to the right receiver."""
 
 import re
 import subprocess
@@ -40,7 +40,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What fires at one time of a planted failure, as if on a node of its own."""
+    """The alerts at one time of a simulated failure, on one node."""
 
     failure: str
     firing: Sequence[Labels]
@@ -97,7 +97,7 @@ def test_groups_many_exporters_into_one_page() -> None:
 
 
 def _matches(matcher: str, alert: str) -> bool:
-    """Whether the first matcher of a route may be about this alert."""
+    """Return whether the first matcher of a route may match this alert."""
     name, operator, pattern = re.fullmatch(r'(\w+)(=~|=)"(.*)"', matcher).groups()  # type: ignore[union-attr]
     return name != "alertname" or bool(re.fullmatch(pattern if operator == "=~" else re.escape(pattern), alert))
 

@@ -19,7 +19,7 @@ TARGETS_LABELS = {
     "job", "instance", "cluster", "node", "namespace", "pod", "container", "service", "endpoint", "prometheus",
     "location", "project_id",
 }  # fmt: skip
-"""What scrape configurations, PodMonitors and managed Prometheus put on every series of a target."""
+"""Labels that scrape configurations, PodMonitors and managed Prometheus add to every series."""
 
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
 
@@ -47,7 +47,7 @@ def test_alerts_fire_as_their_tests_expect(path: Path) -> None:
 
 @each_rule
 class TestAlert:
-    """Each of them."""
+    """Tests of each alert."""
 
     def test_has_a_severity(self, rule: Rule) -> None:
         """Other severities would not be routed."""
@@ -60,7 +60,7 @@ class TestAlert:
         assert rule.holds_for or looks_back
 
     def test_a_critical_alert_survives_a_restart_of_the_exporter(self, rule: Rule) -> None:
-        """But for those that are about the exporter itself."""
+        """Except alerts about the exporter itself."""
         about_itself = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
         if rule.severity == "critical" and not about_itself:
             assert seconds(rule.keeps_firing_for) >= 180
@@ -87,18 +87,18 @@ class TestAlert:
         assert any(each.startswith(definition(rule).meaning) for each in paragraphs[2:4])
 
     def test_preserves_the_labels_of_the_target(self, rule: Rule) -> None:
-        """Whatever they are: nothing is aggregated, or matched, by a list of labels that are to stay."""
+        """No expression aggregates or matches by a list of labels to preserve."""
         assert not re.search(r"\b(by|on)\s*\(", rule.expr)
 
     def test_selects_only_this_job(self, rule: Rule) -> None:
-        """Other exporters' series stay out of it."""
+        """Series of other exporters do not match."""
         assert rule.expr.count('job="cuda-mps-exporter"') >= len(
             re.findall(r"\b(?:cuda_mps_\w+|ALERTS|up)\{", rule.expr)
         )
         assert not re.search(r"\bcuda_mps_\w+\b(?!\{)", rule.expr)
 
     def test_runbook_has_the_remedy(self, rule: Rule) -> None:
-        """In four parts, of which the third has commands and the last is numbered."""
+        """A runbook has four parts. The third has commands, and the last is numbered."""
         assert rule.annotations["runbook_url"].endswith(f"/runbooks/{rule.alert}.md")
         text = (RUNBOOKS / f"{rule.alert}.md").read_text()
         assert text.startswith(f"# {rule.alert}\n")
@@ -108,7 +108,7 @@ class TestAlert:
         assert re.search(r"^1\. ", mitigation, re.MULTILINE)
 
     def test_is_tested_before_during_and_after_firing_and_without_cause(self, rule: Rule) -> None:
-        """All of a firing one's labels and annotations are compared."""
+        """All labels and annotations of a firing alert are compared."""
         mine = [each for each in checks() if each.alert == rule.alert]
         firing = [each for each in mine if rule.severity in severities(each)]
         assert firing, "firing"
@@ -144,7 +144,7 @@ def severities(check: Check) -> set[str]:
 
 
 def is_quiet_around(firing: Check, mine: list[Check], *, before: bool) -> bool:
-    """Whether the same test sees nothing of the alert at another time."""
+    """Return whether the alert does not fire at another time of the same test."""
     return any(
         each.group == firing.group and not each.expected and (each.seconds < firing.seconds) == before for each in mine
     )
@@ -165,7 +165,7 @@ def test_no_group_has_more_rules_than_managed_prometheus_takes() -> None:
 
 
 def test_fires_without_any_exporter() -> None:
-    """Of all alerts, this one fires for series that are absent."""
+    """Only this alert fires for absent series."""
     down = [each for each in checks() if each.alert == "CudaMpsExporterDown" and each.expected]
     assert any("instance" not in one["exp_labels"] for each in down for one in each.expected)
 
@@ -204,7 +204,7 @@ def numbers(part: str) -> range:
 
 
 def test_no_label_conflicts_with_target_labels() -> None:
-    """Or else Prometheus renames ours (exported_…), and no rule finds it."""
+    """Otherwise Prometheus would rename the exporter's label (exported_…)."""
     assert {family.name: TARGETS_LABELS & set(family.labels) for family in CATALOGUE} == {
         family.name: set() for family in CATALOGUE
     }
@@ -216,13 +216,13 @@ class TestGuide:
     TEXT = (RULES.parents[1] / "docs" / "alerting.md").read_text()
 
     def test_lists_each_alert_with_its_severities(self) -> None:
-        """And none that there is not."""
+        """The guide lists no other alerts."""
         rows = re.findall(r"^\| `(CudaMps\w+)` \| ([^|]+) \|", self.TEXT, re.MULTILINE)
         texts = {(alert, severity) for alert, text in rows for severity in re.findall(r"critical|warning", text)}
         assert texts == {(rule.alert, rule.severity) for rule in rules()}
 
     def test_documented_edits_change_all_rules(self, tmp_path: Path) -> None:
-        """By the very commands that stand there."""
+        """The commands are taken from the guide."""
         commands = re.findall(r"^    (sed .*?) *(?:#.*)?$", self.TEXT, re.MULTILINE)
         assert len(commands) == 3
         for command, left in zip(

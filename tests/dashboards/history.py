@@ -1,4 +1,4 @@
-"""A past for Prometheus: what two simulated nodes would have shown it in half an hour, and one that is down."""
+"""Samples for Prometheus: half an hour of two simulated nodes, and a node that is down."""
 
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from tests.tools import needed
 JOB = "cuda-mps-exporter"
 EVERY = 15
 BEGINS = 1_700_000_100.0
-"""When the demo begins; what was before it begins with the first sample."""
+"""The start of the demo."""
 
 FIRST = BEGINS - PAST_SECONDS
 LAST = BEGINS + 900.0
@@ -39,7 +39,7 @@ PLAN = (
 
 
 def write(file: Path) -> None:
-    """All samples, with their times."""
+    """Write all samples with their times."""
     with file.open("w") as out:
         for instance, samples in ((STORMY, _stormy()), (CALM, _calm())):
             for at, view in samples:
@@ -50,14 +50,14 @@ def write(file: Path) -> None:
 
 
 def import_into(data: Path, file: Path) -> None:
-    """Have Prometheus' own tool make blocks of them."""
+    """Import the samples with promtool."""
     command = [needed("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(file), str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def _stormy() -> Iterator[tuple[int, View]]:
-    """All failures of the demo."""
+    """Return a node with all failures of the demo."""
     clock = HandClock(BEGINS)
     simulation = Simulation(1, clock, past=BEGINS - FIRST)
     clock.time = LAST + 1
@@ -65,7 +65,7 @@ def _stormy() -> Iterator[tuple[int, View]]:
 
 
 def _calm() -> Iterator[tuple[int, View]]:
-    """A newer node, with three failures, and for a while with all that else can be the matter."""
+    """Return a second node with three failures, and with all other problems for a while."""
     simulation, stuck = Simulation(2, HandClock(LAST + 1), calm=True, past=NEWER_SECONDS), None
     simulation.plan(PLAN)
     for at, node in _nodes(simulation):
@@ -79,7 +79,7 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
-    """The node as each scrape finds it."""
+    """Yield the node at each scrape."""
     for node, _ in advance(initial_node(), simulation, POLICY):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node

@@ -1,4 +1,4 @@
-"""What the dashboards ask of Prometheus, and what it is asked once Grafana has filled in the variables."""
+"""The queries of the dashboards, with and without Grafana's variables filled in."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,12 @@ QUERY_RESULT = re.compile(r"query_result\((?P<expression>.+)\)")
 
 CHOSEN = {"$job": ".+", "$instance": ".+", "$daemon": ".+", "$gpu": ".+"}
 PARSED_WITH = {**CHOSEN, "$incident": "4242-1a1fe91cac0", "$node": "node1:10677", "$began": "1700000000"}
-"""Values with which every expression can be parsed."""
+"""Values of variables with which every expression can be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, where it stands, and whether it is asked for one moment."""
+    """An expression, its place in a dashboard, and whether it is an instant query."""
 
     where: str
     expression: str
@@ -29,12 +29,12 @@ class Query:
 
     @property
     def parseable(self) -> str:
-        """With its variables as they are, but those that no parser takes for a name or a duration."""
+        """The expression without the variables that are no names or durations."""
         return fill_variables(self.expression, {"$began": "1700000000"})
 
 
 def panels(model: Model) -> Iterator[Model]:
-    """All that are not headings."""
+    """Return all panels except headings."""
     return (panel for panel in model["panels"] if panel["type"] != "row")
 
 
@@ -49,7 +49,7 @@ def annotations(model: Model) -> Iterator[Model]:
 
 
 def queries_of(model: Model) -> Iterator[Query]:
-    """What panels and annotations ask."""
+    """Yield the queries of panels and annotations."""
     for panel in panels(model):
         for target in panel["targets"]:
             where = f"{model['title']}: {panel['title']} {target['refId']}"
@@ -59,7 +59,7 @@ def queries_of(model: Model) -> Iterator[Query]:
 
 
 def query_of_variable(variable: Model) -> str:
-    """The expression, or the selector, of a variable's query."""
+    """Return the expression or selector of a variable's query."""
     query = variable["query"]["query"]
     found = LABEL_VALUES.fullmatch(query) or QUERY_RESULT.fullmatch(query)
     assert found is not None, query
@@ -67,7 +67,7 @@ def query_of_variable(variable: Model) -> str:
 
 
 def fill_variables(expression: str, values: Mapping[str, str], *, range_seconds: int = 1800) -> str:
-    """The expression as Grafana sends it, for samples that are 15 seconds apart."""
+    """Return the expression as Grafana sends it for a scrape interval of 15 s."""
     times = {"$__rate_interval": "60s", "$__range": f"{range_seconds}s"}
     for name, value in (*times.items(), *values.items()):
         expression = expression.replace(name, value)

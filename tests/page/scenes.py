@@ -59,7 +59,7 @@ POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 
 def status_input(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
-    """A node, a moment after the last that was seen of it."""
+    """Return the input of the page for a node, shortly after its last observation."""
     shown = StatusInput(
         node=present,
         at=present.at + after,
@@ -76,7 +76,7 @@ def idle() -> StatusInput:
 
 
 def busy() -> StatusInput:
-    """Clients of several owners; one is on both GPUs, and joins them; one process runs beside MPS."""
+    """Return clients of several users. One is on both GPUs and joins them. One process bypasses MPS."""
     return status_input(three_clients(), events=EVENTS)
 
 
@@ -87,7 +87,7 @@ def attributed() -> StatusInput:
 
 
 def fault() -> StatusInput:
-    """A server is in FAULT, one client holds it up, and there were others before."""
+    """Return a server in FAULT with a blocking client, and past faults."""
     lasting = incident(
         "513-2",
         CUT_OFF,
@@ -107,19 +107,19 @@ def fault() -> StatusInput:
 
 
 def dead() -> StatusInput:
-    """The daemon has died, and the watchdog only observes."""
+    """Return a dead daemon with a watchdog that only observes."""
     observed = ActionCount(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, result=ActionResult.OBSERVED, count=1)
     present = watched(daemon_dead(), diagnosis=CRASHED, last_action=WOULD_RESTART, action_counts=(observed,))
     return status_input(present, events=EVENTS)
 
 
 def nothing_collected() -> StatusInput:
-    """Nothing has been seen yet."""
+    """Return a node before the first collection."""
     return status_input(node())
 
 
 def no_daemon() -> StatusInput:
-    """No daemon runs, and none is expected."""
+    """Return a node on which no daemon is expected."""
     return status_input(replace(idle_node(), daemons={}))
 
 
@@ -129,24 +129,24 @@ def paused() -> StatusInput:
 
 
 def circuit_opened() -> StatusInput:
-    """The circuit is open."""
+    """Return a daemon with an open circuit."""
     return status_input(circuit_open())
 
 
 def stalled() -> StatusInput:
-    """The cycle turns no more."""
+    """Return a node with a stalled main loop."""
     return status_input(idle_node(), stalled_seconds=95.0)
 
 
 def full(gpus: int = 8, clients: int = 48) -> StatusInput:
-    """A server on each GPU, each with all the clients that fit."""
+    """Return a server on each GPU without free client slots."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
     return status_input(reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
 
 
 def overwhelmed() -> StatusInput:
-    """The same, with many faults that hit many, of which many are suspected, and which many hold up."""
+    """Return the same with many faults, affected clients, suspects and blocking clients."""
     lasting = fault().incidents[0]
     client_details = {
         pid: replace(VLLM, pid=pid, command="python3.11", workload=SLURM_JOB) for pid in range(10**6, 10**6 + 48)
@@ -165,7 +165,7 @@ def overwhelmed() -> StatusInput:
 
 
 def hostile() -> StatusInput:
-    """Names that would do harm, were they not shown as text."""
+    """Return a node with hostile names."""
     names = (
         "<script>document.title='owned';alert(1)</script>",
         "\"'><img src=x onerror=alert(1)>",

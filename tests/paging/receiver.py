@@ -12,7 +12,7 @@ from tests.ports import LOCALHOST
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert in a message."""
+    """One alert of a notification."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -20,20 +20,20 @@ class Alert:
 
     @property
     def name(self) -> str:
-        """As the rules have it."""
+        """The name of the alert."""
         return self.labels["alertname"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of Alertmanager's, to one of its receivers."""
+    """A notification of Alertmanager to one receiver."""
 
     receiver: str
     alerts: Sequence[Alert]
 
     @property
     def firing(self) -> Sequence[Alert]:
-        """Those that are not over."""
+        """The alerts that fire."""
         return [each for each in self.alerts if each.status == "firing"]
 
     def about(self, instance: str) -> bool:
@@ -42,7 +42,7 @@ class Message:
 
 
 class Receiver:
-    """Listens from the beginning to the end of its context."""
+    """A webhook server that runs while the context is open."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -50,7 +50,7 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                """A message."""
+                """Store a notification."""
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 pager._messages.append(_message(self.path.removeprefix("/"), body))
                 self.send_response(200)
@@ -72,7 +72,7 @@ class Receiver:
         self._thread.join()
 
     def url(self, receiver: str) -> str:
-        """Where a receiver's messages go."""
+        """Return the URL of a receiver."""
         return f"http://{LOCALHOST}:{self._server.server_port}/{receiver}"
 
     def about(self, instance: str) -> Sequence[Message]:

@@ -28,11 +28,11 @@ EVERY = "1s"
 
 
 class SimulatedNode:
-    """The exporter's demo as a process of its own, served by TLS to those who have the password."""
+    """The exporter's demo as a process, with TLS and a password."""
 
     def __init__(self, plan: Sequence[str], web_config: Path, authority: Authority) -> None:
         self.instance = free_address()
-        """Its address; the same after a crash, since Prometheus and the alerts name it so."""
+        """The address, which stays the same after a crash."""
         self._log = web_config.with_name(f"{self.instance}.log")
         self._trusting = ssl.create_default_context(cafile=str(authority.cert))
         planned = [word for each in plan for word in ("--at", each)]
@@ -40,21 +40,21 @@ class SimulatedNode:
         self._command = [sys.executable, "-m", "exporter", "demo", "--calm", *planned, *serving]
 
     def start(self) -> None:
-        """Begin; `plan` counts from here on."""
+        """Start; the times of `plan` count from now."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stderr=log)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
     def is_up(self) -> None:
-        """It serves; AssertionError until then."""
+        """Check that it serves."""
         self.get(f"https://{self.instance}/healthz")
 
     def get(self, url: str) -> str:
-        """A page of its."""
+        """Return a page."""
         assert self._process.poll() is None, self._log.read_text()
         request = urllib.request.Request(url, headers={"Authorization": basic(USER, PASSWORD)})
         try:
@@ -102,14 +102,14 @@ class Environment:
         self._ending.close()
 
     def node(self, *plan: str) -> SimulatedNode:
-        """One that is being started."""
+        """Start a node."""
         node = SimulatedNode(plan, self._web_config, self._authority)
         node.start()
         self._nodes.append(node)
         return node
 
     def scrape(self, *nodes: SimulatedNode) -> None:
-        """Scrape these too, each as soon as it is up; Prometheus starts with the first, and scrapes it on return."""
+        """Scrape these nodes, each when it is up. Prometheus starts with the first one."""
 
         def all_up() -> None:
             problems = [problem for node in nodes if (problem := self._joined(node))]
@@ -122,7 +122,7 @@ class Environment:
             self._prometheus.shows("up", {1.0})
 
     def _joined(self, node: SimulatedNode) -> str | None:
-        """Why a node is not scraped yet; None where it is, from now on, with those that are up."""
+        """Return why a node is not scraped yet; None if it is up and scraped from now on."""
         if node.instance in self._up:
             return None
         try:

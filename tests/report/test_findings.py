@@ -1,4 +1,4 @@
-"""What is the matter with a node: for `status`, its exit code, and the page."""
+"""Findings of a node, and the exit code of `status`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -68,7 +68,7 @@ def found_in(present: Node, policy: Policy | None = None) -> tuple[Finding, ...]
 
 
 def waiting() -> Node:
-    """A second user's client waits for the first user's to leave."""
+    """Return a node with a client that waits for another user's client."""
     lines = control_log(
         "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list",
         f"Server {SERVER} has 2 active worker threads. Server will not shutdown.",
@@ -77,7 +77,7 @@ def waiting() -> Node:
 
 
 def unasked() -> Node:
-    """The limits of a daemon that cannot be asked are not known."""
+    """Return a daemon that cannot be queried, so that its limits are unknown."""
     present = drifted()
     return replace(daemon_dead(), watches=present.watches)
 

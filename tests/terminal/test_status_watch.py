@@ -38,7 +38,7 @@ class Watched:
         self._as_json = as_json
 
     def report(self, width: int | None) -> StatusReport:
-        """The next."""
+        """Return the next report."""
         self.widths.append(width)
         node = self._reports.pop(0)
         if isinstance(node, ServiceError):
@@ -48,14 +48,14 @@ class Watched:
         return StatusReport(by="the service", exit_code=int(view_of(node).fails), text=render_status(node, width=width))
 
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Advance the clock."""
         self.waited.append(seconds)
         self.clock.time += seconds
         if not self._reports:
             raise KeyboardInterrupt
 
     def run(self, terminal: Terminal, *, brief: bool = False) -> int:
-        """The exit code."""
+        """Run until Ctrl-C, and return the exit code."""
         watching = StatusWatch(
             self.report, terminal, self.clock, seconds=2.0, as_json=self._as_json, brief=brief, wait=self.wait
         )
@@ -70,7 +70,7 @@ def piped(tmp_path: Path, watched: Watched, *, brief: bool = False) -> tuple[int
 
 
 def screens(pty: Pseudo) -> list[list[str]]:
-    """Each that was drawn, as lines; they were on a screen of their own, which is gone."""
+    """Return the lines of each screen that was drawn on the alternate screen."""
     seen = pty.seen()
     assert (seen[: len(ENTERED)], seen[-len(LEFT) :]) == (ENTERED, LEFT)
     _, looking, *drawn = seen[len(ENTERED) : -len(LEFT)].split(CLEARED)
@@ -131,7 +131,7 @@ def test_raises_if_the_first_report_fails(pty: Pseudo) -> None:
 
 
 def test_a_pipe_gets_one_status_after_the_other(tmp_path: Path) -> None:
-    """Without a sequence, whole, and each with its head."""
+    """The output has no escape sequences and no limit of lines."""
     code, output = piped(tmp_path, Watched([full(), GONE]))
 
     assert code == 1
@@ -155,7 +155,7 @@ def test_brief_shows_the_headline(tmp_path: Path) -> None:
 
 
 def test_writes_json_lines(pty: Pseudo) -> None:
-    """On a terminal, too: there is no screen to draw."""
+    """JSON is written in lines on a terminal, too."""
     assert Watched([idle(), GONE, idle()], as_json=True).run(Terminal(pty.program, XTERM)) == 0
 
     first, gone, last = (json.loads(line) for line in pty.seen().splitlines())

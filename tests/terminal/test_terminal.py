@@ -1,4 +1,4 @@
-"""A real terminal, as a program finds it, and what is none."""
+"""Output to a pseudo-terminal, and to a file."""
 
 import contextlib
 import io
