@@ -1,4 +1,4 @@
-"""What the hands are given in these tests: places, nodes, and a clock that runs."""
+"""Locations, nodes, actions and a real clock for the tests of actions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Commands are given as the daemon's user, and a no is heard as one."""
+"""Commands are sent as the daemon's user, and refusals are recognized."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from tests.standin.mps import BIN, MpsStandIn
 from tests.tools import not_here
 
 CLIENT = 5_000_000
-NOBODY = 65534
+OTHER_USER = 65534
 ANYBODYS_PATH = f"{BIN}:{os.defpath}"
 """Without the folder of this Python, which may be one user's own."""
 
@@ -33,7 +33,7 @@ def client_of(mps: MpsStandIn, who: User = OWN_USER, *, executable: str = "nvidi
     return ControlClient(location_of(mps), executable=executable, deadline=20.0, clock=REAL, path=path, user=who)
 
 
-def told(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: bool = False) -> str | None:
+def reported(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: bool = False) -> str | None:
     """The problem of a command."""
     client = client_of(mps, who)
     return command_problem(
@@ -51,48 +51,48 @@ def shared(everybodys: Path) -> Iterator[MpsStandIn]:
         yield standin
 
 
-def test_what_is_obeyed_is_no_problem(mps: MpsStandIn) -> None:
+def test_reports_no_problem_for_an_obeyed_command(mps: MpsStandIn) -> None:
     mps.start()
 
-    assert told(mps, "set_default_active_thread_percentage 40") is None
+    assert reported(mps, "set_default_active_thread_percentage 40") is None
     assert mps.ask("get_default_active_thread_percentage").stdout == "40.0\n"
 
 
-def test_a_command_about_a_server_that_has_gone_is_one(mps: MpsStandIn) -> None:
+def test_reports_a_command_for_a_server_that_has_exited(mps: MpsStandIn) -> None:
     mps.start()
 
-    assert told(mps, "shutdown_server 1 -f") == Reason(
+    assert reported(mps, "shutdown_server 1 -f") == Reason(
         ReasonCode.COMMAND_WITHOUT_SERVER, command="shutdown_server 1 -f"
     )
 
 
-def test_another_user_is_not_obeyed_and_is_told_who_would_be(shared: MpsStandIn) -> None:
-    nobody = user(NOBODY)
+def test_reports_that_the_daemon_refuses_commands_of_another_user(shared: MpsStandIn) -> None:
+    nobody = user(OTHER_USER)
 
-    assert told(shared, "get_default_active_thread_percentage", nobody) is None
+    assert reported(shared, "get_default_active_thread_percentage", nobody) is None
     for command in ("set_default_active_thread_percentage 40", "terminate_client 1 2", "quit"):
-        assert told(shared, command, nobody) == Reason(ReasonCode.COMMAND_NOT_PERMITTED, command=command)
+        assert reported(shared, command, nobody) == Reason(ReasonCode.COMMAND_NOT_PERMITTED, command=command)
     assert shared.ask("get_default_active_thread_percentage").stdout == "100.0\n"
 
 
-def test_the_program_runs_as_the_user_who_asks(everybodys: Path) -> None:
+def test_runs_the_control_program_as_the_given_user(everybodys: Path) -> None:
     script = Script(everybodys / "control")
-    client = client_of(MpsStandIn(everybodys), user(NOBODY), executable=str(script.path))
+    client = client_of(MpsStandIn(everybodys), user(OTHER_USER), executable=str(script.path))
 
     assert client.send("get_server_list").exit_code == 0
-    assert script.told[3:5] == [str(NOBODY)] * 2
+    assert script.reported[3:5] == [str(OTHER_USER)] * 2
 
 
-def test_a_daemon_that_was_just_started_is_waited_for(mps: MpsStandIn) -> None:
-    assert told(mps, "get_server_list") == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
+def test_waits_for_a_daemon_that_was_just_started(mps: MpsStandIn) -> None:
+    assert reported(mps, "get_server_list") == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
     starting = threading.Timer(0.2, mps.start)
     starting.start()
-    assert told(mps, "set_default_active_thread_percentage 40", starting=True) is None
+    assert reported(mps, "set_default_active_thread_percentage 40", starting=True) is None
     starting.join()
 
 
-def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
+def test_does_not_wait_for_a_daemon_after_cancellation(mps: MpsStandIn) -> None:
     cancellation = Cancellation(REAL)
     cancellation.cancel()
 
@@ -101,7 +101,7 @@ def test_but_not_where_everything_is_broken_off(mps: MpsStandIn) -> None:
     assert command_problem(given) == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
 
-def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
+def test_cancels_a_wait_for_a_reply(mps: MpsStandIn) -> None:
     mps.start()
     mps.stop_signal()
     client, cancellation = client_of(mps), Cancellation(REAL)
@@ -124,7 +124,7 @@ def test_what_waits_for_an_answer_can_be_broken_off(mps: MpsStandIn) -> None:
         ),
     ],
 )
-def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem: str) -> None:
+def test_reports_why_a_command_was_not_obeyed(heard: ControlReply, problem: str) -> None:
     assert command_problem(heard) == problem
 
 
@@ -132,5 +132,5 @@ def test_whatever_kept_it_from_being_obeyed_is_told(heard: ControlReply, problem
     ("command", "seconds"),
     [("set_default_client_priority 1", 5), ("shutdown_server 7", 10), ("shutdown_server 7 -f", 20), ("", 5)],
 )
-def test_what_asks_a_server_may_take_longer(command: str, seconds: float) -> None:
+def test_a_command_that_queries_a_server_has_a_longer_deadline(command: str, seconds: float) -> None:
     assert command_deadline(command) == seconds

@@ -24,7 +24,7 @@ from tests.standin.mps import is_alive, is_stopped
 from tests.tools import not_here
 
 CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
-NOBODY = 65534
+OTHER_USER = 65534
 SETRESUID = {"x86_64": 117, "aarch64": 147}
 """The system call's number."""
 PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
@@ -53,14 +53,14 @@ def named(start: Starter, name: str, **variables: str) -> "subprocess.Popen[byte
     return process
 
 
-def test_the_process_that_is_meant_has_ended_when_it_returns(start: Starter) -> None:
+def test_returns_after_the_process_has_ended(start: Starter) -> None:
     process = start()
 
     assert end(EndProcess(identity=identity(process.pid), role=Role.CLIENT)) is None
     assert process.poll() == -signal.SIGKILL
 
 
-def test_one_that_was_stopped_ends_too(start: Starter) -> None:
+def test_ends_a_stopped_process(start: Starter) -> None:
     process = start()
     process.send_signal(signal.SIGSTOP)
     eventually(lambda: _true(is_stopped(process.pid)))
@@ -69,7 +69,7 @@ def test_one_that_was_stopped_ends_too(start: Starter) -> None:
     assert not is_alive(process.pid)
 
 
-def test_one_that_is_traced_ends_too(start: Starter) -> None:
+def test_ends_a_traced_process(start: Starter) -> None:
     process = start()
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.ptrace(PTRACE_SEIZE, process.pid, None, None) == 0
@@ -79,7 +79,7 @@ def test_one_that_is_traced_ends_too(start: Starter) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
-def test_whoever_has_the_pid_by_now_is_left_alone(start: Starter) -> None:
+def test_leaves_another_process_with_the_same_pid_alone(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
 
@@ -106,7 +106,7 @@ def test_ends_a_process_that_runs_the_program_of_its_role(start: Starter, progra
         (CONTROL, Role.CLIENT),
     ],
 )
-def test_leaves_a_process_alone_that_runs_a_program_of_another_role(start: Starter, program: str, role: Role) -> None:
+def test_leaves_a_program_of_another_role_alone(start: Starter, program: str, role: Role) -> None:
     process = named(start, program)
 
     assert end(EndProcess(identity=identity(process.pid), role=role)) is None
@@ -114,7 +114,7 @@ def test_leaves_a_process_alone_that_runs_a_program_of_another_role(start: Start
 
 
 @pytest.mark.parametrize(("program", "role"), [(SERVER, Role.SERVER), (CONTROL, Role.DAEMON)])
-def test_leaves_a_process_alone_whose_environment_names_another_pipe_directory(
+def test_leaves_a_process_of_another_pipe_directory_alone(
     start: Starter, tmp_path: Path, program: str, role: Role
 ) -> None:
     """Another directory by its inode: the same one by another path is no reason."""
@@ -138,7 +138,7 @@ def test_a_client_cannot_exempt_itself_by_its_environment(start: Starter, tmp_pa
     assert process.poll() == -signal.SIGKILL
 
 
-def test_one_that_has_gone_is_no_problem(start: Starter) -> None:
+def test_an_exited_process_is_no_problem(start: Starter) -> None:
     process = start(["true"])
     gone = ProcessIdentity(pid=process.pid, start_ticks=1)
     process.wait()
@@ -146,7 +146,7 @@ def test_one_that_has_gone_is_no_problem(start: Starter) -> None:
     assert end(EndProcess(identity=gone, role=Role.CLIENT)) is None
 
 
-def test_nor_is_one_that_only_waits_for_its_parent(start: Starter) -> None:
+def test_a_zombie_is_no_problem(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
     process.kill()
@@ -155,20 +155,20 @@ def test_nor_is_one_that_only_waits_for_its_parent(start: Starter) -> None:
     assert end(EndProcess(identity=meant, role=Role.CLIENT)) is None
 
 
-def test_a_process_that_cannot_be_told_here_is_a_problem() -> None:
+def test_reports_a_process_outside_the_pid_namespace() -> None:
     """Negative numbers stand for those of another namespace; to the kernel they are whole groups."""
     problem = end(EndProcess(identity=ProcessIdentity(pid=-os.getpid(), start_ticks=1), role=Role.SERVER))
 
     assert problem == Reason(ReasonCode.PROCESS_NOT_IN_NAMESPACE, pid=-os.getpid())
 
 
-def test_who_may_not_is_told_what_it_takes(start: Starter) -> None:
+def test_reports_a_missing_permission(start: Starter) -> None:
     process = start()
     meant = identity(process.pid)
 
-    told = _as_nobody(lambda: end(EndProcess(identity=meant, role=Role.CLIENT)))
+    reported = _as_nobody(lambda: end(EndProcess(identity=meant, role=Role.CLIENT)))
 
-    assert told == Reason(ReasonCode.PROCESS_NOT_KILLABLE, pid=process.pid)
+    assert reported == Reason(ReasonCode.PROCESS_NOT_KILLABLE, pid=process.pid)
     assert process.poll() is None
 
 
@@ -176,16 +176,16 @@ def _as_nobody(ask: Callable[[], Reason | None]) -> Reason | None:
     """Only a thread becomes nobody: the kernel keeps a UID for each."""
     if os.geteuid() != 0:
         not_here("only root can become nobody")
-    told: list[Reason | None] = []
+    reported: list[Reason | None] = []
 
     def run() -> None:
-        assert ctypes.CDLL(None).syscall(SETRESUID[os.uname().machine], NOBODY, NOBODY, NOBODY) == 0
-        told.append(ask())
+        assert ctypes.CDLL(None).syscall(SETRESUID[os.uname().machine], OTHER_USER, OTHER_USER, OTHER_USER) == 0
+        reported.append(ask())
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    return told[0]
+    return reported[0]
 
 
 def _true(value: object) -> None:

@@ -56,7 +56,7 @@ def contents(path: str | None) -> dict[str, str]:
     return {each.name: each.read_text() for each in Path(path).iterdir()}
 
 
-def test_it_has_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence) -> None:
+def test_saves_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
     server = mps.server_pid
@@ -77,7 +77,7 @@ def test_it_has_what_is_known_of_the_daemon(mps: MpsStandIn, evidence: Evidence)
     assert list(known["daemon"]["clients"]) == [str(CLIENT)]
 
 
-def test_it_is_for_its_owner_alone(mps: MpsStandIn, evidence: Evidence) -> None:
+def test_only_the_owner_can_read_the_files(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.start()
 
     saved = Path(evidence.save(SAVING, node_of(mps), location_of(mps)) or "")
@@ -86,7 +86,7 @@ def test_it_is_for_its_owner_alone(mps: MpsStandIn, evidence: Evidence) -> None:
     assert {stat.S_IMODE(each.stat().st_mode) for each in saved.iterdir()} == {0o600}
 
 
-def test_a_long_log_is_there_with_its_end(mps: MpsStandIn, evidence: Evidence) -> None:
+def test_saves_the_end_of_a_long_log(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.log_directory.mkdir()
     (mps.log_directory / "control.log").write_text("old\n" + "x" * MAX_LOG_BYTES + "end\n")
 
@@ -95,7 +95,7 @@ def test_a_long_log_is_there_with_its_end(mps: MpsStandIn, evidence: Evidence) -
     assert (len(tail), tail[-4:], "old" in tail) == (MAX_LOG_BYTES, "end\n", False)
 
 
-def test_nothing_is_followed_that_lies_in_a_logs_place(mps: MpsStandIn, evidence: Evidence) -> None:
+def test_follows_no_link_in_place_of_a_log(mps: MpsStandIn, evidence: Evidence) -> None:
     mps.log_directory.mkdir()
     (mps.log_directory / "control.log").symlink_to("/etc/passwd")
     os.mkfifo(mps.log_directory / "server.log")
@@ -109,7 +109,7 @@ def test_nothing_is_followed_that_lies_in_a_logs_place(mps: MpsStandIn, evidence
     ("daemon", "name"),
     [("/run/mps/a b", "run-mps-a-b"), ("../../etc", "etc"), ("ä\n", "daemon"), ("x" * 300, "x" * 64)],
 )
-def test_a_daemons_name_leads_nowhere_else(tmp_path: Path, clock: HandClock, daemon: str, name: str) -> None:
+def test_makes_the_name_of_a_daemon_safe(tmp_path: Path, clock: HandClock, daemon: str, name: str) -> None:
     mps = MpsStandIn(tmp_path)
     saving = action(SaveEvidence(), daemon=daemon)
 
@@ -119,7 +119,7 @@ def test_a_daemons_name_leads_nowhere_else(tmp_path: Path, clock: HandClock, dae
     assert Path(saved or "").parent == tmp_path / "evidence"
 
 
-def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evidence: Evidence) -> None:
+def test_saves_evidence_for_an_unknown_daemon(mps: MpsStandIn, evidence: Evidence) -> None:
     files = contents(evidence.save(SAVING, Node(), location_of(mps)))
 
     assert json.loads(files["node.json"])["daemon"] is None
@@ -129,7 +129,7 @@ def test_a_daemon_that_is_not_known_is_told_of_all_the_same(mps: MpsStandIn, evi
 # -- bounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) -> None:
+def test_removes_the_oldest_bundles(mps: MpsStandIn, evidence: Evidence, clock: HandClock) -> None:
     def saved_one() -> Path:
         """So many in a row have to wait until there is room again."""
         path = evidence.save(SAVING, node_of(mps), location_of(mps))
@@ -147,7 +147,7 @@ def test_the_oldest_go(mps: MpsStandIn, evidence: Evidence, clock: HandClock) ->
     eventually(thinned_out)
 
 
-def test_so_do_those_that_are_too_large_together(
+def test_removes_bundles_that_are_too_large_together(
     mps: MpsStandIn, evidence: Evidence, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions_evidence, "MAX_TOTAL_BYTES", 1)
@@ -161,9 +161,7 @@ def test_so_do_those_that_are_too_large_together(
     eventually(thinned_out)
 
 
-def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
-    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_the_node_file_and_the_number_of_processes(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
     server = mps.server_pid
@@ -182,9 +180,7 @@ def test_what_is_remembered_is_cut_and_of_many_processes_the_first_are_told(
 # -- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_where_it_cannot_be_written_that_is_logged_and_no_more(
-    mps: MpsStandIn, tmp_path: Path, clock: HandClock
-) -> None:
+def test_logs_that_evidence_cannot_be_written(mps: MpsStandIn, tmp_path: Path, clock: HandClock) -> None:
     (tmp_path / "evidence").write_text("")
 
     with capture_logs() as logs:
@@ -198,7 +194,7 @@ def test_where_it_cannot_be_written_that_is_logged_and_no_more(
     }
 
 
-def test_a_full_disk_leaves_nothing_half(
+def test_leaves_no_partial_bundle_on_a_full_disk(
     mps: MpsStandIn, evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> Iterator[File]:
@@ -211,7 +207,7 @@ def test_a_full_disk_leaves_nothing_half(
     assert list((tmp_path / "evidence").iterdir()) == []
 
 
-def test_a_disk_that_hangs_is_not_waited_for_and_is_not_given_more_and_more(
+def test_limits_the_bundles_that_wait_for_a_hung_disk(
     mps: MpsStandIn, tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()

@@ -114,7 +114,7 @@ def test_a_lock_that_is_wanted_later_is_taken(made: list[ActLocks], tmp_path: Pa
     comes_to(late, {"training": None})
 
 
-def test_a_lock_file_that_was_removed_is_no_lock_any_more(made: list[ActLocks], tmp_path: Path) -> None:
+def test_a_removed_lock_file_locks_nothing(made: list[ActLocks], tmp_path: Path) -> None:
     """As when systemd removes the runtime directory of a service: one of the two holds the new file."""
     first, second = locks(made, tmp_path), locks(made, tmp_path)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""restart_unit asks systemd, waits no longer than it may, and says who must do what where systemd will not."""
+"""restart_unit restarts a unit through systemd, within its deadline, and reports why that failed."""
 
 import os
 import threading
@@ -41,37 +41,37 @@ def restart(
     )
 
 
-def test_it_is_restarted_and_nobody_is_asked_for_a_password(systemctl: Script) -> None:
+def test_restarts_a_unit_without_a_password_prompt(systemctl: Script) -> None:
     assert restart(systemctl) is None
-    assert systemctl.told[0] == f"--no-ask-password restart -- {UNIT}"
+    assert systemctl.reported[0] == f"--no-ask-password restart -- {UNIT}"
     assert systemctl.environment == {"PATH": os.defpath, "LC_ALL": "C"}
 
 
-def test_one_that_is_only_to_be_started_is_not_ended_first(systemctl: Script) -> None:
+def test_starts_a_unit_without_a_restart(systemctl: Script) -> None:
     step = RestartUnit(unit=UNIT, only_start=True)
     assert restart_unit(step, systemctl=str(systemctl.path), path=os.defpath, cancellation=Cancellation(REAL)) is None
-    assert systemctl.told[0] == f"--no-ask-password start -- {UNIT}"
+    assert systemctl.reported[0] == f"--no-ask-password start -- {UNIT}"
 
 
 @pytest.mark.parametrize(
     "unit", ["nvidia-cuda-mps@GPU-1.service", "a\\x2db.service", "x:y_z.service", f"{'a' * 247}.service"]
 )
-def test_every_name_that_a_service_can_have_will_do(systemctl: Script, unit: str) -> None:
+def test_accepts_each_valid_service_name(systemctl: Script, unit: str) -> None:
     assert restart(systemctl, unit) is None
-    assert systemctl.told[0].endswith(f" -- {unit}")
+    assert systemctl.reported[0].endswith(f" -- {unit}")
 
 
 @pytest.mark.parametrize(
     "unit",
     ["", "--force", "-H.service", "a.socket", "a b.service", "*.service", "a.service\n", "a/b.service", "ä.service"],
 )
-def test_what_is_no_name_of_a_service_is_not_even_tried(systemctl: Script, unit: str) -> None:
+def test_runs_no_systemctl_for_an_invalid_service_name(systemctl: Script, unit: str) -> None:
     assert restart(systemctl, unit) == Reason(ReasonCode.UNIT_NAME_INVALID, unit=printable(unit))
     assert not systemctl.was_started
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("output", "problem"),
     [
         (f"Failed to restart {UNIT}: Interactive authentication required.", NOT_GRANTED),
         (f"Failed to restart {UNIT}: Access denied", NOT_GRANTED),
@@ -93,18 +93,18 @@ def test_what_is_no_name_of_a_service_is_not_even_tried(systemctl: Script, unit:
         ("", Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=UNIT, exit_code=1)),
     ],
 )
-def test_who_must_act_is_told_how(systemctl: Script, said: str, problem: Reason) -> None:
-    systemctl.does(f"cat >&2 <<'said'\n{said}\nsaid\nexit 1")
+def test_reports_why_systemctl_failed(systemctl: Script, output: str, problem: Reason) -> None:
+    systemctl.does(f"cat >&2 <<'output'\n{output}\noutput\nexit 1")
     assert restart(systemctl) == problem
 
 
-def test_one_that_takes_too_long_is_given_up(systemctl: Script) -> None:
+def test_reports_a_restart_that_takes_too_long(systemctl: Script) -> None:
     systemctl.does("exec sleep 600")
     assert restart(systemctl, seconds=0.3) == (Reason(ReasonCode.UNIT_TIMED_OUT, unit=UNIT, seconds=0.3))
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
-def test_where_everything_is_broken_off_it_is_not_waited_for(systemctl: Script) -> None:
+def test_stops_waiting_for_systemctl_after_cancellation(systemctl: Script) -> None:
     """Systemd goes on with it all the same."""
     cancellation = Cancellation(REAL)
     systemctl.does("exec sleep 600")
@@ -113,7 +113,7 @@ def test_where_everything_is_broken_off_it_is_not_waited_for(systemctl: Script) 
     assert restart(systemctl, seconds=600, cancellation=cancellation) is not None
 
 
-def test_a_host_without_it_is_told_so(systemctl: Script) -> None:
+def test_reports_a_host_without_systemctl(systemctl: Script) -> None:
     systemctl.path.unlink()
     assert restart(systemctl) == Reason(
         ReasonCode.PROGRAM_NOT_STARTED, command=str(systemctl.path), text="No such file or directory"

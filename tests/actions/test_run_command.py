@@ -15,7 +15,7 @@ from tests.actions.scripts import Script
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive, wait_until
 
-NOBODY = 65534
+OTHER_USER = 65534
 LONG = 600.0
 """Longer than a test may take: what is waited for so long makes it fail."""
 
@@ -32,17 +32,15 @@ def run(
     return run_command(step, path=os.defpath, cancellation=cancellation or Cancellation(REAL), seconds=seconds)
 
 
-def test_it_gets_its_words_and_variables_and_nothing_else_of_ours(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passes_only_the_arguments_and_the_given_environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
 
     assert run(script, "-d", "$HOME; *") is None
-    assert script.told[:3] == ["-d $HOME; *", "/", "0022"]
+    assert script.reported[:3] == ["-d $HOME; *", "/", "0022"]
     assert script.environment == {"PATH": os.defpath, "CUDA_MPS_PIPE_DIRECTORY": "/p"}
 
 
-def test_a_daemon_that_keeps_all_that_it_inherited_is_not_waited_for(script: Script, tmp_path: Path) -> None:
+def test_does_not_wait_for_a_daemon_with_inherited_descriptors(script: Script, tmp_path: Path) -> None:
     script.does(f"sleep 600 & echo $! >{tmp_path}/pid; echo started")
 
     problem = run(script)
@@ -53,7 +51,7 @@ def test_a_daemon_that_keeps_all_that_it_inherited_is_not_waited_for(script: Scr
     assert problem is None
 
 
-def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
+def test_starts_the_standin_which_answers(mps: MpsStandIn) -> None:
     mps.pipe_directory.mkdir()
     mps.log_directory.mkdir()
     step = RunCommand(arguments=("nvidia-cuda-mps-control", "-d"), environment=mps.environment())
@@ -70,7 +68,7 @@ def test_the_stand_in_is_started_and_answers(mps: MpsStandIn) -> None:
     )
 
 
-def test_what_it_says_is_bounded_and_shown_as_text(script: Script) -> None:
+def test_limits_the_output_and_makes_it_printable(script: Script) -> None:
     script.does(f"head -c {MAX_OUTPUT * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
     assert failed(script, "x" * 128)
 
@@ -78,13 +76,13 @@ def test_what_it_says_is_bounded_and_shown_as_text(script: Script) -> None:
     assert failed(script, "\ufffd[31m: \ufffd")
 
 
-def test_a_command_that_does_not_end_is_killed_at_its_deadline(script: Script) -> None:
+def test_kills_a_command_at_its_deadline(script: Script) -> None:
     script.does("exec sleep 600")
 
     assert run(script, seconds=0.5) == Reason(ReasonCode.PROGRAM_NOT_ENDED, command=str(script.path), seconds=0.5)
 
 
-def test_a_command_that_is_killed_is_killed_with_all_that_it_started(script: Script, tmp_path: Path) -> None:
+def test_kills_a_command_with_its_child_processes(script: Script, tmp_path: Path) -> None:
     script.does(f"sleep 600 & echo $! >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; wait")
     cancellation = Cancellation(REAL)
 
@@ -100,9 +98,7 @@ def test_a_command_that_is_killed_is_killed_with_all_that_it_started(script: Scr
     eventually(lambda: _gone(child))
 
 
-def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lets_a_start_command_end_after_cancellation(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that is half started is none."""
     monkeypatch.setattr("exporter.actions.steps.GRACE_SECONDS", PATIENCE_SECONDS)
     cancellation = Cancellation(REAL)
@@ -112,7 +108,7 @@ def test_where_everything_is_broken_off_it_is_let_end_for_a_moment(
     assert run(script, cancellation=cancellation) is None
 
 
-def test_but_not_for_long(script: Script) -> None:
+def test_kills_a_start_command_after_the_grace_period(script: Script) -> None:
     cancellation = Cancellation(REAL)
     cancellation.cancel()
     script.does("exec sleep 600")
@@ -134,28 +130,30 @@ def test_but_not_for_long(script: Script) -> None:
         (("a\0b",), Reason(ReasonCode.PROGRAM_NOT_STARTED, command="a\x00b", text="embedded null byte")),
     ],
 )
-def test_one_that_cannot_be_started_is_a_problem(arguments: tuple[str, ...], problem: Reason) -> None:
+def test_reports_a_command_that_cannot_be_started(arguments: tuple[str, ...], problem: Reason) -> None:
     step = RunCommand(arguments=arguments)
     assert run_command(step, path=os.defpath, cancellation=Cancellation(REAL)) == problem
 
 
-def test_it_is_the_daemons_users_process_with_no_rights_but_his(everybodys: Path) -> None:
+def test_runs_as_the_user_of_the_daemon_without_capabilities(everybodys: Path) -> None:
     script = Script(everybodys / "program")
     script.does(f"grep -E 'Cap(Inh|Prm|Eff|Amb)|Groups' /proc/self/status >{everybodys}/rights")
 
-    assert run(script, uid=NOBODY) is None
-    assert script.told[3:5] == [str(NOBODY)] * 2
+    assert run(script, uid=OTHER_USER) is None
+    assert script.reported[3:5] == [str(OTHER_USER)] * 2
     rights = dict(line.split(":\t") for line in (everybodys / "rights").read_text().splitlines())
-    assert rights.pop("Groups").split() == [str(NOBODY)]
+    assert rights.pop("Groups").split() == [str(OTHER_USER)]
     assert {int(held, 16) for held in rights.values()} == {0}
 
 
-def test_who_may_not_start_it_as_its_user_is_told_what_it_takes(
+def test_reports_that_it_cannot_start_processes_of_another_user(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collectors_child, "may_switch_user", lambda: False)
 
-    assert run(script, uid=NOBODY) == Reason(ReasonCode.USER_NOT_PERMITTED, command=str(script.path), uid=NOBODY)
+    assert run(script, uid=OTHER_USER) == Reason(
+        ReasonCode.USER_NOT_PERMITTED, command=str(script.path), uid=OTHER_USER
+    )
     assert not script.was_started
 
 

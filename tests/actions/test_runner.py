@@ -1,4 +1,4 @@
-"""Hands do what was decided, one daemon's work apart from another's, and tell of it whatever happens."""
+"""The runner takes the actions of each daemon in a thread, and reports the end of each action."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ class Worker:
             try:
                 (seen,) = self.inbox.get(timeout=PATIENCE_SECONDS)
             except Empty:
-                raise AssertionError("nothing is told") from None
+                raise AssertionError("nothing is reported") from None
             self.seen.append(seen)
             if isinstance(seen, ActionDone):
                 return seen
@@ -114,7 +114,7 @@ def starting(mps: MpsStandIn) -> RunCommand:
 # -- what is done ----------------------------------------------------------------------------------------------------
 
 
-def test_a_daemon_that_was_killed_is_brought_back_with_its_limits(mps: MpsStandIn, worker: Worker) -> None:
+def test_restarts_a_killed_daemon_with_its_limits(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
     mps.kill()
@@ -131,13 +131,13 @@ def test_a_daemon_that_was_killed_is_brought_back_with_its_limits(mps: MpsStandI
     assert mps.ask("get_default_device_pinned_mem_limit 0").stdout == "2G\n"
 
 
-def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_only_once_for_a_daemon_that_does_not_start(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many limits it was to have."""
     waits: list[bool] = []
 
-    def given(client: ControlClient, command: str, *, starting: bool, **told: Any) -> ControlReply:
+    def given(client: ControlClient, command: str, *, starting: bool, **reported: Any) -> ControlReply:
         waits.append(starting)
-        return send_command(client, command, starting=False, **told)
+        return send_command(client, command, starting=False, **reported)
 
     monkeypatch.setattr(runner, "send_command", given)
     limits = ("set_default_device_pinned_mem_limit 0 2G", "set_default_active_thread_percentage 40")
@@ -147,7 +147,7 @@ def test_one_that_does_not_come_back_is_waited_for_once(worker: Worker, monkeypa
     assert (waits, done.problem) == ([True, False], None)
 
 
-def test_a_server_that_outlived_its_daemon_goes_first(mps: MpsStandIn, worker: Worker) -> None:
+def test_ends_a_remaining_server_before_the_start(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     mps.connect_and_wait(CLIENT)
     left = psutil.Process(mps.server_pid)
@@ -160,7 +160,7 @@ def test_a_server_that_outlived_its_daemon_goes_first(mps: MpsStandIn, worker: W
     assert mps.is_running()
 
 
-def test_a_daemon_that_hangs_is_ended_and_brought_back(mps: MpsStandIn, worker: Worker) -> None:
+def test_ends_and_restarts_a_hung_daemon(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     hung = mps.pid
     mps.stop_signal()
@@ -170,7 +170,7 @@ def test_a_daemon_that_hangs_is_ended_and_brought_back(mps: MpsStandIn, worker: 
     assert mps.ask("get_server_list").returncode == 0
 
 
-def test_the_step_that_fails_is_the_last_and_says_why(mps: MpsStandIn, worker: Worker) -> None:
+def test_ends_an_action_at_the_first_failed_step(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
 
     done = worker.done(GiveCommand(command="bogus"), RestartUnit(unit=UNIT))
@@ -179,7 +179,7 @@ def test_the_step_that_fails_is_the_last_and_says_why(mps: MpsStandIn, worker: W
     assert not worker.systemctl.was_started
 
 
-def test_evidence_that_cannot_be_saved_keeps_nothing_from_being_done(worker: Worker, tmp_path: Path) -> None:
+def test_acts_without_evidence_if_it_cannot_be_saved(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "evidence").write_text("")
 
     done = worker.done(SaveEvidence(), RestartUnit(unit=UNIT))
@@ -188,7 +188,7 @@ def test_evidence_that_cannot_be_saved_keeps_nothing_from_being_done(worker: Wor
     assert worker.systemctl.was_started
 
 
-def test_a_reply_is_told_before_the_end_although_it_says_no(mps: MpsStandIn, worker: Worker) -> None:
+def test_reports_a_refusal_before_the_end_of_the_action(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     worker.done(GiveCommand(command="terminate_client 1 2"))
 
@@ -202,7 +202,7 @@ def test_a_reply_is_told_before_the_end_although_it_says_no(mps: MpsStandIn, wor
 # -- apart from each other -------------------------------------------------------------------------------------------
 
 
-def test_one_that_hangs_holds_up_no_other_daemon(worker: Worker) -> None:
+def test_a_hung_action_delays_no_other_daemon(worker: Worker) -> None:
     worker.systemctl.does('case "$*" in *slow*) exec sleep 600;; esac')
     worker.do(RestartUnit(unit="slow.service"))
     worker.do(RestartUnit(unit=UNIT), daemon=OTHER)
@@ -212,7 +212,7 @@ def test_one_that_hangs_holds_up_no_other_daemon(worker: Worker) -> None:
     assert (done.daemon, done.problem) == (OTHER, None)
 
 
-def test_nothing_is_done_twice_at_a_time_for_one_daemon(worker: Worker) -> None:
+def test_runs_one_action_for_a_daemon_at_a_time(worker: Worker) -> None:
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT))
 
@@ -221,12 +221,12 @@ def test_nothing_is_done_twice_at_a_time_for_one_daemon(worker: Worker) -> None:
     assert (done.daemon, done.problem) == (NAME, Reason(ReasonCode.ACTION_UNDER_WAY))
 
 
-def test_one_action_may_follow_another_at_once(worker: Worker) -> None:
+def test_starts_an_action_right_after_another(worker: Worker) -> None:
     for _ in range(20):
         assert worker.done(RestartUnit(unit=UNIT)).problem is None
 
 
-def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_actions_that_run_at_the_same_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "MAX_ACTIONS", 1)
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT))
@@ -240,7 +240,7 @@ def test_there_is_a_bound_to_what_is_done_at_a_time(worker: Worker, monkeypatch:
 # -- whatever happens ------------------------------------------------------------------------------------------------
 
 
-def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path: Path) -> None:
+def test_reports_an_unexpected_error_as_the_result(mps: MpsStandIn, tmp_path: Path) -> None:
     def broken(*_: object) -> ControlClient:
         raise ZeroDivisionError("oh")
 
@@ -254,7 +254,7 @@ def test_a_defect_costs_the_action_and_not_its_telling(mps: MpsStandIn, tmp_path
         assert done.problem == Reason(ReasonCode.UNEXPECTED_ERROR, text="ZeroDivisionError: oh")
 
 
-def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
+def test_reports_a_daemon_without_a_location(mps: MpsStandIn, tmp_path: Path) -> None:
     def nowhere(name: str, node: Node) -> DaemonLocation:
         return location_of(mps, node.daemons[name].name)
 
@@ -270,7 +270,7 @@ def test_a_daemon_that_is_nowhere_too(mps: MpsStandIn, tmp_path: Path) -> None:
 # -- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_hangs_is_broken_off_and_leaves_no_process(worker: Worker) -> None:
+def test_interrupts_a_hung_step_and_leaves_no_process(worker: Worker) -> None:
     worker.systemctl.does("exec sleep 600")
     worker.do(RestartUnit(unit=UNIT), GiveCommand(command="get_server_list"))
     eventually(lambda: _true(worker.systemctl.was_started))
@@ -281,7 +281,7 @@ def test_what_hangs_is_broken_off_and_leaves_no_process(worker: Worker) -> None:
     assert not any(isinstance(each, ControlReply) for each in worker.seen)
 
 
-def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandIn, worker: Worker) -> None:
+def test_interrupts_a_hung_command_and_reports_no_reply(mps: MpsStandIn, worker: Worker) -> None:
     mps.start()
     os.kill(mps.pid, signal.SIGSTOP)
     worker.do(GiveCommand(command="terminate_client 1 2"))
@@ -293,7 +293,7 @@ def test_a_question_that_hangs_too_and_is_not_taken_for_an_answer(mps: MpsStandI
     assert len(worker.seen) == 1
 
 
-def test_a_daemon_that_is_being_started_is_left_to_live(
+def test_does_not_interrupt_the_start_of_a_daemon(
     mps: MpsStandIn, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("exporter.actions.steps.GRACE_SECONDS", PATIENCE_SECONDS)
@@ -308,7 +308,7 @@ def test_a_daemon_that_is_being_started_is_left_to_live(
     assert mps.is_running()
 
 
-def test_nothing_is_begun_any_more(worker: Worker) -> None:
+def test_starts_no_action_after_close(worker: Worker) -> None:
     worker.hands.close()
 
     done = worker.done(RestartUnit(unit=UNIT))

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 @pytest.mark.parametrize("beside", [(), ("--forger",)], ids=["alone", "beside a forger"])
 @pytest.mark.timeout(900)
-def test_nothing_that_chaos_does_breaks_a_rule(beside: tuple[str, ...]) -> None:
+def test_random_failures_break_no_rule(beside: tuple[str, ...]) -> None:
     """The steps are shared by both terms, which are tried at once."""
     command = [sys.executable, "-m", "tests.chaos", f"--steps={STEPS // len(TERMS)}", f"--seed={SEED}", *beside]
     runs = [

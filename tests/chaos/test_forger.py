@@ -40,7 +40,7 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
 
 
 @pytest.mark.parametrize("means", LINES)
-def test_a_seed_decides_what_is_forged(means: Means) -> None:
+def test_a_seed_determines_the_forged_lines(means: Means) -> None:
     assert means(SCENE, random.Random(7)) == means(SCENE, random.Random(7))
     assert hostile_name(10, random.Random(7), "now") == hostile_name(10, random.Random(7), "now")
 
@@ -56,7 +56,7 @@ def test_every_forged_line_reaches_a_log(mps: MpsStandIn) -> None:
         assert any(line.endswith(f" {kind.role} {pid:5d}] {text}") for line in logs), text
 
 
-def test_no_deed_of_the_forger_ends_a_process(mps: MpsStandIn, tmp_path: Path) -> None:
+def test_the_forger_ends_no_process(mps: MpsStandIn, tmp_path: Path) -> None:
     with MpsStandIn(tmp_path / "other") as other, subprocess.Popen(["sleep", "600"]) as client:
         other.start()
         mps.connect_and_wait(client.pid)
@@ -103,7 +103,7 @@ def a_fault(at: float, culprit: int = CULPRIT) -> Truth:
     return Truth(at, "fault", SERVER, "memory", culprit)
 
 
-def test_a_loss_needs_an_end_of_the_daemon() -> None:
+def test_a_loss_without_an_exit_is_false() -> None:
     lost = claim(100.2, "daemon_lost")
 
     assert list(false_losses(judged(lost)))
@@ -112,18 +112,18 @@ def test_a_loss_needs_an_end_of_the_daemon() -> None:
     assert list(false_losses(judged(claim(50.0, "daemon_lost"), ended=[death(100.0)])))
 
 
-def test_a_daemon_that_found_another_one_there_is_no_loss() -> None:
+def test_a_daemon_that_finds_another_one_is_no_loss() -> None:
     assert list(false_losses(judged(claim(100.2, "daemon_lost"), ended=[death(100.0, status=1)])))
     assert not list(missed_losses(judged(ended=[death(100.0, status=1)])))
 
 
-def test_an_end_without_a_loss_is_missed() -> None:
+def test_an_exit_without_a_loss_is_missed() -> None:
     assert list(missed_losses(judged(ended=[death(100.0)])))
     assert not list(missed_losses(judged(claim(100.2, "daemon_stopped"), ended=[death(100.0)])))
     assert not list(missed_losses(judged(ended=[death(999.0)]))), "it may still be told"
 
 
-def test_an_incident_needs_a_fault_of_its_own() -> None:
+def test_each_incident_needs_its_own_fault() -> None:
     first, second = claim(100.2, "fault"), claim(101.0, "fault", incident="j")
 
     assert list(false_incidents(judged(first)))
@@ -133,7 +133,7 @@ def test_an_incident_needs_a_fault_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("pid", "confidence", "blamed"), [(INNOCENT, 0.5, 1), (INNOCENT, 0.4, 0), (CULPRIT, 0.9, 0)])
-def test_only_a_culprit_may_be_suspected_with_confidence(pid: int, confidence: float, blamed: int) -> None:
+def test_a_confident_suspicion_needs_the_actual_cause(pid: int, confidence: float, blamed: int) -> None:
     suspects = [{"pid": pid, "confidence": confidence, "indications": []}]
     told = [claim(100.2, "fault"), claim(100.5, "fault_changed", suspects=suspects)]
 
@@ -141,7 +141,7 @@ def test_only_a_culprit_may_be_suspected_with_confidence(pid: int, confidence: f
 
 
 @pytest.mark.parametrize(("went", "blamed"), [(99.9, 0), (90.0, 1), (105.0, 1)])
-def test_who_really_went_just_before_a_fault_may_be_suspected(went: float, blamed: int) -> None:
+def test_a_client_that_exited_before_a_fault_may_be_suspected(went: float, blamed: int) -> None:
     suspects = [{"pid": INNOCENT, "confidence": 0.7, "indications": []}]
     gone = Truth(went, "gone", SERVER, "client", INNOCENT)
     told = judged(claim(100.2, "fault", suspects=suspects), truth=[gone, a_fault(100.0)])
@@ -150,13 +150,13 @@ def test_who_really_went_just_before_a_fault_may_be_suspected(went: float, blame
 
 
 @pytest.mark.parametrize(("victims", "blamed"), [((INNOCENT,), 0), ((INNOCENT, 33), 0), ((INNOCENT, 33, 34), 1)])
-def test_one_of_few_victims_may_be_suspected(victims: tuple[int, ...], blamed: int) -> None:
+def test_one_of_few_affected_clients_may_be_suspected(victims: tuple[int, ...], blamed: int) -> None:
     suspects = [{"pid": INNOCENT, "confidence": 0.5, "indications": []}]
     told = judged(claim(100.2, "fault", suspects=suspects), truth=[replace(a_fault(100.0), victims=victims)])
 
     assert len(list(innocents_suspected(told))) == blamed
 
 
-def test_no_grave_news_of_the_neighbour_is_true() -> None:
+def test_each_grave_event_of_the_other_daemon_is_false() -> None:
     assert list(false_news_of_the_neighbour(judged(claim(1.0, "daemon_lost", NEIGHBOUR))))
     assert not list(false_news_of_the_neighbour(judged(claim(1.0, "client_connected", NEIGHBOUR))))

@@ -13,7 +13,7 @@ SEED = int(os.environ.get("LEDGER_SEED", "1"))
 
 
 @pytest.mark.timeout(600)
-def test_kills_cost_nothing_but_the_time_since_the_last_write() -> None:
+def test_kills_lose_only_the_time_since_the_last_write() -> None:
     command = [sys.executable, "-m", "tests.kills", f"--kills={KILLS}", f"--seed={SEED}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

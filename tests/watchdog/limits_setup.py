@@ -1,4 +1,4 @@
-"""A daemon whose limits are enforced: what is seen of it, and what comes of that."""
+"""A daemon whose limits are enforced, with the events and actions that follow from observations."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ SET_MEMORY = "set_default_device_pinned_mem_limit 0 2G"
 
 
 def start_block(share: float = 40.0, memory: int | None = 2 * GIB, priority: int = 0) -> tuple[str, ...]:
-    """What a server tells as it starts (R580)."""
+    """Return the lines that a server logs when it starts (R580)."""
     limit = () if memory is None else (f"Device pinned memory limit for device 0 set to {memory:#x} bytes",)
     return (
         f"Active Threads Percentage set to {share}",
@@ -29,7 +29,7 @@ def start_block(share: float = 40.0, memory: int | None = 2 * GIB, priority: int
 
 
 def defaults(share: float = 40.0, memory: str = "2G", priority: int = 1, *, at: float = AT) -> tuple[Observation, ...]:
-    """The daemon tells its defaults."""
+    """Return replies with the default limits of the daemon."""
     return (
         reply("get_default_active_thread_percentage", f"{share}\n", at=at),
         reply("get_default_device_pinned_mem_limit 0", f"{memory}\n" if memory else "", at=at),
@@ -38,17 +38,17 @@ def defaults(share: float = 40.0, memory: str = "2G", priority: int = 1, *, at: 
 
 
 def up(*pids: int, at: float = AT, process: int = 441) -> tuple[Observation, ...]:
-    """A daemon of this PID answers, and has these servers."""
+    """Return a daemon with this PID that answers, with these servers."""
     return (daemon_process(process, at=at), servers(*pids, at=at))
 
 
 def server(pid: int, *told_by_it: str, at: float = AT) -> tuple[Observation, ...]:
-    """A server is there, and tells its limits."""
+    """Return a server that logs these lines."""
     return (servers(pid, at=at), *server_log(*told_by_it, server=pid, at=at))
 
 
-class Enforced:
-    """A node with one daemon, judged after all that is seen; `events` and `actions` are what came of it, in order."""
+class LimitedDaemon:
+    """A node with one daemon, evaluated after each observation. `events` and `actions` are in their order."""
 
     def __init__(self, configured: Limits, mode: Mode = Mode.ACT, watch: WatchdogState | None = None) -> None:
         self.configured = configured
@@ -58,27 +58,27 @@ class Enforced:
         self.events: list[Event] = []
         self.actions: list[Action] = []
 
-    def see(self, *seen: Observation, at: float | None = None) -> list[str]:
-        """See this, all at one time, and judge; the commands to be given now, without the questions after each."""
+    def observe(self, *seen: Observation, at: float | None = None) -> list[str]:
+        """Reduce these observations and evaluate. Return the commands that set limits."""
         self.node = reduced(*seen, start=self.node).node
-        return self.judge(self.node.at if at is None else at)
+        return self.evaluate(self.node.at if at is None else at)
 
-    def judge(self, at: float) -> list[str]:
-        """Time has come to this, and nothing was seen."""
+    def evaluate(self, at: float) -> list[str]:
+        """Evaluate at a time without an observation."""
         daemon = self.node.daemons[DAEMON]
         self.watch, events, action = limits.enforce(self.node, daemon, self.watch, self.configured, self.mode, at)
         self.node = replace(self.node, at=at, watches={DAEMON: self.watch})
         self.events += events
         if action is not None:
             self.actions.append(action)
-        return [] if action is None else [each for each in given(action) if each.startswith("set_")]
+        return [] if action is None else [each for each in commands_of(action) if each.startswith("set_")]
 
     def of(self, name: EventName) -> list[Event]:
         """The events of one kind."""
         return [event for event in self.events if event.event is name]
 
 
-def given(action: Action) -> list[str]:
+def commands_of(action: Action) -> list[str]:
     """The commands of an action."""
     assert all(isinstance(step, GiveCommand) for step in action.steps)
     return [step.command for step in action.steps if isinstance(step, GiveCommand)]

@@ -32,7 +32,7 @@ from tests.watchdog.watched_daemon import (
     DEATH,
     HUNG,
     UNIT,
-    Post,
+    WatchedDaemon,
     alive,
     asks_a_server,
     deaf,
@@ -107,7 +107,7 @@ ROWS = {
         (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
         why=Reason(ReasonCode.SESSION_HELD, pid=700),
     ),
-    "held by nobody who is seen": Row(
+    "held by an unknown process": Row(
         (refusal(at=DEATH), refusal(at=DEATH + 3)),
         why=Reason(ReasonCode.SESSION_HELD),
     ),
@@ -118,14 +118,14 @@ ROWS = {
 every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 
-def waits(post: Post) -> list[str | None]:
+def waits(post: WatchedDaemon) -> list[str | None]:
     return [each.reason for each in post.events if each.event is EventName.WATCHDOG_WAITS]
 
 
 @every_row
-def test_what_is_done_and_when(row: Row) -> None:
-    post = Post(**(row.rules or {}))
-    post.see(*row.seen)
+def test_takes_the_expected_action_at_the_expected_time(row: Row) -> None:
+    post = WatchedDaemon(**(row.rules or {}))
+    post.observe(*row.seen)
     post.until(DEATH + min(row.after, 1000.0) - 0.5, every=5.0)
     before = [] if row.after > 1 else post.kinds
     assert post.kinds == before
@@ -135,9 +135,9 @@ def test_what_is_done_and_when(row: Row) -> None:
 
 
 @every_row
-def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Row) -> None:
-    post = Post(mode=Mode.OBSERVE, **(row.rules or {}))
-    post.see(*row.seen)
+def test_reports_each_planned_action_once_in_observe_mode(row: Row) -> None:
+    post = WatchedDaemon(mode=Mode.OBSERVE, **(row.rules or {}))
+    post.observe(*row.seen)
     post.until(DEATH + 1000, every=5.0)
     would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
     assert would == ([] if row.deed is None else [row.deed])
@@ -147,24 +147,24 @@ def test_who_only_observes_says_once_what_would_be_done_and_does_nothing(row: Ro
     assert waits(post) == ([] if row.why is None else [row.why])
 
 
-def test_one_that_never_was_is_left_to_whoever_starts_it() -> None:
-    post = Post(no_daemon(), no_daemon(at=AT + 20))
+def test_does_not_start_a_daemon_that_never_ran() -> None:
+    post = WatchedDaemon(no_daemon(), no_daemon(at=AT + 20))
     post.until(AT + 1000)
     assert (post.actions, waits(post)) == ([], [Reason(ReasonCode.NEVER_SEEN)])
 
 
-def test_what_heals_in_time_is_not_restarted() -> None:
-    post = Post()
-    post.see(*hangs())
+def test_does_not_restart_a_daemon_that_recovers_in_time() -> None:
+    post = WatchedDaemon()
+    post.observe(*hangs())
     post.until(DEATH + 89)
-    post.see(suspended(at=DEATH + 89, state="S"), *alive(at=DEATH + 89.5))
+    post.observe(suspended(at=DEATH + 89, state="S"), *alive(at=DEATH + 89.5))
     post.until(DEATH + 300)
     assert post.actions == []
 
 
-def test_the_time_counts_anew_when_it_hangs_again() -> None:
-    post = Post()
-    post.see(*silences(), *alive(at=DEATH + 80), *silences(at=DEATH + 85))
+def test_measures_each_hang_from_its_own_start() -> None:
+    post = WatchedDaemon()
+    post.observe(*silences(), *alive(at=DEATH + 80), *silences(at=DEATH + 85))
     post.until(DEATH + 170)
     assert post.actions == []
     post.until(DEATH + 180)
@@ -173,15 +173,15 @@ def test_the_time_counts_anew_when_it_hangs_again() -> None:
 
 def test_a_quit_in_the_log_of_a_hung_daemon_does_not_prevent_its_restart() -> None:
     """Every user can write that line."""
-    post = Post()
-    post.see(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
+    post = WatchedDaemon()
+    post.observe(*control_log("NEW UI", "Cmd:quit", at=DEATH), *hangs())
     post.until(DEATH + 100)
     assert post.kinds == [("restart", "hung")]
 
 
-def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> None:
-    post = Post()
-    post.see(*hangs())
+def test_saves_evidence_then_ends_the_processes_then_starts() -> None:
+    post = WatchedDaemon()
+    post.observe(*hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
     assert (action.reason, action.uid) == ("hung", 0)
@@ -192,53 +192,53 @@ def test_evidence_first_then_whoever_hangs_with_its_servers_then_the_start() -> 
     assert isinstance(start, RunCommand)
 
 
-def test_of_a_unit_whoever_hangs_is_left_to_its_restart() -> None:
+def test_leaves_the_end_of_a_hung_daemon_to_its_unit() -> None:
     """Killed first, it would be started twice: by systemd and by the restart."""
-    post = Post(daemon_policy=BY_UNIT)
-    post.see(unit("active", at=AT), *hangs())
+    post = WatchedDaemon(daemon_policy=BY_UNIT)
+    post.observe(unit("active", at=AT), *hangs())
     post.until(DEATH + 90)
     (action,) = post.actions
     assert action.steps == (SaveEvidence(), RestartUnit(unit=UNIT))
 
 
-def test_a_server_that_may_have_outlived_its_daemon_goes_first() -> None:
+def test_ends_a_server_that_may_have_outlived_its_daemon_first() -> None:
     """Whether it has, is looked at when it is its turn: who has gone is no problem."""
-    post = Post()
-    post.see(*dies())
+    post = WatchedDaemon()
+    post.observe(*dies())
     (action,) = post.actions
     ends = [step.identity.pid for step in action.steps if isinstance(step, EndProcess)]
     assert ends == [SERVER]
 
 
-def test_one_that_is_known_to_have_gone_does_not() -> None:
-    post = Post()
+def test_does_not_end_a_server_that_has_exited() -> None:
+    post = WatchedDaemon()
     _, last_look = dies()
-    post.see(dies()[0], *(each for each in dies(pid=SERVER) if each != last_look), last_look)
+    post.observe(dies()[0], *(each for each in dies(pid=SERVER) if each != last_look), last_look)
     (action,) = post.actions
     assert [step for step in action.steps if isinstance(step, EndProcess)] == []
 
 
-def test_lines_in_the_log_do_not_put_off_the_restart_of_a_hung_daemon() -> None:
+def test_log_lines_do_not_delay_the_restart_of_a_hung_daemon() -> None:
     """Every user can write them, with the daemon's PID."""
-    post = Post()
-    post.see(*silences())
+    post = WatchedDaemon()
+    post.observe(*silences())
     for second in range(12, 90):
-        post.see(*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + second))
+        post.observe(*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + second))
     post.until(DEATH + 95)
     assert post.kinds == [("restart", "hung")]
     assert post.condition is Condition.UNRESPONSIVE
 
 
-def test_a_command_in_the_log_does_not_have_a_healthy_server_ended() -> None:
-    post = Post(allow=HUNG)
-    post.see(*silences(), *control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + 12))
+def test_a_command_in_the_log_ends_no_healthy_server() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(*silences(), *control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH + 12))
     post.until(DEATH + 200)
     assert post.kinds == [("restart", "hung")]
 
 
 def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> None:
-    post = Post()
-    post.see(
+    post = WatchedDaemon()
+    post.observe(
         *(
             seen
             for round_ in range(30)
@@ -252,27 +252,27 @@ def test_a_control_program_that_hangs_is_no_reason_to_restart_the_daemon() -> No
 
 def test_a_daemon_that_answers_connections_again_is_not_restarted() -> None:
     """Though commands still get no answer."""
-    post = Post()
-    post.see(*silences())
+    post = WatchedDaemon()
+    post.observe(*silences())
     assert post.condition is Condition.UNRESPONSIVE
-    post.see(silence(at=DEATH + 60), probe(True, at=DEATH + 60.1))
+    post.observe(silence(at=DEATH + 60), probe(True, at=DEATH + 60.1))
     post.until(DEATH + 400)
     assert (post.condition, post.daemon.state) == (Condition.PROGRAM_UNRESPONSIVE, DaemonState.UP)
     assert post.actions == []
 
 
-def test_two_unanswered_commands_alone_end_no_daemon() -> None:
+def test_two_unanswered_commands_alone_do_not_suffice_for_a_restart() -> None:
     """As a recording has them that looked at nothing else: the daemon does not answer, and may yet be well."""
-    post = Post()
-    post.see(silence(at=DEATH + 5), silence(at=DEATH + 11))
+    post = WatchedDaemon()
+    post.observe(silence(at=DEATH + 5), silence(at=DEATH + 11))
     post.until(DEATH + 400)
     assert (post.condition, post.actions) == (Condition.UNRESPONSIVE, [])
     assert waits(post)[-1] == Reason(ReasonCode.HANG_UNCONFIRMED)
 
 
-def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
-    post = Post()
-    post.see(
+def test_unanswered_commands_suffice_if_no_connection_is_possible() -> None:
+    post = WatchedDaemon()
+    post.observe(
         *(
             seen
             for round_ in range(12)
@@ -282,14 +282,14 @@ def test_where_no_connection_can_be_made_silence_alone_ends_a_daemon() -> None:
     assert post.kinds == [("restart", "hung")]
 
 
-def test_it_is_started_as_it_was() -> None:
+def test_starts_a_daemon_with_its_earlier_environment() -> None:
     daemon_policy = DaemonPolicy(
         command=COMMAND,
         limits=Limits(active_thread_percentage=40.0, pinned_memory={0: 1 << 31}),
     )
     seen = replace(daemon_process(), uid=1001, environment={"CUDA_VISIBLE_DEVICES": "0"})
-    post = Post(seen, *alive()[1:], daemon_policy=daemon_policy)
-    post.see(*dies())
+    post = WatchedDaemon(seen, *alive()[1:], daemon_policy=daemon_policy)
+    post.observe(*dies())
     (action,) = post.actions
     evidence, start, *limits = action.steps
     assert isinstance(evidence, SaveEvidence)
@@ -307,66 +307,66 @@ def test_it_is_started_as_it_was() -> None:
     }
 
 
-def test_the_gpus_that_it_saw_are_remembered_over_a_restart_of_the_exporter() -> None:
-    post = Post(replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": "0"}), *alive()[1:])
+def test_remembers_the_visible_devices_after_an_exporter_restart() -> None:
+    post = WatchedDaemon(replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": "0"}), *alive()[1:])
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH))
+    post.observe(no_daemon(at=DEATH), left(DEATH), deaf(DEATH))
     start = post.actions[0].steps[-1]
     assert isinstance(start, RunCommand)
     assert start.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
-def test_a_unit_is_restarted_by_systemd() -> None:
-    post = Post(daemon_policy=BY_UNIT)
-    post.see(*dies(), unit("failed", result="signal"))
+def test_restarts_a_unit_through_systemd() -> None:
+    post = WatchedDaemon(daemon_policy=BY_UNIT)
+    post.observe(*dies(), unit("failed", result="signal"))
     (action,) = post.actions
     assert action.steps[-1] == RestartUnit(unit=UNIT, only_start=True)
 
 
 @pytest.mark.parametrize("seen", [dies(), hangs()], ids=["crashed", "hung"])
-def test_where_nothing_says_how_nothing_is_done(seen: tuple[Observation, ...]) -> None:
-    post = Post(daemon_policy=DaemonPolicy())
-    post.see(*seen)
+def test_waits_without_a_restart_method(seen: tuple[Observation, ...]) -> None:
+    post = WatchedDaemon(daemon_policy=DaemonPolicy())
+    post.observe(*seen)
     post.until(DEATH + 200)
     assert post.actions == []
     assert Reason(ReasonCode.NO_RESTART_METHOD) in waits(post)
     assert post.action_counts == {}
 
 
-def test_one_of_a_container_is_not_started_outside_of_it() -> None:
-    post = Post()
+def test_does_not_start_the_daemon_of_a_container_outside() -> None:
+    post = WatchedDaemon()
     daemon = replace(post.daemon, runtime=replace(post.daemon.runtime, in_foreign_namespace=True))
     post.node = replace(post.node, daemons={daemon.name: daemon})
-    post.see(*dies())
+    post.observe(*dies())
     assert (post.actions, waits(post)) == ([], [Reason(ReasonCode.DAEMON_IN_CONTAINER)])
 
 
-def test_nobody_is_ended_whom_nothing_would_bring_back() -> None:
-    post = Post(daemon_policy=BY_UNIT)
-    post.see(*hangs())
+def test_ends_no_daemon_that_cannot_be_started_again() -> None:
+    post = WatchedDaemon(daemon_policy=BY_UNIT)
+    post.observe(*hangs())
     post.until(DEATH + 200)
     assert waits(post)[-1] == Reason(ReasonCode.UNIT_STATE_UNKNOWN, unit=UNIT)
-    post.see(unit("inactive", at=DEATH + 200, load="not-found"))
+    post.observe(unit("inactive", at=DEATH + 200, load="not-found"))
     post.until(DEATH + 300)
     assert post.actions == []
     assert waits(post)[-1] == Reason(ReasonCode.UNIT_NOT_LOADED, unit=UNIT, state="not-found")
-    post.see(unit("active", at=DEATH + 300))
+    post.observe(unit("active", at=DEATH + 300))
     assert post.kinds == [("restart", "hung")]
 
 
-def test_a_server_is_ended_once() -> None:
-    post = Post(allow=HUNG)
-    post.see(suspended(SERVER))
+def test_ends_a_hung_server_once() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(suspended(SERVER))
     post.until(DEATH + 100)
-    post.did()
+    post.finish_action()
     post.until(DEATH + 400)
     assert (post.kinds, post.watch.phase) == ([("end_server", "hung")], WatchdogPhase.IDLE)
     assert post.action_counts == {("end_server", "hung", "succeeded"): 1}
 
 
-def test_what_is_done_is_said_before() -> None:
-    post = Post()
-    post.see(*dies())
+def test_reports_an_action_before_it_starts() -> None:
+    post = WatchedDaemon()
+    post.observe(*dies())
     (acts,) = (each for each in post.events if each.event is EventName.WATCHDOG_ACTS)
     assert (acts.action, acts.reason, acts.indications) == (
         "restart",
@@ -377,10 +377,10 @@ def test_what_is_done_is_said_before() -> None:
     assert post.watch.last_action == LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=True)
 
 
-def test_nothing_new_is_nothing_changed() -> None:
+def test_an_evaluation_without_changes_returns_the_same_node() -> None:
     """So that nothing is published for it."""
-    post = Post()
-    post.judge(AT + 1)
+    post = WatchedDaemon()
+    post.evaluate(AT + 1)
     before = post.node
-    post.judge(AT + 2)
+    post.evaluate(AT + 2)
     assert post.node is before

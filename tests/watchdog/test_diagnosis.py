@@ -34,7 +34,7 @@ from tests.state.test_crash_loop import failures
 from tests.watchdog.watched_daemon import (
     BY_UNIT,
     DEATH,
-    Post,
+    WatchedDaemon,
     alive,
     asks_a_server,
     deaf,
@@ -79,7 +79,7 @@ CASES = {
     "its process ends": Case(
         (exited(CONTROL, at=DEATH),), Condition.UNKNOWN, (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),)
     ),
-    "its process ends, and nobody can read its log": Case(
+    "its process ends, and its log cannot be read": Case(
         (exited(CONTROL, at=DEATH), look("log", at=DEATH + 2)),
         Condition.UNKNOWN,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL),),
@@ -97,7 +97,7 @@ CASES = {
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.PID_FILE_LEFT)),
         start=UNREAD,
     ),
-    "and nobody listens": Case(
+    "and no process listens": Case(
         (exited(CONTROL, at=DEATH), deaf(DEATH + 2)),
         Condition.CRASHED,
         (Reason(ReasonCode.PROCESS_GONE, pid=CONTROL), Reason(ReasonCode.NO_LISTENER)),
@@ -129,7 +129,7 @@ CASES = {
         Condition.UNRESPONSIVE,
         (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
-    "nor does anybody listen": Case(
+    "and no process listens either": Case(
         (*silences(), deaf(DEATH + 11)),
         Condition.UNRESPONSIVE,
         (
@@ -192,7 +192,7 @@ CASES = {
         Condition.UNRESPONSIVE,
         (Reason(ReasonCode.COMMANDS_UNANSWERED), Reason(ReasonCode.PROCESS_ALIVE, pid=CONTROL), UNCONNECTED),
     ),
-    "only its log says that it asks its server": Case(
+    "only its log shows a query of its server": Case(
         (*control_log("NEW UI", f"Cmd:get_server_status {SERVER}", at=DEATH), *silences()),
         Condition.UNRESPONSIVE,
         (
@@ -222,12 +222,12 @@ CASES = {
         (Reason(ReasonCode.PROCESS_SUSPENDED, pid=CONTROL, state="T"), Reason(ReasonCode.DAEMON_UNANSWERING)),
         CONTROL,
     ),
-    "somebody's session is open": Case(
+    "a session is open": Case(
         (refusal(at=DEATH), refusal(at=DEATH + 3)),
         Condition.HELD,
         (Reason(ReasonCode.COMMANDS_REFUSED),),
     ),
-    "and it is seen whose": Case(
+    "and its process is known": Case(
         (refusal(at=DEATH), holder(DEATH + 1), refusal(at=DEATH + 3)),
         Condition.HELD,
         (Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice"), Reason(ReasonCode.COMMANDS_REFUSED)),
@@ -255,20 +255,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_is_the_matter(case: Case) -> None:
-    post = Post(*(case.start or alive()))
-    post.see(*case.seen)
+def test_diagnoses_the_condition_with_its_indications(case: Case) -> None:
+    post = WatchedDaemon(*(case.start or alive()))
+    post.observe(*case.seen)
     found = post.diagnosis
     assert (found.condition, found.indications) == (case.condition, case.indications)
     assert (None if found.process is None else found.process.pid) == case.pid
 
 
-def test_one_that_nobody_has_seen_yet_is_not_known() -> None:
-    assert Post(look("log")).condition is Condition.UNKNOWN
+def test_the_condition_is_unknown_before_the_first_observation() -> None:
+    assert WatchedDaemon(look("log")).condition is Condition.UNKNOWN
 
 
-def test_one_that_never_was_is_not_dead() -> None:
-    post = Post(no_daemon(), left(AT + 1), deaf(AT + 1), no_daemon(at=AT + 20))
+def test_a_daemon_that_never_ran_is_not_crashed() -> None:
+    post = WatchedDaemon(no_daemon(), left(AT + 1), deaf(AT + 1), no_daemon(at=AT + 20))
     assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_SEEN, [], None)
 
 
@@ -281,61 +281,63 @@ def test_one_that_never_was_is_not_dead() -> None:
         (unit("failed", result="signal"), Condition.CRASHED),
         (unit("inactive", problem=failure("Permission denied")), Condition.CRASHED),
     ],
-    ids=["inactive", "not in success", "told before its end", "failed", "not to be seen"],
+    ids=["inactive", "not in success", "reported before its end", "failed", "not to be seen"],
 )
-def test_systemd_knows_who_was_stopped(seen: Observation, condition: Condition) -> None:
-    post = Post(daemon_policy=BY_UNIT)
-    post.see(*dies(), seen)
+def test_the_state_of_the_unit_shows_a_stop(seen: Observation, condition: Condition) -> None:
+    post = WatchedDaemon(daemon_policy=BY_UNIT)
+    post.observe(*dies(), seen)
     post.until(DEATH + 3)
     assert post.condition is condition
 
 
-def test_of_a_daemon_that_was_not_the_units_systemd_knows_nothing() -> None:
-    post = Post(replace(daemon_process(), unit="other.service"), *alive()[1:], daemon_policy=BY_UNIT)
-    post.see(*dies(), unit("inactive"))
+def test_ignores_a_unit_that_the_daemon_did_not_run_in() -> None:
+    post = WatchedDaemon(replace(daemon_process(), unit="other.service"), *alive()[1:], daemon_policy=BY_UNIT)
+    post.observe(*dies(), unit("inactive"))
     assert post.condition is Condition.CRASHED
 
 
-def test_it_is_told_once_and_again_when_it_is_over() -> None:
-    post = Post()
-    post.see(*hangs())
+def test_reports_a_diagnosis_once_and_its_end() -> None:
+    post = WatchedDaemon()
+    post.observe(*hangs())
     post.until(DEATH + 40)
-    post.see(*at_work(at=DEATH + 50))
-    told = [(each.state, each.pid) for each in post.events if each.event is EventName.DAEMON_DIAGNOSED]
-    assert told == [("suspended", CONTROL), ("well", None)]
+    post.observe(*at_work(at=DEATH + 50))
+    reported = [(each.state, each.pid) for each in post.events if each.event is EventName.DAEMON_DIAGNOSED]
+    assert reported == [("suspended", CONTROL), ("well", None)]
 
 
-def test_its_beginning_is_no_news() -> None:
-    post = Post(*control_log("Starting control daemon using socket /tmp/nvidia-mps/control"), *at_work(at=AT + 1))
-    assert (post.condition, post.told(EventName.DAEMON_DIAGNOSED)) == (Condition.WELL, [])
+def test_does_not_report_the_first_harmless_condition() -> None:
+    post = WatchedDaemon(
+        *control_log("Starting control daemon using socket /tmp/nvidia-mps/control"), *at_work(at=AT + 1)
+    )
+    assert (post.condition, post.reported(EventName.DAEMON_DIAGNOSED)) == (Condition.WELL, [])
 
 
-def test_it_hangs_since_the_first_that_tells_whatever_is_found_later() -> None:
-    post = Post()
-    post.see(*silences())
+def test_a_hang_begins_with_its_first_indication() -> None:
+    post = WatchedDaemon()
+    post.observe(*silences())
     since = post.diagnosis.since
     assert since <= DEATH + 5
-    post.see(suspended(at=DEATH + 20))
+    post.observe(suspended(at=DEATH + 20))
     assert (post.condition, post.diagnosis.since) == (Condition.SUSPENDED, since)
 
 
-def test_a_stop_is_remembered_until_it_lives_again() -> None:
-    post = Post()
-    post.see(*quits())
+def test_remembers_a_stop_until_the_daemon_runs_again() -> None:
+    post = WatchedDaemon()
+    post.observe(*quits())
     stopped_at = post.watch.stopped_at
     assert stopped_at == DEATH
     post.restarted()
-    post.see(no_daemon(at=DEATH + 60), left(DEATH + 61))
+    post.observe(no_daemon(at=DEATH + 60), left(DEATH + 61))
     post.until(DEATH + 200)
     assert (post.condition, post.watch.stopped_at, post.actions) == (Condition.STOPPED, stopped_at, [])
-    post.see(*returns(DEATH + 300))
+    post.observe(*returns(DEATH + 300))
     assert (post.condition, post.watch.stopped_at) == (Condition.WELL, None)
 
 
-def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
-    post = Post()
+def test_diagnoses_an_unobserved_crash_by_its_traces() -> None:
+    post = WatchedDaemon()
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
+    post.observe(no_daemon(at=DEATH), left(DEATH), deaf(DEATH + 1))
     assert post.condition is Condition.CRASHED
     assert post.diagnosis.indications == (
         Reason(ReasonCode.NO_DAEMON_FOUND),
@@ -344,55 +346,55 @@ def test_a_death_that_nobody_saw_is_told_by_what_it_left() -> None:
     )
 
 
-def test_a_pid_file_that_somebody_has_spoilt_is_no_death() -> None:
-    """Everybody may write into it, and NVIDIA's program believes it (measured, R580)."""
-    post = Post()
+def test_a_damaged_pid_file_is_no_crash() -> None:
+    """Any user can write the pid file, and NVIDIA's program trusts it (measured, R580)."""
+    post = WatchedDaemon()
     post.restarted()
-    post.see(no_daemon(at=DEATH), left(DEATH), replace(deaf(DEATH + 1), listening=True), no_daemon(at=DEATH + 10))
+    post.observe(no_daemon(at=DEATH), left(DEATH), replace(deaf(DEATH + 1), listening=True), no_daemon(at=DEATH + 10))
     post.until(DEATH + 200)
     assert (post.condition, post.actions) == (Condition.UNKNOWN, [])
 
 
-def test_one_that_only_waited_for_its_server_is_not_hung_when_that_goes_on() -> None:
-    """Whoever stopped the server lets it go on, as he is advised to: the daemon has not been asked since."""
-    post = Post()
-    post.see(suspended(SERVER), *silences())
+def test_a_daemon_is_not_hung_after_its_suspended_server_continues() -> None:
+    """An operator continues the server, as the remedy advises. The daemon was not queried since."""
+    post = WatchedDaemon()
+    post.observe(suspended(SERVER), *silences())
     post.until(DEATH + 300)
-    post.see(suspended(SERVER, at=DEATH + 300, state="S"))
+    post.observe(suspended(SERVER, at=DEATH + 300, state="S"))
     post.until(DEATH + 305)
     assert (post.condition, post.diagnosis.since) == (Condition.UNRESPONSIVE, DEATH + 300)
     assert post.actions == []
 
 
-def test_nor_one_that_itself_goes_on_before_it_was_asked_again() -> None:
-    post = Post(restarts=5)
-    post.see(*hangs())
+def test_a_daemon_is_not_hung_after_its_own_process_continues() -> None:
+    post = WatchedDaemon(restarts=5)
+    post.observe(*hangs())
     post.until(DEATH + 88)
-    post.see(suspended(at=DEATH + 88, state="S"))
+    post.observe(suspended(at=DEATH + 88, state="S"))
     post.until(DEATH + 93)
     assert post.actions == []
-    post.see(silence(at=DEATH + 99))
+    post.observe(silence(at=DEATH + 99))
     assert post.kinds == [("restart", "hung")]
 
 
-def test_a_quit_that_nobody_saw_is_no_death() -> None:
-    post = Post()
+def test_an_unobserved_quit_is_no_crash() -> None:
+    post = WatchedDaemon()
     post.restarted()
-    post.see(no_daemon(at=DEATH), deaf(DEATH), left(DEATH, behind=False))
+    post.observe(no_daemon(at=DEATH), deaf(DEATH), left(DEATH, behind=False))
     assert (post.condition, post.actions) == (Condition.STOPPED, [])
 
 
-def test_one_that_speaks_another_protocol_is_well_while_it_runs() -> None:
-    post = Post(replace(daemon_process(), protocol=3))
+def test_a_daemon_with_an_unsupported_protocol_is_well_while_it_runs() -> None:
+    post = WatchedDaemon(replace(daemon_process(), protocol=3))
     assert (post.daemon.state, post.condition) == (None, Condition.WELL)
 
 
-def test_only_those_that_are_expected_are_looked_at() -> None:
-    post = Post(process(), *alive())
+def test_evaluates_only_expected_daemons() -> None:
+    post = WatchedDaemon(process(), *alive())
     post.node = replace(
         post.node,
         watches={},
         daemons={"d": replace(post.daemon, declared=replace(post.daemon.declared, expected=False))},
     )
-    post.judge(AT + 1)
+    post.evaluate(AT + 1)
     assert post.node.watches == {}

@@ -1,4 +1,4 @@
-"""What the watchdog would have done in a recording: told among the rest, and changing nothing of it."""
+"""What the watchdog would have done in a recording: reported among the rest, and changing nothing of it."""
 
 import json
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Judge:
         self.acted = False
 
     def __call__(self, node: Node, policy: Policy, *, at: float, chance: float) -> Evaluation:
-        """It tells of what it does, once."""
+        """Report one action."""
         self.asked.append((at, chance))
         if self.acted or at < self.acts_at:
             return node, (), ()
@@ -49,24 +49,24 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
     return taken
 
 
-def judged_by(judge: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
-    monkeypatch.setattr(dry_run_module, "evaluate", judge)
+def judged_by(evaluate: Judge, monkeypatch: pytest.MonkeyPatch, *seen: Observation) -> list[Event]:
+    monkeypatch.setattr(dry_run_module, "evaluate", evaluate)
     policy = policy_for(node(), Mode.ACT, Thresholds())
     return [event for _, events in dry_run(node(), seen, policy) for event in events]
 
 
-def test_it_is_asked_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = Judge(acts_at=AT + 99)
-    judged_by(judge, monkeypatch, servers(at=AT), servers(at=AT + 1))
-    assert judge.asked == [(AT, 0.5), (AT + 1, 0.5), (AT + 1, 0.5)]
+def test_evaluates_after_each_observation_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate = Judge(acts_at=AT + 99)
+    judged_by(evaluate, monkeypatch, servers(at=AT), servers(at=AT + 1))
+    assert evaluate.asked == [(AT, 0.5), (AT + 1, 0.5), (AT + 1, 0.5)]
 
 
-def test_what_it_tells_stands_among_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = judged_by(Judge(), monkeypatch, servers(at=AT), servers(513, at=AT + 1))
-    assert [each.event for each in told] == [EventName.DAEMON_UP, EventName.WATCHDOG_ACTS, EventName.SERVER_STARTED]
+def test_yields_the_events_of_the_watchdog_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = judged_by(Judge(), monkeypatch, servers(at=AT), servers(513, at=AT + 1))
+    assert [each.event for each in reported] == [EventName.DAEMON_UP, EventName.WATCHDOG_ACTS, EventName.SERVER_STARTED]
 
 
-def test_an_action_is_done_a_moment_later(monkeypatch: pytest.MonkeyPatch, folded: list[Observation]) -> None:
+def test_an_action_ends_a_moment_later(monkeypatch: pytest.MonkeyPatch, folded: list[Observation]) -> None:
     at_once, then = servers(at=AT + ACTION_SECONDS / 2), servers(at=AT + 5)
     judged_by(Judge(), monkeypatch, servers(), at_once, then)
     done = ActionDone(
@@ -79,7 +79,7 @@ def test_an_action_is_done_a_moment_later(monkeypatch: pytest.MonkeyPatch, folde
     assert folded == [servers(), at_once, done, then]
 
 
-def test_a_daemon_without_a_unit_has_a_command_that_starts_it() -> None:
+def test_assumes_a_start_command_for_a_daemon_without_a_unit() -> None:
     by_unit = RecordedDaemon(name="a", pipe_directory="/a", log_directory="/a", unit="a.service")
     by_hand = RecordedDaemon(name="b", pipe_directory="/b", log_directory="/b")
     recorded = Header(daemons=(by_unit, by_hand)).node()
@@ -106,12 +106,14 @@ def of_the_rest(lines: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("recorded", [KILLED, scenario("quit_with_clients")], ids=repr)
 @pytest.mark.parametrize("mode", Mode)
-def test_what_happened_is_told_as_without_it(recorded: Recorded, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_the_same_events_as_without_the_watchdog(
+    recorded: Recorded, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     rehearsed = replayed(recorded, capsys, "--events", "--watchdog", mode)
     plainly = replayed(recorded, capsys, "--events")
     assert of_the_rest(rehearsed) == of_the_rest(plainly) == plainly
 
 
-def test_the_metrics_have_its_families_only_where_it_watched(capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_have_watchdog_families_only_in_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("cuda_mps_watchdog_mode" in line for line in replayed(KILLED, capsys, "--metrics", "--watchdog=act"))
     assert not any("cuda_mps_watchdog" in line for line in replayed(KILLED, capsys, "--metrics"))

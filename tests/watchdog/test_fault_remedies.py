@@ -1,4 +1,4 @@
-"""A fault that does not end: one rung at a time, as far up as is configured, and nobody who is well is harmed."""
+"""Steps against a fault that does not end: one at a time, only configured ones, and no unaffected client is ended."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ from tests.builders import (
     servers,
     status,
 )
-from tests.watchdog.watched_daemon import DEATH, KILL, LADDER, NOTHING, SHUT_DOWN, Post, alive, silences
+from tests.watchdog.watched_daemon import ALL_STEPS, DEATH, KILL, NOTHING, SHUT_DOWN, WatchedDaemon, alive, silences
 
 VICTIM, OTHER = 600, 601
 STRUCK = DEATH
@@ -39,42 +39,42 @@ def strikes(*victims: int, at: float = STRUCK) -> tuple[Observation, ...]:
 
 
 def claims(*victims: int, at: float = STRUCK) -> tuple[LogLine, ...]:
-    """The log tells of such a fault."""
+    """Return the log lines of such a fault."""
     torn = (f"All clients belonging to error trigging process {pid} will be torn down" for pid in victims)
     return server_log(FAULT_BLOCK[0], *torn, *FAULT_BLOCK[1:4], *map(str, victims), at=at)
 
 
 def confirms(*served: int, at: float = STRUCK + 0.5) -> tuple[Observation, ...]:
-    """The daemon, asked, says so too, and whom its server serves."""
+    """Return replies that confirm the fault and list the clients of the server."""
     return status("FAULT", at=at), clients(*served, at=at)
 
 
 def faulted(
-    *victims: int, served: Iterable[int] = (), allow: frozenset[AllowedAction] = LADDER, mode: Mode = Mode.ACT
-) -> Post:
-    """A server with these victims, who linger, and those whom it serves besides."""
-    post = Post(*alive(*victims, *served), mode=mode, allow=allow)
-    post.see(*strikes(*victims), *confirms(*victims, *served))
+    *victims: int, served: Iterable[int] = (), allow: frozenset[AllowedAction] = ALL_STEPS, mode: Mode = Mode.ACT
+) -> WatchedDaemon:
+    """Return a watched daemon in FAULT with these affected clients, and other clients."""
+    post = WatchedDaemon(*alive(*victims, *served), mode=mode, allow=allow)
+    post.observe(*strikes(*victims), *confirms(*victims, *served))
     return post
 
 
-def passes(post: Post, seconds: float) -> None:
+def passes(post: WatchedDaemon, seconds: float) -> None:
     """Time passes; whatever is to be done is done, and does not help."""
     until = post.at + seconds
     while post.at < until:
         post.until(post.at + 0.5)
         if post.watch.acting is not None and post.watch.acting.done_at is None:
-            post.did()
+            post.finish_action()
 
 
-def meets_again(post: Post, *seen: Observation) -> None:
-    """The exporter begins anew, with the incidents that it has kept, and sees these; the server is still in FAULT."""
+def meets_again(post: WatchedDaemon, *seen: Observation) -> None:
+    """Restart the exporter with its stored incidents and these observations. The server is still in FAULT."""
     incidents, at = post.node.incidents, post.at + 1
     post.restarted()
     post.node = replace(post.node, incidents=incidents)
     status = f"get_server_status {SERVER}"
-    post.see(*(replace(each, at=at) for each in seen if getattr(each, "command", None) != status))
-    post.see(reply(status, "FAULT\n", at=at), reply(status, "FAULT\n", at=at + 5))
+    post.observe(*(replace(each, at=at) for each in seen if getattr(each, "command", None) != status))
+    post.observe(reply(status, "FAULT\n", at=at), reply(status, "FAULT\n", at=at + 5))
 
 
 def named(steps: Iterable[ActionStep]) -> list[str]:
@@ -109,11 +109,11 @@ WHOLE = [
         (NOTHING, 0),
         (KILL, 1),
         (SHUT_DOWN, 3),
-        (LADDER, 4),
+        (ALL_STEPS, 4),
     ],
     ids=["nothing", "kill_clients", "and shut_down_server", "and restart_daemon"],
 )
-def test_it_is_climbed_as_far_as_is_configured_and_no_further(allow: frozenset[AllowedAction], rungs: int) -> None:
+def test_takes_the_configured_steps_in_their_order(allow: frozenset[AllowedAction], rungs: int) -> None:
     post = faulted(VICTIM, allow=allow)
     passes(post, 59)
     assert post.actions == []
@@ -127,7 +127,7 @@ def test_takes_only_the_steps_that_are_listed() -> None:
     assert [named(action.steps) for action in post.actions] == WHOLE[1:3]
 
 
-def test_each_has_its_time_to_help() -> None:
+def test_waits_between_two_steps() -> None:
     post = faulted(VICTIM)
     passes(post, 105)
     times = [each.at - STRUCK for each in post.events if each.event is EventName.WATCHDOG_ACTS]
@@ -136,100 +136,100 @@ def test_each_has_its_time_to_help() -> None:
     assert gaps == pytest.approx([10.1] * 3, abs=1.0)
 
 
-def test_while_it_is_waited_for_somebody_it_is_said_for_whom() -> None:
+def test_reports_the_clients_for_which_the_server_waits() -> None:
     post = faulted(VICTIM, OTHER, allow=NOTHING)
     post.until(STRUCK + 300)
     assert post.watch.reason == Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, pids=(600, 601), server=SERVER)
 
 
-def test_whoever_has_left_meanwhile_is_left_alone() -> None:
+def test_ends_no_client_that_has_disconnected() -> None:
     post = faulted(VICTIM, OTHER)
     post.until(STRUCK + 30)
-    post.see(exited(OTHER, at=STRUCK + 30))
+    post.observe(exited(OTHER, at=STRUCK + 30))
     passes(post, 35)
     assert named(post.actions[0].steps) == ["evidence", "kill 600 60000"]
 
 
-def test_nothing_is_done_once_it_has_recovered() -> None:
+def test_does_nothing_after_the_recovery() -> None:
     post = faulted(VICTIM)
     passes(post, 65)
-    post.see(exited(VICTIM, at=post.at + 1), *server_log("Destroy server context on device 0", at=post.at + 1))
+    post.observe(exited(VICTIM, at=post.at + 1), *server_log("Destroy server context on device 0", at=post.at + 1))
     passes(post, 120)
     assert len(post.actions) == 1
 
 
-def test_who_has_a_victims_pid_by_now_is_not_the_victim() -> None:
+def test_does_not_end_another_process_with_the_pid_of_an_affected_client() -> None:
     post = faulted(VICTIM, allow=KILL)
-    post.see(process(VICTIM, at=STRUCK + 20, ticks=77))
+    post.observe(process(VICTIM, at=STRUCK + 20, ticks=77))
     passes(post, 100)
     assert not [step for action in post.actions for step in action.steps if isinstance(step, EndProcess)]
 
 
-def test_of_whom_it_is_not_known_who_that_is_nobody_is_killed() -> None:
-    post = Post(*(each for each in alive(VICTIM) if each != process(VICTIM)), allow=KILL)
-    post.see(*strikes(VICTIM), *confirms(VICTIM))
+def test_ends_no_client_without_a_known_identity() -> None:
+    post = WatchedDaemon(*(each for each in alive(VICTIM) if each != process(VICTIM)), allow=KILL)
+    post.observe(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 100)
     assert post.actions == []
 
 
-def test_a_daemon_that_waits_for_a_victim_is_helped_by_its_end_and_not_by_its_own() -> None:
-    """So it is after an operator's `terminate_client` for one whom a fault has hit (measured, R580)."""
+def test_ends_the_affected_client_for_which_the_daemon_waits() -> None:
+    """The daemon waits after an operator's `terminate_client` for an affected client (measured, R580)."""
     post = faulted(VICTIM)
-    post.see(*silences(STRUCK + 5))
+    post.observe(*silences(STRUCK + 5))
     passes(post, 60)
     assert post.condition is Condition.UNRESPONSIVE
     assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]
 
 
-def test_a_server_with_somebody_who_is_well_is_not_shut_down() -> None:
+def test_does_not_shut_down_a_server_with_an_unaffected_client() -> None:
     post = faulted(VICTIM, served=(OTHER,))
     passes(post, 300)
     assert [action.kind.value for action in post.actions] == ["kill_clients"]
     assert post.watch.reason == Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,), server=SERVER)
 
 
-def test_nor_one_of_which_it_is_not_known_whom_it_serves() -> None:
+def test_does_not_shut_down_a_server_with_unknown_clients() -> None:
     post = faulted(VICTIM, allow=SHUT_DOWN)
     meets_again(post, *(each for each in alive() if "get_client_list" not in str(each)))
     passes(post, 200)
     assert not [action for action in post.actions if action.kind.value == "shut_down_server"]
 
 
-def test_the_daemon_is_not_restarted_while_another_server_serves() -> None:
-    post = Post(*alive(VICTIM), allow=LADDER)
-    post.see(*control_log("Starting new server 514 for user 1002", at=STRUCK - 1))
-    post.see(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM), *confirms(VICTIM))
-    post.see(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
+def test_does_not_restart_a_daemon_while_another_server_has_clients() -> None:
+    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS)
+    post.observe(*control_log("Starting new server 514 for user 1002", at=STRUCK - 1))
+    post.observe(*control_log("NEW SERVER 514: Ready", at=STRUCK - 1), *strikes(VICTIM), *confirms(VICTIM))
+    post.observe(*server_log("Status of client {PID: 601, Context ID: 1} is ACTIVE", server=514, at=STRUCK + 1))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
     assert post.watch.reason == Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,))
 
 
-def test_a_server_that_does_not_recover_though_all_have_gone_is_ended_at_once() -> None:
+def test_ends_a_server_in_fault_after_all_clients_disconnected() -> None:
     """Nothing gentler did (measured, R580)."""
     post = faulted(VICTIM, OTHER, allow=SHUT_DOWN)
-    post.see(exited(VICTIM, at=STRUCK + 2), exited(OTHER, at=STRUCK + 2), clients(at=STRUCK + 3))
+    post.observe(exited(VICTIM, at=STRUCK + 2), exited(OTHER, at=STRUCK + 2), clients(at=STRUCK + 3))
     passes(post, 120)
     assert [named(action.steps) for action in post.actions] == [["evidence", "shutdown_server 513 -f"]]
 
 
-def test_one_that_is_about_to_recover_is_left_to_do_so() -> None:
+def test_waits_for_a_server_that_may_recover() -> None:
     post = faulted(VICTIM)
     post.until(STRUCK + 59)
-    post.see(exited(VICTIM, at=STRUCK + 59))
+    post.observe(exited(VICTIM, at=STRUCK + 59))
     passes(post, 8)
     assert post.actions == []
 
 
-def test_the_restart_of_the_daemon_has_its_budget_too() -> None:
-    post = Post(*alive(VICTIM), allow=LADDER, restarts=0)
-    post.see(*strikes(VICTIM), *confirms(VICTIM))
+def test_a_restart_against_a_fault_uses_the_budget() -> None:
+    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS, restarts=0)
+    post.observe(*strikes(VICTIM), *confirms(VICTIM))
     passes(post, 300)
     assert [action.kind.value for action in post.actions][-1] == "shut_down_server"
     assert post.watch.circuit_opened_at is not None
 
 
-def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
+def test_the_last_step_outlives_the_exporter() -> None:
     post = faulted(VICTIM, allow=KILL)
     passes(post, 62)
     meets_again(post, *alive(VICTIM))
@@ -237,22 +237,22 @@ def test_how_far_it_was_climbed_outlives_the_exporter() -> None:
     assert [action.kind.value for action in post.actions] == ["kill_clients"]
 
 
-def test_who_only_observes_says_what_would_be_done_first_and_invents_nothing() -> None:
+def test_reports_only_the_first_step_in_observe_mode() -> None:
     post = faulted(VICTIM, mode=Mode.OBSERVE)
     post.until(STRUCK + 300)
     assert post.action_counts == {("kill_clients", "fault", "observed"): 1}
     assert (post.watch.escalation, post.actions) == (None, [])
 
 
-def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
-    """A daemon in another PID namespace has clients whose PIDs are not known here."""
+def test_reports_no_hidden_pid() -> None:
+    """A daemon in another PID namespace has clients with PIDs that are unknown here."""
     there = {SERVER: SERVER}
 
     def inside(*seen: Observation) -> Iterator[Observation]:
         return (replace(each, pids=there) if isinstance(each, LogLine | ControlReply) else each for each in seen)
 
-    post = Post(*inside(*alive(VICTIM)), allow=KILL)
-    post.see(*inside(*strikes(VICTIM), status("FAULT", at=STRUCK + 1), clients(VICTIM, at=STRUCK + 1)))
+    post = WatchedDaemon(*inside(*alive(VICTIM)), allow=KILL)
+    post.observe(*inside(*strikes(VICTIM), status("FAULT", at=STRUCK + 1), clients(VICTIM, at=STRUCK + 1)))
     passes(post, 120)
     assert (post.diagnosis.indications[1], post.actions) == (
         Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(-600,)),
@@ -260,25 +260,25 @@ def test_nobody_without_a_pid_here_is_named_to_anybody() -> None:
     )
 
 
-def test_a_fault_of_which_the_log_alone_tells_costs_nobody_anything() -> None:
-    """Everybody may write into it, and by an open session keep us from asking the daemon (measured, R580)."""
-    post = Post(*alive(VICTIM), allow=LADDER)
-    post.see(*claims(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
-    post.see(servers(SERVER, at=STRUCK + 91))
+def test_takes_no_action_for_a_fault_that_only_the_log_reports() -> None:
+    """Any user can write the log, and an open session prevents queries of the daemon (measured, R580)."""
+    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS)
+    post.observe(*claims(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
+    post.observe(servers(SERVER, at=STRUCK + 91))
     passes(post, 100)
     assert (post.condition, post.actions, post.node.incidents) == (Condition.WELL, [], {})
 
 
-def test_a_fault_that_the_daemon_did_not_confirm_itself_costs_no_process() -> None:
-    post = Post(*alive(VICTIM), allow=LADDER)
-    post.see(*strikes(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
-    post.see(servers(SERVER, at=STRUCK + 91))
+def test_ends_no_process_for_a_fault_without_a_reply() -> None:
+    post = WatchedDaemon(*alive(VICTIM), allow=ALL_STEPS)
+    post.observe(*strikes(VICTIM), *(refusal(at=STRUCK + each) for each in (1, 4, 59, 90)))
+    post.observe(servers(SERVER, at=STRUCK + 91))
     passes(post, 100)
     assert (post.condition, post.actions) == (Condition.FAULT, [])
 
 
-def test_nor_does_a_true_one_cost_those_whom_the_log_alone_names() -> None:
+def test_ends_no_client_that_only_the_log_names() -> None:
     post = faulted(VICTIM, allow=KILL)
-    post.see(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))
+    post.observe(*server_log(active(OTHER), at=STRUCK - 5), process(OTHER, at=STRUCK + 2), *strikes(VICTIM, OTHER))
     passes(post, 100)
     assert [named(action.steps) for action in post.actions] == [["evidence", "kill 600 60000"]]

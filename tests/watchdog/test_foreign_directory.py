@@ -14,7 +14,7 @@ from exporter.report.findings import findings
 from exporter.state import poll_schedule
 from exporter.watchdog.context import block_reasons
 from tests.builders import AT, DAEMON, node, reduced
-from tests.watchdog.watched_daemon import COMMAND, DEATH, Post, dies, left
+from tests.watchdog.watched_daemon import COMMAND, DEATH, WatchedDaemon, dies, left
 
 TENANT = 65534
 
@@ -24,22 +24,22 @@ def taken(at: float = AT) -> DaemonProcess:
     return DaemonProcess(at=at, daemon=DAEMON, pid=None, foreign_owner=TENANT)
 
 
-def test_it_is_absent_and_no_loss_is_counted() -> None:
+def test_the_daemon_is_absent_without_a_loss() -> None:
     story = reduced(taken())
 
     assert (story.daemon.state, story.daemon.runtime.foreign_owner, story.events) == (DaemonState.ABSENT, TENANT, ())
 
 
-def test_it_is_not_asked() -> None:
+def test_sends_the_daemon_no_command() -> None:
     daemon = reduced(taken()).daemon
 
     assert poll_schedule.commands(Node(daemons={DAEMON: daemon}, at=AT + 1000), DAEMON, PollIntervals()) == ()
 
 
-def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() -> None:
-    post = Post()
+def test_starts_no_daemon_in_the_directory_of_another_user() -> None:
+    post = WatchedDaemon()
     end, last_look = dies()
-    post.see(end, taken(DEATH + 0.1), last_look)
+    post.observe(end, taken(DEATH + 0.1), last_look)
     post.until(DEATH + 2000)
     assert (post.actions, post.watch.reason) == (
         [],
@@ -47,12 +47,12 @@ def test_nothing_is_started_in_another_users_directory_as_long_as_it_is_there() 
     )
     assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.FOREIGN_DIRECTORY,)
 
-    post.see(left(DEATH + 2001))
+    post.observe(left(DEATH + 2001))
     assert post.kinds == [("restart", "crashed")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
-def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:
+def test_the_finding_names_the_directory_the_user_and_the_fix() -> None:
     (found,) = (each for each in findings(reduced(taken()).node, AT) if each.daemon == DAEMON)
 
     assert found.text == (
@@ -63,8 +63,8 @@ def test_the_finding_names_the_directory_and_the_user_and_what_to_do() -> None:
 
 
 def restart(owner: int | None, **known: Any) -> RunCommand:
-    """Return how a daemon is started whose process was such a one."""
-    post = Post()
+    """Return the start command of a daemon that had this process."""
+    post = WatchedDaemon()
     process = DaemonProcess(at=AT, daemon=DAEMON, pid=441, start_ticks=44100, **known)
     daemon = replace(
         post.daemon,
@@ -74,12 +74,12 @@ def restart(owner: int | None, **known: Any) -> RunCommand:
     post.node = replace(
         post.node, daemons={DAEMON: daemon}, watches={DAEMON: replace(post.watch, process=process, children=())}
     )
-    post.see(*dies())
+    post.observe(*dies())
     (step,) = (each for each in post.actions[0].steps if isinstance(each, RunCommand))
     return step
 
 
-def test_the_command_runs_as_the_user_that_is_named_and_not_in_another_users_environment() -> None:
+def test_the_command_runs_as_the_configured_user_in_its_own_environment() -> None:
     step = restart(1001, uid=TENANT, environment={VISIBLE_DEVICES: "7"})
     assert (step.arguments, step.uid, VISIBLE_DEVICES in step.environment) == (COMMAND, 1001, False)
 
@@ -87,7 +87,7 @@ def test_the_command_runs_as_the_user_that_is_named_and_not_in_another_users_env
     assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
 
 
-def test_without_a_name_it_runs_as_the_user_that_the_daemon_had() -> None:
+def test_the_command_runs_as_the_last_user_by_default() -> None:
     step = restart(None, uid=1001, environment={VISIBLE_DEVICES: "7"})
     assert (step.uid, step.environment[VISIBLE_DEVICES]) == (1001, "7")
 
@@ -98,7 +98,7 @@ def found(owner: int | None, by: str, unit: str | None = None) -> DaemonFound:
     )
 
 
-def test_the_configuration_names_the_user_else_the_unit_does() -> None:
+def test_the_configuration_or_the_unit_names_the_user() -> None:
     unit = found(1002, "unit", "mps.service")
     assert reduced(unit, start=node("/other")).node.daemons[DAEMON].declared.owner == 1002
     both = reduced(found(None, "configuration", "mps.service"), unit, start=node("/other")).node

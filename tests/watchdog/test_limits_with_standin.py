@@ -18,7 +18,7 @@ from exporter.state.reducer import reduce
 from exporter.watchdog import limits
 from tests.builders import AT, DAEMON, node
 from tests.standin.mps import MpsStandIn, wait_until
-from tests.watchdog.limits_setup import given
+from tests.watchdog.limits_setup import commands_of
 
 FIRST, SECOND = 4_000_001, 4_000_002
 WANTED = Limits(active_thread_percentage=40.0, pinned_memory={0: 2 << 30}, client_priority=1)
@@ -53,14 +53,14 @@ class Life:
             watch, events, action = limits.enforce(self.node, self.daemon, self.watch, self._configured, Mode.ACT, at)
             self.watch, self.node = watch, replace(self.node, watches={DAEMON: watch})
             self.events += events
-            for command in () if action is None else given(action):
+            for command in () if action is None else commands_of(action):
                 self._ask(command, at)
 
     def _ask(self, command: str, at: float) -> None:
         if command == "-v":
             return
         done = self._mps.ask(command)
-        said = ControlReply(
+        observed = ControlReply(
             at=at,
             daemon=DAEMON,
             command=command,
@@ -69,7 +69,7 @@ class Life:
             stderr=done.stderr,
             seconds=0.002,
         )
-        self.node, _ = reduce(self.node, said)
+        self.node, _ = reduce(self.node, observed)
 
     def _logs(self, at: float) -> Iterator[Observation]:
         for file, text in (("control.log", self._mps.control_log), ("server.log", self._mps.server_log)):
@@ -87,7 +87,7 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
         yield daemon
 
 
-def test_a_server_that_was_there_first_gets_them_and_the_next_one_has_them(mps: MpsStandIn) -> None:
+def test_sets_limits_of_the_running_and_the_next_server(mps: MpsStandIn) -> None:
     mps.connect_and_wait(FIRST)
     life = Life(mps, WANTED)
     life.live(8)
@@ -97,7 +97,7 @@ def test_a_server_that_was_there_first_gets_them_and_the_next_one_has_them(mps: 
     assert life.watch.enforcement.in_force
 
 
-def test_a_new_daemons_clients_have_them_though_the_old_one_took_them_along(mps: MpsStandIn) -> None:
+def test_restores_the_limits_for_clients_of_a_new_daemon(mps: MpsStandIn) -> None:
     life = Life(mps, WANTED)
     life.live(4)
     mps.kill()
@@ -110,7 +110,7 @@ def test_a_new_daemons_clients_have_them_though_the_old_one_took_them_along(mps:
     assert life.watch.enforcement.in_force
 
 
-def test_what_an_operator_sets_on_a_server_is_set_back_within_a_second(mps: MpsStandIn) -> None:
+def test_corrects_an_operators_change_of_a_server(mps: MpsStandIn) -> None:
     life = Life(mps, WANTED)
     life.live(4)
     mps.connect_and_wait(FIRST)
@@ -126,7 +126,7 @@ def test_what_an_operator_sets_on_a_server_is_set_back_within_a_second(mps: MpsS
     assert life.events[-1].event is EventName.LIMITS_IN_FORCE
 
 
-def test_once_in_force_the_daemon_is_left_alone(mps: MpsStandIn) -> None:
+def test_sends_no_command_while_the_limits_are_in_force(mps: MpsStandIn) -> None:
     """Its own commands in its log, too, raise no question without end."""
     life = Life(mps, WANTED)
     mps.connect_and_wait(FIRST)

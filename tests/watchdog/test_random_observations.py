@@ -1,4 +1,4 @@
-"""Whatever is seen, in whatever order: no restart over budget, nobody ended who is well, nothing done unsaid."""
+"""For any observations in any order: no restart over budget, no unaffected process ended, each action reported."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -107,7 +107,7 @@ class Onlooker:
         self._restarts: dict[str, list[float]] = defaultdict(list)
 
     def sees(self, node: Node) -> None:
-        """These are MPS' own, and what is remembered of them can be kept."""
+        """The signalled processes are MPS' own, and the state can be stored."""
         for name, daemon in node.daemons.items():
             process = daemon.runtime.process
             if process is not None and process.pid is not None and process.start_ticks is not None:
@@ -124,7 +124,7 @@ class Onlooker:
             self._restarts[seen.daemon].clear()
 
     def judges(self, before: Node, action: Action, at: float) -> None:
-        """An action must be one that the rules allow, for somebody whom it is right to do it to."""
+        """An action must be permitted, and must affect only the right processes."""
         daemon, watch = before.daemons[action.daemon], before.watches.get(action.daemon, WatchdogState())
         assert watch.quarantine is None
         match action.kind:
@@ -148,13 +148,13 @@ class Onlooker:
         assert {step.identity for step in action.steps if isinstance(step, EndProcess)} <= set(allowed)
 
 
-def said(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason | str | None]]:
-    """What was said to be done."""
+def reported_actions(events: Iterable[Event]) -> list[tuple[str | None, str | None, Reason | str | None]]:
+    """Return the reported actions."""
     return [(each.daemon, each.action, each.reason) for each in events if each.event is EventName.WATCHDOG_ACTS]
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
-def test_any_life(seed: int) -> None:
+def test_random_observations_lead_only_to_permitted_actions(seed: int) -> None:
     chance = Random(seed)
     policy = Policy(
         mode=chance.choice(MODES), thresholds=rules(chance), daemon_policies={DAEMON: chance.choice(MANDATES)}
@@ -167,7 +167,7 @@ def test_any_life(seed: int) -> None:
         onlooker.sees(present)
         before = present
         present, events, actions = evaluate(before, policy, at=present.at, chance=0.5)
-        assert said(events) == [(action.daemon, action.kind, action.reason) for action in actions]
+        assert reported_actions(events) == [(action.daemon, action.kind, action.reason) for action in actions]
         assert policy.mode is Mode.ACT or not actions
         for action in actions:
             acting = before.watches.get(action.daemon, WatchdogState()).acting

@@ -18,7 +18,7 @@ from exporter.watchdog.evaluation import evaluate
 from tests.builders import RECORDINGS, Recorded, look
 
 DIED = {"control_killed", "control_in_foreground", "limits_from_environment"}
-"""In these the control daemon is ended by a signal, and nobody had told it to go."""
+"""In these recordings, a signal ends the control daemon."""
 
 COMMAND = ("nvidia-cuda-mps-control", "-d")
 
@@ -26,7 +26,7 @@ every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
 
 def watched(recorded: Recorded, rules: Thresholds, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
-    """What is decided and told, where whoever should act only says that it has; some ended as their daemon did."""
+    """Return the actions and events of a recording, with results that are reported without any effect."""
     node = Recording(io.StringIO(recorded.text)).header.node()
     policy = Policy(
         mode=mode, thresholds=rules, daemon_policies={name: DaemonPolicy(command=COMMAND) for name in node.daemons}
@@ -43,14 +43,14 @@ def watched(recorded: Recorded, rules: Thresholds, mode: Mode = Mode.ACT) -> Ite
             node, _ = reduce(node, done)
 
 
-def harsh(told: list[Action | Event]) -> list[tuple[ActionKind, str]]:
+def harsh(reported: list[Action | Event]) -> list[tuple[ActionKind, str]]:
     """What ends or starts something."""
-    actions = [each for each in told if isinstance(each, Action)]
+    actions = [each for each in reported if isinstance(each, Action)]
     return [(each.kind, each.reason) for each in actions if each.kind is not ActionKind.SET_LIMITS]
 
 
 @every_recording
-def test_what_died_is_restarted_once_and_nothing_else_is_done(recorded: Recorded) -> None:
+def test_restarts_each_crashed_daemon_once(recorded: Recorded) -> None:
     """Even where it may go to the end against a fault: those that were recorded healed, or had not lasted."""
     expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
     rules = Thresholds(allow=frozenset(AllowedAction))
@@ -58,14 +58,14 @@ def test_what_died_is_restarted_once_and_nothing_else_is_done(recorded: Recorded
 
 
 @every_recording
-def test_who_only_observes_says_it_once(recorded: Recorded) -> None:
-    told = list(watched(recorded, Thresholds(), Mode.OBSERVE))
-    assert not [each for each in told if isinstance(each, Action)]
-    would = [each for each in told if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT]
+def test_reports_each_planned_restart_once(recorded: Recorded) -> None:
+    reported = list(watched(recorded, Thresholds(), Mode.OBSERVE))
+    assert not [each for each in reported if isinstance(each, Action)]
+    would = [each for each in reported if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT]
     assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
 
 
-def test_a_restart_that_brought_it_back_is_told_as_one() -> None:
+def test_reports_a_restart_that_succeeded() -> None:
     (killed,) = (each for each in RECORDINGS if each.name == "control_killed")
     events = [each for each in watched(killed, Thresholds()) if isinstance(each, Event)]
     assert [(each.event.value, each.state or each.result) for each in events] == [

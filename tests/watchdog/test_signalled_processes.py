@@ -32,7 +32,7 @@ from tests.watchdog.watched_daemon import (
     HUNG,
     KILL,
     NEXT,
-    Post,
+    WatchedDaemon,
     alive,
     asks_a_server,
     dies,
@@ -75,61 +75,61 @@ def ended(action: Action) -> list[int]:
     ],
     ids=["server of another daemon", "unknown parent", "reparented", "older than the daemon", "another program"],
 )
-def test_a_forged_line_makes_no_process_a_leftover(reading: Observation) -> None:
-    post = Post()
-    post.see(*forged(), reading)
-    post.see(*dies())
+def test_a_forged_line_adds_no_server_to_end(reading: Observation) -> None:
+    post = WatchedDaemon()
+    post.observe(*forged(), reading)
+    post.observe(*dies())
 
     assert ended(post.actions[0]) == [SERVER]
 
 
 @pytest.mark.parametrize(("uid", "remembered"), [(1001, [SERVER]), (1002, []), (0, [])])
-def test_of_an_ordinary_users_daemon_a_server_has_the_same_user(uid: int, remembered: list[int]) -> None:
+def test_a_server_of_an_ordinary_user_has_the_same_user(uid: int, remembered: list[int]) -> None:
     started = DaemonProcess(at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=CONTROL * 100, uid=1001)
-    post = Post(started, *at_work(), child(SERVER, uid=uid))
+    post = WatchedDaemon(started, *at_work(), child(SERVER, uid=uid))
 
     pids: list[int] = [each.pid for each in post.watch.children]
     assert pids == remembered
 
 
 def test_a_forged_exit_does_not_make_the_watchdog_forget_a_server() -> None:
-    post = Post()
-    post.see(*control_log(f"Server {SERVER} exited with status 0", at=AT + 1))
-    post.see(*dies())
+    post = WatchedDaemon()
+    post.observe(*control_log(f"Server {SERVER} exited with status 0", at=AT + 1))
+    post.observe(*dies())
 
     assert ended(post.actions[0]) == [SERVER]
 
 
-def test_a_server_is_remembered_until_its_end_is_seen_or_its_pid_is_another_process() -> None:
-    post = Post()
-    post.see(*forged(OTHER_SERVER), child(OTHER_SERVER))
+def test_remembers_a_server_until_its_exit_or_the_reuse_of_its_pid() -> None:
+    post = WatchedDaemon()
+    post.observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
     assert post.watch.children == (
         ProcessIdentity(pid=SERVER, start_ticks=SERVER * 100),
         ProcessIdentity(pid=OTHER_SERVER, start_ticks=OTHER_SERVER * 100),
     )
 
-    post.see(process(SERVER, at=AT + 2, ticks=99_999_999))
+    post.observe(process(SERVER, at=AT + 2, ticks=99_999_999))
     assert [each.pid for each in post.watch.children] == [OTHER_SERVER]
 
 
 def test_the_servers_of_another_daemon_process_are_not_remembered() -> None:
-    post = Post()
-    post.see(daemon_process(NEXT, at=AT + 1))
+    post = WatchedDaemon()
+    post.observe(daemon_process(NEXT, at=AT + 1))
 
     assert post.watch.children == ()
 
 
-def test_no_more_servers_are_remembered_than_a_daemon_can_have() -> None:
-    post = Post()
+def test_limits_the_remembered_servers() -> None:
+    post = WatchedDaemon()
     for pid in range(5000, 5100):
-        post.see(*forged(pid), child(pid))
+        post.observe(*forged(pid), child(pid))
 
     assert len(post.watch.children) == 16
 
 
-def test_a_hung_server_is_not_ended_if_proc_has_not_shown_that_it_is_the_daemons() -> None:
-    post = Post(allow=HUNG)
-    post.see(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
+def test_ends_no_hung_server_without_a_parent_in_proc() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(*forged(), child(FORGED, parent=CONTROL + 1), suspended(FORGED))
     post.until(DEATH + 200)
 
     assert post.actions == []
@@ -137,18 +137,18 @@ def test_a_hung_server_is_not_ended_if_proc_has_not_shown_that_it_is_the_daemons
     assert post.watch.reason.code is ReasonCode.SERVER_PARENT_UNKNOWN
 
 
-def test_of_several_servers_a_log_line_does_not_choose_the_one_that_is_ended() -> None:
-    post = Post(allow=HUNG)
-    post.see(*forged(OTHER_SERVER), child(OTHER_SERVER))
-    post.see(*asks_a_server(f"get_server_status {OTHER_SERVER}"), *silences())
+def test_a_log_line_does_not_select_the_server_to_end() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(*forged(OTHER_SERVER), child(OTHER_SERVER))
+    post.observe(*asks_a_server(f"get_server_status {OTHER_SERVER}"), *silences())
     post.until(DEATH + 200)
 
     assert [each for each in post.actions if each.kind == "end_server"] == []
 
 
 def test_a_hung_daemon_is_ended_with_its_own_servers_only() -> None:
-    post = Post()
-    post.see(*forged(), child(FORGED, parent=CONTROL + 1), *hangs())
+    post = WatchedDaemon()
+    post.observe(*forged(), child(FORGED, parent=CONTROL + 1), *hangs())
     post.until(DEATH + 90)
 
     assert ended(post.actions[0]) == [CONTROL, SERVER]
@@ -157,12 +157,12 @@ def test_a_hung_daemon_is_ended_with_its_own_servers_only() -> None:
 STRUCK = AT + 10
 
 
-def faulted(*seen: Observation, reading: Observation | None = None) -> Post:
+def faulted(*seen: Observation, reading: Observation | None = None) -> WatchedDaemon:
     """Return a watchdog some time after a fault that CLIENT holds up, as the daemon confirms."""
     start = [*alive(CLIENT), *([] if reading is None else [reading])]
-    post = Post(*start, allow=KILL)
-    post.see(*server_log(*FAULT_BLOCK, at=STRUCK), status("FAULT", at=STRUCK + 1), clients(CLIENT, at=STRUCK + 1))
-    post.see(*seen)
+    post = WatchedDaemon(*start, allow=KILL)
+    post.observe(*server_log(*FAULT_BLOCK, at=STRUCK), status("FAULT", at=STRUCK + 1), clients(CLIENT, at=STRUCK + 1))
+    post.observe(*seen)
     post.until(STRUCK + 200)
     return post
 
@@ -180,7 +180,7 @@ def test_ends_no_client_that_nvml_no_longer_shows() -> None:
 
 
 @pytest.mark.parametrize("command", [SERVER_NAME, "nvidia-cuda-mps-control"])
-def test_ends_no_program_of_mps_as_a_victim(command: str) -> None:
+def test_ends_no_mps_program_as_an_affected_client(command: str) -> None:
     assert faulted(reading=process(CLIENT, command=command)).actions == []
 
 
@@ -197,14 +197,16 @@ def test_ends_no_program_of_mps_as_a_victim(command: str) -> None:
         (None, None, None),
     ],
 )
-def test_the_executable_decides_which_program_of_mps_a_process_runs(
+def test_the_executable_shows_which_mps_program_a_process_runs(
     executable: str | None, command: str | None, program: MpsProgram | None
 ) -> None:
     assert mps_program(executable, command) is program
 
 
 def test_a_recording_without_parents_leads_to_no_signal() -> None:
-    post = Post(daemon_process(), *(each for each in alive() if each != alive()[-1]), child(SERVER, parent=None))
-    post.see(*dies(), look("log", at=DEATH + 5))
+    post = WatchedDaemon(
+        daemon_process(), *(each for each in alive() if each != alive()[-1]), child(SERVER, parent=None)
+    )
+    post.observe(*dies(), look("log", at=DEATH + 5))
 
     assert ended(post.actions[0]) == []

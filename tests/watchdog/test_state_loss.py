@@ -1,4 +1,4 @@
-"""If the watchdog's state could not be read or written at the start, nothing is restarted until an operator says so."""
+"""Without a readable and writable state, the watchdog restarts nothing until an operator's `resume`."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from exporter.model.watchdog import ActionCount, BlockReason, WatchdogPhase, Wat
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import DaemonPolicy, Policy, block_reasons
 from tests.builders import AT, DAEMON, node
-from tests.watchdog.watched_daemon import DEATH, Post, alive, dies, returns
+from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, alive, dies, returns
 
 OPEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
@@ -22,40 +22,40 @@ OPEN = WatchdogState(
 )
 
 
-def lost(mode: Mode = Mode.ACT) -> Post:
-    """Return a watchdog of which nobody knows what it knew before."""
-    post = Post(mode=mode)
+def lost(mode: Mode = Mode.ACT) -> WatchedDaemon:
+    """Return a watchdog without its earlier state."""
+    post = WatchedDaemon(mode=mode)
     post.policy = replace(post.policy, state_lost=True)
     post.node = replace(post.node, watches={})
-    post.see(*alive())
+    post.observe(*alive())
     return post
 
 
-def test_restarts_nothing_and_says_so_while_the_daemon_is_still_well() -> None:
+def test_reports_a_lost_state_and_restarts_nothing() -> None:
     post = lost()
     assert post.watch.phase is WatchdogPhase.STATE_LOST
     assert block_reasons(post.policy, post.daemon, post.watch) == (BlockReason.STATE_LOST,)
 
-    post.see(*dies())
+    post.observe(*dies())
     post.until(DEATH + 2000)
     assert (post.actions, post.watch.phase) == ([], WatchdogPhase.STATE_LOST)
-    assert len(post.told(EventName.WATCHDOG_WAITS)) == 1
+    assert len(post.reported(EventName.WATCHDOG_WAITS)) == 1
 
 
 def test_restarts_after_an_operators_resume() -> None:
     post = lost()
-    post.see(*dies())
+    post.observe(*dies())
     post.resume()
 
     assert post.kinds == [("restart", "crashed")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
-def test_it_outlives_another_start_of_the_exporter_until_the_resume() -> None:
+def test_a_lost_state_outlives_an_exporter_restart_until_resume() -> None:
     post = lost()
     post.policy = replace(post.policy, state_lost=False)
     post.restarted()
-    post.see(*alive(), *dies())
+    post.observe(*alive(), *dies())
     assert post.actions == []
 
     post.resume()
@@ -64,61 +64,61 @@ def test_it_outlives_another_start_of_the_exporter_until_the_resume() -> None:
 
 def test_a_watchdog_that_only_observes_is_not_affected() -> None:
     post = lost(Mode.OBSERVE)
-    post.see(*dies())
+    post.observe(*dies())
 
-    assert post.told(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
+    assert post.reported(EventName.WATCHDOG_WOULD_ACT) == [("watchdog_would_act", "crashed")]
     assert block_reasons(post.policy, post.daemon, post.watch) == ()
 
 
 def test_a_first_start_with_an_empty_state_directory_acts() -> None:
-    post = Post()
-    post.see(*dies())
+    post = WatchedDaemon()
+    post.observe(*dies())
 
     assert post.kinds == [("restart", "crashed")]
 
 
-def test_watches_that_could_be_read_and_not_written_are_lost_too() -> None:
+def test_a_state_that_cannot_be_written_is_lost() -> None:
     present = evaluation.mark_state_lost(replace(node(), watches={DAEMON: WatchdogState(restarts=(AT,))}), AT)
 
     assert present.watches == {DAEMON: WatchdogState(restarts=(AT,), state_lost_at=AT)}
 
 
-def regained(post: Post, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
+def regained(post: WatchedDaemon, watches: dict[str, WatchdogState], *, whole: bool = True) -> None:
     """Let the state be read now."""
     post.node = evaluation.restore_state(post.node, watches, post.at, whole=whole)
     post.policy = replace(post.policy, state_lost=not whole)
-    post.judge(post.at)
+    post.evaluate(post.at)
 
 
-def test_a_circuit_that_was_open_is_open_again_once_the_state_can_be_read() -> None:
+def test_an_open_circuit_is_open_again_after_the_state_is_read() -> None:
     post = lost()
-    post.see(*dies())
+    post.observe(*dies())
     regained(post, {DAEMON: OPEN})
 
     assert (post.watch.circuit_opened_at, post.watch.state_lost_at) == (OPEN.circuit_opened_at, None)
     assert (post.watch.phase, post.actions) == (WatchdogPhase.CIRCUIT_OPEN, [])
 
 
-def test_a_daemon_that_the_state_does_not_have_is_restarted_once_the_state_can_be_read() -> None:
+def test_restarts_a_daemon_that_a_whole_state_does_not_have() -> None:
     post = lost()
-    post.see(*dies())
+    post.observe(*dies())
     regained(post, {})
 
     assert post.kinds == [("restart", "crashed")]
 
 
-def test_a_daemon_that_a_spoilt_state_does_not_have_stays_as_it_is() -> None:
+def test_does_not_restart_a_daemon_that_a_damaged_state_does_not_have() -> None:
     post = lost()
-    post.see(*dies())
+    post.observe(*dies())
     regained(post, {"another": OPEN}, whole=False)
 
     assert (post.watch.phase, post.actions) == (WatchdogPhase.STATE_LOST, [])
     assert post.node.watches["another"] == OPEN
 
 
-def test_an_operators_resume_outweighs_what_is_read_later() -> None:
+def test_a_resume_takes_precedence_over_the_state_read_later() -> None:
     post = lost()
-    post.see(*dies())
+    post.observe(*dies())
     post.resume()
     regained(post, {DAEMON: OPEN})
 
@@ -128,9 +128,9 @@ def test_an_operators_resume_outweighs_what_is_read_later() -> None:
 def test_counters_do_not_fall_when_the_state_is_read_late() -> None:
     post = lost()
     post.resume()
-    post.see(*dies())
-    post.did()
-    post.see(*returns(DEATH + 2))
+    post.observe(*dies())
+    post.finish_action()
+    post.observe(*returns(DEATH + 2))
     post.node = evaluation.mark_state_lost(post.node, post.at)
     before = post.action_counts
     assert before
@@ -158,16 +158,16 @@ def test_without_the_daemons_lock_the_watchdog_only_observes() -> None:
         assert block_reasons(held_by_another, daemon, WatchdogState()) == (block,)
 
 
-def test_nothing_is_decided_before_the_lock_is_held_and_all_after_it_is() -> None:
-    post = Post()
+def test_acts_only_after_the_lock_is_held() -> None:
+    post = WatchedDaemon()
     post.policy = replace(post.policy, locks={DAEMON: BlockReason.ANOTHER_EXPORTER})
-    post.see(*dies())
+    post.observe(*dies())
     assert post.actions == []
 
     post.policy = replace(post.policy, locks={DAEMON: None})
-    post.judge(post.at + 1)
+    post.evaluate(post.at + 1)
     assert post.kinds == [("restart", "crashed")]
 
 
-def test_a_node_without_watches_stays_as_it_is() -> None:
+def test_a_node_without_states_does_not_change() -> None:
     assert evaluation.restore_state(Node(), {}, AT, whole=True) == Node()

@@ -1,4 +1,4 @@
-"""What an action has done is what is seen after it, not what is said of it."""
+"""The effect of an action is verified by observations, not by its result alone."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from tests.watchdog.watched_daemon import (
     DEATH,
     HUNG,
     NEXT,
-    Post,
+    WatchedDaemon,
     alive,
     deaf,
     dies,
@@ -31,33 +31,33 @@ ACTED = EventName.WATCHDOG_ACTED
 DENIED = Reason(ReasonCode.UNIT_NOT_PERMITTED, unit="nvidia-cuda-mps.service")
 
 
-def acting() -> Post:
+def acting() -> WatchedDaemon:
     """It has died, and is being restarted."""
-    post = Post()
-    post.see(*dies())
+    post = WatchedDaemon()
+    post.observe(*dies())
     return post
 
 
-def outcome(post: Post) -> list[tuple[str | None, str | None]]:
-    """What came of each action, and what kept it from success."""
+def outcome(post: WatchedDaemon) -> list[tuple[str | None, str | None]]:
+    """Return the result of each action with its problem."""
     return [(each.result, each.problem) for each in post.events if each.event is ACTED]
 
 
-def test_it_has_helped_when_another_one_answers() -> None:
+def test_a_restart_succeeds_when_another_process_answers() -> None:
     post = acting()
-    post.did()
+    post.finish_action()
     assert (outcome(post), post.watch.phase) == ([], WatchdogPhase.ACTING)
-    post.see(*returns(DEATH + 1))
+    post.observe(*returns(DEATH + 1))
     assert outcome(post) == [("succeeded", None)]
     assert (post.watch.phase, post.watch.acting, post.watch.failures) == (WatchdogPhase.IDLE, None, 0)
     assert post.action_counts == {("restart", "crashed", "succeeded"): 1}
 
 
-def test_it_may_answer_before_it_is_told_that_it_was_started() -> None:
+def test_the_daemon_may_answer_before_the_result_is_reported() -> None:
     post = acting()
-    post.see(*returns(DEATH + 1))
+    post.observe(*returns(DEATH + 1))
     assert outcome(post) == []
-    post.did()
+    post.finish_action()
     assert outcome(post) == [("succeeded", None)]
 
 
@@ -72,12 +72,12 @@ def test_it_may_answer_before_it_is_told_that_it_was_started() -> None:
             Reason(ReasonCode.OLD_PROCESS_PRESENT, pid=CONTROL),
         ),
     ],
-    ids=["nobody answers", "it runs and does not answer", "nobody knows who answers", "the old one answers"],
+    ids=["no daemon answers", "it runs and does not answer", "the answering process is unknown", "the old one answers"],
 )
-def test_it_has_failed_where_that_is_not_seen_in_time(seen: tuple[Observation, ...], problem: str) -> None:
+def test_a_restart_fails_without_an_answer_in_time(seen: tuple[Observation, ...], problem: str) -> None:
     post = acting()
-    post.did()
-    post.see(*seen)
+    post.finish_action()
+    post.observe(*seen)
     post.until(DEATH + 29)
     assert outcome(post) == []
     post.until(DEATH + 32)
@@ -85,37 +85,37 @@ def test_it_has_failed_where_that_is_not_seen_in_time(seen: tuple[Observation, .
     assert post.watch.failures == 1
 
 
-def test_where_the_evidence_was_saved_is_told_with_what_came_of_it() -> None:
+def test_reports_the_evidence_directory_with_the_result() -> None:
     post = acting()
-    post.did(evidence="/var/lib/cuda-mps-exporter/evidence/training")
-    post.see(*returns(DEATH + 1))
+    post.finish_action(evidence="/var/lib/cuda-mps-exporter/evidence/training")
+    post.observe(*returns(DEATH + 1))
     assert [each.evidence for each in post.events if each.event is ACTED] == [
         "/var/lib/cuda-mps-exporter/evidence/training"
     ]
 
 
-def test_a_step_that_failed_is_told_at_once_with_its_reason() -> None:
+def test_reports_a_failed_step_at_once() -> None:
     post = acting()
-    post.did(problem=DENIED)
+    post.finish_action(problem=DENIED)
     assert outcome(post) == [("failed", DENIED)]
 
 
-def test_why_it_failed_is_remembered_until_it_is_well() -> None:
+def test_remembers_a_problem_until_the_daemon_is_well() -> None:
     post = acting()
-    post.did(problem=DENIED)
+    post.finish_action(problem=DENIED)
     post.until(DEATH + 2)
     assert post.watch.problem == DENIED
-    post.see(*returns(DEATH + 3))
+    post.observe(*returns(DEATH + 3))
     assert (post.condition, post.watch.problem) == (Condition.WELL, None)
 
 
-def test_nothing_else_is_done_meanwhile() -> None:
+def test_takes_no_second_action_while_one_is_under_way() -> None:
     post = acting()
     post.until(DEATH + 60)
     assert len(post.actions) == 1
 
 
-def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
+def test_an_action_without_a_result_fails() -> None:
     post = acting()
     post.until(DEATH + 179)
     assert outcome(post) == []
@@ -123,7 +123,7 @@ def test_an_action_of_which_nothing_is_heard_has_failed_in_the_end() -> None:
     assert outcome(post) == [("failed", Reason(ReasonCode.NO_RESULT))]
 
 
-def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_seen() -> None:
+def test_verifies_an_interrupted_restart_by_observations() -> None:
     post = acting()
     post.restarted()
     watch = verification.end_interrupted(post.watch, DEATH + 5)
@@ -131,44 +131,44 @@ def test_one_that_was_under_way_when_the_exporter_ended_is_judged_by_what_is_see
     assert watch.acting.done_at == DEATH + 5
     assert verification.end_interrupted(watch, DEATH + 9) == watch
     post.node = replace(post.node, watches={DAEMON: watch})
-    post.see(no_daemon(at=DEATH + 6), left(DEATH + 6))
+    post.observe(no_daemon(at=DEATH + 6), left(DEATH + 6))
     post.until(DEATH + 7.5)
     assert len(post.actions) == 1
-    post.see(*returns(DEATH + 7.8))
+    post.observe(*returns(DEATH + 7.8))
     assert outcome(post) == [("succeeded", None)]
 
 
-def test_if_nothing_comes_of_it_it_is_done_again() -> None:
+def test_repeats_an_interrupted_restart_without_effect() -> None:
     post = acting()
     post.restarted()
     post.node = replace(post.node, watches={DAEMON: verification.end_interrupted(post.watch, DEATH + 5)})
-    post.see(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
+    post.observe(no_daemon(at=DEATH + 6), left(DEATH + 6), deaf(DEATH + 6))
     post.until(DEATH + 13)
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_MISSING))]
     assert len(post.actions) == 2
 
 
-def test_of_what_cannot_be_seen_nobody_says_that_it_succeeded() -> None:
-    post = Post(allow=HUNG)
-    post.see(suspended(SERVER))
+def test_an_interrupted_action_that_cannot_be_verified_fails() -> None:
+    post = WatchedDaemon(allow=HUNG)
+    post.observe(suspended(SERVER))
     post.until(DEATH + 91)
     watch = verification.end_interrupted(post.watch, post.at)
     post.node = replace(post.node, watches={DAEMON: watch})
-    post.judge(post.at + 1)
+    post.evaluate(post.at + 1)
     assert outcome(post) == [("failed", Reason(ReasonCode.EXPORTER_RESTARTED))]
 
 
-def test_what_is_not_under_way_is_not_interrupted() -> None:
+def test_a_state_without_an_action_is_not_interrupted() -> None:
     assert verification.end_interrupted(WatchdogState(), AT) == WatchdogState()
 
 
-def test_who_hung_has_gone_and_another_one_answers() -> None:
-    post = Post()
-    post.see(*hangs())
+def test_a_restart_of_a_hung_daemon_succeeds() -> None:
+    post = WatchedDaemon()
+    post.observe(*hangs())
     post.until(DEATH + 91)
-    post.see(*dies(post.at + 0.1))
-    post.did()
-    post.see(*returns(post.at + 1))
+    post.observe(*dies(post.at + 0.1))
+    post.finish_action()
+    post.observe(*returns(post.at + 1))
     assert outcome(post) == [("succeeded", None)]
     assert post.kinds == [("restart", "hung")]
 
@@ -183,42 +183,42 @@ def test_who_hung_has_gone_and_another_one_answers() -> None:
     ],
     ids=["another kind", "another reason", "another daemon's", "another daemon is resumed"],
 )
-def test_what_was_not_asked_for_is_passed_over(stray: Observation) -> None:
+def test_ignores_a_result_of_another_action(stray: Observation) -> None:
     post = acting()
     before = post.node.watches
     after, events = reduce(post.node, stray)
     assert (after.watches, events) == (before, ())
 
 
-def test_resume_where_nothing_is_closed_tells_nothing() -> None:
-    post = Post(*alive())
+def test_resume_without_a_circuit_reports_nothing() -> None:
+    post = WatchedDaemon(*alive())
     post.resume()
     assert [each for each in post.events if each.event in (EventName.CIRCUIT_CLOSED, EventName.DAEMON_RELEASED)] == []
     assert post.watch.resumed_at == post.at
 
 
-def test_resume_starts_nobody_whom_an_operator_stopped() -> None:
-    post = Post()
-    post.see(*quits())
+def test_resume_starts_no_stopped_daemon() -> None:
+    post = WatchedDaemon()
+    post.observe(*quits())
     post.resume()
     post.until(DEATH + 100)
     assert post.actions == []
 
 
-def test_one_that_died_again_before_the_action_had_ended_is_not_waited_for() -> None:
-    """Limits are given once it answers, which takes long where it dies meanwhile."""
+def test_a_crash_before_the_result_ends_the_verification() -> None:
+    """The limits are set once the daemon answers, which takes long if it dies before."""
     post = acting()
-    post.see(*returns(post.at + 0.2), *dies(post.at + 1, NEXT))
+    post.observe(*returns(post.at + 0.2), *dies(post.at + 1, NEXT))
     post.until(post.at + 5)
-    post.did()
+    post.finish_action()
     assert outcome(post) == [("failed", Reason(ReasonCode.DAEMON_ENDED_AGAIN))]
 
 
-def test_one_that_hung_and_was_ended_for_its_restart_has_not_died_again() -> None:
-    post = Post()
-    post.see(*hangs())
+def test_the_end_of_a_hung_daemon_is_no_second_crash() -> None:
+    post = WatchedDaemon()
+    post.observe(*hangs())
     post.until(DEATH + 91)
-    post.see(*dies(post.at + 0.5))
-    post.did()
+    post.observe(*dies(post.at + 0.5))
+    post.finish_action()
     post.until(post.at + 5)
     assert (outcome(post), len(post.actions)) == ([], 1)

@@ -1,4 +1,4 @@
-"""A watchdog at its post: what it sees and when is up to the test, what it decides is written down."""
+"""A daemon with a watchdog. Tests provide the observations and the time; events and actions are recorded."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,20 +48,20 @@ UNIT = "nvidia-cuda-mps.service"
 BY_COMMAND = DaemonPolicy(command=COMMAND)
 BY_UNIT = DaemonPolicy(unit=UNIT)
 NEXT = 900
-"""The PID of the daemon that comes after."""
+"""PID of the next daemon."""
 
 DEATH = AT + 10
 
 NOTHING: frozenset[AllowedAction] = frozenset()
 KILL = frozenset({AllowedAction.KILL_CLIENTS})
 SHUT_DOWN = KILL | {AllowedAction.SHUT_DOWN_SERVER}
-LADDER = SHUT_DOWN | {AllowedAction.RESTART_DAEMON}
+ALL_STEPS = SHUT_DOWN | {AllowedAction.RESTART_DAEMON}
 HUNG = frozenset({AllowedAction.END_HUNG_SERVER})
-"""What the watchdog may be allowed to do."""
+"""Sets of permitted actions."""
 
 
 def alive(*clients: int, at: float = AT) -> tuple[Observation, ...]:
-    """A daemon whose log is followed, with a server and these clients; all are known by their identity."""
+    """Return a daemon with a followed log, a server and these clients, with all processes known."""
     return (
         daemon_process(at=at),
         LogFile(at=at, daemon=DAEMON, file="control.log"),
@@ -72,12 +72,12 @@ def alive(*clients: int, at: float = AT) -> tuple[Observation, ...]:
 
 
 def dies(at: float = DEATH, pid: int = CONTROL) -> tuple[Observation, ...]:
-    """Its process ends, and its log has no last words."""
+    """Return the exit of the daemon's process, without a quit in the log."""
     return exited(pid, at=at), look("log", at=at + 0.5)
 
 
 def returns(at: float, pid: int = NEXT) -> tuple[Observation, ...]:
-    """Another one is there, and answers."""
+    """Return another daemon that answers."""
     return daemon_process(pid, at=at), *at_work(at=at)
 
 
@@ -87,12 +87,12 @@ def quits(at: float = DEATH) -> tuple[Observation, ...]:
 
 
 def suspended(pid: int = CONTROL, *, at: float = DEATH, state: str = "T") -> ProcessState:
-    """A process is seen to stand so."""
+    """Return the state of a suspended process."""
     return ProcessState(at=at, pid=pid, start_ticks=pid * 100, state=state)
 
 
 def asks_a_server(command: str = f"get_server_status {SERVER}", at: float = DEATH) -> tuple[Observation, ...]:
-    """The daemon answers one command, and not the next one, for which it has to ask a server."""
+    """Return an answered command, and an unanswered one that queries a server."""
     return servers(SERVER, at=at - 1), silence(at=at + 4.5, command=command)
 
 
@@ -102,33 +102,33 @@ def silences(at: float = DEATH) -> tuple[Observation, ...]:
 
 
 def hangs(at: float = DEATH) -> tuple[Observation, ...]:
-    """It is stopped by a signal, and answers nobody."""
+    """Return a suspended daemon that answers no command."""
     return suspended(at=at), *silences(at)
 
 
 def unit(active: str, *, at: float = DEATH + 0.5, **known: Any) -> UnitState:
-    """Systemd tells how the unit is."""
+    """Return a state of the unit."""
     usual: Mapping[str, Any] = {"load": "loaded", "restart": "on-failure", "result": "success"}
     return UnitState(at=at, unit=UNIT, active=active, **{**usual, **known})
 
 
 def deaf(at: float) -> ControlSocket:
-    """Nobody listens on its socket."""
+    """Return that no process listens on the daemon's socket."""
     return ControlSocket(at=at, daemon=DAEMON, listening=False)
 
 
 def left(at: float, *, behind: bool = True) -> DaemonProcess:
-    """No daemon runs behind the pid file, which is still there, or is not."""
+    """Return that no daemon runs, and whether the pid file remains."""
     return DaemonProcess(at=at, daemon=DAEMON, pid=None, pid_file_left=behind)
 
 
 def holder(at: float, pid: int | None = 700) -> SessionHolder:
-    """Somebody is seen to have a session open."""
+    """Return the process that holds a session."""
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 
 def _begun(daemon_policy: DaemonPolicy) -> Node:
-    """A node that has seen nothing yet of its daemon, which is its unit's, if it has one."""
+    """Return a node without observations of its daemon, which runs in the unit of its policy."""
     seen = node()
     daemon = replace(
         seen.daemons[DAEMON],
@@ -138,8 +138,8 @@ def _begun(daemon_policy: DaemonPolicy) -> Node:
     return replace(seen, daemons={DAEMON: daemon})
 
 
-class Post:
-    """Sees, judges, and writes down. Time is a number, chance is none."""
+class WatchedDaemon:
+    """A daemon and its watchdog, evaluated after each observation, without jitter."""
 
     def __init__(
         self,
@@ -153,50 +153,50 @@ class Post:
         self.at = AT
         self.events: list[Event] = []
         self.actions: list[Action] = []
-        self.see(*(seen or alive()))
+        self.observe(*(seen or alive()))
 
     @property
     def daemon(self) -> Daemon:
-        """As the core knows it."""
+        """Return the daemon's state."""
         return self.node.daemons[DAEMON]
 
     @property
     def watch(self) -> WatchdogState:
-        """What the watchdog knows."""
+        """Return the watchdog's state."""
         return self.node.watches[DAEMON]
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What is the matter."""
+        """Return the diagnosis."""
         assert self.watch.diagnosis is not None
         return self.watch.diagnosis
 
     @property
     def condition(self) -> Condition:
-        """What is the matter, in a word."""
+        """Return the diagnosed condition."""
         return self.diagnosis.condition
 
-    def see(self, *seen: Observation) -> None:
-        """These are seen, one after the other."""
+    def observe(self, *seen: Observation) -> None:
+        """Reduce these observations, and evaluate after each."""
         for each in seen:
             self.node, events = reduce(self.node, each)
             self.events.extend(events)
-            self.judge(max(self.at, each.at))
+            self.evaluate(max(self.at, each.at))
 
-    def judge(self, at: float) -> None:
-        """It is this time now."""
+    def evaluate(self, at: float) -> None:
+        """Evaluate at this time."""
         self.at = at
         self.node, events, actions = evaluate(self.node, self.policy, at=at, chance=0.0)
         self.events.extend(events)
         self.actions.extend(actions)
 
     def until(self, at: float, every: float = 0.5) -> None:
-        """Nothing happens until then: the logs have nothing new, as often as they are looked at."""
+        """Let time pass until then, with readings of logs that have nothing new."""
         while self.at < at:
-            self.see(look("log", at=min(at, self.at + every)))
+            self.observe(look("log", at=min(at, self.at + every)))
 
-    def did(self, problem: Reason | None = None, after: float = 0.1, evidence: str | None = None) -> None:
-        """The last action has been carried out, or could not be."""
+    def finish_action(self, problem: Reason | None = None, after: float = 0.1, evidence: str | None = None) -> None:
+        """Report the end of the last action."""
         last = self.actions[-1]
         done = ActionDone(
             at=self.at + after,
@@ -207,27 +207,27 @@ class Post:
             problem=problem,
             evidence=evidence,
         )
-        self.see(done)
+        self.observe(done)
 
     def resume(self) -> None:
-        """An operator says so."""
-        self.see(Resumed(at=self.at, daemon=DAEMON))
+        """Report an operator's `resume`."""
+        self.observe(Resumed(at=self.at, daemon=DAEMON))
 
     def restarted(self) -> None:
-        """The exporter itself ends and begins anew: all that it knows is what it has written down."""
-        kept = build(WatchdogState, plain(self.watch))
-        self.node = replace(_begun(self.policy.daemon_policies[DAEMON]), at=self.at, watches={DAEMON: kept})
+        """Restart the exporter with only its stored state."""
+        stored = build(WatchdogState, plain(self.watch))
+        self.node = replace(_begun(self.policy.daemon_policies[DAEMON]), at=self.at, watches={DAEMON: stored})
 
-    def told(self, *names: EventName) -> list[tuple[str, str | None]]:
-        """What was told of these kinds, with the reason, or what came of it."""
+    def reported(self, *names: EventName) -> list[tuple[str, str | None]]:
+        """Return the events with these names, with their results or reasons."""
         return [(each.event.value, each.result or each.reason) for each in self.events if each.event in names]
 
     @property
     def kinds(self) -> list[tuple[str, str]]:
-        """The actions so far, and their reasons."""
+        """Return the actions so far, with their reasons."""
         return [(each.kind.value, each.reason) for each in self.actions]
 
     @property
     def action_counts(self) -> dict[tuple[str, str, str], int]:
-        """How often what was done, and with which result."""
+        """Return the counts of actions by kind, reason and result."""
         return {(each.kind.value, each.reason, each.result.value): each.count for each in self.watch.action_counts}
