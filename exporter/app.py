@@ -211,7 +211,7 @@ class Assembly:
         return locations
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
-        """Tell the collectors what to read next."""
+        """Request the next readings from the collectors."""
         self.processes.watch(poll_schedule.processes_wanted(node))
         self.processes.daemon_health.want(poll_schedule.readings_wanted(node))
         self.pods.watch(nameless_pods(node))

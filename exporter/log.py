@@ -1,4 +1,4 @@
-"""Configuration of structlog, and a stream that keeps a blocked reader of stderr from blocking the service."""
+"""Configuration of structlog, and a stream that does not block if the reader of stderr blocks."""
 
 import contextlib
 import io

@@ -293,7 +293,7 @@ class Loop:
             self._changed = self._urgent = False
 
     def _request(self, idle: Sequence[tuple[str, ControlPoller]]) -> None:
-        """Tell the collectors what to read next, and query idle daemons if a query is due."""
+        """Request the next readings from the collectors, and query idle daemons if a query is due."""
         if self.node is not self._requested_for:
             self._requested_for = self.node
             self._pool.update(self.node)

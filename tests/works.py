@@ -1,4 +1,4 @@
-"""Makers of what is seen at the doors of libcuda; times are those of the observations."""
+"""Builders of readings of the libcuda probes. Times are those of observations."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,18 +7,18 @@ from exporter.model.launches import ProcessWork, WorkReading
 
 SECOND_NS = 1_000_000_000
 BOOTED = 1_000_000.0 - 10_000.0
-"""When the machine was booted: long before the processes of the other makers began."""
+"""Time of the boot: long before the start of the processes of the other builders."""
 
 SEEN = 1_000_000.0 + 10
 
 
 def boot_ns(at: float) -> int:
-    """A time, in nanoseconds since boot."""
+    """Convert a time to nanoseconds since boot."""
     return round((at - BOOTED) * SECOND_NS)
 
 
 def work(pid: int, *, launched: float | None = None, since: float | None = None, **known: Any) -> ProcessWork:
-    """What a process has done; `launched` is when last, `since` since when it has work in flight."""
+    """Return the work of a process: time of its last launch, and since when it has work in flight."""
     return ProcessWork(
         pid=pid,
         **{
@@ -35,6 +35,6 @@ def work(pid: int, *, launched: float | None = None, since: float | None = None,
 def reading(
     at: float, *works: ProcessWork, watched: Iterable[int] = (), seconds: float = 1.0, lost: int = 0, sms: int = 0
 ) -> WorkReading:
-    """The doors were read, and watched for so long before that: those of whoever has worked, and of these."""
+    """Return a reading over the last `seconds`, of the processes of `works` and of those `watched`."""
     pids = tuple(dict.fromkeys((*watched, *(each.pid for each in works))))
     return WorkReading(at=at, boot_ns=boot_ns(at), seconds=seconds, sms=sms, lost=lost, processes=works, watched=pids)

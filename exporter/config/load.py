@@ -159,7 +159,7 @@ def _document(arguments: Namespace, environment: Mapping[str, str], default_file
 
 
 def read_document(path: Path, *, optional: bool = False) -> Document:
-    """Read a configuration file. An `optional` one may be absent. ConfigError says what cannot be used."""
+    """Read a configuration file. An `optional` one may be absent. ConfigError names what cannot be used."""
     try:
         text = _text(path)
     except FileNotFoundError as error:
@@ -185,7 +185,7 @@ def _text(path: Path) -> str:
 
 
 def parse_document(path: Path, text: str) -> Document:
-    """Parse the text of a configuration file; ConfigError says what cannot be used."""
+    """Parse the text of a configuration file; ConfigError names what cannot be used."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -80,7 +80,7 @@ class Constants:
     procfs: Path = Path("/proc")
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")
-    """Directory in which the kubelet keeps the logs of pods; the names in it are those of the pods."""
+    """Directory in which the kubelet stores the logs of pods; the names in it are those of the pods."""
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
     intervals: PollIntervals = field(default_factory=PollIntervals)

@@ -36,7 +36,7 @@ _MISSING = object()
 
 
 class InvalidError(ValueError):
-    """A value that cannot be used. The text says what is expected; `value` is the entry of a list that is wrong."""
+    """A value that cannot be used. The text names what is expected; `value` is the entry of a list that is wrong."""
 
     def __init__(self, expected: str, value: object = _MISSING) -> None:
         super().__init__(expected)
@@ -111,7 +111,7 @@ def list_of(
 ) -> Kind:
     """Return the kind of a list, made by `make`. Entries for which `distinct` is equal are duplicates; None allows all.
 
-    `write` keeps the order of the choices, since a set has none.
+    `write` uses the order of the choices, since a set has none.
     """
 
     def check(raw: object) -> Any:

@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 
 
 class QueryError(ValueError):
-    """An invalid query; the message says what is expected."""
+    """An invalid query; the message has what is expected."""
 
 
 class Query:
@@ -135,7 +135,7 @@ class Api:
 
 
 def error_answer(status: HTTPStatus, text: str) -> Answer:
-    """Return an error in the envelope; the text says what to do."""
+    """Return an error in the envelope; the text has what to do."""
     return _answer(status, {"status": "error", "errorType": _ERROR_TYPES[status], "error": text})
 
 

@@ -16,7 +16,7 @@ from exporter.errors import ConfigError
 
 MAX_CACHED_LOGINS = 100
 MAX_PENDING_CHECKS = 8
-"""Requests that wait for a password check. They keep their connection slots, so the number is well below all slots."""
+"""Requests that wait for a password check. They occupy connection slots, so the number is well below all slots."""
 
 BCRYPT_PASSWORD_BYTES = 72
 """bcrypt ignores the bytes of a password after these."""

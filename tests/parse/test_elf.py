@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.parse.elf import ElfError, ExportedFunctions, Machine, exported_functions
-from tests.shared_objects import DOORS, shared_object
+from tests.shared_objects import EXPORTED, shared_object
 from tests.tools import needed
 
-NAMES = (*DOORS, "cuStreamSynchronize", "cuEventRecord", "cuMemcpy", "cuLaunchKernelEx", "")
+NAMES = (*EXPORTED, "cuStreamSynchronize", "cuEventRecord", "cuMemcpy", "cuLaunchKernelEx", "")
 MOST_READS = 5000
 
 NO_LIBRARY = "it is not a 64-bit little-endian shared object"
@@ -96,7 +96,7 @@ def sound(built: Callable[[str], Path]) -> bytes:
 @pytest.mark.parametrize("how", BUILDS)
 def test_finds_the_functions_that_the_dynamic_linker_finds(how: str, built: Callable[[str], Path]) -> None:
     path = built(how)
-    expected = {name: loaded_offset(path, name) for name in DOORS}
+    expected = {name: loaded_offset(path, name) for name in EXPORTED}
 
     assert functions(path.read_bytes()).offsets == expected
     assert functions(without_section_headers(path.read_bytes())).offsets == expected

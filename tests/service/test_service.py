@@ -155,7 +155,7 @@ def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environmen
     first = serve()
     first.shows(1, "cuda_mps_server_clients")
     mps.fault(UNUSED_PID)
-    (opening,) = eventually(lambda: _told(first, "fault"))
+    (opening,) = eventually(lambda: _logged(first, "fault"))
     state = Path(environment["STATE_DIRECTORY"])
     eventually(lambda: _kept(state))
     first.process.kill()
@@ -164,7 +164,7 @@ def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environmen
     second = serve()
     second.shows(1, "cuda_mps_exporter_history_writable")
     mps.disconnect(UNUSED_PID)
-    (end,) = eventually(lambda: _told(second, "fault_recovered"))
+    (end,) = eventually(lambda: _logged(second, "fault_recovered"))
 
     assert end["incident"] == opening["incident"]
     assert second.events("fault") == []
@@ -174,7 +174,7 @@ def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environmen
     assert [each.event for each in events if each.event in ("fault", "fault_recovered")] == ["fault_recovered", "fault"]
 
 
-def _told(exporter: Exporter, name: str) -> list[dict[str, Any]]:
+def _logged(exporter: Exporter, name: str) -> list[dict[str, Any]]:
     found = exporter.events(name)
     assert found
     return found
@@ -299,12 +299,12 @@ def test_record_stops_at_sighup(environment: dict[str, str], mps: MpsStandIn, tm
     mps.start()
     arguments = program.command("record", str(tmp_path / "recording.jsonl"), "--log.format=json")
     recorder = Exporter(arguments, environment, tmp_path / "record.log")
-    eventually(lambda: _assert_told(recorder, "daemon_up"))
+    eventually(lambda: _assert_logged(recorder, "daemon_up"))
 
     recorder.process.send_signal(signal.SIGHUP)
 
     assert recorder.process.wait(PATIENCE_SECONDS) == 0
 
 
-def _assert_told(exporter: Exporter, event: str) -> None:
+def _assert_logged(exporter: Exporter, event: str) -> None:
     assert exporter.events(event)

@@ -20,7 +20,7 @@ from exporter.libcuda_probes.libraries import (
 from exporter.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
-from tests.shared_objects import DOORS, shared_object
+from tests.shared_objects import EXPORTED, shared_object
 from tests.sources.mapping_processes import MappingProcess, mapping
 from tests.tools import needed, not_here
 
@@ -110,7 +110,7 @@ def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
     (found,) = node.collect(process).libraries
 
     assert (found.path, found.pids) == (str(library), (process.pid,))
-    assert set(found.offsets) == set(DOORS)
+    assert set(found.offsets) == set(EXPORTED)
     assert os.path.samefile(found.path_to_open, library)
 
 
