@@ -51,7 +51,7 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
-    """Clients whose workload is unknown, so that they have no account."""
+    """Clients of unknown workloads, which have no account."""
     incidents: Mapping[str, Incident] = field(default_factory=dict)
     """By id, in order of detection: open incidents and the most recent others."""
     deaths: Mapping[int, Death] = field(default_factory=dict)

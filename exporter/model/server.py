@@ -48,12 +48,12 @@ class Client:
     exit_requested_at: float | None = None
     """When an operator requested the server to end the client."""
     listed_at: float | None = None
-    """Time of the last query for clients whose reply lists it."""
+    """When the last query was sent that listed the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnect:
-    """A client whose contexts have all ended recently."""
+    """A client after the recent end of all its contexts."""
 
     pid: int
     server: int
@@ -66,7 +66,7 @@ class Disconnect:
     terminated: bool = False
     """Whether an operator requested the server to end the client."""
     contexts: frozenset[int] = frozenset()
-    """Contexts whose end was logged."""
+    """Contexts that the log reports as ended."""
     logged_twice: bool = False
     """Whether the end of a context was logged twice. A server writes each line once, so one may be forged."""
 

@@ -26,7 +26,7 @@ MOST_PROCESSES = 4096
 """Processes that are monitored in all."""
 
 MOST_STATES = 1024
-"""Processes whose scheduler state is collected."""
+"""Processes for which the scheduler state is collected."""
 
 RETURN_SECONDS = 60.0
 """How long the unit of a daemon that answers again is still collected."""
@@ -153,7 +153,7 @@ def nvml_due(node: Node, intervals: PollIntervals) -> bool:
 
 
 def unexplained_ends(node: Node) -> frozenset[DaemonName]:
-    """Return the daemons whose logs may still report that an operator ended them."""
+    """Return the ended daemons with logs that may still report an operator's stop."""
     return frozenset(name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None)
 
 
@@ -162,8 +162,8 @@ def processes_wanted(node: Node) -> frozenset[int]:
 
     The order is: daemons, servers, bypassing processes, clients, queued clients, recently disconnected clients. The
     exit status of the latter shows who was killed. Clients of daemons with few clients come first, so that a daemon
-    that lists thousands of processes displaces no others. Last are PIDs that may belong to users whom a daemon must not
-    serve.
+    that lists thousands of processes displaces no others. Last are PIDs that may belong to other
+    users than the one that a daemon may serve.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
     return _first(
@@ -182,7 +182,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
 
 
 def states_wanted(node: Node) -> frozenset[int]:
-    """Return the PIDs of at most `MOST_STATES` daemons and servers whose scheduler state is collected."""
+    """Return the PIDs of at most `MOST_STATES` daemons and servers for which the scheduler state is collected."""
     supported = [daemon for daemon in node.daemons.values() if daemon.supported]
     daemons = sorted(supported, key=lambda daemon: len(daemon.servers))
     return _first(MOST_STATES, (daemon.pid for daemon in daemons), *(daemon.servers for daemon in daemons))
