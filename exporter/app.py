@@ -36,7 +36,7 @@ from exporter.report.problem_text import problem_text
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import NVML
-from exporter.state.processes import nameless_pods
+from exporter.state.processes import unnamed_pods
 from exporter.state.reducer import LOGS
 from exporter.state.xids import KERNEL, NVML_EVENTS
 from exporter.usage.attribution import processes_to_watch
@@ -214,7 +214,7 @@ class Assembly:
         """Request the next readings from the collectors."""
         self.processes.watch(poll_schedule.processes_wanted(node))
         self.processes.daemon_health.want(poll_schedule.readings_wanted(node))
-        self.pods.watch(nameless_pods(node))
+        self.pods.watch(unnamed_pods(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
         pool.read_logs(poll_schedule.unexplained_ends(node))

@@ -21,7 +21,7 @@ from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
-from exporter.state.processes import nameless_pods
+from exporter.state.processes import unnamed_pods
 from exporter.state.reducer import LOGS, reduce
 
 MAX_ROUNDS = 4
@@ -109,7 +109,7 @@ def collect_once(config: Config) -> Node:
         # The limits that daemons are asked for depend on the GPUs.
         one_shot.query_all(clients, assembly.processes)
         one_shot.collect_processes(assembly.processes)
-        assembly.pods.watch(nameless_pods(one_shot.node))
+        assembly.pods.watch(unnamed_pods(one_shot.node))
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
         # A process bypasses MPS if a later list of clients does not contain it either.

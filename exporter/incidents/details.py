@@ -14,8 +14,8 @@ from exporter.model.values import replace
 from exporter.state import discovery
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
-from exporter.state.gpus import by_its_ordinals, served
-from exporter.state.processes import belonging_of, pod_of, workload_of
+from exporter.state.gpus import gpus_by_ordinal, serves_gpu
+from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id, used_bytes
 from exporter.state.xids import CLAIM_SECONDS
 
@@ -118,7 +118,7 @@ def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid
         return False
     if xid.gpu is not None and incident.gpus and xid.gpu not in incident.gpus:
         return False
-    if xid.gpu in node.gpus and not served(daemon, node.gpus[xid.gpu or ""].reading):
+    if xid.gpu in node.gpus and not serves_gpu(daemon, node.gpus[xid.gpu or ""].reading):
         return False
     return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
 
@@ -148,7 +148,7 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock |
 
     The GPUs of the Xids are the last resort, because an Xid may be of another fault at the same time.
     """
-    ordinals = by_its_ordinals(node, daemon)
+    ordinals = gpus_by_ordinal(node, daemon)
     found = set(incident.gpus)
     if block is not None and block.devices and block.devices <= ordinals.keys():
         found = {ordinals[device] for device in block.devices}
@@ -202,7 +202,7 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
 def _details(
     node: Node, client: Client, process: ProcessReading | None, memory_bytes: Mapping[GpuUuid, int]
 ) -> ClientDetails:
-    cgroup, pod = belonging_of(process), pod_of(node, process)
+    cgroup, pod = cgroup_of(process), pod_of(node, process)
     return ClientDetails(
         pid=client.pid,
         client=client_id(client, process),

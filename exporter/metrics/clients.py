@@ -13,7 +13,7 @@ from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
 from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
-from exporter.state.processes import belonging_of, pod_of, workload_of
+from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import used_bytes
 from exporter.usage.launch_history import launch_counts, watched_fraction
 from exporter.view import View
@@ -25,7 +25,7 @@ def _identities(view: View) -> Samples:
         process = view.node.processes.get(client.pid)
         uid = "" if process is None or process.uid is None else str(process.uid)
         user, command = ("", "") if process is None else (process.user or "", process.command or "")
-        known, pod = belonging_of(process), pod_of(view.node, process)
+        known, pod = cgroup_of(process), pod_of(view.node, process)
         groups = (known.unit or "", known.container or "", known.pod_uid or "")
         names = ("", "") if pod is None else (pod.name, pod.namespace)
         job = (known.slurm_job_id or "", known.slurm_job_sluid or "")

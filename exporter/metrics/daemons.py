@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
-from exporter.state.gpus import by_its_ordinals
+from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.view import View
 from exporter.watchdog.limits import LimitCheck, LimitStatus, check_limits
@@ -122,7 +122,7 @@ SERVERS = group(
 
 def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
     """Read memory limits. A device that cannot be mapped to a GPU has no sample."""
-    gpus = by_its_ordinals(view.node, daemon)
+    gpus = gpus_by_ordinal(view.node, daemon)
     return (((*labels, gpus[device]), limit) for device, limit in sorted(limits.items()) if device in gpus)
 
 

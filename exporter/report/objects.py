@@ -24,7 +24,7 @@ from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerV
 from exporter.report.text import Lines, utc_time
 from exporter.serialization import plain
 from exporter.state.gpus import NVML
-from exporter.state.processes import belonging_of, pod_of, workload_of
+from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id
 from exporter.usage.capacity import ClientUsage, GpuSharing
 
@@ -341,7 +341,7 @@ def _client(node: Node, shown: ClientView) -> dict[str, Any]:
 
 
 def _belonging(node: Node, process: ProcessReading | None) -> dict[str, Any]:
-    belonging, pod = belonging_of(process), pod_of(node, process)
+    belonging, pod = cgroup_of(process), pod_of(node, process)
     return {
         "unit": belonging.unit,
         "container": belonging.container,

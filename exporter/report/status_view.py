@@ -22,7 +22,7 @@ from exporter.report.problem_text import source_text
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.failure_domains import FailureDomain, failure_domains
-from exporter.state.gpus import by_its_ordinals, sharing_mode
+from exporter.state.gpus import gpus_by_ordinal, sharing_mode
 from exporter.state.processes import pod_of, workload_of
 from exporter.state.servers import clients_limit
 from exporter.state.transition import client_id
@@ -313,7 +313,7 @@ def _daemon(
 
 
 def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[int, tuple[GpuUuid, int]]:
-    gpus = by_its_ordinals(node, daemon)
+    gpus = gpus_by_ordinal(node, daemon)
     return {device: (gpus[device], limit) for device, limit in sorted(limits.items()) if device in gpus}
 
 

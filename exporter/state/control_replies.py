@@ -44,9 +44,9 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Transition:
         case QueryOutcome.NO_DAEMON:
             return lifecycle.not_found(daemon, reply.at)
         case QueryOutcome.REFUSED:
-            return lifecycle.refused(limits.unanswered(daemon, reply.command), reply.at)
+            return lifecycle.refused(limits.mark_stale(daemon, reply.command), reply.at)
         case QueryOutcome.TIMED_OUT:
-            daemon = limits.unanswered(with_commands(daemon, waits_for_server=_waits_for(before, reply)), reply.command)
+            daemon = limits.mark_stale(with_commands(daemon, waits_for_server=_waits_for(before, reply)), reply.command)
             return lifecycle.unanswered(daemon, reply.at, reply.asked_at), ()
         case QueryOutcome.UNUSABLE:
             return lifecycle.control_unusable(daemon, reply.at)
@@ -88,7 +88,7 @@ def _answer_read(daemon: Daemon, reply: ControlReply) -> Transition:
         case [verb, server] if verb == LIST_CLIENTS and server.removeprefix("-").isdecimal():
             return _clients_listed(daemon, reply, int(server))
         case _:
-            return limits.answer_read(daemon, reply), ()
+            return limits.apply_reply(daemon, reply), ()
 
 
 def _is_missing(reply: ControlReply, server: str) -> bool:

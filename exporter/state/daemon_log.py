@@ -57,13 +57,13 @@ def _daemon_line_read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
         case log_message.CommandReceived(text):
             # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
             # closed, only a quit is read.
-            return with_log(limits.command_seen(daemon, text), echoing=text.split()[:1] == ["ps"]), ()
+            return with_log(limits.apply_logged_command(daemon, text), echoing=text.split()[:1] == ["ps"]), ()
         case log_message.VersionReported(version):
             return with_runtime(daemon, version=version), ()
         case log_message.ProtocolReported(protocol):
             return lifecycle.protocol_logged(daemon, at, protocol), ()
         case log_message.DefaultMemoryLimitSet(device):
-            return limits.default_memory_claimed(daemon, device), ()
+            return limits.apply_logged_default_memory(daemon, device), ()
         case log_message.DaemonStarting():
             # Its process or its answer must confirm the start. Several daemons may write to one log, and every user
             # can write to it (measured, R580).

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import by_its_ordinals, served
+from exporter.state.gpus import gpus_by_ordinal, serves_gpu
 
 Gpus = frozenset[GpuUuid]
 
@@ -35,16 +35,16 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mappin
     for uuid, gpu in node.gpus.items():
         for pid in found.keys() & _processes_with_context(gpu.reading):
             found[pid].add(uuid)
-    every = frozenset(by_its_ordinals(node, daemon).values())
+    every = frozenset(gpus_by_ordinal(node, daemon).values())
     default = every if len(every) == 1 else frozenset()
     return {pid: frozenset(gpus) or default for pid, gpus in found.items() if gpus or default}
 
 
 def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
     """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
-    if len(by_its_ordinals(node, daemon)) == 1:
+    if len(gpus_by_ordinal(node, daemon)) == 1:
         return True
-    readings = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
+    readings = (gpu.reading for gpu in node.gpus.values() if serves_gpu(daemon, gpu.reading))
     return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 

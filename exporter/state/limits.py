@@ -6,7 +6,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
 from exporter.model.server import Server
-from exporter.model.settings import Limits as SettingsLimits
+from exporter.model.settings import Limits
 from exporter.model.values import replace
 from exporter.parse import control_reply
 from exporter.parse.control_reply import (
@@ -18,177 +18,151 @@ from exporter.parse.control_reply import (
     THREADS,
 )
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
-from exporter.state import gpus, process_states
+from exporter.state import process_states
+from exporter.state.gpus import MOST_DEVICES, device_count
 from exporter.state.servers import with_server
 
 STARTING_SECONDS = 2.0
-"""A server that the log saw start tells its limits itself, in this time (measured: 0.3 s)."""
+"""A server that the log showed starting logs its limits in this time (measured: 0.3 s)."""
 
 
-def wanted(node: Node, daemon: Daemon) -> SettingsLimits:
-    """The limits that are to hold there, as the watchdog has it."""
+# -- queries -------------------------------------------------------------------------------------------------------
+
+
+def wanted_limits(node: Node, daemon: Daemon) -> Limits:
+    """Return the limits that the watchdog enforces."""
     watch = node.watches.get(daemon.name)
-    return SettingsLimits() if watch is None or watch.wanted_limits is None else watch.wanted_limits
+    return Limits() if watch is None or watch.wanted_limits is None else watch.wanted_limits
 
 
-def questions(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
-    """What may be asked about limits, and since when its answer is known: on each device there is, or is limited."""
-    number = _devices(node, daemon)
-    yield from ((command, daemon.commands.asked_at.get(command)) for command in _about_defaults(number))
+def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
+    """Yield the queries for limits on each device, and since when the answer is known.
+
+    A limit may be wanted for a device of which nothing else is known.
+    """
+    asked_at, devices = daemon.commands.asked_at, wanted_limits(node, daemon).pinned_memory
+    number = min(max((device_count(node, daemon), *(device + 1 for device in devices))), MOST_DEVICES)
+    yield from ((command, asked_at.get(command)) for command in _default_queries(number))
     for server in daemon.servers.values():
-        if not _starting(node.at, daemon, server) and process_states.can_query(node, server.pid):
-            told_at, commands = server.limits_logged_at, _about_server(server.pid, number)
-            yield from ((command, daemon.commands.asked_at.get(command, told_at)) for command in commands)
+        if not _will_log_limits(node.at, daemon, server) and process_states.can_query(node, server.pid):
+            for command in _server_queries(server.pid, number):
+                yield command, asked_at.get(command, server.limits_logged_at)
 
 
-def _devices(node: Node, daemon: Daemon) -> int:
-    """How many devices to ask about; a limit may be wanted for one of which nothing is known."""
-    limited = wanted(node, daemon).pinned_memory
-    return min(max((gpus.count(node, daemon), *(device + 1 for device in limited))), gpus.MOST_DEVICES)
-
-
-def _about_defaults(number: int) -> Iterable[str]:
+def _default_queries(devices: int) -> Iterable[str]:
     yield DEFAULT_THREADS
     yield DEFAULT_PRIORITY
-    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(number))
+    yield from (f"{DEFAULT_PINNED_MEMORY} {device}" for device in range(devices))
 
 
-def _about_server(pid: int, number: int) -> Iterable[str]:
+def _server_queries(pid: int, devices: int) -> Iterable[str]:
     yield f"{THREADS} {pid}"
-    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(number))
+    yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(devices))
 
 
-def about_all(daemon: Daemon) -> Iterable[str]:
-    """Every question about limits that there can be."""
-    yield from _about_defaults(gpus.MOST_DEVICES)
-    for pid in daemon.servers:
-        yield from _about_server(pid, gpus.MOST_DEVICES)
-
-
-def _starting(at: float, daemon: Daemon, server: Server) -> bool:
-    """Whether it is about to tell its limits itself, where its log is followed."""
+def _will_log_limits(at: float, daemon: Daemon, server: Server) -> bool:
+    """Return whether a server is about to log its limits, in a log that is followed."""
     readable = daemon.log.problems.get("server.log") is None and daemon.log.own_commands.blocked_since is None
-    followed = readable or daemon.in_journal
-    begins = server.uid is not None and server.limits_logged_at is None and at - server.started_at < STARTING_SECONDS
-    return followed and begins
+    starting = server.uid is not None and server.limits_logged_at is None and at - server.started_at < STARTING_SECONDS
+    return (readable or daemon.in_journal) and starting
 
 
-Limits = Mapping[int, int]
+# -- the log -------------------------------------------------------------------------------------------------------
 
 
-def threads_told(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
-    """A server begins to tell its limits; those on memory follow, where there are any, and the priority."""
+def apply_logged_threads(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
+    """Apply the thread percentage that a server logs. Memory limits, if there are any, and the priority follow it."""
     server = daemon.servers.get(pid)
     if server is None or not 0 < percentage <= 100:
         return daemon
-    told = replace(server, active_thread_percentage=percentage)
     if server.limits_logged_at is None:
-        told = replace(told, pinned_memory_limits={}, limits_logged_at=at)
-    return with_server(daemon, told)
+        server = replace(server, pinned_memory_limits={}, limits_logged_at=at)
+    return with_server(daemon, replace(server, active_thread_percentage=percentage))
 
 
-def memory_told(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
-    """A server tells its limit on a device's memory, in bytes."""
+def apply_logged_memory(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
+    """Apply the memory limit that a server logs for a device, in bytes."""
     server = daemon.servers.get(pid)
     if server is None:
         return daemon
-    limits = _with(server.pinned_memory_limits, device, limit)
+    limits = _with_limit(server.pinned_memory_limits, device, limit)
     return with_server(daemon, replace(server, pinned_memory_limits=limits))
 
 
-def priority_told(daemon: Daemon, pid: int, priority: int) -> Daemon:
-    """A server tells which priority its clients have; a daemon's default reaches those that run at once (R580)."""
+def apply_logged_priority(daemon: Daemon, pid: int, priority: int) -> Daemon:
+    """Apply the client priority that a server logs. A daemon's new default also applies to running servers (R580)."""
     server = daemon.servers.get(pid)
     return daemon if server is None else with_server(daemon, replace(server, client_priority=priority))
 
 
-def default_memory_claimed(daemon: Daemon, device: int | None) -> Daemon:
-    """Have the daemon asked for its default limit on a device's memory: the log says that it has changed."""
-    return daemon if device is None else _doubted(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
+def apply_logged_default_memory(daemon: Daemon, device: int | None) -> Daemon:
+    """Query the default memory limit of a device again, because the log reports a change."""
+    return daemon if device is None else mark_stale(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
 
 
-def command_seen(daemon: Daemon, text: str) -> Daemon:
-    """Somebody gave a command. One that sets a limit is not believed, since it may be refused: it makes for a doubt."""
-    question = control_reply.query_changed_by(text)
-    if question is None:
-        return daemon
-    return _doubted(daemon, question)
+def apply_logged_command(daemon: Daemon, text: str) -> Daemon:
+    """Query a limit again, because the log reports a command that sets it. The daemon may have refused that."""
+    query = control_reply.query_changed_by(text)
+    return daemon if query is None else mark_stale(daemon, query)
 
 
-def unanswered(daemon: Daemon, question: str) -> Daemon:
-    """A question got no answer: it is asked again as soon as the daemon is well."""
-    return _doubted(daemon, question)
+# -- replies -------------------------------------------------------------------------------------------------------
 
 
-def _doubted(daemon: Daemon, question: str) -> Daemon:
-    return replace(
-        daemon,
-        default_limits=replace(
-            daemon.default_limits, stale=(daemon.default_limits.stale | {question}).intersection(about_all(daemon))
-        ),
-    )
+def mark_stale(daemon: Daemon, query: str) -> Daemon:
+    """Send a query for limits again soon."""
+    every = {
+        *_default_queries(MOST_DEVICES),
+        *(each for pid in daemon.servers for each in _server_queries(pid, MOST_DEVICES)),
+    }
+    stale = (daemon.default_limits.stale | {query}) & every
+    return replace(daemon, default_limits=replace(daemon.default_limits, stale=stale))
 
 
-def answer_read(daemon: Daemon, reply: ControlReply) -> Daemon:
-    """The daemon answers a question about limits, or a command that sets a percentage, with what now holds.
+def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
+    """Apply the reply to a query for limits, or to a command that sets a percentage.
 
-    An empty answer may be none at all (R580), and takes nothing back.
+    An empty reply may be no answer at all (R580), and so changes nothing.
     """
-    question = control_reply.query_changed_by(reply.command) or reply.command
-    daemon = replace(
-        daemon, default_limits=replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
-    )
-    match question.split():
+    query = control_reply.query_changed_by(reply.command) or reply.command
+    limits = replace(daemon.default_limits, stale=daemon.default_limits.stale - {reply.command})
+    match query.split():
         case [verb] if verb == DEFAULT_THREADS:
-            percentage = parse_percentage(reply.stdout) or daemon.default_limits.active_thread_percentage
-            return replace(daemon, default_limits=replace(daemon.default_limits, active_thread_percentage=percentage))
+            percentage = parse_percentage(reply.stdout) or limits.active_thread_percentage
+            limits = replace(limits, active_thread_percentage=percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            limit = parse_byte_size(reply.stdout)
-            told = _with(daemon.default_limits.pinned_memory, _number(device), limit)
-            return replace(daemon, default_limits=replace(daemon.default_limits, pinned_memory=told))
+            memory = _with_limit(limits.pinned_memory, _number(device), parse_byte_size(reply.stdout))
+            limits = replace(limits, pinned_memory=memory)
         case [verb] if verb == DEFAULT_PRIORITY:
             priority = control_reply.parse_priority(reply.stdout)
-            return (
-                daemon
-                if priority is None
-                else replace(daemon, default_limits=replace(daemon.default_limits, client_priority=priority))
-            )
-        case [verb, pid, *rest] if verb in (THREADS, PINNED_MEMORY) and (server := _server(daemon, pid)) is not None:
-            return with_server(daemon, _answer_of_server(server, rest, reply.stdout))
-        case _ if question == DEVICE_QUERY:
-            return replace(
-                daemon,
-                runtime=replace(
-                    daemon.runtime, devices=control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
-                ),
-            )
-        case _:
-            return daemon
+            limits = replace(limits, client_priority=limits.client_priority if priority is None else priority)
+        case [verb, pid, *device] if verb in (THREADS, PINNED_MEMORY):
+            server = daemon.servers.get(_number(pid) or 0)
+            daemon = daemon if server is None else with_server(daemon, _apply_to_server(server, device, reply.stdout))
+        case _ if query == DEVICE_QUERY:
+            devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
+            daemon = replace(daemon, runtime=replace(daemon.runtime, devices=devices))
+    return replace(daemon, default_limits=limits)
 
 
-def _answer_of_server(server: Server, device: list[str], stdout: str) -> Server:
+def _apply_to_server(server: Server, device: list[str], stdout: str) -> Server:
     match device:
         case []:
-            told = parse_percentage(stdout)
-            return replace(server, active_thread_percentage=told or server.active_thread_percentage)
+            percentage = parse_percentage(stdout) or server.active_thread_percentage
+            return replace(server, active_thread_percentage=percentage)
         case [ordinal]:
-            limits = _with(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
+            limits = _with_limit(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
             return replace(server, pinned_memory_limits=limits)
         case _:
             return server
-
-
-def _server(daemon: Daemon, pid: str) -> Server | None:
-    number = _number(pid)
-    return None if number is None else daemon.servers.get(number)
 
 
 def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() and len(word) < 10 else None
 
 
-def _with(limits: Limits, device: int | None, limit: int | None) -> Limits:
-    """The limits with that of one device, where both are known."""
-    if device is None or limit is None or device >= gpus.MOST_DEVICES:
+def _with_limit(limits: Mapping[int, int], device: int | None, limit: int | None) -> Mapping[int, int]:
+    """Return the limits with that of one device, if both are known."""
+    if device is None or limit is None or device >= MOST_DEVICES:
         return limits
     return {**limits, device: limit}

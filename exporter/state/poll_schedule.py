@@ -108,13 +108,13 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
         period = intervals.stale
     yield Query(command=LIST_SERVERS, known_at=asked_at.get(LIST_SERVERS), period=period)
     # The daemon forwards this query to all its servers.
-    for command, known_at in gpus.questions(node, daemon) if _can_query_all(node, daemon) else ():
+    for command, known_at in gpus.queries(node, daemon) if _can_query_all(node, daemon) else ():
         yield Query(command=command, known_at=known_at, period=intervals.limits)
     for server in daemon.servers.values():
         if process_states.can_query(node, server.pid):
             yield from _server_queries(node, daemon, server, intervals)
-    stale_period = intervals.changed if limits.wanted(node, daemon) else intervals.stale
-    for command, known_at in limits.questions(node, daemon):
+    stale_period = intervals.changed if limits.wanted_limits(node, daemon) else intervals.stale
+    for command, known_at in limits.queries(node, daemon):
         period = stale_period if command in daemon.default_limits.stale else intervals.limits
         yield Query(command=command, known_at=known_at, period=period)
 

@@ -1,7 +1,7 @@
 """Processes: recent exits, and the workloads that clients belong to."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from exporter.model.event import Event, EventName
@@ -18,129 +18,126 @@ REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
 
 DYING_SECONDS = 10.0
-"""How long a process that the kernel has killed may take to go: all of its memory is given back first."""
+"""How long a process that the kernel has killed may take to exit: its memory is freed first."""
+
+FORGOTTEN_SECONDS = 3600.0
+"""How long a workload without clients and faults has counts."""
+
+MAX_WORKLOADS = 1024
+"""How many workloads have counts. Of more, those that had a client most recently."""
+
+_SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
+"""Units with any processes of a user, or of Slurm: the user's name says more."""
 
 
-def exit_recorded(node: Node, seen: ProcessExit) -> Node:
-    """A process that was watched has gone."""
-    return _dead(
+# -- exits ---------------------------------------------------------------------------------------------------------
+
+
+def add_exit(node: Node, ended: ProcessExit) -> Node:
+    """Remember that a watched process has exited."""
+    process = node.processes.get(ended.pid)
+    return _add_death(
         node,
         Death(
-            at=seen.at,
-            pid=seen.pid,
-            start_ticks=seen.start_ticks,
-            process=node.processes.get(seen.pid),
-            wait_status=seen.wait_status,
+            at=ended.at,
+            pid=ended.pid,
+            start_ticks=ended.start_ticks,
+            process=process,
+            wait_status=ended.wait_status,
         ),
     )
 
 
-def record_read(node: Node, seen: KernelRecord) -> Node:
-    """The kernel tells whom it killed for want of memory; what others wrote into its log is not heard."""
-    read = parse_kernel_record(seen.record)
-    pid = parse_oom_kill(read.message) if read is not None and read.by_kernel else None
+def add_oom_kill(node: Node, record: KernelRecord) -> Node:
+    """Remember a process that the kernel killed for lack of memory. Lines that programs wrote are ignored."""
+    parsed = parse_kernel_record(record.record)
+    pid = parse_oom_kill(parsed.message) if parsed is not None and parsed.by_kernel else None
     if pid is None:
         return node
     process = node.processes.get(pid)
     start_ticks = None if process is None else process.start_ticks
-    return _dead(node, Death(at=seen.at, pid=pid, start_ticks=start_ticks, process=process, out_of_memory=True))
+    return _add_death(node, Death(at=record.at, pid=pid, start_ticks=start_ticks, process=process, out_of_memory=True))
 
 
 def prune_exits(node: Node) -> Node:
-    """Let go of those who died long ago."""
-    kept = {pid: death for pid, death in node.deaths.items() if node.at - death.at <= REMEMBERED_SECONDS}
-    return node if len(kept) == len(node.deaths) else replace(node, deaths=kept)
+    """Remove exits that are older than `REMEMBERED_SECONDS`."""
+    recent = {pid: death for pid, death in node.deaths.items() if node.at - death.at <= REMEMBERED_SECONDS}
+    return node if len(recent) == len(node.deaths) else replace(node, deaths=recent)
 
 
-def _dead(node: Node, death: Death) -> Node:
-    earlier = node.deaths.get(death.pid)
-    known = death if earlier is None or not _same(earlier, death) else _joined(earlier, death)
-    return replace(node, deaths=with_latest(node.deaths, death.pid, known, MOST_DEATHS))
+def _add_death(node: Node, death: Death) -> Node:
+    known = node.deaths.get(death.pid)
+    if known is not None and _is_same_process(known, death):
+        death = replace(
+            known,
+            at=min(known.at, death.at),
+            start_ticks=death.start_ticks if known.start_ticks is None else known.start_ticks,
+            process=known.process or death.process,
+            wait_status=death.wait_status if known.wait_status is None else known.wait_status,
+            out_of_memory=known.out_of_memory or death.out_of_memory,
+        )
+    return replace(node, deaths=with_latest(node.deaths, death.pid, death, MOST_DEATHS))
 
 
-def _same(one: Death, other: Death) -> bool:
-    """Whether two tell of one process: another may have had its PID before."""
+def _is_same_process(one: Death, other: Death) -> bool:
     if one.start_ticks is not None and other.start_ticks is not None:
         return one.start_ticks == other.start_ticks
     return abs(one.at - other.at) <= DYING_SECONDS
 
 
-def _joined(earlier: Death, death: Death) -> Death:
-    """Each may know what the other does not."""
-    return replace(
-        earlier,
-        at=min(earlier.at, death.at),
-        start_ticks=death.start_ticks if earlier.start_ticks is None else earlier.start_ticks,
-        process=earlier.process or death.process,
-        wait_status=death.wait_status if earlier.wait_status is None else earlier.wait_status,
-        out_of_memory=earlier.out_of_memory or death.out_of_memory,
-    )
+# -- workloads -----------------------------------------------------------------------------------------------------
 
 
-_NOBODYS_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+_)?slurmstepd\.scope")
-"""Units that hold whatever a user, or Slurm, puts there: they tell less than the user's name."""
-
-
-def belonging_of(process: ProcessReading | None) -> CgroupMembership:
-    """Who a process belongs to; to nobody known where it is not known itself."""
+def cgroup_of(process: ProcessReading | None) -> CgroupMembership:
+    """Return what a process belongs to by its cgroup; empty if the process is unknown."""
     return parse_cgroup("" if process is None else process.cgroup or "")
 
 
 def workload_of(process: ProcessReading | None) -> Workload | None:
-    """The most telling owner of a process: its Slurm job, pod, container, unit or user; None where none is known.
+    """Return the workload of a process: its Slurm job, pod, container, unit or user; None if all are unknown.
 
-    A pod is named by its UID, which is known at once and for good; its name may be known later, or never.
+    A pod is named by its UID, which is known at once. Its name may be known later, or never.
     """
-    return next(iter(owners_of(process).values()), None)
-
-
-def owners_of(process: ProcessReading | None) -> Mapping[WorkloadKind, Workload]:
-    """All owners of a process that are known, the most telling first."""
     if process is None:
-        return {}
-    user = process.user or (None if process.uid is None else str(process.uid))
-    return _owners(process.cgroup or "", user)
+        return None
+    return _workload(process.cgroup or "", process.user or (None if process.uid is None else str(process.uid)))
 
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
-def _owners(cgroup: str, user: str | None) -> Mapping[WorkloadKind, Workload]:
-    owners = parse_cgroup(cgroup)
-    unit = None if owners.unit is None or _NOBODYS_UNIT.fullmatch(owners.unit) else owners.unit
-    told = (
-        (WorkloadKind.SLURM_JOB, owners.slurm_job_id or owners.slurm_job_sluid),
-        (WorkloadKind.POD, owners.pod_uid),
-        (WorkloadKind.CONTAINER, owners.container),
-        (WorkloadKind.UNIT, unit),
+def _workload(cgroup: str, user: str | None) -> Workload | None:
+    member = parse_cgroup(cgroup)
+    names = (
+        (WorkloadKind.SLURM_JOB, member.slurm_job_id or member.slurm_job_sluid),
+        (WorkloadKind.POD, member.pod_uid),
+        (WorkloadKind.CONTAINER, member.container),
+        (WorkloadKind.UNIT, None if member.unit is None or _SHARED_UNIT.fullmatch(member.unit) else member.unit),
         (WorkloadKind.USER, user),
     )
-    return {kind: Workload(kind=kind, name=name) for kind, name in told if name}
+    return next((Workload(kind=kind, name=name) for kind, name in names if name), None)
 
 
 def pod_of(node: Node, process: ProcessReading | None) -> PodFound | None:
-    """The pod of a process, where its name is known."""
-    uid = belonging_of(process).pod_uid
+    """Return the pod of a process; None if its name is unknown."""
+    uid = cgroup_of(process).pod_uid
     return None if uid is None else node.pods.get(uid)
 
 
-def pods(node: Node) -> frozenset[str]:
-    """The UIDs of all pods to which a known process belongs."""
-    uids = (belonging_of(process).pod_uid for process in node.processes.values())
+def pod_uids(node: Node) -> frozenset[str]:
+    """Return the UIDs of the pods of all known processes."""
+    uids = (cgroup_of(process).pod_uid for process in node.processes.values())
     return frozenset(uid for uid in uids if uid is not None)
 
 
-def nameless_pods(node: Node) -> frozenset[str]:
-    """Those of them whose name is not known."""
-    return pods(node) - node.pods.keys()
+def unnamed_pods(node: Node) -> frozenset[str]:
+    """Return the UIDs of the pods whose name is unknown."""
+    return pod_uids(node) - node.pods.keys()
 
 
-FORGOTTEN_SECONDS = 3600.0
-
-MOST_OWNERS = 1024
-"""How many have an account; where there are more, whoever used theirs last keeps it."""
+# -- counts of workloads -------------------------------------------------------------------------------------------
 
 
 def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
-    """Take the clients that came, went, or became known between two nodes to their owners' accounts."""
+    """Count the clients that connected, disconnected or became known between two nodes for their workloads."""
     if not events and node.processes is before.processes:
         return node
     unattributed = set(node.unattributed)
@@ -149,56 +146,47 @@ def count_events(before: Node, node: Node, events: Collection[Event]) -> Node:
             unattributed.add(event.pid)
         if event.event is EventName.CLIENT_DISCONNECTED and event.pid is not None:
             if event.pid not in unattributed:
-                node = _used(node, workload_of(before.processes.get(event.pid)))
+                node = _count(node, workload_of(before.processes.get(event.pid)))
             unattributed.discard(event.pid)
     for pid in unattributed & node.processes.keys():
         unattributed.discard(pid)
-        node = _used(node, workload_of(node.processes[pid]), connected=1)
+        node = _count(node, workload_of(node.processes[pid]), connected=1)
     if unattributed == node.unattributed:
         return node
     return replace(node, unattributed=frozenset(unattributed))
 
 
 def count_fault(node: Node, affected: Iterable[ClientDetails], suspect: ClientDetails | None) -> Node:
-    """Take a fault to the accounts of those whom it hit, however many clients each had, and of who is suspected."""
-    for workload in dict.fromkeys(tenant.workload for tenant in affected):
-        node = _used(node, workload, affected=1)
-    return _used(node, None if suspect is None else suspect.workload, suspected=1)
+    """Count a fault once for each workload with an affected client, and for the workload of the suspect."""
+    for workload in dict.fromkeys(client.workload for client in affected):
+        node = _count(node, workload, affected=1)
+    return _count(node, None if suspect is None else suspect.workload, suspected=1)
 
 
 def prune_workload_counts(node: Node) -> Node:
-    """Close the accounts of those who have had no client, and no fault, for long."""
+    """Remove the counts of workloads without clients and faults for `FORGOTTEN_SECONDS`."""
     if all(node.at - each.used_at <= FORGOTTEN_SECONDS for each in node.accounts.values()):
         return node
-    for workload in _present(node):
-        node = _used(node, workload)
-    kept = {workload: each for workload, each in node.accounts.items() if node.at - each.used_at <= FORGOTTEN_SECONDS}
-    return replace(node, accounts=kept)
-
-
-def _present(node: Node) -> frozenset[Workload]:
     pids = (pid for daemon in node.daemons.values() for pid in daemon.clients if pid not in node.unattributed)
-    workloads = (workload_of(node.processes.get(pid)) for pid in pids)
-    return frozenset(workload for workload in workloads if workload is not None)
+    for workload in {workload_of(node.processes.get(pid)) for pid in pids}:
+        node = _count(node, workload)
+    recent = {workload: each for workload, each in node.accounts.items() if node.at - each.used_at <= FORGOTTEN_SECONDS}
+    return replace(node, accounts=recent)
 
 
-def _used(node: Node, workload: Workload | None, *, connected: int = 0, affected: int = 0, suspected: int = 0) -> Node:
-    """An owner has a client now, or had one up to now. One that has no account gets it with what there is to count."""
+def _count(node: Node, workload: Workload | None, *, connected: int = 0, affected: int = 0, suspected: int = 0) -> Node:
+    """Count for a workload that has a client, or had one until now. Without anything to count, add no new workload."""
     if workload is None or (workload not in node.accounts and not connected + affected + suspected):
         return node
     known = node.accounts.get(workload, WorkloadCounts(used_at=node.at))
-    known = replace(
+    counts = replace(
         known,
         used_at=node.at,
         connected=known.connected + connected,
         faults_affected=known.faults_affected + affected,
         faults_suspected=known.faults_suspected + suspected,
     )
-    return replace(node, accounts=_bounded({**node.accounts, workload: known}))
-
-
-def _bounded(accounts: Mapping[Workload, WorkloadCounts]) -> Mapping[Workload, WorkloadCounts]:
-    if len(accounts) <= MOST_OWNERS:
-        return accounts
-    oldest = min(accounts, key=lambda workload: accounts[workload].used_at)
-    return {workload: each for workload, each in accounts.items() if workload != oldest}
+    accounts = {**node.accounts, workload: counts}
+    if len(accounts) > MAX_WORKLOADS:
+        del accounts[min(accounts, key=lambda workload: accounts[workload].used_at)]
+    return replace(node, accounts=accounts)

@@ -79,7 +79,7 @@ Reduced = tuple[Node, tuple[Event, ...]]
 def reduce(node: Node, observation: Observation) -> Reduced:
     """Return the node after one observation, and the events."""
     last = node
-    before = xids.pair_pending(_with_time(node, observation.at))
+    before = xids.count_unmatched(_with_time(node, observation.at))
     node, explained = _resolve_by_time(before)
     undecided = node
     node, observed = _take(node, observation)
@@ -97,7 +97,7 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
         node, events = reduce(node, observation)
         yield node, events
     last = node
-    node = xids.pair_pending(node, force=True)
+    node = xids.count_unmatched(node, force=True)
     node, explained = _for_daemons(
         node,
         lambda daemon: lifecycle.explain_end(daemon, node.at, unit=process_states.unit_of(node, daemon), force=True),
@@ -151,9 +151,9 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 lambda daemon: lifecycle.process_read(with_runtime(daemon, same_as=None), observation),
             )
         case GpuReading():
-            node, events = gpus.gpu_read(node, observation)
+            node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
-            return prune(xids.gpu_read(node, observation)), events + connected
+            return prune(xids.add_gpu_address(node, observation)), events + connected
         case WorkReading():
             return launch_history.with_reading(node, observation), ()
         case GpuUse():
@@ -167,7 +167,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
         case GpuEvent():
-            return xids.event_read(node, observation), ()
+            return xids.apply_nvml_event(node, observation), ()
         case ProcessState():
             return _resolve_hangs((process_states.state_read(node, observation), ()), observation.at)
         case UnitState():
@@ -187,7 +187,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case Resumed():
             return verification.resume(node, observation)
         case KernelRecord():
-            return state_processes.record_read(xids.record_read(node, observation), observation), ()
+            return state_processes.add_oom_kill(xids.apply_kernel_record(node, observation), observation), ()
 
 
 # -- daemons ---------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
     known = node.processes.get(ended.pid)
     if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
-    node = process_states.process_exited(state_processes.exit_recorded(node, ended), ended)
+    node = process_states.process_exited(state_processes.add_exit(node, ended), ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
     return _for_daemons(replace(node, processes=processes), lambda daemon: _member_exited(daemon, ended))
 
@@ -320,7 +320,7 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
 
 def _collected(node: Node, reading: SourceReading) -> Reduced:
     if reading.name == NVML:
-        return gpus.nvml_looked(node, reading), ()
+        return gpus.mark_unread_gpus(node, reading), ()
     if reading.name == LOGS:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     return node, ()
@@ -366,7 +366,7 @@ def prune(node: Node) -> Node:
     node = process_states.prune_states(node, poll_schedule.states_wanted(node))
     node = process_states.prune_units(node)
     if node.pods:
-        present = state_processes.pods(node)
+        present = state_processes.pod_uids(node)
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})
     return state_processes.prune_workload_counts(node)
 

@@ -125,11 +125,11 @@ def _known_server_read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -
             pending = replace(pending, gpu=gpu) if pending.gpu is None else None
             return servers.with_server(daemon, replace(server, pending_context=pending)), ()
         case log_message.ThreadPercentageSet(percentage):
-            return limits.threads_told(daemon, at, pid, percentage), ()
+            return limits.apply_logged_threads(daemon, at, pid, percentage), ()
         case log_message.PinnedMemoryLimitSet(device, limit):
-            return limits.memory_told(daemon, pid, device, limit), ()
+            return limits.apply_logged_memory(daemon, pid, device, limit), ()
         case log_message.PrioritySet(priority):
-            return limits.priority_told(daemon, pid, priority), ()
+            return limits.apply_logged_priority(daemon, pid, priority), ()
         case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
             before, server
         ):

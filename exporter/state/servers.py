@@ -11,7 +11,7 @@ from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
 from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
-from exporter.state.gpus import served
+from exporter.state.gpus import serves_gpu
 from exporter.state.transition import Transition, chain, for_each, with_latest, without
 
 VOLTA = 7
@@ -45,7 +45,7 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
         return stated
-    gpus = (gpu.reading for gpu in node.gpus.values() if served(daemon, gpu.reading))
+    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(daemon, gpu.reading))
     documented = {_documented(daemon, gpu) for gpu in gpus}
     return documented.pop() if len(documented) == 1 else None
 
@@ -286,7 +286,7 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
         (daemon, server)
         for daemon in node.daemons.values()
         for server in daemon.servers.values()
-        if server.has_hidden_pids and served(daemon, reading)
+        if server.has_hidden_pids and serves_gpu(daemon, reading)
     ]
     return found[0] if len(found) == 1 else None
 

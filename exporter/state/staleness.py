@@ -73,7 +73,7 @@ def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
     """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
     for xid in node.xids.recent:
         gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
-        is_served = gpu is None or gpus.served(daemon, gpu.reading)
+        is_served = gpu is None or gpus.serves_gpu(daemon, gpu.reading)
         if is_served and node.at - xid.at >= XID_SECONDS:
             yield xid.at
 

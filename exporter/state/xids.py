@@ -21,59 +21,82 @@ from exporter.parse.kernel_log import (
 
 KERNEL = "kernel"
 NVML_EVENTS = "nvml_events"
-"""The sources that tell of Xids have these names."""
+"""Names of the collectors that report Xids."""
 
 XID_EVENT_TYPE = 8
 """NVML's nvmlEventTypeXidCriticalError (nvml.h)."""
 
-PAIR_SECONDS = 2.0
-"""Two tellings of one Xid are not further apart."""
-
 WELL_KNOWN = (13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119)
-"""Xids that are counted from 0 on each GPU: those that applications cause, and those for which one is called."""
+"""Xids that are counted from 0 on each GPU: those that applications cause, and those that need a person."""
 
-MOST_NUMBERS = 64
-MOST_GPUS = 64
-MOST_UNPAIRED = 256
+PAIR_SECONDS = 2.0
+"""The longest time between two reports of one Xid."""
+
+CLAIM_SECONDS = 2.0
+"""The longest time between a fault and its Xid. All sources report both within 0.2 s (measured, R580)."""
+
+RECENT_SECONDS = 4.0
+"""How long Xids are remembered for faults."""
+
+BURST_SECONDS = 10.0
+MAX_REPORTED = 20
+MAX_BURSTS = 64
+"""In this time, so many Xids of one number on one GPU have an event. Others are only counted."""
+
+MAX_NUMBERS = 64
+MAX_GPUS = 64
 OTHER = "other"
-"""Numbers on one GPU, GPUs, and tellings that wait for another are bounded; what is beyond is counted as `other`."""
+"""Limits of the counts: numbers on one GPU, and GPUs. Others are counted as `other`."""
+
+MAX_UNMATCHED = 256
+MAX_RECENT = 256
+CROWD = 32
+"""If there are more recent Xids, the oldest of the most frequent kind are reported sooner, so many at a time."""
 
 
 def are_read(node: Node) -> bool:
-    """Return whether NVML's events are read. An older recording does not say so: then it is False."""
+    """Return whether NVML's events are read. An older recording does not show that: then it is False."""
     source = node.sources.get(NVML_EVENTS)
     return source is not None and not source.problems and source.last_success is not None
 
 
-def gpu_read(node: Node, seen: GpuReading) -> Node:
-    """NVML says where a GPU is. It is remembered for when NVML no longer can: a GPU falls off the bus with an Xid."""
-    address = None if seen.pci_bus_id is None else parse_bus_id(seen.pci_bus_id)
-    return node if address is None else _located(node, address, seen.gpu)
+def add_gpu_address(node: Node, reading: GpuReading) -> Node:
+    """Remember the bus id of a GPU for its Xids: NVML no longer reports it after the GPU has fallen off the bus."""
+    address = None if reading.pci_bus_id is None else parse_bus_id(reading.pci_bus_id)
+    return node if address is None else _with_address(node, address, reading.gpu)
 
 
-def event_read(node: Node, seen: GpuEvent) -> Node:
-    """NVML tells of an event; it may be an Xid."""
-    if seen.type != XID_EVENT_TYPE:
+def _with_address(node: Node, address: str, gpu: GpuUuid) -> Node:
+    known = node.xids.addresses
+    if known.get(address) == gpu or (address not in known and len(known) >= MAX_GPUS):
         return node
-    gpu = seen.gpu or _only_gpu(node)
-    telling = XidReport(at=seen.at, source=XidSource.NVML, number=seen.xid, gpu=gpu)
-    return replace(node, xids=_told(node.xids, telling))
+    return replace(node, xids=replace(node.xids, addresses={**known, address: gpu}))
 
 
-def record_read(node: Node, seen: KernelRecord) -> Node:
-    """The kernel's log tells something; what others wrote into it is not heard."""
-    read = parse_kernel_record(seen.record)
-    if read is None or not read.by_kernel:
+def apply_nvml_event(node: Node, event: GpuEvent) -> Node:
+    """Add the Xid of an NVML event, if it is one."""
+    if event.type != XID_EVENT_TYPE:
         return node
-    located = parse_gpu_address(read.message)
+    gpu = event.gpu or (next(iter(node.gpus)) if len(node.gpus) == 1 else None)
+    report = XidReport(at=event.at, source=XidSource.NVML, number=event.xid, gpu=gpu)
+    return replace(node, xids=_add_report(node.xids, report))
+
+
+def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
+    """Add the Xid or the GPU address in a line of the kernel log. Lines that programs wrote are ignored."""
+    parsed = parse_kernel_record(record.record)
+    if parsed is None or not parsed.by_kernel:
+        return node
+    located = parse_gpu_address(parsed.message)
     if located is not None:
-        return _located(node, *located)
-    error = parse_xid(read.message)
+        return _with_address(node, *located)
+    error = parse_xid(parsed.message)
     if error is None:
         return node
-    gpu = node.xids.addresses.get(error.bus_id)
-    telling = XidReport(
-        at=seen.at,
+    xids = node.xids
+    gpu = xids.addresses.get(error.bus_id)
+    report = XidReport(
+        at=record.at,
         source=XidSource.KERNEL,
         number=error.number,
         gpu=gpu,
@@ -82,126 +105,73 @@ def record_read(node: Node, seen: KernelRecord) -> Node:
         name=error.name,
         access=parse_failed_access(error.text),
     )
-    xids = (
-        _demanded(node.xids, telling, parse_recovery_action(error.text)) if error.number == RECOVERY_XID else node.xids
-    )
-    return replace(node, xids=_told(xids, telling))
+    if error.number == RECOVERY_XID and gpu is not None:
+        xids = _with_recovery_action(xids, gpu, record.at, parse_recovery_action(error.text))
+    return replace(node, xids=_add_report(xids, report))
 
 
-def _demanded(xids: Xids, telling: XidReport, action: str | None) -> Xids:
-    """The driver tells what a GPU needs from now on."""
-    gpu = telling.gpu
-    if gpu is None or (gpu not in xids.recovery_actions and len(xids.recovery_actions) >= MOST_GPUS):
+def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | None) -> Xids:
+    known = xids.recovery_actions
+    if gpu not in known and len(known) >= MAX_GPUS:
         return xids
-    others = {other: demand for other, demand in xids.recovery_actions.items() if other != gpu}
-    demands = others if action is None else {**others, gpu: RecoveryAction(at=telling.at, action=action)}
-    return replace(xids, recovery_actions=demands)
+    actions = {other: each for other, each in known.items() if other != gpu}
+    if action is not None:
+        actions[gpu] = RecoveryAction(at=at, action=action)
+    return replace(xids, recovery_actions=actions)
 
 
-def pair_pending(node: Node, *, force: bool = False) -> Node:
-    """Wait no longer for those who would have spoken by now; with `force`, for nobody."""
-    over = [each for each in node.xids.unmatched if force or node.at - each.at > PAIR_SECONDS]
-    return replace(node, xids=_over(node.xids, over)) if over else node
+# -- reports and counts --------------------------------------------------------------------------------------------
 
 
-def _located(node: Node, address: str, gpu: GpuUuid) -> Node:
-    known = node.xids.addresses
-    if known.get(address) == gpu or (address not in known and len(known) >= MOST_GPUS):
-        return node
-    return replace(node, xids=replace(node.xids, addresses={**known, address: gpu}))
-
-
-def _only_gpu(node: Node) -> GpuUuid | None:
-    return next(iter(node.gpus)) if len(node.gpus) == 1 else None
-
-
-def _told(xids: Xids, telling: XidReport) -> Xids:
-    """Count it, unless it is what the other witness has told of already, or may yet say whose it was."""
-    twin = _twin(xids, telling)
-    if twin is None:
-        xids = xid_seen(replace(xids, unmatched=(*xids.unmatched, telling)), telling)
-        counted = xids if telling.gpu is None else _counted(xids, telling)
-        return _over(counted, xids.unmatched[:-MOST_UNPAIRED])
-    xids = completed(xids, twin, telling)
-    xids = replace(xids, unmatched=tuple(each for each in xids.unmatched if each is not twin))
-    if twin.gpu is not None:
+def _add_report(xids: Xids, report: XidReport) -> Xids:
+    """Count an Xid, unless the other source has reported it. Without its GPU, it is not counted yet."""
+    match = _match(xids, report)
+    if match is None:
+        xid = IncidentXid(
+            at=report.at,
+            number=report.number,
+            gpu=report.gpu,
+            bus_id=report.bus_id,
+            pid=report.pid,
+            name=report.name,
+            access=report.access,
+        )
+        xids = replace(xids, recent=(*xids.recent, xid), unmatched=(*xids.unmatched, report))
+        counted = xids if report.gpu is None else _count(xids, report)
+        return _remove_unmatched(counted, xids.unmatched[:-MAX_UNMATCHED])
+    xids = _complete(xids, match, report)
+    xids = replace(xids, unmatched=tuple(each for each in xids.unmatched if each is not match))
+    if match.gpu is not None:
         return xids
-    return _counted(xids, replace(twin, gpu=telling.gpu, bus_id=twin.bus_id or telling.bus_id))
+    return _count(xids, replace(match, gpu=report.gpu, bus_id=match.bus_id or report.bus_id))
 
 
-def _twin(xids: Xids, telling: XidReport) -> XidReport | None:
-    """The other witness's word of the same Xid: on this GPU, or else on one that may be this."""
-    others = (each for each in xids.unmatched if each.source is not telling.source and each.number == telling.number)
-    timely = (each for each in others if abs(each.at - telling.at) <= PAIR_SECONDS)
-    fitting = (each for each in timely if each.gpu == telling.gpu or _may_be_one(xids, each, telling))
-    return min(fitting, key=lambda each: each.gpu != telling.gpu, default=None)
-
-
-def _may_be_one(xids: Xids, *tellings: XidReport) -> bool:
-    """Whether two may be of one GPU, which but one of them names: not where the two are known to be elsewhere."""
-    named = [each.gpu for each in tellings if each.gpu is not None]
-    nameless = [each for each in tellings if each.gpu is None]
-    return len(named) == 1 and not (nameless[0].bus_id and named[0] in xids.addresses.values())
-
-
-def _over(xids: Xids, over: Collection[XidReport]) -> Xids:
-    """These wait no longer; they are counted, unless they are already."""
-    for each in over:
-        xids = xids if each.gpu is not None else _counted(xids, each)
-    gone = {id(each) for each in over}
-    return replace(xids, unmatched=tuple(each for each in xids.unmatched if id(each) not in gone))
-
-
-def _counted(xids: Xids, telling: XidReport) -> Xids:
-    gpu = _bounded(whose(xids, telling) or "", {gpu for gpu, _ in xids.counts}, MOST_GPUS)
-    numbers = {number for counted, number in xids.counts if counted == gpu} | {str(number) for number in WELL_KNOWN}
-    number = _bounded(str(telling.number), numbers, MOST_NUMBERS)
-    known = xids.counts.get((gpu, number), XidCount(last_at=telling.at))
-    count = XidCount(total=known.total + 1, last_at=max(known.last_at, telling.at))
-    return replace(xids, counts={**xids.counts, (gpu, number): count})
-
-
-def _bounded(name: str, known: Collection[str], most: int) -> str:
-    return name if name in known or len(known) < most else OTHER
-
-
-CLAIM_SECONDS = 2.0
-"""How far from a fault an Xid of it may be, and so how long a fault may claim one: all that tell of it do so within
-0.2 s (measured, R580)."""
-
-RECENT_SECONDS = 4.0
-MOST_RECENT = 256
-CROWD = 32
-"""How long sightings are kept, and how many; of more, so many of those that are most alike are settled sooner."""
-
-BURST_SECONDS = 10.0
-MOST_TOLD = 20
-MOST_BURSTS = 64
-"""So many of one number on one GPU have an event in this time, and so many GPUs and numbers; the rest is counted."""
-
-Correlated = tuple[Node, tuple[Event, ...]]
-
-
-def xid_seen(xids: Xids, telling: XidReport) -> Xids:
-    """Somebody is the first to tell of an Xid."""
-    sighting = IncidentXid(
-        at=telling.at,
-        number=telling.number,
-        gpu=telling.gpu,
-        bus_id=telling.bus_id,
-        pid=telling.pid,
-        name=telling.name,
-        access=telling.access,
+def _match(xids: Xids, report: XidReport) -> XidReport | None:
+    """Return the other source's report of the same Xid: on the same GPU, else on one that may be the same."""
+    matches = (
+        each
+        for each in xids.unmatched
+        if each.source is not report.source
+        and each.number == report.number
+        and abs(each.at - report.at) <= PAIR_SECONDS
+        and (each.gpu == report.gpu or _may_be_same_gpu(xids, each, report))
     )
-    return replace(xids, recent=(*xids.recent, sighting))
+    return min(matches, key=lambda each: each.gpu != report.gpu, default=None)
 
 
-def completed(xids: Xids, first: XidReport, second: XidReport) -> Xids:
-    """The other witness tells of it too, and may know more."""
-    known = (first.at, first.number, first.gpu, first.bus_id)
-    for number, each in enumerate(xids.recent):
-        if (each.at, each.number, each.gpu, each.bus_id) == known:
-            more = replace(
+def _may_be_same_gpu(xids: Xids, *reports: XidReport) -> bool:
+    """Return whether two reports may be of one GPU that only one of them names."""
+    named = [each.gpu for each in reports if each.gpu is not None]
+    unnamed = [each for each in reports if each.gpu is None]
+    return len(named) == 1 and not (unnamed[0].bus_id and named[0] in xids.addresses.values())
+
+
+def _complete(xids: Xids, first: XidReport, second: XidReport) -> Xids:
+    """Add what the second report knows to the Xid of the first one."""
+    key = (first.at, first.number, first.gpu, first.bus_id)
+    for index, each in enumerate(xids.recent):
+        if (each.at, each.number, each.gpu, each.bus_id) == key:
+            complete = replace(
                 each,
                 gpu=each.gpu or second.gpu,
                 bus_id=each.bus_id or second.bus_id,
@@ -209,39 +179,70 @@ def completed(xids: Xids, first: XidReport, second: XidReport) -> Xids:
                 name=second.name if each.name is None else each.name,
                 access=each.access or second.access,
             )
-            return replace(xids, recent=(*xids.recent[:number], more, *xids.recent[number + 1 :]))
+            return replace(xids, recent=(*xids.recent[:index], complete, *xids.recent[index + 1 :]))
     return xids
 
 
-def report_unclaimed(node: Node, *, force: bool = False) -> Correlated:
-    """Tell of those that no fault has claimed in time; with `force`, of all that none has claimed so far."""
-    recent = node.xids.recent
+def count_unmatched(node: Node, *, force: bool = False) -> Node:
+    """Count the reports that the other source has not confirmed in time; with `force`, all."""
+    due = [each for each in node.xids.unmatched if force or node.at - each.at > PAIR_SECONDS]
+    return replace(node, xids=_remove_unmatched(node.xids, due)) if due else node
+
+
+def _remove_unmatched(xids: Xids, reports: Collection[XidReport]) -> Xids:
+    """Remove reports, and count them unless they are counted already."""
+    for each in reports:
+        xids = xids if each.gpu is not None else _count(xids, each)
+    removed = {id(each) for each in reports}
+    return replace(xids, unmatched=tuple(each for each in xids.unmatched if id(each) not in removed))
+
+
+def _count(xids: Xids, report: XidReport) -> Xids:
+    gpu = _limited(_gpu_label(xids, report) or "", {gpu for gpu, _ in xids.counts}, MAX_GPUS)
+    numbers = {number for counted, number in xids.counts if counted == gpu} | {str(number) for number in WELL_KNOWN}
+    number = _limited(str(report.number), numbers, MAX_NUMBERS)
+    known = xids.counts.get((gpu, number), XidCount(last_at=report.at))
+    count = XidCount(total=known.total + 1, last_at=max(known.last_at, report.at))
+    return replace(xids, counts={**xids.counts, (gpu, number): count})
+
+
+def _limited(name: str, known: Collection[str], most: int) -> str:
+    return name if name in known or len(known) < most else OTHER
+
+
+def _gpu_label(xids: Xids, xid: IncidentXid | XidReport) -> str | None:
+    """Return the GPU's UUID, else its bus id; None if both are unknown."""
+    return xid.gpu or xids.addresses.get(xid.bus_id) or (f"PCI:{xid.bus_id}" if xid.bus_id else None)
+
+
+# -- Xids of no fault ----------------------------------------------------------------------------------------------
+
+
+def report_unclaimed(node: Node, *, force: bool = False) -> tuple[Node, tuple[Event, ...]]:
+    """Report the Xids that belong to no fault in time; with `force`, all that belong to none so far."""
+    recent, latest = node.xids.recent, node.at - CLAIM_SECONDS
     crowd = _crowd(recent)
-    late = node.at - CLAIM_SECONDS
-    if not (force or crowd or any(each.at < late and not _stays(each, node.at) for each in recent)):
+    settled = all(each.at >= latest or (each.settled and node.at - each.at <= RECENT_SECONDS) for each in recent)
+    if settled and not force and not crowd:
         return node, ()
-    due = [each for each in recent if not each.settled and (force or each.at < late or id(each) in crowd)]
-    kept = (each for each in recent if id(each) not in crowd and node.at - each.at <= RECENT_SECONDS)
-    over = {id(each) for each in due}
-    left = tuple(replace(each, settled=True) if id(each) in over else each for each in kept)
-    xids, events = _sightings_told(
-        replace(node.xids, recent=left), node.at, [each for each in due if not claimed(node, each)]
+    due = [each for each in recent if not each.settled and (force or each.at < latest or id(each) in crowd)]
+    due_ids = {id(each) for each in due}
+    remaining = (each for each in recent if id(each) not in crowd and node.at - each.at <= RECENT_SECONDS)
+    xids = replace(
+        node.xids,
+        recent=tuple(replace(each, settled=True) if id(each) in due_ids else each for each in remaining),
     )
+    xids, events = _report(xids, node.at, [each for each in due if not is_claimed(node, each)])
     return replace(node, xids=xids), events
 
 
-def _stays(sighting: IncidentXid, at: float) -> bool:
-    """Whether nothing is to be done about a sighting that no fault can claim any more."""
-    return sighting.settled and at - sighting.at <= RECENT_SECONDS
+def is_claimed(node: Node, xid: IncidentXid) -> bool:
+    """Return whether an Xid belongs to a fault. Of two equal Xids at one time on one GPU, both do."""
+    return any(is_same(each, xid) for incident in node.incidents.values() for each in incident.xids)
 
 
-def claimed(node: Node, sighting: IncidentXid) -> bool:
-    """Whether a fault has this Xid. Of two at one time, with one number, on one GPU, it has both."""
-    return any(same(each, sighting) for incident in node.incidents.values() for each in incident.xids)
-
-
-def same(one: IncidentXid, other: IncidentXid) -> bool:
-    """Whether two are of one Xid, of which one may have been told by a single witness so far."""
+def is_same(one: IncidentXid, other: IncidentXid) -> bool:
+    """Return whether two values are of one Xid. One of them may lack what only one source reports."""
     if (one.at, one.number) != (other.at, other.number):
         return False
     if one.gpu is not None and other.gpu is not None:
@@ -249,29 +250,23 @@ def same(one: IncidentXid, other: IncidentXid) -> bool:
     return not (one.bus_id and other.bus_id) or one.bus_id == other.bus_id
 
 
-def whose(xids: Xids, seen: IncidentXid | XidReport) -> str | None:
-    """The GPU's UUID, else where it is; None where neither is known."""
-    return seen.gpu or xids.addresses.get(seen.bus_id) or (f"PCI:{seen.bus_id}" if seen.bus_id else None)
-
-
 def _crowd(recent: tuple[IncidentXid, ...]) -> set[int]:
-    """Where there are too many: the eldest of the number and GPU that has the most, so that none puts out another."""
-    if len(recent) <= MOST_RECENT:
+    """If there are too many Xids, return the ids of the oldest of the most frequent number and GPU."""
+    if len(recent) <= MAX_RECENT:
         return set()
     ((most, _),) = Counter((each.gpu, each.number) for each in recent).most_common(1)
     return {id(each) for each in islice((each for each in recent if (each.gpu, each.number) == most), CROWD)}
 
 
-def _sightings_told(xids: Xids, at: float, unclaimed: Iterable[IncidentXid]) -> tuple[Xids, tuple[Event, ...]]:
+def _report(xids: Xids, at: float, unclaimed: Iterable[IncidentXid]) -> tuple[Xids, tuple[Event, ...]]:
     bursts = {key: burst for key, burst in xids.bursts.items() if at - burst.since < BURST_SECONDS}
     events: list[Event] = []
     for each in unclaimed:
-        gpu = whose(xids, each)
+        gpu = _gpu_label(xids, each)
         burst = bursts.get((gpu, each.number), XidBurst(since=at, reported=0))
-        if burst.reported >= MOST_TOLD or (not burst.reported and len(bursts) >= MOST_BURSTS):
+        if burst.reported >= MAX_REPORTED or (not burst.reported and len(bursts) >= MAX_BURSTS):
             continue
         bursts[gpu, each.number] = replace(burst, reported=burst.reported + 1)
-        events.append(
-            Event(at=each.at, event=EventName.GPU_XID, gpu=gpu, xid=each.number, pid=each.pid, name=each.name)
-        )
+        name = EventName.GPU_XID
+        events.append(Event(at=each.at, event=name, gpu=gpu, xid=each.number, pid=each.pid, name=each.name))
     return replace(xids, bursts=bursts), tuple(events)

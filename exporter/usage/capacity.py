@@ -14,7 +14,7 @@ from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.state.failure_domains import gpus_of_clients
-from exporter.state.gpus import GPM, by_its_ordinals
+from exporter.state.gpus import GPM, gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
@@ -249,7 +249,7 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
             continue
-        ordinals = by_its_ordinals(node, daemon)
+        ordinals = gpus_by_ordinal(node, daemon)
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
             for uuid in gpus & found.keys():

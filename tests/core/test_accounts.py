@@ -87,7 +87,7 @@ def test_whoever_has_a_client_is_not_forgotten() -> None:
 
 
 def test_of_too_many_owners_those_are_kept_who_were_there_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_OWNERS", 3)
+    monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
     lives = (comes_and_goes(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
     present = reduced(*at_work(), *(seen for life in lives for seen in life)).node
     assert set(connected(present)) == {"user2", "user3", "user4"}
@@ -126,7 +126,7 @@ def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> No
 
 
 def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MOST_OWNERS", 3)
+    monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
     hit = [tenant(600 + number, f"user{number}") for number in range(5)]
     assert set(faults(processes.count_fault(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
 

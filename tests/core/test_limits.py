@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model.daemon import Daemon
 from exporter.model.observation import Observation
-from exporter.state.gpus import by_its_ordinals
+from exporter.state.gpus import gpus_by_ordinal
 from tests.builders import (
     AT,
     CLIENT,
@@ -236,7 +236,7 @@ class TestDevices:
         """By a daemon of which this is known, on a node with these GPUs."""
         present = reduced(*(gpu_reading(gpu=gpu, index=index) for index, gpu in enumerate(gpus))).node
         daemon = with_fields(node().daemons[DAEMON], **known)
-        return dict(by_its_ordinals(present, daemon))
+        return dict(gpus_by_ordinal(present, daemon))
 
     def test_a_lone_gpu_is_the_first(self) -> None:
         """There is no other."""

@@ -12,7 +12,15 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.state.reducer import reduce_all
-from exporter.state.xids import BURST_SECONDS, CLAIM_SECONDS, MOST_RECENT, MOST_TOLD, RECENT_SECONDS, claimed, same
+from exporter.state.xids import (
+    BURST_SECONDS,
+    CLAIM_SECONDS,
+    MAX_RECENT,
+    MAX_REPORTED,
+    RECENT_SECONDS,
+    is_claimed,
+    is_same,
+)
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, look, node, reduced
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, kernel
 
@@ -118,7 +126,7 @@ def test_but_its_neighbour_on_another_gpu_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "is_same"),
+    ("other", "expected"),
     [
         (SEEN, True),
         (replace(SEEN, settled=True), True),
@@ -131,14 +139,14 @@ def test_but_its_neighbour_on_another_gpu_is() -> None:
         (replace(SEEN, at=AT + 0.1), False),
     ],
 )
-def test_a_sighting_is_known_again_by_time_number_and_gpu(other: IncidentXid, is_same: bool) -> None:
-    assert same(SEEN, other) is same(other, SEEN) is is_same
-    assert claimed(with_fault(node(), other), SEEN) is is_same
+def test_a_sighting_is_known_again_by_time_number_and_gpu(other: IncidentXid, expected: bool) -> None:
+    assert is_same(SEEN, other) is is_same(other, SEEN) is expected
+    assert is_claimed(with_fault(node(), other), SEEN) is expected
 
 
 def test_nobody_has_claimed_what_no_fault_has() -> None:
-    assert not claimed(node(), SEEN)
-    assert not claimed(with_fault(node()), SEEN)
+    assert not is_claimed(node(), SEEN)
+    assert not is_claimed(with_fault(node()), SEEN)
 
 
 def test_of_an_unknown_gpu_it_is_told_where_it_was() -> None:
@@ -167,7 +175,7 @@ def test_of_a_flood_few_are_told_and_all_counted() -> None:
     seconds = 1.2 * BURST_SECONDS
     story = reduced(*TWO_GPUS, *flood(seconds), look(at=AT + seconds + 5))
 
-    assert MOST_TOLD <= len(story.of(EventName.GPU_XID)) <= MOST_TOLD * 2
+    assert MAX_REPORTED <= len(story.of(EventName.GPU_XID)) <= MAX_REPORTED * 2
     assert story.node.xids.counts[GPU, "31"].total == seconds * 1000
     assert story.node.xids.recent == ()
 
@@ -177,7 +185,7 @@ def test_in_a_flood_another_number_is_told_and_still_kept_for_its_fault() -> Non
     seen = sorted([*flood(1.0), rare], key=lambda each: each.at)
     story = reduced(*TWO_GPUS, *seen)
 
-    assert MOST_RECENT / 2 < len(story.node.xids.recent) <= MOST_RECENT
+    assert MAX_RECENT / 2 < len(story.node.xids.recent) <= MAX_RECENT
     assert [each.settled for each in story.node.xids.recent if each.number == 79] == [False]
     assert [each.xid for each in reduced(LATER, start=story.node).of(EventName.GPU_XID)].count(79) == 1
 

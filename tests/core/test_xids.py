@@ -12,7 +12,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
 from exporter.parse.kernel_log import parse_xid
-from exporter.state.xids import MOST_GPUS, MOST_NUMBERS, MOST_UNPAIRED, OTHER, PAIR_SECONDS, WELL_KNOWN
+from exporter.state.xids import MAX_GPUS, MAX_NUMBERS, MAX_UNMATCHED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.view import View
 from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, reduced
 from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
@@ -160,27 +160,27 @@ def test_numbers_without_end_are_counted_as_others() -> None:
     after = counts(*(kernel(number) for number in range(1000, 1200)), kernel(79))
 
     assert after[GPU, "79"] == 1
-    assert len(after) <= MOST_NUMBERS + 1
+    assert len(after) <= MAX_NUMBERS + 1
     assert after[GPU, OTHER] == 201 - (len(after) - 1)
 
 
 def test_gpus_without_end_are_counted_as_others() -> None:
     after = counts(*(kernel(address=f"{domain:04x}:00:06") for domain in range(1, 200)))
 
-    assert len(after) == MOST_GPUS + 1
+    assert len(after) == MAX_GPUS + 1
     assert sum(after.values()) == 199
 
 
 def test_what_waits_for_the_other_witness_is_bounded() -> None:
-    after = reduced(*TWO_GPUS, *(kernel() for _ in range(MOST_UNPAIRED * 2))).node
+    after = reduced(*TWO_GPUS, *(kernel() for _ in range(MAX_UNMATCHED * 2))).node
 
-    assert len(after.xids.unmatched) == MOST_UNPAIRED
-    assert after.xids.counts[GPU, "31"].total == MOST_UNPAIRED * 2
+    assert len(after.xids.unmatched) == MAX_UNMATCHED
+    assert after.xids.counts[GPU, "31"].total == MAX_UNMATCHED * 2
     assert reduced(LATER, start=after).node.xids.unmatched == ()
 
 
 def test_but_none_of_what_waits_is_lost() -> None:
-    assert counts(*(event(gpu=None) for _ in range(MOST_UNPAIRED * 2))) == {("", "31"): MOST_UNPAIRED * 2}
+    assert counts(*(event(gpu=None) for _ in range(MAX_UNMATCHED * 2))) == {("", "31"): MAX_UNMATCHED * 2}
 
 
 tellings = st.builds(

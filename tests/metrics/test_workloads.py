@@ -8,7 +8,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import PodFound
-from exporter.state.processes import nameless_pods, workload_of
+from exporter.state.processes import unnamed_pods, workload_of
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -212,9 +212,9 @@ def test_workloads_have_series_even_if_all_clients_are_young() -> None:
 
 def test_a_pod_is_looked_up_until_its_name_is_known() -> None:
     present = reduced(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
-    assert nameless_pods(present) == {POD}
+    assert unnamed_pods(present) == {POD}
     named = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
-    assert nameless_pods(named) == frozenset()
+    assert unnamed_pods(named) == frozenset()
 
 
 def test_the_name_of_a_pod_is_removed_with_its_last_process() -> None:

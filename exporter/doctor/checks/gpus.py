@@ -161,7 +161,7 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
         running = [
             shown(daemon.name)
             for daemon, each in facts.running()
-            if each.process.variables is not None and gpus.served(daemon, gpu.reading)
+            if each.process.variables is not None and gpus.serves_gpu(daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:

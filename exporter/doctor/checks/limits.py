@@ -55,7 +55,7 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
     """A memory limit is invalid or exceeds the GPU's memory. It limits no client."""
     for each in _memory_limits(facts):
         for ordinal, limit in each.by_device.items():
-            gpu = facts.node.gpus.get(state_gpus.by_its_ordinals(facts.node, each.daemon).get(ordinal, ""))
+            gpu = facts.node.gpus.get(state_gpus.gpus_by_ordinal(facts.node, each.daemon).get(ordinal, ""))
             total = None if gpu is None else gpu.reading.memory_total_bytes
             if limit is None:
                 yield Occurrence(
@@ -102,7 +102,7 @@ def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
 def gpu_not_visible(facts: Facts) -> Iterator[Occurrence]:
     """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have. CUDA ignores the rest of the list."""
     for daemon, _ in facts.running():
-        gpus = state_gpus.by_its_ordinals(facts.node, daemon)
+        gpus = state_gpus.gpus_by_ordinal(facts.node, daemon)
         for pid in (*daemon.clients, *daemon.connections.queued) if gpus else ():
             process = facts.processes.get(pid)
             unknown = None if process is None else _first_unknown(process, gpus)
@@ -146,10 +146,10 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
         daemon = facts.node.daemons.get(configured.name)
         if daemon is not None and configured.pinned_memory_limits:
             source = f"pinned_memory_limits of {shown(configured.name)}"
-            count = state_gpus.count(facts.node, daemon)
+            count = state_gpus.device_count(facts.node, daemon)
             yield _MemoryLimits(daemon, source, dict(configured.pinned_memory_limits), count)
     for daemon in facts.node.daemons.values():
-        count = state_gpus.count(facts.node, daemon)
+        count = state_gpus.device_count(facts.node, daemon)
         if daemon.default_limits.pinned_memory:
             source = f"the default of {shown(daemon.name)}"
             yield _MemoryLimits(daemon, source, daemon.default_limits.pinned_memory, count)
