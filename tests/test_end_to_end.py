@@ -435,7 +435,7 @@ def test_status_shows_bypassing_processes(
 
     done = run(environment, "status")
 
-    (row,) = (line.split() for line in done.stdout.splitlines() if "bypassing" in line)
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[2:3] == ["bypassing"])
     assert row[3] == str(beside)
 
 
