@@ -8,7 +8,7 @@ from exporter.model.incident import Clues, FaultKind, IncidentEnd, InFlightWork
 from exporter.report.objects import incident_object
 from exporter.report.remedy import Address
 from tests.builders import AT, DAEMON, GPU, MIB
-from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
 
 ALICE = {
     "pid": 600,

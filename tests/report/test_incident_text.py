@@ -8,7 +8,7 @@ from exporter.report.incident_text import brief, details, incidents_table
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU
-from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
 ADDRESS = Address(pipe_directory=DAEMON)
 

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model.incident import FaultKind
 from exporter.report.incident_text import leading, likelihood, verdict
-from tests.incidents import HOSTILE, incident, suspect, tenant
+from tests.incidents.values import HOSTILE, incident, suspect, tenant
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from exporter.report import objects, status_text
 from exporter.report.incident_filter import IncidentFilter
 from exporter.service_socket import ServiceSocket
 from tests.builders import DAEMON, held_up
-from tests.incidents import blocked
+from tests.incidents.values import blocked
 
 REPORT = """
 import sys

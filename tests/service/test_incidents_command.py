@@ -21,7 +21,7 @@ from exporter.service_socket import ServiceSocket
 from exporter.store.database import StateFile
 from tests.builders import AT, node
 from tests.clocks import HandClock
-from tests.incidents import HOSTILE, blocked, crowded, ended, hostile
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
 from tests.terminal.pseudo_terminal import pseudo
 

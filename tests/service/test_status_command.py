@@ -24,7 +24,7 @@ from exporter.service_socket import ServiceSocket
 from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.incidents import HOSTILE
+from tests.incidents.values import HOSTILE
 from tests.program import main
 from tests.terminal.pseudo_terminal import pseudo
 

@@ -20,7 +20,7 @@ from exporter.store.writer import MAX_WAITING, Writer
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
-from tests.incidents import ended
+from tests.incidents.values import ended
 
 FLOOD = 60_000
 CYCLE = 500

@@ -7,7 +7,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from tests.builders import AT
-from tests.incidents import ended, incident
+from tests.incidents.values import ended, incident
 
 
 def node(*incidents: Incident) -> Node:

@@ -7,7 +7,7 @@ import pytest
 
 from exporter.report.text import Line, Piece, Style, dim, error, line_of
 from exporter.terminal import render_line, use_colours
-from tests.incidents import HOSTILE
+from tests.incidents.values import HOSTILE
 
 XTERM = {"TERM": "xterm-256color"}
 

@@ -14,7 +14,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.report.objects import incident_object
 from exporter.web.api import MAX_BODY_BYTES
 from tests.builders import AT, DAEMON, SERVER
-from tests.incidents import HOSTILE, blocked, crowded, ended, hostile, incident
+from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
 from tests.web.serving import Web
 
 INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"

@@ -11,7 +11,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import ReasonCode
 from exporter.state.reducer import reduce_all
-from tests.core.fault_lives import START, fault_lives, untimely_fault_lives
+from tests.incidents.fault_sequences import START, fault_lives, untimely_fault_lives
 
 SURE = 0.8
 """Nobody is suspected so much without a sign that tells more than chance."""

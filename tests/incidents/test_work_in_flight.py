@@ -9,8 +9,8 @@ from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.serialization import build, plain
 from tests.builders import AT, exited, process, reduced
-from tests.core.test_incidents import UP as THREE
-from tests.core.test_incidents import A, B, C, block, only, time_passes
+from tests.incidents.test_incidents import UP as THREE
+from tests.incidents.test_incidents import A, B, C, block, only, time_passes
 from tests.works import SECOND_NS, boot_ns, reading, work
 
 UP = reduced(exited(C, at=AT), start=THREE).node

@@ -15,7 +15,7 @@ from exporter.parse.kernel_log import parse_xid
 from exporter.state.xids import MAX_GPUS, MAX_NUMBERS, MAX_UNMATCHED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.view import View
 from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, reduced
-from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
+from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
 """By then, every witness has spoken."""

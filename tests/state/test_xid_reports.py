@@ -22,7 +22,7 @@ from exporter.state.xids import (
     is_same,
 )
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER, Reduced, look, node, reduced
-from tests.core.xid_tellings import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, kernel
+from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, event, kernel
 
 SOON, LATER = look(at=AT + CLAIM_SECONDS), look(at=AT + CLAIM_SECONDS + 0.5)
 """A fault may still claim an Xid of AT, and may no more."""

@@ -31,7 +31,7 @@ from tests.builders import (
     stamped,
     status,
 )
-from tests.core.xid_tellings import event, kernel
+from tests.state.xid_reports import event, kernel
 from tests.works import boot_ns, reading, work
 
 SERVERS = (SERVER, SERVER + 1)
