@@ -43,8 +43,8 @@ class Alertmanager:
         self.process.kill()
         self.process.wait()
 
-    def tell(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
-        """Have it told of an alert, as Prometheus would; or that it is over."""
+    def send(self, labels: Mapping[str, str], *, ended: datetime | None = None) -> None:
+        """Send an alert as Prometheus does, or its end."""
         alert = {"labels": labels} | ({} if ended is None else {"endsAt": ended.isoformat()})
         self._ask("/api/v2/alerts", json.dumps([alert]).encode())
 

@@ -63,7 +63,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
     configuration["receivers"] = [{"name": receiver["name"]} for receiver in configuration["receivers"]]
     with Alertmanager(tmp_path_factory.mktemp("alertmanager"), configuration) as working:
         for labels in [labels for moment in moments() for labels in moment.firing]:
-            eventually(lambda labels=labels: working.show(labels))  # type: ignore[misc]
+            eventually(lambda labels=labels: working.send(labels))  # type: ignore[misc]
         yield working
 
 
@@ -130,7 +130,7 @@ def test_notifies_separately_for_other_nodes_and_clusters(alertmanager: Alertman
     died = {**dead, "alertname": "CudaMpsDaemonDied"}
     elsewhere = [died | {"instance": "elsewhere:10677"}, died | {"cluster": "us"}]
     for labels in (died | {"cluster": ""}, *elsewhere):
-        alertmanager.show(labels)
+        alertmanager.send(labels)
     eventually(lambda: is_inhibited(alertmanager, died | {"cluster": ""}))
     assert [alertmanager.inhibited(each) for each in elsewhere] == [False, False]
 

@@ -143,7 +143,7 @@ def _wait_for_each(names: Iterable[str], messages: Callable[[str], Sequence[Mess
 def _inhibits_a_fault(night: Environment, node: SimulatedNode) -> bool:
     """Send Alertmanager an alert of that node, and then its end; return whether it was held back."""
     fault = {"alertname": "CudaMpsFault", "job": JOB, "instance": node.instance, "severity": "warning"}
-    night.alertmanager.show(fault)
+    night.alertmanager.send(fault)
 
     def held_back() -> None:
         assert night.alertmanager.inhibited(fault)
@@ -153,7 +153,7 @@ def _inhibits_a_fault(night: Environment, node: SimulatedNode) -> bool:
     except AssertionError:
         return False
     finally:
-        night.alertmanager.show(fault, ended=datetime.now(UTC))
+        night.alertmanager.send(fault, ended=datetime.now(UTC))
     return True
 
 
