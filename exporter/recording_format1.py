@@ -88,10 +88,21 @@ KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Keys that have another name today, by the kind's name of today: old name, new name."""
 
+
+def renamed(names: Mapping[str, str]) -> Translate:
+    """Return a function for `VALUES` that renames a text, and leaves any other value as it is."""
+    return lambda value: names.get(value, value) if isinstance(value, str) else value
+
+
+def _problem(value: Any) -> Any:
+    return plain(problem_of(value)) if isinstance(value, str) else value
+
+
 VALUES: Mapping[str, Mapping[str, Translate]] = {
-    **{
-        kind: {"problem": lambda value: plain(problem_of(value)) if isinstance(value, str) else value}
-        for kind in ("log_file", "nvml", "source", "unit")
+    **{kind: {"problem": _problem} for kind in ("log_file", "nvml", "unit")},
+    "source": {
+        "name": renamed({"doors": "libcuda_probes"}),
+        "problem": _problem,
     },
     "action_done": {
         "reason": lambda value: value if value in tuple(ActionReason) else ActionReason.UNKNOWN.value,
@@ -116,8 +127,3 @@ def observation(values: Values) -> dict[str, Any]:
     renamed = {keys.get(key, key): value for key, value in values.items()}
     translated = {key: translations[key](value) if key in translations else value for key, value in renamed.items()}
     return {**translated, "source": kind}
-
-
-def renamed(names: Mapping[str, str]) -> Translate:
-    """Return a function for `VALUES` that renames a text, and leaves any other value as it is."""
-    return lambda value: names.get(value, value) if isinstance(value, str) else value

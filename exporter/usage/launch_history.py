@@ -5,7 +5,7 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.values import replace
 
-LIBCUDA_PROBES = "doors"
+LIBCUDA_PROBES = "libcuda_probes"
 """The name of the collector that reads the probes."""
 
 HISTORY_NS = 8_000_000_000

@@ -154,7 +154,7 @@ def test_two_clients_pay_for_the_gpus_time_by_what_they_launch(
     assert narrow < wide
     exporter.shows(4000, "cuda_mps_gpu_accounted_energy_joules_total")
     assert_conserved(exporter)
-    exporter.shows(1, "cuda_mps_exporter_source_up", source="doors")
+    exporter.shows(1, "cuda_mps_exporter_source_up", source="libcuda_probes")
     assert exporter.value("cuda_mps_exporter_launches_lost_total") == 0
     assert exporter.value("cuda_mps_exporter_attribution_watched_ratio") == pytest.approx(1.0, abs=0.5)
 
@@ -204,7 +204,7 @@ def test_without_either_it_is_nobodys(clients: Clients, serve: Serve) -> None:
     exporter = serve()
     eventually(lambda: assert_nobodys(exporter), every=0.2)
     assert exporter.value(SM, method="flight") is None
-    assert exporter.value("cuda_mps_exporter_source_up", source="doors") is None
+    assert exporter.value("cuda_mps_exporter_source_up", source="libcuda_probes") is None
 
 
 def test_where_bpf_is_refused_that_is_said_and_all_else_is_well(
@@ -213,12 +213,12 @@ def test_where_bpf_is_refused_that_is_said_and_all_else_is_well(
     """To one without rights; where it could help itself, nobody is told to switch on what is on."""
     programs = clients(2)
     exporter = serve("bpf", by=without_rights())
-    exporter.shows(0, "cuda_mps_exporter_source_up", source="doors")
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="libcuda_probes")
     exporter.shows(2, "cuda_mps_server_clients")
     exporter.shows(BUSY / 100, "cuda_mps_gpu_sm_utilization_ratio")
     eventually(lambda: assert_nobodys(exporter), every=0.2)
 
-    (told,) = [each for each in exporter.events("source_problem") if each.get("source") == "doors"]
+    (told,) = [each for each in exporter.events("source_problem") if each.get("source") == "libcuda_probes"]
     assert told["problem"] == "probes_refused"
     assert "BPF" in told["text"] or "bpf" in told["text"]
     shown = run(environment, "status").stdout

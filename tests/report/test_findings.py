@@ -213,7 +213,7 @@ def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:
 def test_doctor_command_has_the_attribution_option() -> None:
     """The service has the option from its unit's environment, which a shell lacks."""
     (found,) = found_in(
-        reduced(look(source="doors", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
+        reduced(look(source="libcuda_probes", problem=failure("the kernel refuses"), at=AT + 1), start=idle()).node
     )
     assert found.commands == ("cuda-mps-exporter doctor --attribution=bpf",)
 

@@ -89,7 +89,9 @@ def test_names_no_option_without_gpm() -> None:
 
 def test_shows_the_error_if_attribution_fails() -> None:
     failing = reduced(
-        SourceReading(at=2.0, name="doors", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)),
+        SourceReading(
+            at=2.0, name="libcuda_probes", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)
+        ),
         start=three_clients(),
     )
     assert texts(failing.node)[-1] == "SM time by client is not known: launches cannot be counted: bpf: �[1mno"
@@ -97,7 +99,7 @@ def test_shows_the_error_if_attribution_fails() -> None:
 
 
 def well() -> SourceReading:
-    return SourceReading(at=3.0, name="doors", seconds=0.1)
+    return SourceReading(at=3.0, name="libcuda_probes", seconds=0.1)
 
 
 def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
