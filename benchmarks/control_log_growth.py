@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from benchmarks.sessions import bytes_by_command
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller

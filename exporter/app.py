@@ -13,8 +13,8 @@ from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.clock import Clock, boot_ns
 from exporter.collectors.child import OWN_USER, User
-from exporter.collectors.control import ATTEMPTS as CONTROL_ATTEMPTS
-from exporter.collectors.control import ControlClient, SessionLock
+from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
+from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal

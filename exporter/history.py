@@ -6,10 +6,10 @@ Each daemon has a share of them: a flood of one daemon's log displaces nothing o
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
+from exporter.model.usage_totals import UsageTotals
 from exporter.model.watchdog import RecoveredState
 from exporter.view import HistoryStatus
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from exporter.app import DISCOVERY, PROCESS, UNITS, Assembly
 from exporter.clock import Clock, SystemClock
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_each

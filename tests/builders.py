@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exporter.model.accounting import Account, SharedAccount
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
@@ -39,6 +38,7 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.usage import Method, Share, Split
+from exporter.model.usage_totals import Account, SharedAccount
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.state.reducer import reduce, reduce_all

@@ -105,9 +105,9 @@ def test_the_pure_core_has_no_effects() -> None:
 HOMES = {
     "pynvml": ("collectors/nvml/",),
     "subprocess": (
-        "actions/steps.py", "collectors/child.py", "collectors/control.py", "libcuda_probes/seccomp_check.py",
+        "actions/steps.py", "collectors/child.py", "collectors/control_client.py", "libcuda_probes/seccomp_check.py",
     ),
-    "tenacity": ("collectors/control.py",),
+    "tenacity": ("collectors/control_client.py",),
     "psutil": ("collectors/proc.py",),
     "prometheus_client": ("metrics/", "commands/replay.py", "service.py"),
     "http": ("web/",),
@@ -135,7 +135,7 @@ CLOCK_READERS = {
     "actions/evidence.py": {"gmtime", "strftime"},
     "clock.py": {"time", "monotonic", "clock_gettime_ns", "CLOCK_BOOTTIME"},
     "report/text.py": {"gmtime", "localtime", "strftime", "struct_time"},
-    "collectors/control.py": {"sleep"},
+    "collectors/control_client.py": {"sleep"},
     "libcuda_probes/collector.py": {"sleep"},
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.commands.arguments import add_arguments
 from exporter.config.load import FILE_VARIABLE
-from exporter.metrics.accounting import PURSES
+from exporter.metrics.usage_totals import PURSES
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, User, user
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
 from exporter.collectors.proc import Proc
 from exporter.model.action import EndProcess, RestartUnit, Role, RunCommand

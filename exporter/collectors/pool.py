@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.logs import LogCollector
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import CollectorThread, close

@@ -11,9 +11,9 @@ from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import Simulation, advance
 from exporter.history import MAX_EVENTS, History
-from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.node import Node
+from exporter.model.usage_totals import UsageTotals
 from exporter.service import Service
 from exporter.view import HistoryStatus
 

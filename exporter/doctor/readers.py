@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from exporter.clock import Clock
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.pipe_dir import Directory, Root, on_host

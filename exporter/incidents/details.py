@@ -11,7 +11,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
-from exporter.state import discovery
+from exporter.state import known_daemons
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal, serves_gpu
@@ -167,7 +167,7 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
     named = {*incident.affected, *clues.suspected_pids(incident.clues)}
-    others = discovery.of_other_users(daemon, named, node.processes)
+    others = known_daemons.of_other_users(daemon, named, node.processes)
     if not others:
         return incident
     return _limit_to_affected(

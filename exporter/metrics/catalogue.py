@@ -6,18 +6,18 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import accounting, clients, daemons, exporter, faults, gpus, watchdog
+from exporter.metrics import clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
 from exporter.metrics.family import Family, Group
 from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
-    *(accounting.USAGE, accounting.CAPACITY),
+    *(usage_totals.USAGE, usage_totals.CAPACITY),
     faults.FAULTS,
     watchdog.WATCHDOG,
     *(gpus.GPUS, gpus.XIDS),
-    exporter.EXPORTER,
+    exporter_health.EXPORTER,
 )
 CATALOGUE: tuple[Family, ...] = tuple(family for group in GROUPS for family in group.families)
 

@@ -9,7 +9,7 @@ from exporter.model.server import DisconnectReason, RefusalReason, Server, Serve
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.view import View
-from exporter.watchdog.limits import LimitCheck, LimitStatus, check_limits
+from exporter.watchdog.limit_enforcement import LimitCheck, LimitStatus, check_limits
 
 DAEMON: Scope[Daemon] = Scope(("daemon",), lambda view: (((each.name,), each) for each in view.daemons()))
 

@@ -11,7 +11,7 @@ from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
-from exporter.watchdog import restart
+from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Policy, block_reasons
 
 _OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
@@ -119,7 +119,7 @@ WATCHDOG = group(
     "Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted).",
     _WATCHED.value(
         "cuda_mps_watchdog_restarts_left",
-        lambda each: restart.restarts_left(each.watch, each.policy.thresholds, each.at),
+        lambda each: restart_budget.restarts_left(each.watch, each.policy.thresholds, each.at),
     ),
     "Restarts of the daemon that the budget still allows; 0 while the circuit is open.",
     _WATCH.time(

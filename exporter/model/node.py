@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from exporter.model.accounting import UsageTotals
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu, Xids
 from exporter.model.identity import Workload, WorkloadCounts
@@ -22,6 +21,7 @@ from exporter.model.observation import (
 )
 from exporter.model.problem import Problem
 from exporter.model.usage import AttributionState, Split
+from exporter.model.usage_totals import UsageTotals
 from exporter.model.watchdog import WatchdogState
 
 

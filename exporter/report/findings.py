@@ -31,7 +31,7 @@ from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
-from exporter.watchdog.limits import LimitStatus, check_limits
+from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""

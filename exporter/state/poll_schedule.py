@@ -10,7 +10,7 @@ from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
-from exporter.state import discovery, gpus, limits, log_files, process_states
+from exporter.state import gpus, known_daemons, limits, log_files, process_states
 from exporter.state.control_replies import last_answer_at
 from exporter.state.gpus import NVML
 from exporter.state.staleness import (
@@ -177,7 +177,11 @@ def processes_wanted(node: Node) -> frozenset[int]:
             (pid for pid, at in daemon.connections.disconnected_at.items() if node.at - at <= EXIT_SECONDS)
             for daemon in daemons
         ),
-        *(sorted(discovery.named_pids(daemon)) for daemon in daemons if discovery.only_user(daemon) is not None),
+        *(
+            sorted(known_daemons.named_pids(daemon))
+            for daemon in daemons
+            if known_daemons.only_user(daemon) is not None
+        ),
     )
 
 

@@ -48,9 +48,9 @@ from exporter.state import (
     control_replies,
     daemon_log,
     disconnects,
-    discovery,
     gpus,
     hang_detection,
+    known_daemons,
     lifecycle,
     log_files,
     poll_schedule,
@@ -141,10 +141,10 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 node, name, lambda daemon: (daemon_log.count_lines(daemon, file, recognized=False, lines=lines), ())
             )
         case DaemonFound():
-            return discovery.daemon_found(node, observation), ()
+            return known_daemons.daemon_found(node, observation), ()
         case DaemonProcess():
             if observation.same_as is not None:
-                return discovery.mark_duplicate(node, observation.daemon, observation.same_as), ()
+                return known_daemons.mark_duplicate(node, observation.daemon, observation.same_as), ()
             return _for_daemon(
                 node,
                 observation.daemon,
@@ -180,7 +180,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
                     known = process_states.socket_read(known, observation)
                 else:
                     known = process_states.session_holder_read(known, observation)
-                node = discovery.with_daemon(node, known)
+                node = known_daemons.with_daemon(node, known)
             return _resolve_hangs((node, ()), observation.at)
         case ActionDone():
             return verification.record_result(node, observation), ()
@@ -200,8 +200,8 @@ def _for_daemon(node: Node, name: str, take: Callable[[Daemon], Transition]) -> 
         daemon = Daemon(name=name, pipe_directory=name, log_directory="", declared=declared)
     if daemon.discovered and daemon.declared.observed_at != node.at:
         daemon = with_declaration(daemon, observed_at=node.at)
-    daemon, events = discovery.without_other_users(take(daemon), node.at, node.processes)
-    return discovery.with_daemon(node, daemon), events
+    daemon, events = known_daemons.without_other_users(take(daemon), node.at, node.processes)
+    return known_daemons.with_daemon(node, daemon), events
 
 
 def _for_daemons(node: Node, take: Callable[[Daemon], Transition]) -> Reduced:
@@ -214,7 +214,7 @@ def _for_daemons(node: Node, take: Callable[[Daemon], Transition]) -> Reduced:
 
 def _with_pids(node: Node, observation: LogLine | ControlReply, take: Callable[[Daemon], Transition]) -> Reduced:
     at, pids = observation.at, observation.pids
-    return _for_daemon(node, observation.daemon, lambda daemon: chain(discovery.pids_read(daemon, at, pids), take))
+    return _for_daemon(node, observation.daemon, lambda daemon: chain(known_daemons.pids_read(daemon, at, pids), take))
 
 
 def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
@@ -274,7 +274,7 @@ def _process_read(node: Node, reading: ProcessReading) -> Reduced:
         node, events = _process_exited(node, ended)
     node = replace(node, processes={**node.processes, reading.pid: reading})
     node, removed = _for_daemons(
-        node, lambda daemon: discovery.without_other_users((daemon, ()), reading.at, {reading.pid: reading})
+        node, lambda daemon: known_daemons.without_other_users((daemon, ()), reading.at, {reading.pid: reading})
     )
     return node, events + removed
 

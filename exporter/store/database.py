@@ -13,14 +13,14 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
-from exporter.model.accounting import UsageTotals
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.settings import Retention
+from exporter.model.usage_totals import UsageTotals
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
-from exporter.store import tables, version4
+from exporter.store import migration, tables
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
@@ -32,7 +32,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     tables.WATCHES,
     tables.PAGES,
     tables.SHARES,
-    version4.migrate,
+    migration.migrate,
 )
 """What each version added or changed. A migration that was released is never changed."""
 
@@ -300,9 +300,9 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
             if version <= 0:
                 return (), ()
             old = version < CODES_VERSION
-            incidents, _ = tables.load_incidents(connection, READ_INCIDENTS, version4.incident if old else None)
+            incidents, _ = tables.load_incidents(connection, READ_INCIDENTS, migration.incident if old else None)
             # An earlier version has no shares of events, so all events are read.
-            events, _ = tables.load_events(connection, READ_EVENTS, version4.event if old else None)
+            events, _ = tables.load_events(connection, READ_EVENTS, migration.event if old else None)
         finally:
             connection.close()
     except OSError as error:

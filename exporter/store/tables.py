@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from exporter.model.accounting import Account, GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.event import Event
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.incident import Incident
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import Method
+from exporter.model.usage_totals import Account, GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.serialization import build, plain
 

@@ -7,15 +7,15 @@ NVML's utilization is the time with any kernel running. That is up to several ti
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from exporter.model.accounting import SharedAccount, UsageKey
 from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
 from exporter.model.usage import GpuAttribution, KernelTimeEstimates, Method, Share, Split, WorkDelta, work_delta
+from exporter.model.usage_totals import SharedAccount, UsageKey
 from exporter.model.values import replace
-from exporter.usage import estimator
+from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window
 from exporter.usage.launch_history import may_belong_to
@@ -92,7 +92,7 @@ def _with_sm_time(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: floa
     estimates = known.estimates.without(_outdated(node, known, clients))
     if deltas is not None and capacity and mps and fraction >= WATCHED_FRACTION and clients <= deltas.keys():
         estimates = estimates.predicted(seconds)
-        estimates = estimator.updated(estimates, deltas, capacity * fraction, sm * mps * (capacity * fraction))
+        estimates = kernel_times.updated(estimates, deltas, capacity * fraction, sm * mps * (capacity * fraction))
     shares = {pid: Share(method=Method.MEASURED, sm=sm * part) for pid, part in bypassing.items() if part > 0}
     withheld: Mapping[int, Share] = {}
     unknown = frozenset[int]()
@@ -266,13 +266,13 @@ def _estimated(
     If all clients were watched, they used all of the SM time. Any of them may have used what the launches do not
     explain, so each error covers it. If no launches explain the busy SMs, the use of every client is unknown.
     """
-    used = estimator.used_sm_time(estimates, deltas, mps_sm * capacity)
+    used = kernel_times.used_sm_time(estimates, deltas, mps_sm * capacity)
     total, unwatched = sum(used.values()), clients.difference(deltas)
     if total <= 0 or capacity <= 0:
         return {}, {}, unwatched or clients
     scale = min(mps_sm / (total / capacity), 1.0 if unwatched else MAX_SCALE) / capacity
     unexplained = 0.0 if unwatched else max(0.0, mps_sm - scale * total)
-    errors = estimator.relative_errors(estimates, deltas, used, complete=not unwatched)
+    errors = kernel_times.relative_errors(estimates, deltas, used, complete=not unwatched)
     certain: dict[int, Share] = {}
     withheld: dict[int, Share] = {}
     for pid, each in used.items():

@@ -11,7 +11,7 @@ from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPh
 from exporter.parse.kernel_log import RECOVERY_XID
 from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, xid_meaning
 from exporter.state import gpus
-from exporter.watchdog import fault_remedies, restart
+from exporter.watchdog import fault_remedies, restart_budget
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Wait
 
 
@@ -72,11 +72,11 @@ def decide(context: Context) -> Decision:
         return None
     match found.condition:
         case Condition.CRASHED:
-            return restart.restart_crashed(context, found.since)
+            return restart_budget.restart_crashed(context, found.since)
         case Condition.UNRESPONSIVE:
-            return fault_remedies.kill_blockers(context) or restart.restart_hung(context, found.since)
+            return fault_remedies.kill_blockers(context) or restart_budget.restart_hung(context, found.since)
         case Condition.SUSPENDED:
-            return restart.restart_hung(context, found.since)
+            return restart_budget.restart_hung(context, found.since)
         case Condition.SERVER_SUSPENDED:
             return _end_hung_server(context, found, ReasonCode.SERVER_MUST_CONTINUE)
         case Condition.SERVER_UNRESPONSIVE:

@@ -12,7 +12,7 @@ from exporter.model.settings import AllowedAction
 from exporter.model.watchdog import EscalationStep
 from exporter.parse.proc import mps_program
 from exporter.state.transition import client_id
-from exporter.watchdog import restart
+from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Context, Decision, PlannedAction, Wait
 from exporter.watchdog.diagnosis import open_faults
 
@@ -102,7 +102,7 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
             steps = (GiveCommand(command=f"shutdown_server {incident.server}{' -f' if forced else ''}"),)
         case _:
             unsafe = _why_unsafe(context, None)
-            return unsafe or restart.restart_running(context, ActionReason.FAULT, incident.started_at)
+            return unsafe or restart_budget.restart_running(context, ActionReason.FAULT, incident.started_at)
     return PlannedAction(
         kind=kind,
         reason=ActionReason.FAULT,

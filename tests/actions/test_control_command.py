@@ -11,7 +11,7 @@ import pytest
 
 from exporter.actions.steps import Cancellation, command_deadline, command_problem, send_command
 from exporter.collectors.child import OWN_USER, User, user
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.model.observation import ControlReply
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import REAL, location_of

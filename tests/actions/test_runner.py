@@ -16,7 +16,7 @@ from exporter.actions.evidence import Evidence
 from exporter.actions.runner import ActionRunner, Tools
 from exporter.actions.steps import send_command
 from exporter.collectors.child import User
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import Inbox
 from exporter.model.action import (

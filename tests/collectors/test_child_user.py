@@ -13,7 +13,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors import child as collectors_child
 from exporter.collectors.child import CAP_SETGID, CAP_SETUID, NOGROUP, OWN_USER, User, user
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import on_host
 from tests.tools import not_here
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control import ATTEMPTS, ControlClient, SessionLock
+from exporter.collectors.control_client import ATTEMPTS, ControlClient, SessionLock
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
 from exporter.model.observation import ControlReply

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control import ControlClient, SessionLock
+from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root

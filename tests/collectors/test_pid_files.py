@@ -9,7 +9,7 @@ import pytest
 from exporter.actions.runner import StepRunner, Tools
 from exporter.actions.steps import Cancellation
 from exporter.clock import SystemClock
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc

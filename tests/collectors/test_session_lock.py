@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control import LOCKS, SessionLock
+from exporter.collectors.control_client import LOCKS, SessionLock
 
 PIPE = (42, 4711)
 

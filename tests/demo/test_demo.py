@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.demo.failures import FAILURES
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import CATALOGUE, NodeCollector
-from exporter.model.accounting import SharedAccount
 from exporter.model.action import ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import WorkloadKind
@@ -18,6 +17,7 @@ from exporter.model.incident import FaultKind, Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason
 from exporter.model.usage import Method
+from exporter.model.usage_totals import SharedAccount
 from exporter.model.watchdog import Condition
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View

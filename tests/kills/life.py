@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.metrics.accounting import USAGE
-from exporter.model.accounting import Account, SharedAccount, UsageTotals
+from exporter.metrics.usage_totals import USAGE
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
 from exporter.model.usage import Method
+from exporter.model.usage_totals import Account, SharedAccount, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.state.reducer import reduce
 from exporter.store.database import StateFile

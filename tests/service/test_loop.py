@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from exporter.clock import Clock, SystemClock
-from exporter.collectors.control import ControlClient
+from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import CollectorThread, Inbox, Reading, close

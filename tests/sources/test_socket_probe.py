@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
+from exporter.collectors.control_client import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
 from exporter.collectors.daemon_health import probe
 from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from exporter.model.accounting import Account, GpuUsage, SharedAccount, UsageTotals
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Method
+from exporter.model.usage_totals import Account, GpuUsage, SharedAccount, UsageTotals
 from exporter.store import tables
 from exporter.store.database import FILE, StateFile, open_database
 from exporter.store.tables import EVENTS

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.model.accounting import Account, SharedAccount, UsageKey, UsageTotals
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Method
+from exporter.model.usage_totals import Account, SharedAccount, UsageKey, UsageTotals
 from exporter.state.reducer import reduce
 from exporter.store import tables
 from exporter.store.database import StoredState

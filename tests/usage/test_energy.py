@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from exporter.model.accounting import UsageKey
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.usage import Method
+from exporter.model.usage_totals import UsageKey
 from exporter.usage.accounting import LONGEST_GAP_SECONDS, UNATTRIBUTED, post_time
 from tests.builders import AT, GPU, USER_ALICE, USER_BOB, gpu_reading, reduced
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from exporter.model.accounting import Account, SharedAccount
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
+from exporter.model.usage_totals import Account, SharedAccount
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
 from tests.builders import (
     AT,

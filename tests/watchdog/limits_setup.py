@@ -8,7 +8,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import WatchdogState
-from exporter.watchdog import limits
+from exporter.watchdog import limit_enforcement
 from tests.builders import AT, DAEMON, daemon_process, node, reduced, reply, server_log, servers
 
 GIB = 1 << 30
@@ -66,7 +66,9 @@ class LimitedDaemon:
     def evaluate(self, at: float) -> list[str]:
         """Evaluate at a time without an observation."""
         daemon = self.node.daemons[DAEMON]
-        self.watch, events, action = limits.enforce(self.node, daemon, self.watch, self.configured, self.mode, at)
+        self.watch, events, action = limit_enforcement.enforce(
+            self.node, daemon, self.watch, self.configured, self.mode, at
+        )
         self.node = replace(self.node, at=at, watches={DAEMON: self.watch})
         self.events += events
         if action is not None:

@@ -9,7 +9,7 @@ from exporter.model.observation import Observation, ProcessState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import WatchdogState
-from exporter.watchdog.limits import MAX_COMMANDS, MAX_TRIES, RETRY_SECONDS, SLOW_RETRY_SECONDS
+from exporter.watchdog.limit_enforcement import MAX_COMMANDS, MAX_TRIES, RETRY_SECONDS, SLOW_RETRY_SECONDS
 from tests.builders import (
     AT,
     CLIENT,

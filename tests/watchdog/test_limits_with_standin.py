@@ -15,7 +15,7 @@ from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.state import poll_schedule
 from exporter.state.reducer import reduce
-from exporter.watchdog import limits
+from exporter.watchdog import limit_enforcement
 from tests.builders import AT, DAEMON, node
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.watchdog.limits_setup import commands_of
@@ -50,7 +50,9 @@ class Life:
                 self.node, _ = reduce(self.node, seen)
             for command in poll_schedule.commands(self.node, DAEMON, PollIntervals()):
                 self._ask(command, at)
-            watch, events, action = limits.enforce(self.node, self.daemon, self.watch, self._configured, Mode.ACT, at)
+            watch, events, action = limit_enforcement.enforce(
+                self.node, self.daemon, self.watch, self._configured, Mode.ACT, at
+            )
             self.watch, self.node = watch, replace(self.node, watches={DAEMON: watch})
             self.events += events
             for command in () if action is None else commands_of(action):

@@ -8,7 +8,7 @@ from exporter.model.event import EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
-from exporter.watchdog import restart
+from exporter.watchdog import restart_budget
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.watchdog.watched_daemon import DEATH, NEXT, WatchedDaemon, alive, dies, hangs, left, returns
 
@@ -41,8 +41,8 @@ def crash(post: WatchedDaemon, times: int, *, every: float = 20.0, lasts: float 
 )
 def test_the_backoff_doubles_after_the_first_restart(times: int, seconds: float) -> None:
     rules = Thresholds()
-    assert restart.backoff(times, rules, 0.0) == seconds
-    assert restart.backoff(times, rules, 1.0) == seconds * 1.25
+    assert restart_budget.backoff(times, rules, 0.0) == seconds
+    assert restart_budget.backoff(times, rules, 1.0) == seconds * 1.25
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_the_backoff_doubles_after_the_first_restart(times: int, seconds: float)
     [((), 0, 5), ((0.0,), 1, 4), ((0.0,), 900, 5), ((0.0, 100.0), 950, 4), ((1.0,) * 7, 2, 0)],
 )
 def test_computes_the_remaining_restarts(restarts: tuple[float, ...], at: float, left: int) -> None:
-    assert restart.restarts_left(WatchdogState(restarts=restarts), Thresholds(), at) == left
-    assert restart.restarts_left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
+    assert restart_budget.restarts_left(WatchdogState(restarts=restarts), Thresholds(), at) == left
+    assert restart_budget.restarts_left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
 
 
 def test_opens_the_circuit_after_the_last_restart_of_the_budget() -> None:
@@ -87,7 +87,7 @@ def test_resume_closes_the_circuit_and_resets_the_budget() -> None:
     post.resume()
     assert post.reported(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.OPERATOR_RESUMED))
     assert len(post.actions) == 6
-    assert restart.restarts_left(post.watch, Thresholds(), post.at) == 4
+    assert restart_budget.restarts_left(post.watch, Thresholds(), post.at) == 4
 
 
 def test_the_circuit_closes_after_the_daemon_was_well_for_a_window() -> None:

@@ -16,7 +16,7 @@ from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, InFli
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
-from exporter.store import version4
+from exporter.store import migration
 from exporter.store.database import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, open_database, read_history
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
@@ -224,6 +224,6 @@ anything: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(anything)
-@pytest.mark.parametrize("translate", [version4.incident, version4.event, version4.watchdog_row])
+@pytest.mark.parametrize("translate", [migration.incident, migration.event, migration.watchdog_row])
 def test_translates_any_row_without_an_error(translate: Callable[[Any], Any], values: Any) -> None:
     translate(values)

@@ -32,7 +32,7 @@ from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
 from exporter.state import hang_detection, process_states
-from exporter.watchdog import limits
+from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
 
 FAILURES_IN_A_ROW = 3
@@ -312,12 +312,12 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
     daemon, which the restart would end (tried: 252).
 
     The limits are set as soon as the daemon answers: a client that waits gets a server before the exporter has read
-    anything of it. If a command fails, the daemon runs all the same, and `watchdog/limits.py` sets the limits later.
+    anything of it. If a command fails, the daemon still runs, and `limit_enforcement.py` sets the limits later.
     """
     policy, watch, runtime = context.daemon_policy, context.watch, context.daemon.runtime
     daemon, unit = identity_of(runtime.process), policy.unit
-    wanted = limits.limits_to_restore(policy.limits, watch)
-    commands = (each.command for each in limits.check_defaults(context.daemon, wanted))
+    wanted = limit_enforcement.limits_to_restore(policy.limits, watch)
+    commands = (each.command for each in limit_enforcement.check_defaults(context.daemon, wanted))
     set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands)
     if unit is not None and daemon is not None and runtime.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *set_limits
@@ -347,7 +347,7 @@ def start_environment(daemon: Daemon, watch: WatchdogState, daemon_policy: Daemo
     devices = daemon.runtime.visible_devices
     if devices is None and process is not None and process.uid in (0, daemon.declared.owner or process.uid):
         devices = process.environment.get(VISIBLE_DEVICES)
-    percentage = limits.limits_to_restore(daemon_policy.limits, watch).active_thread_percentage
+    percentage = limit_enforcement.limits_to_restore(daemon_policy.limits, watch).active_thread_percentage
     return {
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
