@@ -1,7 +1,7 @@
 """Xids are told as NVML tells them, and waiting for them is in nobody's way."""
 
+from tests.collectors.nvml_program import NvmlProgram, Reading, Start
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.sources.nvml_program import NvmlProgram, Reading, Start
 from tests.standin.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, fails
 
 GPU = Device()

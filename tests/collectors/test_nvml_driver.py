@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.sources.nvml_program import Start, assert_closed, built
+from tests.collectors.nvml_program import Start, assert_closed, built
 from tests.standin.mps import wait_until
 from tests.standin.nvml import (
     DRIVER,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors.nvml.gpu import MIN_SAMPLE_SECONDS
-from tests.sources.nvml_program import NvmlProgram, Start, built
+from tests.collectors.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
 
 SERVER, CLIENT, BYPASSING = 513, 5700, 5701

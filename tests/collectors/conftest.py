@@ -1,10 +1,10 @@
-"""What several sources' tests need."""
+"""Fixtures of the collector tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.sources.nvml_program import NvmlProgram, Start
+from tests.collectors.nvml_program import NvmlProgram, Start
 from tests.standin.nvml import NvmlStandIn
 
 

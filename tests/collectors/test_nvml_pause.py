@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.collectors.nvml_program import NvmlProgram, Start, assert_closed, built
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.sources.nvml_program import NvmlProgram, Start, assert_closed, built
 from tests.standin.mps import wait_until
 from tests.standin.nvml import DRIVER, LIBRARY_NAME, UNKNOWN, Device, NvmlStandIn, fails, hangs, slow
 
