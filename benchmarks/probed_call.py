@@ -18,7 +18,7 @@ from benchmarks.paired import STUDENT_95, upper_bound
 from benchmarks.report import Figure, report
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
-from tests.doors.standin import StandInCuda, Work
+from tests.libcuda_probes.standin import StandInCuda, Work
 
 SMS = 132
 RATES = (1_000, 10_000, 100_000)

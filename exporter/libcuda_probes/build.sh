@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compile probes.bpf.c to probes.MACHINE.o beside it, or in the directory that is given. Run it after each change of the
-# C file, and check the objects in. It needs clang 14 (Debian 12: clang, linux-libc-dev): tests/doors/test_object.py
+# C file, and check the objects in. It needs clang 14 (Debian 12: clang, linux-libc-dev): tests/libcuda_probes/test_bpf_object.py
 # compares the instructions, and another version writes other ones.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

@@ -8,7 +8,7 @@ import re
 import struct
 from pathlib import Path
 
-from .permission import BPF
+from .bpf_permission import BPF
 
 _BY_ID = {"prog": 13, "map": 14, "link": 30}
 

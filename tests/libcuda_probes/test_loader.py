@@ -13,8 +13,8 @@ from exporter.libcuda_probes.bpf_object import MapDefinition
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 
+from .process_work import SMS, boot_ns, seen
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work, code_at
-from .watching import SMS, boot_ns, seen
 
 FLAGS_AT, INHERIT = 40, 1 << 1
 """Where struct perf_event_attr has its bits, and which of them kills targets (linux/perf_event.h)."""

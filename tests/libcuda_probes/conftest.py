@@ -8,9 +8,9 @@ from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.tools import not_here
 
-from .permission import refusal
+from .bpf_permission import refusal
+from .process_work import SMS, boot_ns
 from .standin import StandInCuda
-from .watching import SMS, boot_ns
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from exporter.libcuda_probes.libraries import (
 from exporter.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
+from tests.libcuda_probes.mapping_processes import MappingProcess, mapping
 from tests.shared_objects import EXPORTED, shared_object
-from tests.sources.mapping_processes import MappingProcess, mapping
 from tests.tools import needed, not_here
 
 MACHINE = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}[os.uname().machine]

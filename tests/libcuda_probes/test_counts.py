@@ -7,8 +7,8 @@ import pytest
 from exporter.libcuda_probes.probe_points import LAUNCHES, PROBE_POINTS, WAITS
 from exporter.libcuda_probes.probes import LibcudaProbes
 
+from .process_work import seen
 from .standin import NEVER, StandInCuda, Truth, Work
-from .watching import seen
 
 LAUNCHING = [point.name for point in PROBE_POINTS if point.kind in LAUNCHES]
 SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS]

@@ -7,8 +7,8 @@ import pytest
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
+from .process_work import SMS, boot_ns, seen
 from .standin import StandInCuda, Truth, Work
-from .watching import SMS, boot_ns, seen
 
 MILLISECOND = 1_000_000
 

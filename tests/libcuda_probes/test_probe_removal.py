@@ -12,9 +12,9 @@ from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
-from .kept import is_there, kept
+from .kernel_objects import is_there, kept
+from .process_work import SMS, boot_ns
 from .standin import Program, StandInCuda, Work, code_at
-from .watching import SMS, boot_ns
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ("cuLaunchKernel", "cuCtxSynchronize", "cuStreamSynchronize")
@@ -36,7 +36,7 @@ def target(cuda: StandInCuda) -> Iterator[Program]:
 @pytest.fixture
 def exporter(kernel: Kernel, cuda: StandInCuda, offsets: dict[str, int]) -> Iterator["subprocess.Popen[str]"]:
     """Another process, which watches."""
-    command = (sys.executable, "-m", "tests.doors.attached", str(cuda.library), json.dumps(offsets))
+    command = (sys.executable, "-m", "tests.libcuda_probes.probing_process", str(cuda.library), json.dumps(offsets))
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

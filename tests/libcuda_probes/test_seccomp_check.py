@@ -14,9 +14,9 @@ from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.problem import Problem, ProblemCode
 from tests.clocks import HandClock
 
+from .process_work import SMS, boot_ns
 from .standin import Program, StandInCuda, Work, code_at
-from .test_eye import MACHINES
-from .watching import SMS, boot_ns
+from .test_collector import MACHINES
 
 DIES = bytes.fromhex("b84f0100000f05c3")
 """Calls uretprobe itself, and is killed: as a client is whose filter refuses it that call."""

@@ -6,7 +6,7 @@ import sys
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 
-from .watching import SMS, boot_ns
+from .process_work import SMS, boot_ns
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
 from tests.tools import needed
 
-from .kept import is_there, kept
+from .kernel_objects import is_there, kept
 from .standin import Program, StandInCuda, Work, code_at
 
 pytestmark = pytest.mark.systems

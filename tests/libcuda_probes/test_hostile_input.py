@@ -7,8 +7,8 @@ import pytest
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 
+from .process_work import SMS, boot_ns, seen
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work
-from .watching import SMS, boot_ns, seen
 
 ROOM = 4
 

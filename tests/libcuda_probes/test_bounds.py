@@ -17,8 +17,8 @@ from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.problem import ProblemCode
 from tests.clocks import HandClock
 
+from .process_work import SMS, boot_ns, seen
 from .standin import StandInCuda, Work
-from .watching import SMS, boot_ns, seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 
+from .process_work import SMS, boot_ns
 from .standin import LAUNCH, Program, StandInCuda, Work, code_at
-from .watching import SMS, boot_ns
 
 Uses = Callable[[], tuple[GpuUse, ...]]
 
