@@ -282,7 +282,7 @@ DAEMON_KEYS = (
         attribute="unit",
         kind=text_kind("UNIT", _parse_unit),
         help="The systemd unit that runs it.",
-        example="nvidia-cuda-mps@0.service",
+        example="training-mps.service",
     ),
     DaemonKey(
         key="user",

@@ -11,8 +11,8 @@ _INTRODUCTION = """\
 <!-- Written by `python -m exporter.metrics.reference > docs/METRICS.md`. Edit the families' help instead. -->
 # Metrics
 
-All families except the `process_…` families of the exporter's own process. Names of counters end in `_total`, and
-the others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
+This page lists all families except the `process_…` families of the exporter's own process. Names of counters end in
+`_total`. The others are gauges, except one histogram. Values that are unknown or could not be read are absent, never 0.
 Each section ends with the values of labels with a fixed set of values, and an example query.
 """
 

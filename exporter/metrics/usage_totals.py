@@ -131,7 +131,8 @@ _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for
 CAPACITY = group(
     "Capacity",
     "how many more clients fit on each GPU at most",
-    "min by (gpu) (cuda_mps_gpu_clients_fit)",
+    "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
+    ' and on (job, instance, gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
     _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound),
     "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown.",
     _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed),

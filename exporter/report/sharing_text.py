@@ -72,8 +72,10 @@ def _headroom(found: GpuSharing) -> str:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
     unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by]
-    count = "" if fits is None else f"{fits or 'no'} "
-    return f"room for {count}more such client{'' if fits == 1 else 's'}: {', '.join((*known, *unknown))}"
+    bounds = ", ".join((*known, *unknown))
+    if fits is None:
+        return f"room for an unknown number of clients like these: {bounds}"
+    return f"room for {fits} more client{'' if fits == 1 else 's'} like these, the smallest of: {bounds}"
 
 
 def _limits(found: GpuSharing) -> Iterable[str]:

@@ -74,7 +74,7 @@ def test_a_gpu_without_processes_is_idle() -> None:
 def test_shows_sharing_in_sentences_and_for_each_process() -> None:
     first, second = gpus(status_view(attributed()))
     assert [each.used for each in first.segments] == ["0.4 ± 0.2 %", "48.0 ± 1.2 %", ""]
-    assert "room for 1 more such client: 1 by SM time" in first.shared[1]
+    assert "room for 1 more client like these, the smallest of: 1 by SM time" in first.shared[1]
     assert "PID 600 (train.py) used most SM time" in first.shared[-1]
     assert [each.used for each in second.segments if each.part is Part.BYPASSING] == ["30.0 ± 1.0 %"]
 

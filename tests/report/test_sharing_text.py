@@ -44,7 +44,7 @@ def texts(present: Node, width: int | None = None) -> list[str]:
 WHOLE = """\
 sharing of GPU 0: 2 clients hold 3 % of its memory and used 48 % of its SMs in the last 60 s (estimated by \
 time in flight; another 2 % is unattributed)
-  room for 1 more such client: 1 by SM time, 45 by client slots, 54 by memory
+  room for 1 more client like these, the smallest of: 1 by SM time, 45 by client slots, 54 by memory
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
   at the limit: PID 600 (train.py) used about all the threads allowed
@@ -54,7 +54,7 @@ PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 600  alice  train.py     50 %  48.0 ± 1.2 %  1540 MiB  2.0 s
 601  bob    vllm         50 %   0.4 ± 0.2 %  2564 MiB  2.0 s
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
-  room for 29 more such clients: 29 by memory, 45 by client slots, unknown by SM time
+  room for 29 more clients like these, the smallest of: 29 by memory, 45 by client slots, unknown by SM time
   limits: its clients together may use 100 % of its threads and 3 % of its memory
 """
 
@@ -108,7 +108,10 @@ def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
     read = replace(gpu.reading, sm_utilization=0.5, gpm_seconds=10.0)
     (first, second, *_) = texts(replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=read)}))
     assert "its SMs were 50 % busy in the last 10 s" in first
-    assert second == "  room for more such clients: 2 by SM time, 45 by client slots, unknown by memory"
+    assert (
+        second
+        == "  room for an unknown number of clients like these: 2 by SM time, 45 by client slots, unknown by memory"
+    )
 
 
 def test_names_the_convention_of_equal_shares() -> None:
@@ -150,7 +153,7 @@ def test_warns_of_bandwidth_contention_without_a_likely_cause() -> None:
 
 
 def test_a_full_server_has_no_room() -> None:
-    assert texts(full())[1].startswith("  room for no more such clients: 0 by client slots, ")
+    assert texts(full())[1].startswith("  room for 0 more clients like these, the smallest of: 0 by client slots, ")
 
 
 def test_shows_nothing_without_clients() -> None:
