@@ -1,4 +1,4 @@
-"""Lives of a node in which faults come thick: blocks of lines whole and cut, states, Xids, exits, refusals, renames."""
+"""Random sequences with many faults: complete and cut log blocks, states, Xids, exits, refusals, renames."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ from tests.works import boot_ns, reading, work
 
 SERVERS = (SERVER, SERVER + 1)
 CLIENTS = tuple(range(CLIENT, CLIENT + 5))
-NEWCOMER = 900
+NEW_CLIENT = 900
 NUMBERS = (13, 31, 43, 79, 94)
 
 START = reduced(
@@ -47,7 +47,7 @@ START = reduced(
     *(line for pid in CLIENTS for line in server_log(active(pid))),
     *(process(pid) for pid in CLIENTS),
 ).node
-"""A server with five clients, of two GPUs."""
+"""A server with five clients on a node with two GPUs."""
 
 some = st.lists(st.sampled_from(CLIENTS), unique=True, min_size=1)
 server = st.sampled_from((SERVER, SERVER, SERVER, SERVER + 1))
@@ -56,7 +56,7 @@ server = st.sampled_from((SERVER, SERVER, SERVER, SERVER + 1))
 def block(
     pids: Sequence[int], devices: Sequence[int], named: int | None, cut: int, server: int
 ) -> tuple[Observation, ...]:
-    """What a server's log tells of a fault, without its last lines."""
+    """Return a fault log block without its last `cut` lines."""
     lines = (
         *(() if named is None else (f"Client {{PID: {named}, Context: 1}} encountered a fatal GPU error.",)),
         "Server is handling a fatal GPU error.",
@@ -69,8 +69,8 @@ def block(
     return server_log(*lines[: len(lines) - cut], server=server)
 
 
-def leaves(pids: Sequence[int], how: str, server: int) -> tuple[Observation, ...]:
-    """Clients let go."""
+def disconnect(pids: Sequence[int], how: str, server: int) -> tuple[Observation, ...]:
+    """Clients disconnect."""
     return server_log(
         *(
             line
@@ -81,8 +81,8 @@ def leaves(pids: Sequence[int], how: str, server: int) -> tuple[Observation, ...
     )
 
 
-def refused(pid: int, server: int) -> tuple[Observation, ...]:
-    """A newcomer is turned away."""
+def refuse(pid: int, server: int) -> tuple[Observation, ...]:
+    """A new client is refused."""
     return server_log(
         f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}",
         f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807",
@@ -91,7 +91,7 @@ def refused(pid: int, server: int) -> tuple[Observation, ...]:
 
 
 def reset(devices: Sequence[int], server: int) -> tuple[Observation, ...]:
-    """A server is well again on these devices."""
+    """A server has recovered on these devices."""
     return server_log(*(f"Destroy server context on device {each} (NVIDIA H200)" for each in devices), server=server)
 
 
@@ -104,19 +104,19 @@ def renamed(name: str) -> tuple[Observation, ...]:
     )
 
 
-def worked(pids: Sequence[int], launched: float, flies: bool) -> tuple[Observation, ...]:
-    """The doors are read; all are watched, and these have launched last so long ago."""
-    since = AT + launched if flies else None
+def read_probes(pids: Sequence[int], launched: float, in_flight: bool) -> tuple[Observation, ...]:
+    """The probes of all clients are read. `launched` is the time of the last launch of these, relative to AT."""
+    since = AT + launched if in_flight else None
     return (reading(AT, *(work(pid, launched=AT + launched, since=since) for pid in pids), watched=CLIENTS),)
 
 
 devices = st.sampled_from(((0,), (1,), (0, 1)))
 steps = st.one_of(
     st.builds(block, some, devices, st.none() | st.sampled_from(CLIENTS), st.sampled_from((0, 0, 0, 1, 3, 6)), server),
-    st.builds(leaves, some, st.sampled_from(("", "", " Worker is in reset.")), server),
+    st.builds(disconnect, some, st.sampled_from(("", "", " Worker is in reset.")), server),
     st.builds(reset, devices, server),
     st.builds(lambda pid, server: server_log(active(pid), server=server), st.sampled_from(CLIENTS), server),
-    st.builds(refused, st.sampled_from((NEWCOMER, *CLIENTS)), server),
+    st.builds(refuse, st.sampled_from((NEW_CLIENT, *CLIENTS)), server),
     st.builds(
         lambda number, pid: (kernel(number, who=f"pid={pid}, name=train.py, "),),
         st.sampled_from(NUMBERS),
@@ -126,7 +126,7 @@ steps = st.one_of(
         lambda number, gpu: (event(number, gpu=gpu),), st.sampled_from(NUMBERS), st.sampled_from((GPU, OTHER_GPU))
     ),
     st.builds(
-        lambda word, server: (status(word, server=server),),
+        lambda state, server: (status(state, server=server),),
         st.sampled_from(("FAULT", "FAULT", "ACTIVE", f"Server {SERVER} not found")),
         server,
     ),
@@ -136,34 +136,34 @@ steps = st.one_of(
     st.builds(
         lambda pid, ticks: (process(pid, ticks=ticks),), st.sampled_from((*CLIENTS, *SERVERS)), st.integers(1, 2)
     ),
-    st.builds(worked, st.lists(st.sampled_from(CLIENTS), unique=True), st.floats(-3, 0.2), st.booleans()),
+    st.builds(read_probes, st.lists(st.sampled_from(CLIENTS), unique=True), st.floats(-3, 0.2), st.booleans()),
     st.builds(renamed, st.sampled_from(("main", "spare"))),
     st.sampled_from(((no_daemon(),), (daemon_process(None),), (daemon_process(442),), (look("log"),), (look("nvml"),))),
 )
 gaps = st.sampled_from((0.0, 0.0, 0.12, 0.2, 0.6, 1.1, 2.5, 70.0))
 
 
-def _timed(taken: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Observation]:
-    """Each step so much later than the one before it; its lines have one stamp, and the daemon has its last name."""
-    at, name, reduced = AT, DAEMON, []
-    for number, (gap, seen) in enumerate(taken):
+def _timed(steps: Iterable[tuple[float, tuple[Observation, ...]]]) -> list[Observation]:
+    """Return the observations of steps. Lines of a step share a timestamp, and a rename applies from then on."""
+    at, name, observations = AT, DAEMON, []
+    for number, (gap, step) in enumerate(steps):
         at += gap
-        for each in seen:
+        for each in step:
             name = each.daemon if isinstance(each, DaemonFound) else name
             named = replace(each, daemon=name) if getattr(each, "daemon", None) == DAEMON else each
-            reduced.append(_at(named, at, at + number / 1000))
-    return reduced
+            observations.append(_at(named, at, at + number / 1000))
+    return observations
 
 
-def _at(seen: Observation, at: float, stamp: float) -> Observation:
-    if isinstance(seen, WorkReading):
+def _at(observation: Observation, at: float, stamp: float) -> Observation:
+    if isinstance(observation, WorkReading):
         later = boot_ns(at) - boot_ns(AT)
         works = tuple(
             replace(each, launched_ns=each.launched_ns + later, open_since_ns=each.open_since_ns + later)
-            for each in seen.processes
+            for each in observation.processes
         )
-        return replace(seen, at=at, boot_ns=boot_ns(at), seconds=100.0, processes=works)
-    return _stamped(seen, at, stamp) if isinstance(seen, LogLine) else replace(seen, at=at)
+        return replace(observation, at=at, boot_ns=boot_ns(at), seconds=100.0, processes=works)
+    return _stamped(observation, at, stamp) if isinstance(observation, LogLine) else replace(observation, at=at)
 
 
 def _stamped(line: LogLine, seen_at: float, at: float) -> LogLine:
@@ -171,9 +171,9 @@ def _stamped(line: LogLine, seen_at: float, at: float) -> LogLine:
     return replace(line, at=seen_at, line=stamp + line.line[len(stamp) :])
 
 
-def _lives(gaps: st.SearchStrategy[float]) -> st.SearchStrategy[list[Observation]]:
+def _sequences(gaps: st.SearchStrategy[float]) -> st.SearchStrategy[list[Observation]]:
     return st.lists(st.tuples(gaps, steps), max_size=30).map(_timed)
 
 
-fault_lives = _lives(gaps)
-untimely_fault_lives = _lives(gaps | st.sampled_from((-0.2, -30.0)))
+fault_sequences = _sequences(gaps)
+fault_sequences_with_clock_steps = _sequences(gaps | st.sampled_from((-0.2, -30.0)))
