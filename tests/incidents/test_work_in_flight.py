@@ -33,7 +33,7 @@ def fault(
     seconds: float = 1.0,
     history: Iterable[Observation] = WATCHED,
 ) -> Incident:
-    """Return the incident of a fault that affects both clients, with the last probe reading before it and the first after.
+    """Return the incident of a fault that affects both clients, with the probe readings before and after it.
 
     If `after` is None, the probes are not read again.
     """

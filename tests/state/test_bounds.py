@@ -1,4 +1,4 @@
-"""A daemon may be anybody's: whatever it says, what is kept of it is bounded, and counters only grow."""
+"""A daemon may belong to any user: what is stored for it is bounded, and its counters only grow."""
 
 from exporter.model.event import EventName
 from exporter.state import poll_schedule
@@ -22,63 +22,63 @@ from tests.builders import (
     status,
 )
 
-LOOP_STARTS = range(10_000, 10_000 + 2 * MOST_CLIENTS)
+MANY_PIDS = range(10_000, 10_000 + 2 * MOST_CLIENTS)
 
 
-def test_of_servers_without_end_few_are_kept_and_counted() -> None:
-    story = reduced(servers(*LOOP_STARTS))
+def test_number_of_listed_servers_is_limited() -> None:
+    result = reduced(servers(*MANY_PIDS))
 
-    assert len(story.daemon.servers) == MOST_SERVERS
-    assert len(story.of(EventName.SERVER_STARTED)) == MOST_SERVERS
+    assert len(result.daemon.servers) == MOST_SERVERS
+    assert len(result.of(EventName.SERVER_STARTED)) == MOST_SERVERS
 
 
-def test_of_servers_that_the_log_tells_of_few_are_kept_too() -> None:
-    starts = control_log(*(f"Starting new server {pid} for user 0" for pid in LOOP_STARTS))
+def test_number_of_logged_servers_is_limited() -> None:
+    starts = control_log(*(f"Starting new server {pid} for user 0" for pid in MANY_PIDS))
 
     assert len(reduced(*starts).daemon.servers) == MOST_SERVERS
 
 
-def test_of_clients_without_end_those_that_are_kept_are_counted() -> None:
-    story = reduced(servers(SERVER), status("ACTIVE"), clients(*LOOP_STARTS))
+def test_number_of_listed_clients_is_limited() -> None:
+    result = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY_PIDS))
 
-    assert len(story.daemon.clients) == story.daemon.totals.connected == MOST_CLIENTS
-
-
-def test_of_clients_that_the_log_tells_of_few_are_kept_too() -> None:
-    story = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in LOOP_STARTS)))
-
-    assert len(story.daemon.clients) == story.daemon.totals.connected == MAX_OF_A_KIND
+    assert len(result.daemon.clients) == result.daemon.totals.connected == MOST_CLIENTS
 
 
-def test_where_one_has_left_there_is_room_for_another() -> None:
-    full = reduced(servers(SERVER), status("ACTIVE"), clients(*LOOP_STARTS[:MOST_CLIENTS])).node
-    later = reduced(clients(*LOOP_STARTS[1 : MOST_CLIENTS + 1], at=AT + 10), start=full)
-    again = reduced(clients(*LOOP_STARTS[1 : MOST_CLIENTS + 1], at=AT + 20), start=later.node)
+def test_number_of_logged_clients_is_limited() -> None:
+    result = reduced(servers(SERVER), status("ACTIVE"), *server_log(*(active(pid) for pid in MANY_PIDS)))
 
-    assert set(again.daemon.clients) == set(LOOP_STARTS[1 : MOST_CLIENTS + 1])
+    assert len(result.daemon.clients) == result.daemon.totals.connected == MAX_OF_A_KIND
 
 
-def test_those_that_come_and_go_are_not_all_remembered() -> None:
+def test_a_new_client_replaces_one_that_disconnected() -> None:
+    full = reduced(servers(SERVER), status("ACTIVE"), clients(*MANY_PIDS[:MOST_CLIENTS])).node
+    later = reduced(clients(*MANY_PIDS[1 : MOST_CLIENTS + 1], at=AT + 10), start=full)
+    again = reduced(clients(*MANY_PIDS[1 : MOST_CLIENTS + 1], at=AT + 20), start=later.node)
+
+    assert set(again.daemon.clients) == set(MANY_PIDS[1 : MOST_CLIENTS + 1])
+
+
+def test_number_of_stored_exited_servers_is_limited() -> None:
     lines = (
         line
         for pid in range(10_000, 10_000 + 2 * MOST_EXITED)
         for line in (f"Starting new server {pid} for user 0", f"Server {pid} exited with status 0")
     )
-    story = reduced(*control_log(*lines))
+    result = reduced(*control_log(*lines))
 
-    assert len(story.of(EventName.SERVER_EXITED)) == 2 * MOST_EXITED
-    assert len(story.daemon.connections.server_exited_at) == MOST_EXITED
-    assert 10_000 + 2 * MOST_EXITED - 1 in story.daemon.connections.server_exited_at
-
-
-def test_of_those_who_connect_and_never_do_few_are_remembered() -> None:
-    said = server_log(*(connecting(pid) for pid in LOOP_STARTS))
-    story = reduced(servers(SERVER), status("ACTIVE"), *said)
-
-    assert len(story.daemon.servers[SERVER].connecting) == MOST_CLIENTS
+    assert len(result.of(EventName.SERVER_EXITED)) == 2 * MOST_EXITED
+    assert len(result.daemon.connections.server_exited_at) == MOST_EXITED
+    assert 10_000 + 2 * MOST_EXITED - 1 in result.daemon.connections.server_exited_at
 
 
-def test_the_processes_that_are_watched_are_few_and_a_flood_puts_out_its_own() -> None:
+def test_number_of_connecting_clients_is_limited() -> None:
+    lines = server_log(*(connecting(pid) for pid in MANY_PIDS))
+    result = reduced(servers(SERVER), status("ACTIVE"), *lines)
+
+    assert len(result.daemon.servers[SERVER].connecting) == MOST_CLIENTS
+
+
+def test_a_flood_of_processes_displaces_only_its_own() -> None:
     fakes = [f"/tmp/fake{n}" for n in range(6)]
     present = reduced(daemon_process(CONTROL), servers(SERVER), clients(600), start=node(DAEMON, *fakes)).node
     for number, fake in enumerate(fakes):

@@ -1,4 +1,4 @@
-"""On which GPUs a client's contexts are, as the log tells; where it does not tell for certain, nothing is known."""
+"""The GPUs of a client's contexts, from the log: unknown if its lines are ambiguous."""
 
 import pytest
 
@@ -23,27 +23,27 @@ WORKER = f"Creating worker thread for client {{PID: {CLIENT}, Context ID: 1}}"
 
 
 def on(gpu: str = GPU) -> str:
-    """The context that is being made is on this GPU."""
+    """Return the line that gives the GPU of a context."""
     return f"Device NVIDIA H200 (uuid {gpu}) is associated"
 
 
 def gpus(*texts: str, pid: int = CLIENT) -> set[str]:
-    """Where a client is after the server wrote this."""
+    """Return the GPUs of a client after the server wrote these lines."""
     return set(reduced(*at_work(), *server_log(*texts)).daemon.clients[pid].gpus)
 
 
-def test_it_is_told_between_the_connection_of_a_context_and_its_activity() -> None:
+def test_gpu_line_between_connected_and_active_gives_the_gpu() -> None:
     assert gpus(connecting(), WORKER, on(), active()) == {GPU}
 
 
-def test_a_client_may_have_one_on_each_gpu() -> None:
+def test_client_may_have_a_context_on_each_gpu() -> None:
     assert gpus(connecting(), on(), active(), connecting(CLIENT, 2), on(OTHER_GPU), active(CLIENT, 2)) == {
         GPU,
         OTHER_GPU,
     }
 
 
-def test_each_client_has_its_own() -> None:
+def test_each_client_has_its_own_gpu() -> None:
     lines = (connecting(), on(), active(), connecting(OTHER), on(OTHER_GPU), active(OTHER))
     assert (gpus(*lines), gpus(*lines, pid=OTHER)) == ({GPU}, {OTHER_GPU})
 
@@ -64,28 +64,28 @@ def test_each_client_has_its_own() -> None:
         (on(), connecting(), active()),
     ],
     ids=[
-        "the line was lost",
-        "another connects",
-        "another connects before it",
-        "a process connects",
-        "two are told",
-        "three are told",
-        "another context's",
-        "no context's",
-        "the one before it",
-        "its connection was lost",
-        "a line too early",
+        "lost GPU line",
+        "another client connects",
+        "another client connects before the GPU line",
+        "a process connects without a context",
+        "two GPUs",
+        "three GPU lines",
+        "another context",
+        "no context",
+        "line of the previous client",
+        "lost connection line",
+        "GPU line too early",
     ],
 )
-def test_where_lines_are_lost_or_mixed_it_is_not_known(lines: tuple[str, ...]) -> None:
+def test_gpu_is_unknown_if_lines_are_lost_or_mixed(lines: tuple[str, ...]) -> None:
     assert gpus(*lines) == set()
 
 
-def test_the_same_line_twice_says_the_same() -> None:
+def test_duplicate_lines_do_not_matter() -> None:
     assert gpus(connecting(), connecting(), on(), on(), active(), active()) == {GPU}
 
 
-def test_no_more_are_remembered_than_a_client_can_have() -> None:
+def test_number_of_contexts_is_limited() -> None:
     uuids = (f"GPU-1efa3f60-b0ba-115c-7d58-{number:012}" for number in range(2 * MAX_CONTEXTS))
     lines = (
         line
@@ -96,16 +96,16 @@ def test_no_more_are_remembered_than_a_client_can_have() -> None:
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_in_a_recording_nobody_is_on_a_gpu_that_they_did_not_ask_for(recorded: Recorded) -> None:
-    """Their order in the log is the daemon's; each asked for some, by ordinal."""
+def test_clients_of_a_recording_are_on_requested_gpus(recorded: Recorded) -> None:
+    """Each client requested some GPUs by ordinal. The order in the log is the order of the daemon."""
     seen = [each for each in recorded.observations if isinstance(each, LogLine)]
-    asked = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
-    for pid, leaving in reduced(*seen).daemon.connections.disconnects.items():
-        assert len(leaving.gpus) <= len(asked[pid])
+    requested = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
+    for pid, disconnect in reduced(*seen).daemon.connections.disconnects.items():
+        assert len(disconnect.gpus) <= len(requested[pid])
 
 
-def test_of_four_clients_on_two_gpus_each_is_told_with_its_own() -> None:
-    """One on the first, one on the second, two on both (measured)."""
+def test_four_clients_on_two_gpus_have_their_own_gpus() -> None:
+    """One client is on the first GPU, one on the second, and two on both (measured)."""
     seen = [each for each in scenario("two_gpus_fault_on_both").observations if isinstance(each, LogLine)]
     until = next(number for number, each in enumerate(seen) if "fatal GPU error" in each.line)
     clients = reduced(*seen[:until]).daemon.clients

@@ -1,4 +1,4 @@
-"""What NVML's numbers become: counters that never go down, and a word on what it cannot tell."""
+"""GPU readings of NVML: monotonic counters, supported values, and MIG."""
 
 from dataclasses import replace
 
@@ -10,44 +10,44 @@ from exporter.model.observation import GpuProcess, GpuReading
 from exporter.state.gpus import ENERGY
 from tests.builders import AT, CLIENT, GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
-STRANGER = 801
+BYPASSING = 801
 ALL = gpu_reading([CLIENT], **SENSORS)
 FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 
 
-def gpu(story: Reduced) -> Gpu:
-    """The GPU as it is remembered."""
-    return story.node.gpus[GPU]
+def gpu(result: Reduced) -> Gpu:
+    """Return the state of the GPU."""
+    return result.node.gpus[GPU]
 
 
 def energies(*millijoules: int | None) -> list[int]:
-    """What the counter shows after each reading."""
+    """Return the energy counter after each reading."""
     seen = [gpu_reading(energy_millijoules=each) for each in millijoules]
-    return [gpu(reduced(*seen[: place + 1])).counters[ENERGY].total for place in range(len(seen))]
+    return [gpu(reduced(*seen[: count + 1])).counters[ENERGY].total for count in range(len(seen))]
 
 
-class TestMeters:
-    """A counter never goes down."""
+class TestCounters:
+    """A counter never decreases."""
 
-    def test_it_begins_with_what_the_driver_has_counted(self) -> None:
-        """An exporter that starts again goes on where it was."""
+    def test_counter_starts_with_the_value_of_the_driver(self) -> None:
+        """A restart of the exporter does not reset it."""
         assert energies(1000, 1500) == [1000, 1500]
 
-    def test_a_driver_that_begins_anew_is_counted_on(self) -> None:
-        """All that it has counted since is new."""
+    def test_counter_continues_after_a_driver_reset(self) -> None:
+        """The full value after the reset is an increase."""
         assert energies(1000, 200, 300) == [1000, 1200, 1300]
 
-    def test_no_reading_leaves_it_where_it_is(self) -> None:
-        """And what was used meanwhile is counted when it is told."""
+    def test_counter_does_not_change_without_a_reading(self) -> None:
+        """The next reading adds the energy used in between."""
         assert energies(1000, None, 1100) == [1000, 1000, 1100]
 
-    def test_a_gpu_that_failed_keeps_its_counters(self) -> None:
-        """Whether the driver begins anew or not."""
-        story = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
-        assert gpu(story).counters[ENERGY].total == 1050
+    def test_counters_survive_a_failed_reading(self) -> None:
+        """The driver may have reset its values."""
+        result = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
+        assert gpu(result).counters[ENERGY].total == 1050
 
-    def test_ecc_errors_are_counted_so_too(self) -> None:
-        """Both kinds, each for itself."""
+    def test_counts_ecc_errors(self) -> None:
+        """Corrected and uncorrected errors have separate counters."""
         seen = [
             gpu_reading(ecc_corrected=corrected, ecc_uncorrected=uncorrected)
             for corrected, uncorrected in ((7, 1), (0, 2))
@@ -56,69 +56,69 @@ class TestMeters:
         assert (counters["ecc_corrected"].total, counters["ecc_uncorrected"].total) == (7, 2)
 
 
-class TestSupport:
-    """Absent is not zero, and here it is said which it is."""
+class TestSupported:
+    """A missing value is not zero: `supported` gives the difference."""
 
-    def test_a_gpu_that_tells_all(self) -> None:
-        """Nothing is missing."""
+    def test_gpu_with_all_values(self) -> None:
+        """All values are supported."""
         supported = gpu(reduced(ALL)).supported
         assert {name for name, given in supported.items() if not given} == set()
         assert {"process_memory", "process_utilization", "mps_processes", "gpm", "ecc", "energy"} <= supported.keys()
 
-    def test_a_gpu_that_tells_nothing(self) -> None:
-        """It was read, and so it is known that it does not tell."""
+    def test_gpu_without_values(self) -> None:
+        """The reading succeeded, so the values are known to be unsupported."""
         bare = GpuReading(at=AT, gpu=GPU)
         assert not any(gpu(reduced(bare, bare)).supported.values())
 
-    def test_a_gpu_that_was_not_read_is_what_it_was(self) -> None:
-        """A failure says nothing about what it could tell."""
+    def test_failed_reading_does_not_change_what_is_supported(self) -> None:
+        """A failure is no evidence about supported values."""
         assert gpu(reduced(ALL, FAILED)).supported == gpu(reduced(ALL)).supported
         assert gpu(reduced(FAILED)).supported == {}
 
-    def test_under_mig_nothing_of_single_processes_is_told(self) -> None:
-        """Empty lists are not "nobody"."""
+    def test_values_of_processes_are_unsupported_with_mig(self) -> None:
+        """An empty list does not mean that there are no processes."""
         supported = gpu(reduced(replace(ALL, mig_mode=True))).supported
         of_processes = {name for name in supported if "process" in name}
         assert not any(supported[name] for name in of_processes)
         assert of_processes == {"processes", "mps_processes", "process_memory", "process_utilization"}
 
-    def test_processes_without_their_memory(self) -> None:
-        """As NVML lists them where it does not tell it."""
-        silent = replace(ALL, compute_processes=(GpuProcess(pid=CLIENT),))
-        assert gpu(reduced(silent)).supported["process_memory"] is False
+    def test_process_memory_is_unsupported_if_nvml_omits_it(self) -> None:
+        """NVML lists such processes without memory."""
+        without_memory = replace(ALL, compute_processes=(GpuProcess(pid=CLIENT),))
+        assert gpu(reduced(without_memory)).supported["process_memory"] is False
 
-    def test_gpm_is_no_matter_of_the_first_reading(self) -> None:
-        """It tells of the time between two."""
+    def test_gpm_is_unknown_after_the_first_reading(self) -> None:
+        """GPM values cover the time between two readings."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
         assert "gpm" not in gpu(reduced(first)).supported
         assert gpu(reduced(first, ALL)).supported["gpm"] is True
         assert gpu(reduced(first, first)).supported["gpm"] is False
 
-    def test_gpm_begins_anew_with_the_driver(self) -> None:
-        """Which is no reason to call it unsupported."""
+    def test_gpm_stays_supported_after_a_driver_reset(self) -> None:
+        """The first reading after the reset has no GPM values."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
         assert gpu(reduced(ALL, FAILED, first)).supported["gpm"] is True
 
 
 class TestMig:
-    """The whole GPU's lists are of all its instances, for those who may see them."""
+    """With MIG, the process lists of the GPU include all its instances, and may be incomplete."""
 
     @pytest.mark.parametrize("mig", [False, True])
-    def test_nobody_bypasses_mps_on_an_instance_that_may_have_none(self, mig: bool) -> None:
-        """Though he would without MIG."""
-        seen = [gpu_reading([CLIENT], beside=[STRANGER], at=AT + passed, mig_mode=mig) for passed in (0, 2, 4)]
-        story = reduced(*at_work(CLIENT), *seen)
-        assert (len(story.of(EventName.PROCESS_BYPASSING)) == 0) is mig
-        assert gpu(story).bypassing_known is not mig
+    def test_no_process_is_bypassing_with_mig(self, mig: bool) -> None:
+        """The same reading without MIG has a bypassing process."""
+        seen = [gpu_reading([CLIENT], beside=[BYPASSING], at=AT + passed, mig_mode=mig) for passed in (0, 2, 4)]
+        result = reduced(*at_work(CLIENT), *seen)
+        assert (len(result.of(EventName.PROCESS_BYPASSING)) == 0) is mig
+        assert gpu(result).bypassing_known is not mig
 
-    def test_who_was_beside_mps_before_is_forgotten(self) -> None:
-        """The GPU had to be free to be divided."""
-        seen = [gpu_reading([CLIENT], beside=[STRANGER], at=AT + passed) for passed in (0, 2)]
-        story = reduced(*at_work(CLIENT), *seen, gpu_reading(at=AT + 4, mig_mode=True), look(at=AT + 4))
-        assert (gpu(story).bypassing, gpu(story).mps_since) == ((), {})
+    def test_bypassing_processes_are_removed_when_mig_is_enabled(self) -> None:
+        """Only an unused GPU can be partitioned."""
+        seen = [gpu_reading([CLIENT], beside=[BYPASSING], at=AT + passed) for passed in (0, 2)]
+        result = reduced(*at_work(CLIENT), *seen, gpu_reading(at=AT + 4, mig_mode=True), look(at=AT + 4))
+        assert (gpu(result).bypassing, gpu(result).mps_since) == ((), {})
 
-    def test_a_client_missing_from_its_list_has_not_left(self) -> None:
-        """An empty list may be what the exporter is allowed to see."""
-        story = reduced(*at_work(CLIENT), gpu_reading([CLIENT]), gpu_reading(at=AT + 2, server=None, mig_mode=True))
-        assert CLIENT in story.daemon.clients
-        assert gpu(story).mps_left == {}
+    def test_client_missing_from_a_mig_list_stays_connected(self) -> None:
+        """The list may be empty because the exporter lacks permission."""
+        result = reduced(*at_work(CLIENT), gpu_reading([CLIENT]), gpu_reading(at=AT + 2, server=None, mig_mode=True))
+        assert CLIENT in result.daemon.clients
+        assert gpu(result).mps_left == {}

@@ -1,4 +1,4 @@
-"""How a GPU is shared is told where the lists and the daemon leave no doubt, and nowhere else."""
+"""The sharing mode of a GPU: it is known only if the process lists and the daemon are conclusive."""
 
 from dataclasses import replace
 
@@ -10,17 +10,17 @@ from exporter.model.observation import GpuReading, Observation
 from exporter.state.gpus import sharing_mode
 from tests.builders import AT, CLIENT, GPU, SERVER, Reduced, at_work, failure, gpu_reading, look, node, reduced, servers
 
-STRANGER, ANOTHER = 801, 802
+BYPASSING, ANOTHER = 801, 802
 NO_DAEMON = Node()
 
 
-def mode(story: Reduced) -> SharingMode | None:
-    """How the GPU is shared."""
-    return sharing_mode(story.node, story.node.gpus[GPU])
+def mode(result: Reduced) -> SharingMode | None:
+    """Return the sharing mode of the GPU."""
+    return sharing_mode(result.node, result.node.gpus[GPU])
 
 
 def twice(reading: GpuReading) -> tuple[GpuReading, ...]:
-    """The same once more, so much later that it is settled."""
+    """Return the reading, and the same 2 s later, which confirms it."""
     return reading, replace(reading, at=reading.at + 2)
 
 
@@ -33,14 +33,14 @@ DAEMON_AT_WORK = at_work(CLIENT)
         (gpu_reading(server=None), SharingMode.IDLE),
         (gpu_reading(), SharingMode.MPS),
         (gpu_reading([CLIENT]), SharingMode.MPS),
-        (gpu_reading([CLIENT], beside=[STRANGER]), SharingMode.MIXED),
-        (gpu_reading(beside=[STRANGER]), SharingMode.MIXED),
-        (gpu_reading(beside=[STRANGER], server=None), SharingMode.EXCLUSIVE),
-        (gpu_reading(beside=[STRANGER, ANOTHER], server=None), SharingMode.TIME_SLICING),
+        (gpu_reading([CLIENT], beside=[BYPASSING]), SharingMode.MIXED),
+        (gpu_reading(beside=[BYPASSING]), SharingMode.MIXED),
+        (gpu_reading(beside=[BYPASSING], server=None), SharingMode.EXCLUSIVE),
+        (gpu_reading(beside=[BYPASSING, ANOTHER], server=None), SharingMode.TIME_SLICING),
     ],
-    ids=["nobody", "a server alone", "clients", "clients and others", "a server and another", "one", "several"],
+    ids=["no process", "server", "clients", "clients and others", "server and another", "one other", "several others"],
 )
-def test_beside_a_daemon_that_has_told_its_servers(reading: GpuReading, expected: SharingMode) -> None:
+def test_mode_with_a_daemon_whose_servers_are_known(reading: GpuReading, expected: SharingMode) -> None:
     assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is expected
 
 
@@ -49,20 +49,20 @@ def test_beside_a_daemon_that_has_told_its_servers(reading: GpuReading, expected
     [
         (gpu_reading(server=None), SharingMode.IDLE),
         (gpu_reading([CLIENT], server=None), SharingMode.MPS),
-        (gpu_reading(beside=[STRANGER], server=None), SharingMode.EXCLUSIVE),
-        (gpu_reading(beside=[STRANGER, ANOTHER], server=None), SharingMode.TIME_SLICING),
+        (gpu_reading(beside=[BYPASSING], server=None), SharingMode.EXCLUSIVE),
+        (gpu_reading(beside=[BYPASSING, ANOTHER], server=None), SharingMode.TIME_SLICING),
     ],
 )
-def test_without_any_daemon(reading: GpuReading, expected: SharingMode) -> None:
+def test_mode_without_a_daemon(reading: GpuReading, expected: SharingMode) -> None:
     assert mode(reduced(*twice(reading), start=NO_DAEMON)) is expected
 
 
-UNJUDGED: dict[str, tuple[Node, tuple[Observation, ...]]] = {
-    "a stranger seen but once": (node(), (*DAEMON_AT_WORK, gpu_reading([CLIENT], beside=[STRANGER]))),
-    "a daemon that has not told its servers": (node(), twice(gpu_reading([CLIENT]))),
-    "clients of a daemon that nobody knows, and maybe its server": (NO_DAEMON, twice(gpu_reading([CLIENT]))),
-    "a GPU that failed": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost")))),
-    "a GPU that was not read again": (
+INCONCLUSIVE: dict[str, tuple[Node, tuple[Observation, ...]]] = {
+    "bypassing process in one reading": (node(), (*DAEMON_AT_WORK, gpu_reading([CLIENT], beside=[BYPASSING]))),
+    "daemon with unknown servers": (node(), twice(gpu_reading([CLIENT]))),
+    "clients of an unknown daemon": (NO_DAEMON, twice(gpu_reading([CLIENT]))),
+    "failed reading": (node(), (*DAEMON_AT_WORK, GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost")))),
+    "failed collection": (
         node(),
         (*DAEMON_AT_WORK, *twice(gpu_reading()), look(at=AT + 60, problem=failure("NVML is gone"))),
     ),
@@ -71,12 +71,12 @@ UNJUDGED: dict[str, tuple[Node, tuple[Observation, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("start", "seen"), UNJUDGED.values(), ids=UNJUDGED)
-def test_in_doubt_there_is_no_mode(start: Node, seen: tuple[Observation, ...]) -> None:
+@pytest.mark.parametrize(("start", "seen"), INCONCLUSIVE.values(), ids=INCONCLUSIVE)
+def test_mode_is_unknown_if_the_evidence_is_inconclusive(start: Node, seen: tuple[Observation, ...]) -> None:
     assert mode(reduced(*seen, start=start)) is None
 
 
-def test_a_daemon_that_may_have_a_new_server_leaves_it_open_who_is_beside_it() -> None:
+def test_mode_is_unknown_until_a_possible_new_server_is_listed() -> None:
     new_server = 900
     readings = twice(gpu_reading([CLIENT], beside=[new_server]))
     assert mode(reduced(*DAEMON_AT_WORK, *readings[:1])) is None
@@ -87,9 +87,9 @@ def test_a_daemon_that_may_have_a_new_server_leaves_it_open_who_is_beside_it() -
     "reading",
     [
         gpu_reading(server=None, mig_mode=True),
-        gpu_reading(beside=[STRANGER, ANOTHER], mig_mode=True),
+        gpu_reading(beside=[BYPASSING, ANOTHER], mig_mode=True),
         GpuReading(at=AT, gpu=GPU, mig_mode=True),
     ],
 )
-def test_under_mig_the_lists_of_the_whole_gpu_say_nothing(reading: GpuReading) -> None:
+def test_mode_is_mig_whatever_the_process_lists_contain(reading: GpuReading) -> None:
     assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is SharingMode.MIG

@@ -1,4 +1,4 @@
-"""Each owner's account: a client is put to it once, whatever comes first, and it is closed when nobody uses it."""
+"""Accounts of workloads: each client counts once, and an account without clients is removed."""
 
 from dataclasses import replace
 
@@ -34,8 +34,8 @@ def connected(present: Node) -> dict[str, int]:
     return {workload.name: each.connected for workload, each in present.accounts.items()}
 
 
-def comes_and_goes(pid: int, *, at: float = AT, user: str = "alice", stays: float = 1.0) -> tuple[Observation, ...]:
-    """A client's whole life."""
+def connects_and_exits(pid: int, *, at: float = AT, user: str = "alice", stays: float = 1.0) -> tuple[Observation, ...]:
+    """A client connects, its process is read, and it exits."""
     return (
         *server_log(active(pid), at=at),
         process(pid, at=at + 0.1, user=user),
@@ -44,80 +44,82 @@ def comes_and_goes(pid: int, *, at: float = AT, user: str = "alice", stays: floa
 
 
 @pytest.mark.parametrize("known_first", [True, False])
-def test_a_client_counts_once_whether_it_connects_or_is_known_first(known_first: bool) -> None:
+def test_client_counts_once_in_either_order_of_connection_and_process(known_first: bool) -> None:
     reading, connects = process(cgroup=JOB_CGROUP), server_log(active())[0]
     seen = (reading, connects) if known_first else (connects, reading)
     present = reduced(*at_work(), *seen, reading, connects, clients(CLIENT, at=AT + 1)).node
     assert connected(present) == {"42": 1}
 
 
-def test_a_client_that_nobody_knows_is_on_nobodys_account() -> None:
+def test_client_with_an_unknown_workload_has_no_account() -> None:
     assert connected(reduced(*at_work(CLIENT)).node) == {}
 
 
-def test_a_client_that_left_unknown_is_not_counted_with_the_next_of_its_pid() -> None:
+def test_client_of_unknown_workload_is_not_counted_for_a_process_that_reuses_its_pid() -> None:
     present = reduced(*at_work(CLIENT), clients(at=AT + 5), clients(at=AT + 7), process(at=AT + 8, user="bob")).node
     assert connected(present) == {}
     assert not present.unattributed
 
 
-def test_an_account_outlives_the_clients() -> None:
-    present = reduced(*at_work(), *comes_and_goes(600), *comes_and_goes(601, at=AT + 5), look(at=AT + MINUTE)).node
+def test_account_outlives_its_clients() -> None:
+    present = reduced(
+        *at_work(), *connects_and_exits(600), *connects_and_exits(601, at=AT + 5), look(at=AT + MINUTE)
+    ).node
     assert connected(present) == {"alice": 2}
 
 
-def test_a_pid_that_comes_again_is_on_its_own_owners_account() -> None:
+def test_reused_pid_counts_for_its_own_workload() -> None:
     again = process(ticks=2, at=AT + 5, user="bob")
     present = reduced(*at_work(CLIENT), process(ticks=1), again, *server_log(active(), at=AT + 6)).node
     assert connected(present) == {"alice": 1, "bob": 1}
 
 
-def test_whoever_has_had_no_client_for_an_hour_is_forgotten() -> None:
-    left = reduced(*at_work(), *comes_and_goes(CLIENT, stays=10 * MINUTE)).node
+def test_account_without_clients_is_removed_after_an_hour() -> None:
+    left = reduced(*at_work(), *connects_and_exits(CLIENT, stays=10 * MINUTE)).node
     ended = AT + 10 * MINUTE
     assert connected(reduced(look(at=ended + FORGOTTEN_SECONDS), start=left).node) == {"alice": 1}
     assert connected(reduced(look(at=ended + FORGOTTEN_SECONDS + 1), start=left).node) == {}
 
 
-def test_whoever_has_a_client_is_not_forgotten() -> None:
+def test_account_with_a_client_is_not_removed() -> None:
     present = reduced(*at_work(CLIENT), process()).node
     for hour in range(1, 5):
         present = reduced(look(at=AT + hour * FORGOTTEN_SECONDS + hour), start=present).node
     assert connected(present) == {"alice": 1}
 
 
-def test_of_too_many_owners_those_are_kept_who_were_there_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_accounts_remain_if_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
-    lives = (comes_and_goes(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
-    present = reduced(*at_work(), *(seen for life in lives for seen in life)).node
+    sequences = (connects_and_exits(600 + number, at=AT + 10 * number, user=f"user{number}") for number in range(5))
+    present = reduced(*at_work(), *(seen for sequence in sequences for seen in sequence)).node
     assert set(connected(present)) == {"user2", "user3", "user4"}
 
 
 def faults(present: Node) -> dict[str, tuple[int, int]]:
-    """How many hit each owner, and of how many it is suspected."""
+    """Return for each workload how many faults affected it, and for how many it is suspected."""
     return {workload.name: (each.faults_affected, each.faults_suspected) for workload, each in present.accounts.items()}
 
 
-def test_a_fault_counts_once_for_each_owner_whom_it_hit_and_once_for_the_suspect() -> None:
+def test_fault_counts_once_for_each_affected_workload_and_the_suspect() -> None:
     alices, bobs = (tenant(600, "alice"), tenant(601, "alice")), tenant(602, "bob")
-    once = processes.count_fault(reduced(*at_work(), *comes_and_goes(600)).node, (*alices, bobs), bobs)
+    once = processes.count_fault(reduced(*at_work(), *connects_and_exits(600)).node, (*alices, bobs), bobs)
     assert faults(once) == {"alice": (1, 0), "bob": (1, 1)}
     assert faults(processes.count_fault(once, (bobs,), alices[0])) == {"alice": (1, 1), "bob": (2, 1)}
     assert connected(once) == {"alice": 1, "bob": 0}
 
 
-def test_a_fault_with_nobody_suspected_and_nobody_known_is_on_nobodys_account() -> None:
+def test_fault_without_known_workloads_has_no_account() -> None:
     unknown = tenant(600, None)
     assert processes.count_fault(node(), (unknown,), None) == processes.count_fault(node(), (), unknown) == node()
 
 
-def test_an_account_of_faults_alone_is_kept_for_an_hour() -> None:
-    struck = processes.count_fault(reduced(look()).node, (tenant(),), None)
-    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=struck).node) == {"alice": (1, 0)}
-    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=struck).node) == {}
+def test_account_with_only_faults_is_removed_after_an_hour() -> None:
+    present = processes.count_fault(reduced(look()).node, (tenant(),), None)
+    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS), start=present).node) == {"alice": (1, 0)}
+    assert faults(reduced(look(at=AT + FORGOTTEN_SECONDS + 1), start=present).node) == {}
 
 
-def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> None:
+def test_account_with_only_faults_remains_while_its_workload_has_a_client() -> None:
     at_work_without_account = replace(reduced(*at_work(CLIENT), process()).node, accounts={})
     present = processes.count_fault(at_work_without_account, (tenant(),), None)
     for hour in range(1, 4):
@@ -125,7 +127,7 @@ def test_an_account_of_faults_alone_is_kept_while_its_owner_has_a_client() -> No
     assert faults(present) == {"alice": (1, 0)}
 
 
-def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_too_many_workloads_are_limited_to_the_maximum_of_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_WORKLOADS", 3)
     hit = [tenant(600 + number, f"user{number}") for number in range(5)]
     assert set(faults(processes.count_fault(node(), hit, hit[0]))) == {"user3", "user4", "user0"}
@@ -133,8 +135,8 @@ def test_faults_of_too_many_owners_leave_as_many_accounts_as_there_may_be(monkey
 
 @given(timelines)
 @settings(max_examples=50)
-def test_accounts_never_hold_more_clients_than_connected(story: list[Observation]) -> None:
-    present = reduced(*story).node
-    everybody = sum(daemon.totals.connected for daemon in present.daemons.values())
-    assert sum(connected(present).values()) + len(present.unattributed) <= everybody
+def test_accounts_have_no_more_clients_than_connected(observations: list[Observation]) -> None:
+    present = reduced(*observations).node
+    total = sum(daemon.totals.connected for daemon in present.daemons.values())
+    assert sum(connected(present).values()) + len(present.unattributed) <= total
     assert present.unattributed <= {pid for daemon in present.daemons.values() for pid in daemon.clients}

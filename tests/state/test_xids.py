@@ -1,4 +1,4 @@
-"""Xids: each is counted once, whoever tells of it and however often, on the GPU that had it, and is never forgotten."""
+"""Counters of Xids: each Xid counts once, on its GPU, no matter how many sources report it."""
 
 import json
 from collections.abc import Mapping
@@ -18,91 +18,91 @@ from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gp
 from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
-"""By then, every witness has spoken."""
+"""By then, all sources have reported."""
 
 
 def counts(*seen: Observation, start: tuple[Observation, ...] = TWO_GPUS) -> Mapping[tuple[str, str], int]:
     return {key: count.total for key, count in reduced(*start, *seen, LATER).node.xids.counts.items()}
 
 
-# -- one fault is one count ----------------------------------------------------------------------------------------
+# -- each Xid counts once ------------------------------------------------------------------------------------------
 
 
-def test_the_kernel_alone_tells_of_one() -> None:
-    """A misaligned store wrote two, and NVML told of neither."""
+def test_counts_xids_of_the_kernel_log_alone() -> None:
+    """A misaligned store wrote two lines, and NVML reported no event."""
     assert counts(kernel(13), kernel(13)) == {(GPU, "13"): 2}
 
 
-def test_nvml_alone_tells_of_one() -> None:
+def test_counts_xids_of_nvml_alone() -> None:
     assert counts(event(31)) == {(GPU, "31"): 1}
 
 
 @pytest.mark.parametrize("seen", [(kernel(), event(at=AT + 0.02)), (event(), kernel(at=AT + 0.02))])
-def test_one_that_both_tell_of_is_one_whoever_is_first(seen: tuple[Observation, ...]) -> None:
+def test_reports_of_both_sources_count_once_in_either_order(seen: tuple[Observation, ...]) -> None:
     assert counts(*seen) == {(GPU, "31"): 1}
 
 
-def test_three_that_both_tell_of_are_three() -> None:
+def test_three_xids_of_both_sources_count_three_times() -> None:
     times = [AT, AT + 0.1, AT + 0.2]
 
     assert counts(*(kernel(45, at=at) for at in times), *(event(45, at=at + 0.3) for at in times)) == {(GPU, "45"): 3}
 
 
-def test_a_telling_pairs_once() -> None:
+def test_each_report_pairs_once() -> None:
     assert counts(kernel(), event(), event()) == {(GPU, "31"): 2}
     assert counts(event(), kernel(), kernel(), event()) == {(GPU, "31"): 2}
 
 
-def test_other_numbers_and_other_gpus_are_other_xids() -> None:
+def test_other_numbers_and_other_gpus_count_separately() -> None:
     assert counts(kernel(31), event(43)) == {(GPU, "31"): 1, (GPU, "43"): 1}
     assert counts(kernel(31), event(31, gpu=OTHER_GPU)) == {(GPU, "31"): 1, (OTHER_GPU, "31"): 1}
 
 
-def test_what_is_told_much_later_is_another() -> None:
+def test_a_much_later_report_is_another_xid() -> None:
     assert counts(kernel(), event(at=AT + PAIR_SECONDS + 0.1)) == {(GPU, "31"): 2}
 
 
-def test_the_last_one_has_its_time() -> None:
+def test_time_of_the_last_xid() -> None:
     after = reduced(*TWO_GPUS, kernel(at=AT + 1), kernel(at=AT + 9), event(at=AT + 9.02)).node
 
     assert after.xids.counts[GPU, "31"].last_at == AT + 9
 
 
 @pytest.mark.parametrize("kind", [1, 2, 4, 16, 256])
-def test_other_events_of_nvml_are_no_xids(kind: int) -> None:
+def test_other_nvml_events_are_not_xids(kind: int) -> None:
     assert counts(event(kind=kind)) == {}
 
 
-def test_what_a_program_wrote_into_the_kernels_log_is_not_counted() -> None:
+def test_kernel_log_lines_from_user_space_are_not_counted() -> None:
     assert counts(kernel(79, prefix=12)) == {}
 
 
-# -- whose it is ---------------------------------------------------------------------------------------------------
+# -- GPU of an Xid -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["0000:00:06.0", "00000000:00:06.0", "00000000:00:06.1"])
-def test_nvml_says_where_a_gpu_is(form: str) -> None:
+def test_nvml_gives_the_bus_address_of_a_gpu(form: str) -> None:
     assert counts(kernel(), start=(at_address(address=form),)) == {(GPU, "31"): 1}
 
 
-def test_so_does_the_driver_before_a_gpus_first_xid() -> None:
-    where = KernelRecord(at=AT, record=f"4,358,1,c;NVRM: GPU at PCI:{ADDRESS}: {GPU}")
+def test_the_driver_logs_the_bus_address_before_the_first_xid() -> None:
+    address_line = KernelRecord(at=AT, record=f"4,358,1,c;NVRM: GPU at PCI:{ADDRESS}: {GPU}")
 
-    assert counts(where, kernel(), start=()) == {(GPU, "31"): 1}
+    assert counts(address_line, kernel(), start=()) == {(GPU, "31"): 1}
 
 
-def test_a_gpu_that_nvml_can_no_longer_read_is_still_where_it_was() -> None:
-    """It fell off the bus, and then comes the Xid that says so."""
+def test_a_lost_gpu_retains_its_bus_address() -> None:
+    """The Xid follows after the GPU fell off the bus."""
     lost = GpuReading(at=AT + 1, gpu=GPU, index=0, problem=failure("GPU is lost"))
 
     assert counts(lost, look(at=AT + 20), kernel(79, at=AT + 21)) == {(GPU, "79"): 1}
 
 
-def test_one_of_an_unknown_gpu_is_counted_where_it_was() -> None:
+def test_xid_of_an_unknown_gpu_counts_for_its_bus_address() -> None:
     assert counts(kernel(79, address="0000:c1:00")) == {("PCI:0000:c1:00", "79"): 1}
 
 
-def test_and_stays_counted_there_once_it_is_known_whose_it_was() -> None:
+def test_xid_stays_counted_for_its_bus_address_when_the_gpu_becomes_known() -> None:
     soon = look(at=AT + PAIR_SECONDS + 1)
     assert counts(kernel(79), soon, *TWO_GPUS, kernel(79, at=AT + 9), start=()) == {
         (f"PCI:{ADDRESS}", "79"): 1,
@@ -110,11 +110,11 @@ def test_and_stays_counted_there_once_it_is_known_whose_it_was() -> None:
     }
 
 
-def test_one_at_the_very_start_waits_for_nvml_to_say_whose_it_was() -> None:
+def test_xid_at_the_start_waits_for_the_first_nvml_reading() -> None:
     assert counts(kernel(79), *TWO_GPUS, start=()) == {(GPU, "79"): 1}
 
 
-def test_an_event_without_its_gpu_is_the_only_gpus() -> None:
+def test_event_without_a_gpu_counts_for_the_only_gpu() -> None:
     assert counts(event(gpu=None), start=(at_address(),)) == {(GPU, "31"): 1}
 
 
@@ -125,38 +125,38 @@ def test_an_event_without_its_gpu_is_the_only_gpus() -> None:
         (event(gpu=None), kernel(address=OTHER_ADDRESS)),
     ],
 )
-def test_or_that_of_the_other_witness_whoever_is_first(seen: tuple[Observation, ...]) -> None:
+def test_event_without_a_gpu_counts_for_the_gpu_in_the_kernel_log(seen: tuple[Observation, ...]) -> None:
     assert counts(*seen) == {(OTHER_GPU, "31"): 1}
 
 
-def test_a_line_of_an_unknown_place_is_of_the_gpu_that_nvml_names() -> None:
+def test_line_with_an_unknown_bus_address_counts_for_the_gpu_of_the_event() -> None:
     for seen in ((kernel(), event()), (event(), kernel())):
         assert counts(*seen, start=(gpu_reading(), gpu_reading(gpu=OTHER_GPU))) == {(GPU, "31"): 1}
 
 
-def test_but_not_where_that_gpu_is_elsewhere() -> None:
-    """In a container that has some of the GPUs, the kernel tells of all."""
+def test_line_does_not_pair_with_a_gpu_at_another_bus_address() -> None:
+    """A container may have only some GPUs, but the kernel log has Xids of all."""
     for seen in ((kernel(address="0000:c1:00"), event()), (event(), kernel(address="0000:c1:00"))):
         assert counts(*seen) == {(GPU, "31"): 1, ("PCI:0000:c1:00", "31"): 1}
 
 
-def test_an_event_without_its_gpu_is_where_the_kernel_says_it_was() -> None:
+def test_event_without_a_gpu_counts_for_the_bus_address_in_the_kernel_log() -> None:
     assert counts(event(gpu=None), kernel(address="0000:c1:00")) == {("PCI:0000:c1:00", "31"): 1}
 
 
-def test_or_nobodys() -> None:
+def test_event_without_a_gpu_or_kernel_line_counts_without_a_gpu() -> None:
     assert counts(event(gpu=None)) == {("", "31"): 1}
 
 
-def test_a_line_pairs_with_its_own_gpus_event_before_one_that_could_be_anybodys() -> None:
+def test_line_pairs_with_the_event_of_its_gpu_first() -> None:
     assert counts(event(gpu=None), event(), kernel(at=AT + 1)) == {("", "31"): 1, (GPU, "31"): 1}
 
 
 # -- bounds --------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_without_end_are_counted_as_others() -> None:
-    """But those that everybody waits for are always counted as themselves."""
+def test_too_many_numbers_count_as_other() -> None:
+    """Well-known numbers always have their own counter."""
     after = counts(*(kernel(number) for number in range(1000, 1200)), kernel(79))
 
     assert after[GPU, "79"] == 1
@@ -164,14 +164,14 @@ def test_numbers_without_end_are_counted_as_others() -> None:
     assert after[GPU, OTHER] == 201 - (len(after) - 1)
 
 
-def test_gpus_without_end_are_counted_as_others() -> None:
+def test_too_many_gpus_count_as_other() -> None:
     after = counts(*(kernel(address=f"{domain:04x}:00:06") for domain in range(1, 200)))
 
     assert len(after) == MAX_GPUS + 1
     assert sum(after.values()) == 199
 
 
-def test_what_waits_for_the_other_witness_is_bounded() -> None:
+def test_number_of_unmatched_reports_is_limited() -> None:
     after = reduced(*TWO_GPUS, *(kernel() for _ in range(MAX_UNMATCHED * 2))).node
 
     assert len(after.xids.unmatched) == MAX_UNMATCHED
@@ -179,11 +179,11 @@ def test_what_waits_for_the_other_witness_is_bounded() -> None:
     assert reduced(LATER, start=after).node.xids.unmatched == ()
 
 
-def test_but_none_of_what_waits_is_lost() -> None:
+def test_no_unmatched_report_is_lost() -> None:
     assert counts(*(event(gpu=None) for _ in range(MAX_UNMATCHED * 2))) == {("", "31"): MAX_UNMATCHED * 2}
 
 
-tellings = st.builds(
+reports = st.builds(
     lambda make, number, at: make(number, at=AT + at),
     st.sampled_from((kernel, event, partial(event, gpu=None), partial(kernel, address="0000:c1:00"))),
     st.sampled_from((13, 31, 45)),
@@ -191,9 +191,9 @@ tellings = st.builds(
 )
 
 
-@given(st.lists(tellings | st.sampled_from(TWO_GPUS), max_size=30))
+@given(st.lists(reports | st.sampled_from(TWO_GPUS), max_size=30))
 @settings(max_examples=100)
-def test_in_any_order_counts_only_grow_and_no_xid_is_lost(seen: list[Observation]) -> None:
+def test_in_any_order_counters_never_decrease_and_no_xid_is_lost(seen: list[Observation]) -> None:
     present = reduced(*TWO_GPUS).node
     for each in (*seen, LATER):
         before = present.xids.counts
@@ -210,8 +210,8 @@ def test_in_any_order_counts_only_grow_and_no_xid_is_lost(seen: list[Observation
 
 
 @pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_a_recording_has_as_many_as_its_kernel_wrote_each_on_its_gpu(recorded: Recorded) -> None:
-    """NVML's events tell of the same ones."""
+def test_recording_has_the_xids_of_its_kernel_log(recorded: Recorded) -> None:
+    """The NVML events report the same Xids."""
     written = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
     expected: dict[tuple[str, str], int] = {}
     for error in (parse_xid(message) for message in written):
@@ -223,7 +223,7 @@ def test_a_recording_has_as_many_as_its_kernel_wrote_each_on_its_gpu(recorded: R
 
 
 def gpu_of(recorded: Recorded, address: str) -> str:
-    """By the recording's header."""
+    """Return the UUID of the GPU at a bus address, from the header of the recording."""
     gpus = json.loads(recorded.text.partition("\n")[0])["gpus"]
     (found,) = (gpu["uuid"] for gpu in gpus if gpu["pci_bus_id"].rpartition(".")[0].endswith(address))
     return str(found)
@@ -233,7 +233,7 @@ def gpu_of(recorded: Recorded, address: str) -> str:
 
 
 def samples(node: Node, name: str, *, clock_step: float = 0.0) -> dict[tuple[str, str], float]:
-    """By GPU and number."""
+    """Return the samples of a family by GPU and number."""
     return {
         (sample.labels["gpu"], sample.labels["xid"]): sample.value
         for metric in NodeCollector(View(node, clock_step=clock_step)).collect()
@@ -247,29 +247,29 @@ def errors(*seen: Observation) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("source", ["kernel", "nvml_events"])
-def test_a_gpu_has_a_zero_for_each_well_known_number_while_somebody_would_tell(source: str) -> None:
+def test_well_known_numbers_have_a_zero_while_a_source_works(source: str) -> None:
     assert errors(*TWO_GPUS, look(source)) == {
         (gpu, str(number)): 0 for gpu in (GPU, OTHER_GPU) for number in WELL_KNOWN
     }
 
 
-def test_there_is_no_zero_where_nobody_would_tell() -> None:
-    """Failure is not idleness."""
+def test_there_is_no_zero_without_a_working_source() -> None:
+    """A failure must not look like idle."""
     assert errors(*TWO_GPUS, look("nvml")) == {}
-    blind = (look("kernel", problem=failure("may not")), look("nvml_events", problem=failure("no NVML")))
-    assert errors(*TWO_GPUS, *blind) == {}
-    assert errors(*TWO_GPUS, blind[0], look("nvml_events")) != {}
+    failed = (look("kernel", problem=failure("may not")), look("nvml_events", problem=failure("no NVML")))
+    assert errors(*TWO_GPUS, *failed) == {}
+    assert errors(*TWO_GPUS, failed[0], look("nvml_events")) != {}
 
 
-def test_what_was_counted_stays_when_its_witnesses_have_gone_blind_and_its_gpu_has_gone() -> None:
-    gone = GpuReading(at=AT + 5, gpu=GPU, problem=failure("GPU is lost"))
+def test_counters_remain_when_the_sources_and_the_gpu_fail() -> None:
+    lost = GpuReading(at=AT + 5, gpu=GPU, problem=failure("GPU is lost"))
 
-    assert errors(*TWO_GPUS, look("kernel"), kernel(79), gone, look("kernel", problem=failure("x"), at=AT + 9)) == {
+    assert errors(*TWO_GPUS, look("kernel"), kernel(79), lost, look("kernel", problem=failure("x"), at=AT + 9)) == {
         (GPU, "79"): 1
     }
 
 
-def test_a_recording_without_its_sources_has_zeros_once_it_has_an_xid() -> None:
+def test_recording_without_source_readings_has_zeros_after_its_first_xid() -> None:
     after = errors(*TWO_GPUS, kernel(109))
 
     assert after[GPU, "109"] == 1
@@ -277,7 +277,7 @@ def test_a_recording_without_its_sources_has_zeros_once_it_has_an_xid() -> None:
     assert (OTHER_GPU, "109") not in after
 
 
-def test_when_it_was_last_is_told_in_the_walls_time() -> None:
+def test_time_of_the_last_xid_is_wall_clock_time() -> None:
     node = reduced(*TWO_GPUS, kernel(31, at=AT + 3)).node
 
     assert samples(node, "cuda_mps_xid_last_timestamp_seconds", clock_step=100.0) == {(GPU, "31"): AT + 103}

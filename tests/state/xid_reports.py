@@ -1,4 +1,4 @@
-"""What the two witnesses of an Xid say, and NVML of where two GPUs are."""
+"""Reports of Xids by the kernel log and NVML, and the bus addresses of two GPUs."""
 
 from dataclasses import replace
 
@@ -16,18 +16,18 @@ def kernel(
     prefix: int = 4,
     who: str = "pid=600, name=train, ",
 ) -> KernelRecord:
-    """The driver writes of an Xid."""
+    """The driver logs an Xid."""
     text = f"NVRM: Xid (PCI:{address}): {number}, {who}channel 0x0000001d"
     return KernelRecord(at=at, record=f"{prefix},360,27859548,c;{text}")
 
 
 def event(number: int = 31, *, at: float = AT, gpu: str | None = GPU, kind: int = 8) -> GpuEvent:
-    """NVML tells of an Xid."""
+    """NVML reports an Xid."""
     return GpuEvent(at=at, type=kind, xid=number, gpu=gpu)
 
 
 def at_address(gpu: str = GPU, address: str = f"0000{ADDRESS}.0", index: int = 0) -> GpuReading:
-    """NVML reads a GPU, and says where it is."""
+    """NVML reads a GPU with its bus address."""
     return replace(gpu_reading(gpu=gpu, index=index), pci_bus_id=address)
 
 
