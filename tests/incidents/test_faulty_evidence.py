@@ -1,6 +1,6 @@
-"""Evidence of a fault that is cut, doubled, late or missing: still one incident, with what can be known.
+"""Incomplete evidence of a fault (cut, duplicate, late, missing) still makes one incident.
 
-Each of these is a real fault, of which a recording tells less, or more often, or in another order, than it was.
+Each test changes the recording of a real fault: observations are removed, repeated or reordered.
 """
 
 import random
@@ -34,8 +34,8 @@ ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling
 FAULTS = list({re.sub(r"_\d(?=_|$)", "", repr(each)): each for each in ALL_FAULTS}.values())
 """One recording of each kind of fault: trials of the same kind differ by the number in their name."""
 
-NEVER = 0.8
-"""So sure nobody innocent is ever suspected."""
+LIKELY = 0.8
+"""No innocent client has this confidence."""
 
 every_fault = pytest.mark.parametrize("recorded", FAULTS, ids=repr)
 
@@ -44,22 +44,22 @@ Seen = Sequence[Observation]
 
 @cache
 def observed(recorded: Recorded) -> Seen:
-    """The recording without what control.log tells of each question: nine lines in ten, and nothing about a fault."""
-    return [each for each in recorded.observations if not (isinstance(each, LogLine) and _is_of_a_question(each))]
+    """Return a recording without the control.log lines of queries: nine lines in ten, and none about a fault."""
+    return [each for each in recorded.observations if not (isinstance(each, LogLine) and _is_of_a_query(each))]
 
 
-def _is_of_a_question(line: LogLine) -> bool:
+def _is_of_a_query(line: LogLine) -> bool:
     entry = parse_log_line(line.line)
-    of_a_question = log_message.Noise | log_message.BareNumber | log_message.CommandReceived | log_message.SessionClosed
-    return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_question)
+    of_a_query = log_message.Noise | log_message.BareNumber | log_message.CommandReceived | log_message.SessionClosed
+    return line.file == "control.log" and entry is not None and isinstance(entry.message, of_a_query)
 
 
 def incidents(seen: Seen, *, after: Reduced | None = None) -> list[Incident]:
-    """What becomes of these observations, `after` others; and each incident opens and ends once."""
+    """Return the incidents of these observations, `after` others. Each incident opens and ends once."""
     present, events = (node(), []) if after is None else (after.node, list(after.events))
-    for later, news in reduce_all(present, seen):
+    for later, new_events in reduce_all(present, seen):
         present = later
-        events.extend(news)
+        events.extend(new_events)
     for name in (EventName.FAULT, EventName.FAULT_RECOVERED):
         ids = [event.incident.id for event in events if event.event is name and event.incident is not None]
         assert len(ids) == len(set(ids))
@@ -67,15 +67,15 @@ def incidents(seen: Seen, *, after: Reduced | None = None) -> list[Incident]:
 
 
 def affected(recorded: Recorded) -> set[int]:
-    """Everyone with the sticky error: the victims, and the culprit unless it had gone."""
+    """Return the clients with the sticky error: the victims, and the cause unless it had exited."""
     culprit = recorded.truth["culprit"]
     alive = {culprit} if recorded.truth["clients"][str(culprit)].get("cuda_errors") else set()
     return {*recorded.truth["victims"], *alive}
 
 
 def assert_fair(recorded: Recorded, incident: Incident) -> None:
-    """Nobody innocent is as good as named, and nobody is affected who was not there."""
-    assert all(each.confidence < NEVER for each in incident.suspects if each.client.pid != recorded.truth["culprit"])
+    """Check that no innocent client is likely, and that only clients are affected."""
+    assert all(each.confidence < LIKELY for each in incident.suspects if each.client.pid != recorded.truth["culprit"])
     assert set(incident.affected) <= {int(pid) for pid in recorded.truth["clients"]}
 
 
@@ -84,7 +84,7 @@ def without(*kinds: type[Observation]) -> Callable[[Seen], Seen]:
 
 
 def without_lines(pattern: str) -> Callable[[Seen], Seen]:
-    """The log's lines that look like this are lost."""
+    """Remove the log lines that match a pattern."""
     return lambda seen: [each for each in seen if not (isinstance(each, LogLine) and re.search(pattern, each.line))]
 
 
@@ -93,7 +93,7 @@ def without_file(file: str) -> Callable[[Seen], Seen]:
 
 
 def without_statuses(seen: Seen) -> Seen:
-    """Every question for a server's state fails."""
+    """Let all queries of server states fail."""
     return [
         replace(each, exit_code=1, stdout="", stderr="Cannot send command to MPS control daemon process\n")
         if isinstance(each, ControlReply) and "status" in each.command
@@ -107,7 +107,7 @@ def doubled(seen: Seen) -> Seen:
 
 
 def without_nvml_events(seen: Seen) -> Seen:
-    """The driver has none, and the source says so."""
+    """Remove the Xid events of NVML, with the error of a driver without support."""
     reduced = (each for each in seen if not isinstance(each, GpuEvent))
     return [
         replace(each, problem=failure("Not Supported"))
@@ -124,19 +124,19 @@ LESS = {
     "no NVML": lambda seen: without_nvml_events(without(GpuReading)(seen)),
     "no status": without_statuses,
     "no control.log": without_file("control.log"),
-    "nobody named": without_lines("encountered a fatal GPU error"),
-    "no begin of the block": without_lines("Client .* to be torn down|error trigging"),
+    "no named client": without_lines("encountered a fatal GPU error"),
+    "no start of the block": without_lines("Client .* to be torn down|error trigging"),
     "no devices": without_lines("devices will be reset"),
     "no exits": without_lines("exiting|disconnected|assuming client"),
     "no recovery": without_lines("Destroy server context"),
-    "everything twice": doubled,
+    "all observations twice": doubled,
 }
 
 
 @every_fault
 @pytest.mark.parametrize("less", LESS.values(), ids=LESS)
-def test_one_incident_of_less(recorded: Recorded, less: Callable[[Seen], Seen]) -> None:
-    """Whatever one witness does not tell, the others do."""
+def test_one_incident_with_less_evidence(recorded: Recorded, less: Callable[[Seen], Seen]) -> None:
+    """The other sources replace what is missing."""
     (incident,) = incidents(less(observed(recorded)))
     assert set(incident.affected) == affected(recorded)
     assert_fair(recorded, incident)
@@ -144,7 +144,7 @@ def test_one_incident_of_less(recorded: Recorded, less: Callable[[Seen], Seen]) 
 
 @every_fault
 def test_one_incident_without_the_servers_log(recorded: Recorded) -> None:
-    """The state alone tells of a fault that lasts; whom it hit is then inferred."""
+    """The server state alone shows a longer fault. The affected clients are then inferred."""
     statuses = [each for each in observed(recorded) if isinstance(each, ControlReply) and "FAULT" in each.stdout]
     found = incidents(without_file("server.log")(observed(recorded)))
     assert len(found) <= 1
@@ -155,8 +155,8 @@ def test_one_incident_without_the_servers_log(recorded: Recorded) -> None:
 
 
 @every_fault
-def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: Recorded) -> None:
-    """A truncation may take any lines along: a fault whose first line is left is found, and nobody is made up."""
+def test_one_incident_if_the_log_block_is_cut(recorded: Recorded) -> None:
+    """A truncation may remove any lines. A fault whose first line remains is found, without invented clients."""
     seen = observed(recorded)
     begin = next(
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
@@ -173,8 +173,8 @@ def test_one_incident_where_the_log_is_cut_in_the_midst_of_the_block(recorded: R
 @every_fault
 @given(st.data())
 @settings(max_examples=4)
-def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.DataObject) -> None:
-    """The exporter may start before the fault, in its midst, or after it."""
+def test_at_most_one_incident_from_any_start(recorded: Recorded, data: st.DataObject) -> None:
+    """The exporter may start before, during or after the fault."""
     seen = observed(recorded)
     begin = data.draw(st.floats(seen[0].at, seen[-1].at))
     found = incidents([each for each in seen if each.at >= begin])
@@ -186,29 +186,29 @@ def test_at_most_one_incident_from_any_moment_on(recorded: Recorded, data: st.Da
 @every_fault
 @given(st.integers(0, 1 << 32).map(random.Random), st.floats(0.0, 0.4))
 @settings(max_examples=4)
-def test_one_incident_of_evidence_that_comes_late_twice_or_never(
+def test_one_incident_with_late_duplicate_or_lost_evidence(
     recorded: Recorded, chance: random.Random, lossy: float
 ) -> None:
-    """Each source keeps its own order; between them there is none, and any of them may lose or repeat what it tells.
+    """The order within a source is fixed, but not between sources. A source may lose or repeat observations.
 
-    An NVML event that is lost while its source is well would be evidence against the fault, so none is lost.
+    No NVML event is lost, because a missing event of a working source is evidence against the fault.
     """
     late = {
         kind: chance.uniform(0.0, 0.3) for kind in ("server.log", "control.log", "kernel", "event", "reply", "nvml")
     }
-    tellings: list[Observation] = []
+    observations: list[Observation] = []
     for each in observed(recorded):
         source = _source(each)
-        keep = source in ("server.log", "nvml", "event") or chance.random() >= lossy
-        tellings.extend([delayed(each, late[source])] * (keep + (chance.random() < lossy)))
-    tellings.sort(key=lambda each: each.at)
-    (incident,) = incidents(tellings)
+        included = source in ("server.log", "nvml", "event") or chance.random() >= lossy
+        observations.extend([delayed(each, late[source])] * (included + (chance.random() < lossy)))
+    observations.sort(key=lambda each: each.at)
+    (incident,) = incidents(observations)
     assert set(incident.affected) == affected(recorded)
     assert_fair(recorded, incident)
 
 
 def delayed(seen: Observation, seconds: float) -> Observation:
-    """It is seen later. An answer that comes late was asked for when it was."""
+    """Return the observation at a later time. The query of a late reply starts at its original time."""
     if isinstance(seen, ControlReply):
         return replace(seen, at=seen.at + seconds, seconds=(seen.seconds or 0.0) + seconds)
     return replace(seen, at=seen.at + seconds)
