@@ -1,4 +1,4 @@
-"""Makers of faults, as the core would have found them."""
+"""Builders of incidents as the reducer makes them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,26 +20,26 @@ HOSTILE = (
     '"}, {"id": "forged',
     "tab\tbed\0",
 )
-"""What a workload may call itself."""
+"""Names that a workload may choose."""
 
 
 CUT_OFF = Reason(ReasonCode.CONTEXTS_ENDED_BEFORE_FAULT, seconds=0.12)
 
 
 def tenant(pid: int = 600, **known: Any) -> ClientDetails:
-    """A client of whom the usual is known."""
+    """Return a client with typical details."""
     usual: Mapping[str, Any] = {"user": "alice", "uid": 1001, "command": "train.py", "memory_bytes": {GPU: 1540 * MIB}}
     return ClientDetails(pid=pid, client=f"{pid}-10", **{**usual, **known})
 
 
 def suspect(pid: int, confidence: float, *indications: Reason) -> Suspect:
-    """A client that may have caused the fault."""
+    """Return a suspect with this confidence."""
     named = (Reason(ReasonCode.NAMED_BY_LOG),)
     return Suspect(client=tenant(pid), confidence=confidence, indications=indications or named)
 
 
 def incident(**known: Any) -> Incident:
-    """A memory fault that has hit two clients; the server is still in FAULT."""
+    """Return a memory fault that affects two clients. The server is still in FAULT."""
     usual: Mapping[str, Any] = {
         "id": "513-1a",
         "daemon": DAEMON,
@@ -56,12 +56,12 @@ def incident(**known: Any) -> Incident:
 
 
 def ended(ending: IncidentEnd = IncidentEnd.RECOVERED, **known: Any) -> Incident:
-    """The same, over after 4.25 s."""
+    """Return the same incident, ended after 4.25 s."""
     return incident(**{"ending": ending, "ended_at": AT + 4.25, "settled": True, **known})
 
 
 def blocked(**known: Any) -> Incident:
-    """One of the clients lives on, and two newcomers were turned away; another client was waited for, for a while."""
+    """Return an incident that one client delays and another delayed before. Two new clients were refused."""
     usual: Mapping[str, Any] = {
         "client_details": {
             600: tenant(600, workload=Workload(kind=WorkloadKind.SLURM_JOB, name="42"), slurm_job_id="42"),
@@ -77,7 +77,7 @@ def blocked(**known: Any) -> Incident:
 
 
 def crowded(clients: int = 400, name: str = "train.py") -> Incident:
-    """A fault that has hit everybody, all of whom live on and are as likely as the others to have done it."""
+    """Return a fault with many affected clients. All delay recovery and are equally likely suspects."""
     pids = range(1000, 1000 + clients)
     client_details = {pid: tenant(pid, command=name, user=name, unit=name, pod=name) for pid in pids}
     return incident(
@@ -94,7 +94,7 @@ def crowded(clients: int = 400, name: str = "train.py") -> Incident:
 
 
 def hostile(name: str) -> Incident:
-    """A fault in which everything that somebody else names is called this."""
+    """Return an incident in which each name that a workload can choose is this name."""
     bad = tenant(600, command=name, user=name, pod=name, workload=Workload(kind=WorkloadKind.POD, name=name))
     return replace(
         blocked(),

@@ -1,4 +1,4 @@
-"""Failure domains: who falls with whom is known before any fault; where it is not, it is not said."""
+"""Failure domains: the clients that a fault affects together, known before the fault or unknown."""
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -37,7 +37,7 @@ BOTH = frozenset({GPU, OTHER_GPU})
 
 
 def seen(*clients: int, first: Set[int] = frozenset(), second: Set[int] = frozenset()) -> Node:
-    """Clients of one server, and on which of two GPUs NVML sees them."""
+    """Return a node with clients of one server that NVML lists on two GPUs."""
     return reduced(*at_work(*clients), gpu_reading(first), gpu_reading(second, gpu=OTHER_GPU, index=1)).node
 
 
@@ -55,118 +55,118 @@ def gpus_of(present: Node, daemon: Daemon, pid: int) -> Set[str] | None:
 
 
 def logged(present: Node, found: Mapping[int, Set[str]]) -> Node:
-    """The same node, had the log told where some clients' contexts are."""
+    """Return the node with GPUs of some clients from the log."""
     clients = of(present).clients
     placed = {pid: replace(clients[pid], gpus=frozenset(gpus)) for pid, gpus in found.items()}
     return replace(present, daemons={DAEMON: replace(of(present), clients={**clients, **placed})})
 
 
 def together(present: Node, server: int = SERVER) -> set[frozenset[int]]:
-    """Who falls with whom."""
+    """Return the clients of each failure domain of a server."""
     return {domain.clients for domain in failure_domains(present, of(present))[server]}
 
 
-class TestWhoFallsWithWhom:
-    """All who share a GPU, and all who share one with those."""
+class TestDomains:
+    """A domain has all clients that share GPUs, directly or through other clients."""
 
-    def test_clients_on_one_gpu_fall_together(self) -> None:
-        """All of them."""
+    def test_clients_on_one_gpu_are_one_domain(self) -> None:
+        """A fault affects all of them."""
         assert together(seen(A, B, C, first={A, B, C})) == {frozenset({A, B, C})}
 
-    def test_clients_on_two_gpus_stand_apart(self) -> None:
-        """Though their server is the same."""
+    def test_clients_on_two_gpus_are_two_domains(self) -> None:
+        """They have the same server."""
         assert together(seen(A, B, C, first={A, B}, second={C})) == {frozenset({A, B}), frozenset({C})}
 
-    def test_one_client_on_both_joins_them(self) -> None:
+    def test_one_client_on_both_gpus_joins_the_domains(self) -> None:
         """A fault on GPU 0 then ends those of GPU 1 too (measured)."""
         present = seen(A, B, C, first={A, B}, second={B, C})
         assert failure_domains(present, of(present)) == {
             SERVER: (FailureDomain(clients=frozenset({A, B, C}), gpus=BOTH),)
         }
 
-    def test_clients_of_two_servers_stand_apart_on_the_same_gpu(self) -> None:
-        """Each server is in FAULT for itself."""
+    def test_clients_of_two_servers_on_one_gpu_are_two_domains(self) -> None:
+        """Each server has its own FAULT state."""
         present = reduced(*at_work(A, B), *at_work(C, D, server=SERVER + 1), gpu_reading([A, B, C, D])).node
         assert together(present, SERVER) == {frozenset({A, B})}
         assert together(present, SERVER + 1) == {frozenset({C, D})}
 
-    def test_of_one_client(self) -> None:
-        """Or of somebody who is none."""
+    def test_domain_of_one_client(self) -> None:
+        """Other processes have no domain."""
         present = seen(A, B, C, first={A, B}, second={C})
         assert domain_of(present, of(present), C) == FailureDomain(clients=frozenset({C}), gpus=frozenset({OTHER_GPU}))
         assert domain_of(present, of(present), D) is None
 
-    def test_a_server_without_clients_has_none(self) -> None:
-        """It is there all the same."""
+    def test_server_without_clients_has_no_domain(self) -> None:
+        """The server is in the result."""
         present = reduced(*at_work()).node
         assert failure_domains(present, of(present)) == {SERVER: ()}
 
 
-class TestWhereAClientIs:
-    """As its server's log told, and as NVML sees it."""
+class TestGpusOfClients:
+    """The GPUs of a client come from its server's log and from NVML."""
 
-    def test_the_log_and_nvml_add_to_each_other(self) -> None:
-        """NVML looks every ten seconds, and a log may have been read from its middle."""
+    def test_combines_log_and_nvml(self) -> None:
+        """NVML is read every ten seconds, and the start of the log may be missing."""
         present = logged(seen(A, B, first={A}, second={B}), {A: {OTHER_GPU}})
         assert gpus_of(present, of(present), A) == BOTH
         assert together(present) == {frozenset({A, B})}
 
-    def test_a_starting_client_is_not_yet_on_every_gpu(self) -> None:
-        """Until it has a context, NVML has it in the MPS list of all GPUs, with no memory (measured)."""
+    def test_starting_client_is_not_on_every_gpu(self) -> None:
+        """Before its first context, NVML lists a client on all GPUs without memory (measured)."""
         starting = gpu_reading({A: 1000, B: 0}), gpu_reading({B: 14, C: 0}, gpu=OTHER_GPU, index=1)
         bare = [replace(each, compute_processes=()) for each in starting]
         present = reduced(*at_work(A, B, C), *bare).node
         assert gpus_of(present, of(present), B) == {OTHER_GPU}
         assert gpus_of(present, of(present), C) is None
 
-    def test_memory_that_is_not_told_does_not_matter_in_the_compute_list(self) -> None:
-        """Whoever is there has a context."""
+    def test_client_in_the_compute_list_needs_no_memory_value(self) -> None:
+        """All processes in this list have a context."""
         silent = GpuReading(at=AT, gpu=GPU, index=0, compute_processes=(GpuProcess(pid=A),), mps_processes=())
         other = gpu_reading({B: 100}, gpu=OTHER_GPU, index=1)
         present = reduced(*at_work(A, B), silent, other).node
         assert gpus_of(present, of(present), A) == {GPU}
 
-    def test_where_the_daemon_has_one_gpu_there_is_no_question(self) -> None:
-        """Whether NVML has looked since, or not."""
+    def test_clients_of_a_daemon_with_one_gpu_are_on_that_gpu(self) -> None:
+        """A later NVML reading is not necessary."""
         present = reduced(gpu_reading(), *at_work(A, B)).node
         assert gpus_of(present, of(present), A) == {GPU}
         assert together(present) == {frozenset({A, B})}
 
-    def test_one_of_the_nodes_gpus_is_the_daemons_only_one(self) -> None:
-        """As it said itself."""
+    def test_clients_are_on_the_only_gpu_that_the_daemon_reports(self) -> None:
+        """The node has two GPUs."""
         has = reply("device_query --csv", f"Default\n0,0000:00.07.00,{OTHER_GPU},NVIDIA H200,N/A\n")
         present = reduced(has, start=seen(A)).node
         assert gpus_of(present, of(present), A) == {OTHER_GPU}
 
-    def test_where_it_has_several_or_none_is_known_nothing_is_said(self) -> None:
-        """Not a guess: whoever is nowhere falls with nobody known."""
+    def test_gpus_are_unknown_without_evidence(self) -> None:
+        """A client without known GPUs has no domain."""
         for present in (seen(A, B, first={B}), reduced(*at_work(A, B)).node):
             assert gpus_of(present, of(present), A) is None
             assert domain_of(present, of(present), A) is None
 
-    def test_a_gpu_that_could_not_be_read_says_nothing(self) -> None:
-        """What NVML saw before is not what is; and who is seen on another GPU may be on this one too."""
+    def test_gpu_that_could_not_be_read_makes_clients_unknown(self) -> None:
+        """The last reading may be outdated, and clients of another GPU may use this one, too."""
         present = logged(gpu_lost(), {C: {OTHER_GPU}})
         assert gpus_of(three_clients(), of(three_clients()), A) == BOTH
         assert gpus_of(present, of(present), A) == {GPU}
         assert domain_of(present, of(present), A) is None
         assert together(present) == {frozenset({C})}
 
-    def test_on_the_only_gpu_everybody_is_together_though_it_could_not_be_read(self) -> None:
-        """There is no other."""
+    def test_clients_share_the_only_gpu_even_if_it_could_not_be_read(self) -> None:
+        """No other GPU is possible."""
         failed = GpuReading(at=AT + 9, gpu=GPU, problem=failure("GPU is lost"))
         present = reduced(gpu_reading([A]), *at_work(A, B), failed).node
         assert together(present) == {frozenset({A, B})}
 
-    def test_under_mig_nvmls_lists_say_nothing(self) -> None:
-        """They are of all instances together."""
+    def test_ignores_process_lists_with_mig(self) -> None:
+        """The lists include all instances."""
         mig = [gpu_reading([A], mig_mode=True), gpu_reading([A], gpu=OTHER_GPU, index=1, mig_mode=True)]
         present = logged(reduced(*at_work(A, B), *mig, look()).node, {B: {GPU}})
         assert gpus_of(present, of(present), A) is None
         assert gpus_of(present, of(present), B) == {GPU}
 
-    def test_who_has_just_left_was_there(self) -> None:
-        """So that a fault which a dying client leaves behind is told of its GPU."""
+    def test_disconnected_client_has_the_gpus_of_its_disconnect(self) -> None:
+        """A fault that an exiting client causes can then be attributed to its GPU."""
         left = Disconnect(pid=D, server=SERVER, at=AT, stamp="", gpus=frozenset({GPU}))
         present = seen(A)
         daemon = replace(known := of(present), connections=replace(known.connections, disconnects={D: left}))
@@ -174,8 +174,8 @@ class TestWhereAClientIs:
         assert domain_of(present, daemon, D) is None
 
 
-def struck_at(recorded: Recorded) -> float | None:
-    """When the one fault that hit others was made: as the client that made it wrote down, or when it was killed."""
+def caused_at(recorded: Recorded) -> float | None:
+    """Return when the only fault with victims was caused: as its client recorded, or when it was killed."""
     truth = recorded.truth
     if not truth.get("culprit") or not truth["victims"] or truth.get("also_culprits"):
         return None
@@ -185,7 +185,7 @@ def struck_at(recorded: Recorded) -> float | None:
 
 
 def just_before(recorded: Recorded, at: float) -> Node:
-    """What was known then."""
+    """Return the node just before a time."""
     present = Node()
     for each in recorded.observations:
         if each.at >= at:
@@ -194,15 +194,15 @@ def just_before(recorded: Recorded, at: float) -> Node:
     return present
 
 
-FAULTS = [recorded for recorded in RECORDINGS if struck_at(recorded) is not None]
+FAULTS = [recorded for recorded in RECORDINGS if caused_at(recorded) is not None]
 
 
 @pytest.mark.parametrize("recorded", FAULTS, ids=repr)
-def test_whom_a_fault_hit_was_known_before_it(recorded: Recorded) -> None:
-    """The culprit's domain is the culprit and its victims; but for who still had time to leave."""
-    struck = struck_at(recorded)
-    assert struck is not None
-    present = just_before(recorded, struck)
+def test_domain_before_a_fault_has_its_victims(recorded: Recorded) -> None:
+    """The domain has the cause and its victims, except for clients that exited in time."""
+    fault_at = caused_at(recorded)
+    assert fault_at is not None
+    present = just_before(recorded, fault_at)
     (daemon,) = present.daemons.values()
     domain = domain_of(present, daemon, recorded.truth["culprit"])
     assert domain is not None
@@ -218,16 +218,16 @@ def test_the_recordings_have_faults_on_one_gpu_and_on_two() -> None:
 
 GPUS = tuple(f"GPU-{number}" for number in range(5))
 some_gpus = st.frozensets(st.sampled_from(GPUS), max_size=3)
-lives = st.dictionaries(
+random_clients = st.dictionaries(
     st.integers(CLIENT, CLIENT + 40),
     st.tuples(st.sampled_from((SERVER, SERVER + 1)), some_gpus, some_gpus),
     max_size=30,
 )
-"""By client: its server, its GPUs by the log's word, and its GPUs by NVML's."""
+"""By client: its server, its GPUs from the log, and its GPUs from NVML."""
 
 
 def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
-    """A node whose clients are there."""
+    """Return a node with these clients."""
     daemon = Daemon(
         name=DAEMON,
         pipe_directory=DAEMON,
@@ -245,11 +245,11 @@ def placed(clients: Mapping[int, tuple[int, Set[str], Set[str]]]) -> Node:
     return reduced(*readings, start=Node(daemons={DAEMON: daemon})).node
 
 
-@given(lives)
-def test_domains_are_a_partition_joined_by_shared_gpus_alone(
+@given(random_clients)
+def test_domains_partition_the_clients_by_shared_gpus(
     clients: dict[int, tuple[int, Set[str], Set[str]]],
 ) -> None:
-    """Everybody whose place is known has one; within one all hang together, and no two have a GPU in common."""
+    """Each client with known GPUs has one domain. Domains are connected, and share no GPU."""
     found = failure_domains(placed(clients), of(placed(clients)))
     for server, here in found.items():
         on = {pid: by_log | by_nvml for pid, (of_server, by_log, by_nvml) in clients.items() if of_server == server}
@@ -261,22 +261,22 @@ def test_domains_are_a_partition_joined_by_shared_gpus_alone(
 
 
 def reached(first: int, on: Mapping[int, Set[str]]) -> Set[int]:
-    """Who hangs together with a client: whoever shares a GPU with one that does, as long as there are more."""
+    """Return the clients that are connected to a client by shared GPUs."""
     found = {first}
     while more := {pid for pid in on if any(on[pid] & on[each] for each in found)} - found:
         found |= more
     return found
 
 
-def test_each_list_is_read_once_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On eight GPUs with 400 clients it is asked for with each snapshot."""
+def test_reads_each_process_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may have eight GPUs and 400 clients, and each snapshot computes the domains."""
     gpus = [f"GPU-{number}" for number in range(8)]
     pids = range(1000, 1400)
     readings = [gpu_reading(pids[index::8], gpu=gpu, index=index) for index, gpu in enumerate(gpus)]
     present = reduced(*at_work(*pids), *readings).node
-    looked: list[str] = []
+    read: list[str] = []
     monkeypatch.setattr(
-        "exporter.state.failure_domains._processes_with_context", lambda reading: looked.append(reading.gpu) or set()
+        "exporter.state.failure_domains._processes_with_context", lambda reading: read.append(reading.gpu) or set()
     )
     failure_domains(present, of(present))
-    assert sorted(looked) == gpus
+    assert sorted(read) == gpus
