@@ -9,7 +9,7 @@ from typing import Protocol
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
-from exporter.model.usage_totals import UsageTotals
+from exporter.model.usage import UsageTotals
 from exporter.model.watchdog import RecoveredState
 from exporter.view import HistoryStatus
 

@@ -20,7 +20,7 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
-from exporter.serialization import build, plain
+from exporter.model.values import build, plain
 
 FORMAT = 2
 """The format that is written. A file without a header is read as FORMAT 1."""

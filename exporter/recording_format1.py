@@ -6,8 +6,8 @@ from typing import Any
 
 from exporter.model.action import ActionReason
 from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.values import plain
 from exporter.parse.old_sentences import reason_or_unknown
-from exporter.serialization import plain
 
 SEPARATOR = "; "
 """Text between the problems of one collection. Some sentences contain it too."""

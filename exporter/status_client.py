@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporter.clock import Clock
 from exporter.errors import ServiceError
+from exporter.model.values import build
 from exporter.parse.printable import printable_lines
 from exporter.report.text import Line, Lines, StatusText, short_time
-from exporter.serialization import build
 
 if TYPE_CHECKING:
     from exporter.model.node import Node

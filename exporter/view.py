@@ -8,7 +8,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
-from exporter.model.usage_totals import GpuUsage, UsageTotals
+from exporter.model.usage import GpuUsage, UsageTotals
 from exporter.state.transition import client_id, used_bytes
 from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.watchdog.context import Policy

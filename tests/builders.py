@@ -37,8 +37,7 @@ from exporter.model.observation import (
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
-from exporter.model.usage import Method, Share, Split
-from exporter.model.usage_totals import Account, SharedAccount
+from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.state.reducer import reduce, reduce_all

@@ -21,7 +21,7 @@ from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, Director
 from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.serialization import plain
+from exporter.model.values import plain
 
 SAVE_SECONDS = 0.3
 MAX_LOG_BYTES = 256 << 10

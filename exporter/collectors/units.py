@@ -17,6 +17,7 @@ from exporter.model.settings import (
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
 )
+from exporter.parse.printable import is_service_name
 from exporter.parse.systemd import (
     UNIT_PROPERTIES,
     UNIT_STATE_PROPERTIES,
@@ -25,7 +26,6 @@ from exporter.parse.systemd import (
     parse_unit_properties,
     parse_unit_states,
 )
-from exporter.parse.unit_name import is_service_name
 
 _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 """Without --all, it omits units that do not run and empty values."""

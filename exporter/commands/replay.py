@@ -15,7 +15,7 @@ from exporter.model.usage import AttributionState
 from exporter.recording import Recording, open_recording
 from exporter.state.reducer import reduce_all
 from exporter.view import View
-from exporter.watchdog.dry_run import dry_run, policy_for
+from exporter.watchdog.evaluation import dry_run, policy_for
 
 
 def replay(arguments: Namespace, config: Config) -> int:

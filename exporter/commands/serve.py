@@ -1,6 +1,7 @@
 """`serve`: serve the metrics of this node."""
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import sys
@@ -10,7 +11,6 @@ from dataclasses import replace
 from exporter import log
 from exporter.actions.locks import ActLocks
 from exporter.app import Assembly
-from exporter.arenas import use_few_arenas
 from exporter.clock import SystemClock
 from exporter.collectors.thread import Inbox
 from exporter.config.load import same_directories
@@ -27,6 +27,27 @@ from exporter.store.writer import Writer
 from exporter.watchdog.evaluation import mark_state_lost
 from exporter.watchdog.verification import end_all_interrupted
 from exporter.web.web_config import WebSecurity
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+LARGE_BYTES = 1 << 16
+
+
+def use_few_arenas() -> None:
+    """Make all threads allocate from one arena, and return large blocks to the kernel when they are freed.
+
+    By default, glibc gives each thread an arena, and each arena retains freed memory. The exporter has about 15
+    threads, and only one runs Python at a time, so they do not wait for the arena. The large blocks are the published
+    metrics: some hundred KB whenever something changes.
+
+    Environment variables (MALLOC_ARENA_MAX and others) have the same effect, but only if they are set before the
+    process starts. Other C libraries do not have these settings.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
+
 
 STDERR = 2
 """A descriptor, because a file object can be unusable after a crash."""

@@ -12,7 +12,7 @@ from exporter.config import values
 from exporter.config.settings import FORMATS, LEVELS, Attribution, Config
 from exporter.config.values import InvalidError, Kind, list_of, one_of, text_kind
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, AllowedAction, Mode
-from exporter.parse.unit_name import is_service_name
+from exporter.parse.printable import is_service_name
 
 PREFIX = "CUDA_MPS_EXPORTER_"
 DAEMONS = "daemons"

@@ -12,7 +12,7 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
-from exporter.watchdog.dry_run import START
+from exporter.watchdog.evaluation import START
 
 CLIENTS_LIMIT = 12
 """Maximum clients of a server: few, so that a server can be full."""

@@ -18,8 +18,7 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.state.reducer import reduce
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.watchdog.context import Policy
-from exporter.watchdog.dry_run import CHANCE
-from exporter.watchdog.evaluation import evaluate
+from exporter.watchdog.evaluation import CHANCE, evaluate
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""

@@ -9,8 +9,7 @@ from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
-from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.parse.unit_name import is_service_name
+from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command
 from exporter.report.text import display_name, process_text, short_gpu
 

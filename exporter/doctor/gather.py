@@ -12,9 +12,11 @@ from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
+from exporter.doctor.checks import clients, daemons, directories, exporter, gpus, limits
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.directory_readers import read_directory, read_logs, read_queue, read_rotations
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Facts, Identity, NotExamined
+from exporter.doctor.finding import Check, Finding, Occurrence, Report
 from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
     TimeLimit,
@@ -195,3 +197,41 @@ def _module_version(proc: Proc) -> str | None:
     """Return the version in the first line: `NVRM version: … Kernel Module  580.159.04  …`."""
     words = (proc.driver() or "").partition("\n")[0].split()
     return next((word for word in words if word.replace(".", "").isdecimal() and "." in word), None)
+
+
+CHECKS: tuple[Check, ...] = tuple(
+    value
+    for module in (daemons, gpus, directories, clients, limits, exporter)
+    for value in vars(module).values()
+    if isinstance(value, Check)
+)
+"""In the order of their definitions. Findings of one severity are reported in this order."""
+
+
+def examine(facts: Facts) -> Report:
+    """Return the findings, worst first, the checks that found nothing, and those that lack facts."""
+    findings = [finding for check in CHECKS for finding in _findings(check, facts)]
+    found = {finding.check.id for finding in findings}
+    not_examined = {each.area for each in facts.not_examined}
+    others = [check for check in CHECKS if check.id not in found]
+    return Report(
+        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),
+        ok=tuple(check for check in others if not not_examined & set(check.needs)),
+        unknown=tuple(check for check in others if not_examined & set(check.needs)),
+    )
+
+
+def _findings(check: Check, facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for all occurrences that differ only in their places."""
+    where: dict[Occurrence, dict[str, None]] = {}
+    for each in check.find(facts):
+        where.setdefault(replace(each, where=()), {}).update(dict.fromkeys(each.where))
+    for each, places in where.items():
+        yield Finding(
+            check=check,
+            severity=each.severity or check.severity,
+            what=" ".join(filter(None, (check.meaning, each.detail))),
+            where=tuple(places),
+            fix=" ".join(filter(None, (check.fix, each.fix))),
+            commands=each.commands,
+        )

@@ -33,9 +33,8 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
 )
-from exporter.libcuda_probes.libraries import Libraries, machine_named
+from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_named
 from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probe_points import PROBE_POINTS
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.observation import ProcessReading
@@ -50,8 +49,8 @@ from exporter.model.settings import (
 )
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
+from exporter.parse.printable import is_service_name
 from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
-from exporter.parse.unit_name import is_service_name
 from exporter.report.problem_text import problem_text
 from exporter.state.xids import KERNEL
 from exporter.status_client import NAME

@@ -3,7 +3,7 @@
 import sys
 
 from exporter.doctor.finding import PAGE, Check, first_sentence
-from exporter.doctor.registry import CHECKS
+from exporter.doctor.gather import CHECKS
 
 _ABOUT = """\
 <!-- Written by `python -m exporter.doctor.reference > docs/doctor.md`. Edit the checks instead. -->

@@ -5,7 +5,7 @@
  * waited for its last one. Such a time is a span.
  *
  * build.sh compiles this file to probes.MACHINE.o, which is checked in; a test compiles it again and
- * compares. loader.py creates the maps and loads the programs; probe_points.py lists the functions that
+ * compares. loader.py creates the maps and loads the programs; libraries.py lists the functions that
  * each is attached to. The programs read the saved registers of the probed function, of a fixed layout,
  * and no other kernel data. So they need no vmlinux.h and no CO-RE, but Linux 5.12 (atomic exchange).
  *
@@ -413,7 +413,7 @@ INLINE int wait_returns(struct registers *regs)
 	return 0;
 }
 
-/* -- programs: the names are those in probe_points.py ------------------------------------------ */
+/* -- programs: the names are those in libraries.py --------------------------------------------- */
 
 #define PROGRAM(name, call) SEC("uprobe/" #name) int on_##name(struct registers *regs) { return call; }
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from exporter.libcuda_probes.libraries import PROBE_POINTS, PROGRAMS, RETURN, WAITS
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
-from exporter.libcuda_probes.probe_points import PROBE_POINTS, PROGRAMS, RETURN, WAITS
 from exporter.model.launches import ProcessWork
 
 MAX_PROCESSES = 2048

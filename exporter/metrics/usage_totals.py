@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.identity import WorkloadKind
-from exporter.model.usage import Method, Share
-from exporter.model.usage_totals import Account, GpuUsage, SharedAccount, Usage
+from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.printable import printable
 from exporter.state.gpus import GPM
 from exporter.usage.capacity import Bound, GpuSharing

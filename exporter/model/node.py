@@ -20,8 +20,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.problem import Problem
-from exporter.model.usage import AttributionState, Split
-from exporter.model.usage_totals import UsageTotals
+from exporter.model.usage import AttributionState, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
 
 

@@ -1,9 +1,13 @@
-"""Copies of frozen values with changes."""
+"""Frozen values: copies with changes, and conversion to and from plain JSON values."""
 
-from collections.abc import Callable
-from dataclasses import fields
+import contextlib
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from dataclasses import replace as replace
@@ -39,3 +43,62 @@ def _slots(kind: type) -> tuple[tuple[tuple[Getter, Setter], ...], dict[str, Set
     slots = {field.name: getattr(kind, field.name) for field in fields(kind)}
     pairs = tuple((slot.__get__, slot.__set__) for slot in slots.values())
     return pairs, {name: slot.__set__ for name, slot in slots.items()}
+
+
+_MAX = 2**63
+"""The largest number. NaN is refused too."""
+
+Built = TypeVar("Built")
+
+
+def plain(value: Any) -> Any:
+    """Return a value of the model as JSON can express it. Fields that are None by default are omitted if None."""
+    if is_dataclass(value):
+        parts = ((part, getattr(value, part.name)) for part in fields(value))
+        return {part.name: plain(item) for part, item in parts if item is not None or part.default is not None}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
+    """Return a value of this kind. Unknown keys are ignored.
+
+    Raises ValueError with the name of a key that is missing or has a wrong type.
+    """
+    hints = _hints(kind)  # type: ignore[arg-type]
+    built: dict[str, Any] = {}
+    for part in fields(kind):  # type: ignore[arg-type]
+        if part.name in values:
+            built[part.name] = _convert(values[part.name], hints[part.name], part.name)
+        elif part.default is MISSING and part.default_factory is MISSING:
+            raise ValueError(f"{part.name!r} is missing")
+    return kind(**built)
+
+
+@cache
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _convert(value: Any, hint: Any, name: str) -> Any:
+    for each in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if each is float and type(value) in (int, float) and abs(value) <= _MAX:
+            return float(value)
+        if each is int and type(value) is int and abs(value) <= _MAX:
+            return value
+        if each in (str, bool, NoneType) and type(value) is each:
+            return value
+        if isinstance(value, list) and get_origin(each) is tuple:
+            return tuple(_convert(item, get_args(each)[0], name) for item in value)
+        if isinstance(value, dict) and is_dataclass(each):
+            return build(each, value)  # type: ignore[arg-type]
+        if isinstance(value, dict) and get_origin(each) is Mapping:
+            of_key, of_item = get_args(each)
+            return {of_key(key): _convert(item, of_item, name) for key, item in value.items()}
+        if type(value) is str and isinstance(each, type) and issubclass(each, Enum):
+            with contextlib.suppress(ValueError):
+                return each(value)
+    raise ValueError(f"{name!r} is {reprlib.repr(value)}")

@@ -1,4 +1,6 @@
-"""Safe display of text that another user chose: a workload's name, for example, may contain anything."""
+"""Safe display of text that another user chose, such as a workload's name, and checks of unit names."""
+
+import re
 
 LONGEST_TEXT = 128
 LONGEST_PROBLEM = 512
@@ -20,3 +22,8 @@ def printable_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def is_service_name(name: str) -> bool:
+    """Return whether the text names one service, and is neither a pattern nor an option (systemd.unit(5))."""
+    return re.fullmatch(r"(?!-)[A-Za-z0-9:_.\\@-]{1,247}\.service", name) is not None

@@ -11,6 +11,7 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.settings import Mode
 from exporter.model.usage import Share
+from exporter.model.values import plain
 from exporter.model.watchdog import Diagnosis, WatchdogState
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import xid_meaning
@@ -22,7 +23,6 @@ from exporter.report.reasons import reason_object
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.report.text import Lines, utc_time
-from exporter.serialization import plain
 from exporter.state.gpus import NVML
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id

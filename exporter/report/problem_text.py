@@ -5,8 +5,8 @@ from typing import Any
 
 from exporter.model.node import CollectorState
 from exporter.model.problem import Problem, ProblemCode
+from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.serialization import plain
 from exporter.state.gpus import NVML
 from exporter.state.reducer import LOGS
 from exporter.state.xids import KERNEL, NVML_EVENTS

@@ -11,8 +11,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
-from exporter.parse.printable import printable
-from exporter.parse.unit_name import is_service_name
+from exporter.parse.printable import is_service_name, printable
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu

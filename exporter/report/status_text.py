@@ -9,6 +9,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
+from exporter.model.values import plain
 from exporter.parse.printable import printable
 from exporter.report.finding import state_text
 from exporter.report.incident_text import brief, details
@@ -49,7 +50,6 @@ from exporter.report.text import (
     warning,
 )
 from exporter.report.watchdog_text import brief_problems, modes, summary_lines
-from exporter.serialization import plain
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.usage.capacity import ClientUsage, GpuSharing
 from exporter.usage.launch_history import LIBCUDA_PROBES

@@ -18,7 +18,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.settings import Retention
-from exporter.model.usage_totals import UsageTotals
+from exporter.model.usage import UsageTotals
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
 from exporter.store import migration, tables
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import plain
 from exporter.parse.old_sentences import reason_of, reason_or_unknown
-from exporter.serialization import plain
 from exporter.store.tables import Translate
 
 MAX_ROW_BYTES = 16 << 20

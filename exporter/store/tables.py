@@ -14,10 +14,9 @@ from exporter.model.event import Event
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.incident import Incident
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import Method
-from exporter.model.usage_totals import Account, GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
-from exporter.serialization import build, plain
 
 Value = TypeVar("Value")
 Translate = Callable[[dict[str, Any]], dict[str, Any]]

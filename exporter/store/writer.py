@@ -14,7 +14,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import DaemonName
-from exporter.model.usage_totals import UsageTotals
+from exporter.model.usage import UsageTotals
 from exporter.model.watchdog import RecoveredState, WatchdogState
 from exporter.store.database import StateFile, StoredState
 from exporter.view import HistoryStatus

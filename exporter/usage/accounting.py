@@ -16,7 +16,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
-from exporter.model.usage_totals import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace
 from exporter.state.gpus import ENERGY
 from exporter.state.processes import workload_of

@@ -12,8 +12,17 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
-from exporter.model.usage import GpuAttribution, KernelTimeEstimates, Method, Share, Split, WorkDelta, work_delta
-from exporter.model.usage_totals import SharedAccount, UsageKey
+from exporter.model.usage import (
+    GpuAttribution,
+    KernelTimeEstimates,
+    Method,
+    Share,
+    SharedAccount,
+    Split,
+    UsageKey,
+    WorkDelta,
+    work_delta,
+)
 from exporter.model.values import replace
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time

@@ -16,8 +16,7 @@ from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.server import RefusalReason
-from exporter.model.usage import Method
-from exporter.model.usage_totals import SharedAccount
+from exporter.model.usage import Method, SharedAccount
 from exporter.model.watchdog import Condition
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View

@@ -20,7 +20,7 @@ from exporter.doctor.facts import (
     Rotation,
 )
 from exporter.doctor.finding import Finding, Severity
-from exporter.doctor.registry import CHECKS, examine
+from exporter.doctor.gather import CHECKS, examine
 from exporter.model.daemon import DaemonState, NamedBy
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import (

@@ -12,7 +12,7 @@ from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
 from exporter.doctor.directory_readers import read_directory
 from exporter.doctor.finding import Severity
-from exporter.doctor.registry import examine
+from exporter.doctor.gather import examine
 from exporter.model.daemon import Daemon
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from exporter.doctor.gather import CHECKS
 from exporter.doctor.reference import reference
-from exporter.doctor.registry import CHECKS
 from exporter.report.problems import PROBLEMS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,7 +7,7 @@ from exporter.model.incident import Incident, InFlightWork
 from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
-from exporter.serialization import build, plain
+from exporter.model.values import build, plain
 from tests.builders import AT, exited, process, reduced
 from tests.incidents.test_incidents import UP as THREE_CLIENTS
 from tests.incidents.test_incidents import A, B, C, block, only, time_passes

@@ -18,8 +18,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
-from exporter.model.usage import Method
-from exporter.model.usage_totals import Account, SharedAccount, UsageTotals
+from exporter.model.usage import Account, Method, SharedAccount, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.state.reducer import reduce
 from exporter.store.database import StateFile

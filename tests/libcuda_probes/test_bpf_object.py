@@ -9,8 +9,8 @@ import pytest
 
 from exporter.libcuda_probes import bpf_object, probes
 from exporter.libcuda_probes.bpf_object import MACHINES, BpfObject, object_path, read_object
+from exporter.libcuda_probes.libraries import PROGRAMS
 from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probe_points import PROGRAMS
 from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, STREAM_FIELDS, WATCHED_SINCE
 from tests.tools import needed, not_here
 

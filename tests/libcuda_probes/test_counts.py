@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.libcuda_probes.probe_points import LAUNCHES, PROBE_POINTS, WAITS
+from exporter.libcuda_probes.libraries import LAUNCHES, PROBE_POINTS, WAITS
 from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .process_work import seen

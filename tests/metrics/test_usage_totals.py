@@ -9,8 +9,7 @@ import pytest
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
-from exporter.model.usage import Method
-from exporter.model.usage_totals import SharedAccount, UsageTotals
+from exporter.model.usage import Method, SharedAccount, UsageTotals
 from exporter.usage.accounting import post_memory, post_time
 from exporter.view import View
 from tests.builders import (

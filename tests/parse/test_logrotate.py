@@ -1,6 +1,6 @@
 """Configuration of logrotate."""
 
-from exporter.parse.logrotate import parse_logrotate
+from exporter.doctor.directory_readers import parse_logrotate
 
 TEXT = """\
 # MPS

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.model.observation import UnitState
+from exporter.parse.printable import is_service_name
 from exporter.parse.systemd import (
     JOURNAL_FIELDS,
     SUPPRESSED_MESSAGE_ID,
@@ -18,7 +19,6 @@ from exporter.parse.systemd import (
     parse_unit_properties,
     parse_unit_states,
 )
-from exporter.parse.unit_name import is_service_name
 
 
 @pytest.mark.parametrize("name", ["mps.service", "nvidia-cuda-mps@0.service", r"a\x2db.service"])

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from exporter.model.values import build, plain
 from exporter.report.text import Line, Lines, Piece, Style, dim, error, line_of, shell_command, text_of, warning
-from exporter.serialization import build, plain
 
 
 def test_joins_adjacent_pieces_of_one_style() -> None:

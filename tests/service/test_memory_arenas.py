@@ -8,7 +8,7 @@ import pytest
 
 ARENAS = """
 import ctypes, sys, threading
-from exporter.arenas import use_few_arenas
+from exporter.commands.serve import use_few_arenas
 
 if sys.argv[1:] == ["few"]:
     use_few_arenas()

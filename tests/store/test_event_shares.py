@@ -13,7 +13,7 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.serialization import plain
+from exporter.model.values import plain
 from exporter.store import database
 from exporter.store.database import StateFile, read_history
 from exporter.store.writer import MAX_WAITING, Writer

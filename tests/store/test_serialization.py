@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from exporter.model.event import Event
 from exporter.model.incident import Incident
-from exporter.serialization import build, plain
+from exporter.model.values import build, plain
 from tests.store.values import fault, rich, whole
 
 

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.settings import Retention
-from exporter.model.usage import Method
-from exporter.model.usage_totals import Account, GpuUsage, SharedAccount, UsageTotals
+from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
 from exporter.store import tables
 from exporter.store.database import FILE, StateFile, open_database
 from exporter.store.tables import EVENTS

@@ -15,8 +15,8 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
+from exporter.model.values import build, plain
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
-from exporter.serialization import build, plain
 from exporter.store import tables
 from exporter.store.database import FILE, StateFile, open_database, read_history
 from exporter.store.tables import INCIDENTS

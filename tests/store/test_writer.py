@@ -14,7 +14,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.settings import Retention
-from exporter.model.usage_totals import UsageTotals
+from exporter.model.usage import UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
 from exporter.store.database import FILE, StateFile, StoredState, read_history

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from exporter.model.identity import Workload
-from exporter.model.usage_totals import GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.usage import GpuUsage, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.usage import accounting
 
 Sum = tuple[str, ...]

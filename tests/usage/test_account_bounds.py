@@ -3,8 +3,7 @@
 import pytest
 
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.usage import Method
-from exporter.model.usage_totals import Account, SharedAccount, Usage, UsageTotals
+from exporter.model.usage import Account, Method, SharedAccount, Usage, UsageTotals
 from exporter.usage import accounting
 from exporter.usage.accounting import (
     IDLE_SECONDS,

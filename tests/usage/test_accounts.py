@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.usage_totals import SharedAccount
+from exporter.model.usage import SharedAccount
 from exporter.usage.accounting import account_of
 from tests.builders import AT, CLIENT, POD, SERVER, USER_ALICE, USER_BOB, at_work, exited, owned, process, reduced
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.usage import Method
-from exporter.model.usage_totals import Account, SharedAccount, UsageKey, UsageTotals
+from exporter.model.usage import Account, Method, SharedAccount, UsageKey, UsageTotals
 from exporter.state.reducer import reduce
 from exporter.store import tables
 from exporter.store.database import StoredState

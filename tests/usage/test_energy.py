@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.usage import Method
-from exporter.model.usage_totals import UsageKey
+from exporter.model.usage import Method, UsageKey
 from exporter.usage.accounting import LONGEST_GAP_SECONDS, UNATTRIBUTED, post_time
 from tests.builders import AT, GPU, USER_ALICE, USER_BOB, gpu_reading, reduced
 

@@ -4,7 +4,7 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
-from exporter.model.usage_totals import Account, SharedAccount
+from exporter.model.usage import Account, SharedAccount
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
 from tests.builders import (
     AT,

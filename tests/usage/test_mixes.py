@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
-from exporter.model.usage_totals import SharedAccount
+from exporter.model.usage import SharedAccount
 from exporter.usage.capacity import Bound, gpu_sharing
 from exporter.view import View
 from tests.usage.mix_recordings import FRAMEWORKS, HERE, Mix

@@ -6,8 +6,7 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessUtilization
-from exporter.model.usage import Method
-from exporter.model.usage_totals import SharedAccount, Usage
+from exporter.model.usage import Method, SharedAccount, Usage
 from exporter.model.values import replace
 from exporter.usage.capacity import gpu_sharing
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SERVER, active, clients, exited, gpu_reading, process, server_log

@@ -13,10 +13,9 @@ from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
 from exporter.recording import Header, RecordedDaemon
 from exporter.state.reducer import reduce
-from exporter.watchdog import dry_run as dry_run_module
+from exporter.watchdog import evaluation as dry_run_module
 from exporter.watchdog.context import DaemonPolicy, Policy
-from exporter.watchdog.dry_run import ACTION_SECONDS, START, dry_run, policy_for
-from exporter.watchdog.evaluation import Evaluation
+from exporter.watchdog.evaluation import ACTION_SECONDS, START, Evaluation, dry_run, policy_for
 from tests.builders import AT, DAEMON, Recorded, node, scenario, servers
 
 KILLED = scenario("control_killed")

@@ -13,8 +13,8 @@ from exporter.model.node import Node
 from exporter.model.observation import ActionDone, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
-from exporter.serialization import build, plain
 from exporter.state.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate

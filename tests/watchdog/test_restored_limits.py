@@ -7,8 +7,8 @@ import pytest
 
 from exporter.model.event import EventName
 from exporter.model.settings import Limits, Mode
+from exporter.model.values import build, plain
 from exporter.model.watchdog import LimitEnforcement, WatchdogState
-from exporter.serialization import build, plain
 from exporter.watchdog.limit_enforcement import limits_to_enforce, limits_to_restore
 from tests.builders import AT, CONTROL, SERVER, exited, reply
 from tests.watchdog.limits_setup import ALL, GIB, SET_MEMORY, LimitedDaemon, defaults, server, start_block, up

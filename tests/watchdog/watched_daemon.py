@@ -21,8 +21,8 @@ from exporter.model.observation import (
 )
 from exporter.model.reason import Reason
 from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.model.values import build, plain
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogState
-from exporter.serialization import build, plain
 from exporter.state.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate

@@ -17,7 +17,7 @@ from exporter.doctor.formatting import (
     start_commands,
 )
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.unit_name import is_service_name
+from exporter.parse.printable import is_service_name
 from exporter.report.problem import FindingCode
 from exporter.report.problems import PROBLEMS
 

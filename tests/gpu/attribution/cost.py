@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from exporter.libcuda_probes.libraries import PROBE_POINTS
 from exporter.libcuda_probes.loader import Kernel
-from exporter.libcuda_probes.probe_points import PROBE_POINTS
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.parse.elf import exported_functions
 from tests.eventually import eventually
