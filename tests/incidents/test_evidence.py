@@ -1,4 +1,4 @@
-"""What counts as evidence, and what only looks like it: the traps that MPS lays, one by one."""
+"""Rules of evidence: observations of MPS that prove something, and those that do not."""
 
 from dataclasses import replace
 
@@ -39,26 +39,26 @@ from tests.builders import (
 )
 
 XID = GpuEvent(at=AT, type=8, xid=31, gpu=GPU)
-"""NVML tells of an Xid."""
+"""Return an Xid from NVML."""
 
 UP = reduced(*at_work(CLIENT)).node
-"""A daemon at work, with one server and one client, since AT."""
+"""A daemon with one server and one client, since AT."""
 
 
 def names(*seen: Observation, start: Node = UP) -> list[EventName]:
-    """What happened, but for the incidents that are made of it."""
+    """Return the names of the events, without those of incidents."""
     return reduced(*seen, start=start).names(EventName.FAULT, EventName.FAULT_CHANGED, EventName.FAULT_RECOVERED)
 
 
 class TestClients:
-    """Connected is who is told to be ACTIVE, or listed."""
+    """A client is connected if the log calls it ACTIVE or the daemon lists it."""
 
     def test_connected_is_not_yet_connected(self) -> None:
-        """The log says so of refused clients too; a second later NVML lists them as well."""
+        """The log has this line for refused clients too, and NVML lists them a second later."""
         assert names(*server_log(connecting(601)), gpu_reading([CLIENT, 601], at=AT + 1)) == []
 
     def test_active_is(self) -> None:
-        """A context of it was accepted."""
+        """The server accepted a context."""
         assert names(*server_log(active(601))) == [EventName.CLIENT_CONNECTED]
 
     def test_every_further_context_is_the_same_client(self) -> None:
@@ -67,23 +67,23 @@ class TestClients:
             EventName.CLIENT_CONNECTED
         ]
 
-    def test_a_lone_empty_list_takes_nobody_away(self) -> None:
-        """A quitting daemon once answered with nothing at all; a second such answer, a second later, counts."""
+    def test_one_empty_list_disconnects_no_client(self) -> None:
+        """A daemon that quits can answer with an empty list. A second one, a second later, counts."""
         assert names(clients(at=AT + 2)) == []
         assert names(clients(at=AT + 2), clients(at=AT + 2.5)) == []
         assert names(clients(at=AT + 2), clients(at=AT + 4)) == [EventName.CLIENT_DISCONNECTED]
 
-    def test_a_list_that_has_others_takes_away_at_once(self) -> None:
-        """A list with somebody in it is a whole answer."""
+    def test_a_list_without_the_client_disconnects_it_at_once(self) -> None:
+        """A list that is not empty is complete."""
         assert names(clients(601, at=AT + 2)) == [EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED]
 
-    def test_a_list_older_than_the_log_does_not_bring_back_who_has_left(self) -> None:
-        """It was asked for before they left, and answered after."""
+    def test_a_list_older_than_the_log_does_not_bring_back_a_client(self) -> None:
+        """The query was sent before the exit and answered after it."""
         left = reduced(*server_log(f"Client process {CLIENT} disconnected", at=AT + 5), start=UP).node
         assert names(replace(clients(CLIENT, at=AT + 5.1), seconds=0.5), start=left) == []
 
-    def test_a_client_just_connected_is_not_taken_away_by_an_older_list(self) -> None:
-        """The daemon may have made it before the client came."""
+    def test_an_older_list_does_not_disconnect_a_new_client(self) -> None:
+        """The list may be from before the connection."""
         start = reduced(*server_log(active(601), at=AT + 5), start=UP).node
         assert names(clients(CLIENT, at=AT + 5.1), start=start) == []
 
@@ -92,25 +92,25 @@ class TestClients:
         """A PID with another start time is another process."""
         assert names(process(CLIENT), exited(CLIENT, ticks=ticks)) == expected
 
-    def test_a_pid_with_a_new_start_time_is_somebody_else(self) -> None:
-        """Who had it before has left, whether or not anybody saw them go."""
+    def test_a_pid_with_a_new_start_time_is_another_process(self) -> None:
+        """The earlier process has exited, also if this was not observed."""
         assert names(process(CLIENT), process(CLIENT, ticks=7)) == [EventName.CLIENT_DISCONNECTED]
 
     def test_a_client_that_returns_is_counted_again(self) -> None:
-        """The same process may connect, leave and connect."""
+        """A process can disconnect and connect again."""
         seen = (clients(at=AT + 5), clients(at=AT + 7), *server_log(active(CLIENT), at=AT + 8))
         after = reduced(*server_log(f"Client process {CLIENT} disconnected", at=AT + 4.9), *seen, start=UP)
         assert after.names() == [EventName.CLIENT_DISCONNECTED, EventName.CLIENT_CONNECTED]
         assert after.daemon.totals.connected == 2
 
-    def test_one_that_leaves_and_returns_before_any_look_is_the_same_client(self) -> None:
-        """Only the log says that it was away."""
+    def test_a_client_that_reconnects_before_any_list_is_the_same(self) -> None:
+        """Only the log has the disconnect."""
         after = reduced(*server_log(f"Client process {CLIENT} disconnected", active(CLIENT), at=AT + 5), start=UP)
         assert (after.names(), after.daemon.log.claims) == ([], {})
 
 
 class TestRefusals:
-    """Who was turned away, and why."""
+    """Refused clients and the reason."""
 
     def test_the_limits_line_is_about_the_client_that_reached_the_server_last(self) -> None:
         """It has no PID in it."""
@@ -129,7 +129,7 @@ class TestRefusals:
         assert after.daemon.totals.log_contradictions["client_refused"] == 1
 
     def test_two_lines_about_one_refusal_are_one(self) -> None:
-        """In FAULT the server says so twice, once with the status."""
+        """In FAULT, the server logs it twice, once with the status."""
         lines = (
             "Server teardown in progress. Refusing to accept new client {PID: 601, Context ID: 0}",
             "Failed to accept client {PID: 601, Context ID: 0} with status 807",
@@ -138,27 +138,27 @@ class TestRefusals:
         assert (refused.pid, refused.reason) == (601, "fault")
 
     @pytest.mark.parametrize(("code", "reason"), [(807, "fault"), (999, "other")])
-    def test_a_status_alone_tells_the_reason(self, code: int, reason: str) -> None:
-        """Where the log is followed from the middle."""
+    def test_the_status_alone_gives_the_reason(self, code: int, reason: str) -> None:
+        """If the log is followed from the middle."""
         line = f"Failed to accept client {{PID: 601, Context ID: 0}} with status {code}"
         (refused,) = reduced(*server_log(line), start=UP).of(EventName.CLIENT_REFUSED)
         assert refused.reason == reason
 
 
 class TestWaiting:
-    """Queued is ordinary; waiting for another user's turn is news."""
+    """Queued clients are normal. A client that waits for another user is an event."""
 
     QUEUED = "NEW CLIENT 601 from user 1000: Server is not ready, push client to pending list"
     STAYS = f"Server {SERVER} has 2 active worker threads. Server will not shutdown."
 
-    def test_the_wait_for_a_servers_start_is_none(self) -> None:
-        """Nor while another user's idle server leaves."""
+    def test_a_wait_for_the_start_of_a_server_does_not_count(self) -> None:
+        """Nor does a wait for the exit of another user's idle server."""
         assert EventName.CLIENT_WAITING not in names(
             *control_log(self.QUEUED, "Starting new server 700 for user 1000", "NEW SERVER 700: Ready")
         )
 
-    def test_it_is_told_once_where_the_other_server_stays(self) -> None:
-        """The daemon says so again and again, with doubling back-off."""
+    def test_a_wait_is_one_event_while_the_other_server_stays(self) -> None:
+        """The daemon logs it repeatedly, with increasing intervals."""
         after = reduced(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
         assert after.names() == [EventName.CLIENT_WAITING]
         assert after.daemon.connections.waiting == {601}
@@ -175,45 +175,45 @@ class TestWaiting:
         ids=("its server is ready", "sent on", "reached the server", "gave up", "the daemon has gone"),
     )
     def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
-        """By whatever becomes of the client, or of whom it waits for."""
+        """By the end of the client or of the other user's clients."""
         after = reduced(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
         assert not after.daemon.connections.waiting
         assert not after.daemon.connections.queued
 
 
 class TestFault:
-    """FAULT needs a second witness, since a leaving server is called so once."""
+    """FAULT needs a second source, because a server that exits is called so once."""
 
-    def test_a_lone_fault_before_not_found_is_a_server_that_leaves(self) -> None:
-        """Measured when another user's turn came."""
+    def test_one_fault_reply_before_not_found_is_a_server_that_exits(self) -> None:
+        """Measured when another user's server was started."""
         after = names(status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1))
         assert after == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
 
     @pytest.mark.parametrize(
-        "witness",
+        "evidence",
         [server_log(*FAULT_BLOCK, at=AT + 6), (status("FAULT", at=AT + 6),), (clients(CLIENT, at=AT + 6),)],
         ids=("the log's block", "another FAULT", "clients still listed"),
     )
-    def test_a_witness_makes_it_a_fault(self, witness: tuple[Observation, ...]) -> None:
-        """None of these comes with a leaving server."""
-        after = reduced(status("FAULT", at=AT + 5), *witness, start=UP)
+    def test_a_second_source_makes_it_a_fault(self, evidence: tuple[Observation, ...]) -> None:
+        """None of these occurs with a server that exits."""
+        after = reduced(status("FAULT", at=AT + 5), *evidence, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault"]
 
     def test_its_block_and_an_xid_are_enough(self) -> None:
-        """A poll may miss the whole of it, fault to recovery, within 0.1 s."""
+        """A poll can miss all of it, because it takes 0.1 s."""
         seen = (*server_log(*FAULT_BLOCK, "Destroy server context on device 0"), XID, exited(at=AT + 0.1))
         after = reduced(*seen, start=UP)
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["fault", "active"]
 
     def test_the_log_alone_shows_none(self) -> None:
-        """Every user can write into it. What no other source confirms is counted, and forgotten."""
+        """Every user can write into it. An unconfirmed claim is counted and dropped."""
         after = reduced(*server_log(*FAULT_BLOCK), look("log", at=AT + 11), start=UP)
         assert after.names() == [EventName.LOG_CONTRADICTED]
         assert after.daemon.totals.log_contradictions["fault"] == 1
         assert (after.node.incidents, after.daemon.servers[SERVER].fault_block) == ({}, None)
 
     def test_it_lasts_until_the_contexts_on_all_its_devices_are_destroyed(self) -> None:
-        """The last victim may be on another GPU."""
+        """The last affected client may be on another GPU."""
         block = (*FAULT_BLOCK[:3], "1", *FAULT_BLOCK[3:])
         start = reduced(*server_log(*block), XID, *server_log("Destroy server context on device 0"), start=UP)
         assert [event.state for event in start.of(EventName.SERVER_STATE)] == ["fault"]
@@ -223,31 +223,31 @@ class TestFault:
         assert [event.state for event in after.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_an_answer_older_than_the_block_does_not_end_it(self) -> None:
-        """It was asked for before the fault struck."""
+        """The query was sent before the fault."""
         start = reduced(*server_log(*FAULT_BLOCK, at=AT + 5), replace(XID, at=AT + 5), start=UP).node
         assert names(replace(status("ACTIVE", at=AT + 5.1), seconds=0.3), start=start) == []
         assert names(status("ACTIVE", at=AT + 9), start=start) == [EventName.SERVER_STATE]
 
 
 class TestServers:
-    """A lone empty list ends no server, and late words bring none back."""
+    """One empty list ends no server, and late lines bring none back."""
 
-    def test_an_empty_list_counts_when_said_twice(self) -> None:
-        """A second later, and with no other list between."""
+    def test_two_empty_lists_count(self) -> None:
+        """A second apart, without another list in between."""
         gone = [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED]
         assert names(servers(at=AT + 5)) == []
         assert names(servers(at=AT + 5), servers(at=AT + 7)) == gone
         assert names(servers(at=AT + 5), servers(SERVER, at=AT + 6), servers(at=AT + 7)) == []
 
-    def test_one_that_is_missing_among_others_has_gone(self) -> None:
-        """A list with somebody in it is a whole answer."""
+    def test_a_server_that_is_missing_in_a_list_has_ended(self) -> None:
+        """A list that is not empty is complete."""
         assert names(servers(700, at=AT + 5)) == [
             EventName.SERVER_STARTED,
             EventName.CLIENT_DISCONNECTED,
             EventName.SERVER_EXITED,
         ]
 
-    def test_late_words_of_one_that_has_gone_bring_it_not_back(self) -> None:
+    def test_late_lines_of_an_ended_server_do_not_bring_it_back(self) -> None:
         """Its log may be read after the daemon's."""
         gone = reduced(
             *control_log(f"Server {SERVER} exited with status 0", at=AT + 4), servers(at=AT + 5), start=UP
@@ -257,21 +257,21 @@ class TestServers:
 
 
 class TestDaemon:
-    """Gone, hanging, held and merely busy are told from each other."""
+    """States of the daemon: ended, hung, held, busy."""
 
-    def test_a_collision_says_nothing(self) -> None:
-        """Somebody else asked in the same moment."""
+    def test_a_collision_proves_nothing(self) -> None:
+        """Another command ran at the same time."""
         assert names(refusal(at=AT + 5), servers(SERVER, at=AT + 5.1)) == []
 
-    def test_refusals_that_last_are_somebodys_session(self) -> None:
-        """That is no news of the daemon, which lives."""
+    def test_repeated_refusals_are_an_open_session(self) -> None:
+        """The daemon runs."""
         after = reduced(refusal(at=AT + 5), refusal(at=AT + 8), start=UP)
         assert after.names() == []
         assert after.daemon.state is DaemonState.HELD
         assert reduced(servers(SERVER, at=AT + 9), start=after.node).daemon.state is DaemonState.UP
 
-    def test_one_silence_is_not_yet_a_hang(self) -> None:
-        """A second one makes it so, and any answer ends it."""
+    def test_one_unanswered_query_is_not_a_hang(self) -> None:
+        """A second one is, and any reply ends it."""
         assert names(silence(at=AT + 5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 5.5)) == []
         assert names(silence(at=AT + 5), silence(at=AT + 10)) == [EventName.DAEMON_UNRESPONSIVE]
@@ -285,29 +285,29 @@ class TestDaemon:
         [control_log("NEW UI", "Cmd:quit -t 3", at=AT + 5), (reply("quit", at=AT + 5),)],
         ids=("in the log", "in a reply"),
     )
-    def test_a_daemon_that_was_told_to_quit_is_stopped_not_lost(self, words: tuple[Observation, ...]) -> None:
-        """Nobody should be woken for that."""
+    def test_a_daemon_that_received_quit_is_stopped_and_not_lost(self, words: tuple[Observation, ...]) -> None:
+        """It must not alert."""
         after = reduced(*words, no_daemon(at=AT + 6), no_daemon(at=AT + 16), start=UP)
         assert EventName.DAEMON_STOPPED in after.names()
         assert EventName.DAEMON_LOST not in after.names()
 
     def test_a_quit_whose_session_closes_was_refused(self) -> None:
-        """Anybody may ask for it; an ordinary user is told that he may not, and the session closes (R580)."""
+        """Any user can send it. For an ordinary user it is refused, and the session closes (R580)."""
         for ending in (("Not enough privilege to execute quit command", "UI closed"), ("UI closed",)):
             words = control_log("NEW UI", "Cmd:quit", *ending, at=AT + 5)
             after = names(*words, no_daemon(at=AT + 700), no_daemon(at=AT + 710))
             assert EventName.DAEMON_LOST in after
             assert EventName.DAEMON_STOPPED not in after
 
-    def test_a_refused_quit_in_a_session_that_stays_open_excuses_nothing_either(self) -> None:
-        """Nor does it where the session hides behind an earlier `ps`."""
+    def test_a_refused_quit_in_an_open_session_is_no_stop(self) -> None:
+        """Also if an earlier `ps` hides the session."""
         for before in ((), ("Cmd:ps",)):
             denied = ("NEW UI", *before, "Cmd:quit", "Not enough privilege to execute quit command")
             after = names(*control_log(*denied, at=AT + 5), no_daemon(at=AT + 60), no_daemon(at=AT + 70))
             assert EventName.DAEMON_LOST in after
 
-    def test_a_quit_is_no_excuse_for_the_next_daemon(self) -> None:
-        """Its successor is seen by its process alone, since it logs elsewhere; then it dies."""
+    def test_a_quit_does_not_count_for_the_next_daemon(self) -> None:
+        """Only the process of the next daemon is known, because it logs elsewhere; then it dies."""
         stopped = reduced(
             *control_log("Cmd:quit", "Exit with status 0", at=AT + 5), no_daemon(at=AT + 6), start=UP
         ).node
@@ -316,8 +316,8 @@ class TestDaemon:
         assert EventName.DAEMON_LOST in after.names()
         assert after.daemon.totals.losses["died"] == 1
 
-    def test_a_restart_that_is_seen_before_its_log_is_read_is_an_operators(self) -> None:
-        """`systemctl restart`: the new process is there before the log has told of the old one's quit."""
+    def test_a_restart_by_an_operator_is_no_loss_if_the_log_is_read_late(self) -> None:
+        """`systemctl restart`: the new process runs before the old one's quit is read from the log."""
         words = ("Cmd:quit", "Exit with status 0", "Starting control daemon using socket /tmp/nvidia-mps/control")
         present = reduced(daemon_process(at=AT + 1), start=UP).node
         after = reduced(
@@ -333,7 +333,7 @@ class TestDaemon:
         assert after.daemon.state is DaemonState.UP
         assert after.daemon.lifecycle.quit_at is None
 
-    def test_an_old_daemons_last_words_do_not_end_the_new_one(self) -> None:
+    def test_late_lines_of_the_old_daemon_do_not_end_the_new_one(self) -> None:
         """They were read late."""
         after = reduced(
             daemon_process(CONTROL + 1, at=AT + 1),
@@ -345,36 +345,36 @@ class TestDaemon:
         assert after.daemon.state is DaemonState.UP
         assert EventName.DAEMON_STOPPED not in after.names()
 
-    def test_last_words_read_after_its_end_still_count(self) -> None:
+    def test_lines_that_are_read_after_its_end_count(self) -> None:
         """The log is read a moment later than the reply."""
         after = names(no_daemon(at=AT + 5), *control_log("Exit with status 0", at=AT + 5.2), no_daemon(at=AT + 15))
         assert after.count(EventName.DAEMON_STOPPED) == 1
         assert EventName.DAEMON_LOST not in after
 
-    def test_without_last_words_it_is_lost_as_of_its_end(self) -> None:
-        """Told a moment later, with the time at which it was gone."""
+    def test_without_a_quit_it_is_lost_at_its_end(self) -> None:
+        """Reported a moment later, with the time of its end."""
         after = reduced(no_daemon(at=AT + 5), no_daemon(at=AT + 15), start=UP)
         (lost,) = after.of(EventName.DAEMON_LOST)
         assert (lost.at, lost.reason) == (AT + 5, "died")
         assert after.daemon.lifecycle.last_loss_at == AT + 5
 
-    def test_a_death_that_is_mended_at_once_is_still_a_death(self) -> None:
-        """Systemd was quicker than any look: another process answers."""
+    def test_a_death_with_an_immediate_restart_counts(self) -> None:
+        """Systemd restarted it before any collection: another process answers."""
         start = reduced(daemon_process(), start=UP).node
         again = reduced(daemon_process(442, at=AT + 60), look("log", at=AT + 62), start=start)
         (lost,) = again.of(EventName.DAEMON_LOST)
         assert lost.reason == "replaced"
         assert again.daemon.totals.losses == {"died": 0, "replaced": 1}
 
-    def test_its_process_exits_and_with_it_all_it_served(self) -> None:
-        """Measured: the server and every client die with their daemon."""
+    def test_the_exit_of_the_daemon_ends_its_servers_and_clients(self) -> None:
+        """Measured: server and clients end with their daemon."""
         start = reduced(daemon_process(), start=UP).node
         gone = reduced(exited(441, at=AT + 5), look("log", at=AT + 6), look("log", at=AT + 7), start=start)
         assert gone.names() == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED, EventName.DAEMON_LOST]
         assert gone.of(EventName.CLIENT_DISCONNECTED)[0].reason == "daemon_gone"
 
     def test_an_absent_daemon_has_neither_servers_nor_clients(self) -> None:
-        """Lines that are read after its end do not haunt it."""
+        """Lines that are read after its end change nothing."""
         late = (
             *control_log("Starting new server 700 for user 0", "NEW SERVER 700: Ready", at=AT + 5.1),
             *server_log(active(701), at=AT + 5.1, server=700),
@@ -385,15 +385,15 @@ class TestDaemon:
 
     @pytest.mark.parametrize("seen", [no_daemon(), no_daemon(at=AT + 60)])
     def test_a_daemon_never_seen_is_not_lost(self, seen: Observation) -> None:
-        """There was nothing to lose."""
+        """It never ran."""
         assert names(seen, no_daemon(at=AT + 90), start=node()) == []
 
 
 class TestBypassing:
-    """A CUDA process beside MPS is told of once it is not merely on its way in or out."""
+    """A bypassing process is reported if it neither connects nor exits."""
 
-    def test_it_takes_two_looks_a_second_apart(self) -> None:
-        """And is told of once."""
+    def test_needs_two_readings_a_second_apart(self) -> None:
+        """It is reported once."""
         assert names(gpu_reading([CLIENT], beside=[801], at=AT + 5)) == []
         assert (
             names(gpu_reading([CLIENT], beside=[801], at=AT + 5), gpu_reading([CLIENT], beside=[801], at=AT + 5.3))
@@ -403,15 +403,15 @@ class TestBypassing:
         assert after.names() == [EventName.PROCESS_BYPASSING]
         assert after.node.gpus[GPU].bypassing == (801,)
 
-    def test_without_a_log_it_may_be_a_server_that_nobody_told_of(self) -> None:
-        """Only a list that is younger than the process tells."""
+    def test_without_a_log_it_could_be_an_unknown_server(self) -> None:
+        """Only a list that is newer than the process decides."""
         quietly = reduced(servers(SERVER), clients(CLIENT)).node
         looks = [gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)]
         assert names(*looks, start=quietly) == []
         assert names(*looks[:2], servers(SERVER, at=AT + 8), looks[2], start=quietly) == [EventName.PROCESS_BYPASSING]
         assert EventName.PROCESS_BYPASSING not in names(*looks[:2], servers(801, at=AT + 8), looks[2], start=quietly)
 
-    def test_on_two_gpus_it_is_told_once(self) -> None:
+    def test_on_two_gpus_it_is_reported_once(self) -> None:
         """It is one process."""
         seen = [
             gpu_reading(beside=[801], gpu=gpu, index=index, at=AT + second)
@@ -430,42 +430,42 @@ class TestBypassing:
         ],
         ids=("the server", "a known client", "no MPS list to compare with", "no reading"),
     )
-    def test_nobody_else_is(self, seen: GpuReading) -> None:
-        """However often they are seen."""
+    def test_no_other_process_is_bypassing(self, seen: GpuReading) -> None:
+        """For any number of readings."""
         assert names(*(replace(seen, at=AT + second) for second in (5, 10, 15))) == []
 
-    def test_a_client_that_has_left_is_no_stranger_while_nvml_still_shows_it(self) -> None:
-        """A victim of SIGKILL in mid-kernel lingers."""
+    def test_a_disconnected_client_that_nvml_still_lists_is_not_bypassing(self) -> None:
+        """A client that was killed during a kernel stays in the list for a while."""
         left = server_log(f"Client process {CLIENT} disconnected", at=AT + 5)
         looks = (gpu_reading(beside=[CLIENT], at=AT + second) for second in (6, 10, 20, 30))
         assert names(*left, *looks) == [EventName.CLIENT_DISCONNECTED]
 
-    def test_an_mps_server_of_somebody_elses_is_none(self) -> None:
-        """Its process has the name that both MPS binaries have."""
+    def test_an_mps_server_of_another_daemon_is_not_bypassing(self) -> None:
+        """Its process has the name of both MPS programs."""
         other = process(801, command="nvidia-cuda-mps")
         looks = [gpu_reading([CLIENT], beside=[801], at=AT + second) for second in (5, 7, 9)]
         assert names(looks[0], other, *looks[1:]) == []
 
-    def test_until_the_servers_are_known_nobody_is(self) -> None:
-        """One of them might be taken for a stranger."""
+    def test_until_the_servers_are_known_no_process_is_bypassing(self) -> None:
+        """A server could be taken for a bypassing process."""
         start = reduced(*control_log("UI closed")).node
         assert names(*(gpu_reading(server=700, at=AT + second) for second in (5, 10, 15)), start=start) == []
 
-    def test_after_its_daemon_has_died_who_starts_runs_beside_it(self) -> None:
-        """And says nothing: this is the only sign."""
+    def test_a_process_that_starts_after_the_death_of_the_daemon_bypasses_mps(self) -> None:
+        """There is no other sign."""
         start = reduced(gpu_reading([CLIENT]), no_daemon(at=AT + 5), start=UP).node
         looks = (gpu_reading(beside=[801], server=None, at=AT + second) for second in (10, 20))
         assert EventName.PROCESS_BYPASSING in names(*looks, start=start)
 
 
 class TestMemory:
-    """What has gone is forgotten, whatever becomes of the sources."""
+    """Data of ended objects is removed, for any failure of sources."""
 
     ROUNDS = 300
 
     @pytest.mark.parametrize("source", ["nvml", "log"])
-    def test_clients_that_came_and_went_leave_nothing_behind(self, source: str) -> None:
-        """With NVML blind as well."""
+    def test_disconnected_clients_are_removed(self, source: str) -> None:
+        """Also without NVML."""
         present = UP
         for pid in range(1000, 1000 + self.ROUNDS):
             at = AT + 10 * (pid - 999)
@@ -479,8 +479,8 @@ class TestMemory:
         assert len(daemon.connections.disconnected_at) < 10
         assert len(present.processes) < 10
 
-    def test_servers_that_came_and_went_leave_nothing_behind(self) -> None:
-        """A daemon whose servers cannot start begins several a second."""
+    def test_ended_servers_are_removed(self) -> None:
+        """A daemon with servers that cannot start starts several a second."""
         present = UP
         for pid in range(1000, 1000 + self.ROUNDS):
             at = AT + 60 * (pid - 999)

@@ -1,4 +1,4 @@
-"""A fault becomes one incident, however it is told of; what is no fault becomes none."""
+"""One fault is one incident, from any combination of sources. Other events are no incident."""
 
 from dataclasses import replace
 
@@ -46,12 +46,12 @@ UP = reduced(
 
 
 def block(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
-    """The server's log tells of a fault, and the daemon confirms it."""
+    """Return a fault block in the server's log and the daemon's confirmation."""
     return (*claimed(*victims, at=at, devices=devices), status("FAULT", at=at))
 
 
 def claimed(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) -> tuple[Observation, ...]:
-    """The server's log tells of a fault."""
+    """Return a fault block in the server's log."""
     return server_log(
         "Server is handling a fatal GPU error.",
         *(f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in victims),
@@ -64,7 +64,7 @@ def claimed(*victims: int, at: float = AT + 5, devices: tuple[int, ...] = (0,)) 
 
 
 def leaves(*pids: int, at: float) -> tuple[Observation, ...]:
-    """Clients exit: first their contexts end, then they are disconnected, and their processes have ended."""
+    """Return the exits of clients: contexts, connections, processes."""
     return tuple(
         seen
         for pid in pids
@@ -80,14 +80,14 @@ def leaves(*pids: int, at: float) -> tuple[Observation, ...]:
 
 
 def reset(at: float, *devices: int) -> tuple[Observation, ...]:
-    """The last of them has left each device."""
+    """Return the end of the contexts on each device."""
     return server_log(
         *(f"Destroy server context on device {device} (NVIDIA H200)" for device in devices or (0,)), at=at
     )
 
 
 def refused(pid: int, at: float) -> tuple[Observation, ...]:
-    """A newcomer is turned away."""
+    """Return the refusal of a new client."""
     return server_log(
         f"Server teardown in progress. Refusing to accept new client {{PID: {pid}, Context ID: 0}}",
         f"Failed to accept client {{PID: {pid}, Context ID: 0}} with status 807",
@@ -96,13 +96,13 @@ def refused(pid: int, at: float) -> tuple[Observation, ...]:
 
 
 def xid(number: int, at: float, pid: int | None = None, place: str = "0000:00:06") -> KernelRecord:
-    """The kernel's log tells of an Xid."""
-    whose = "" if pid is None else f"pid={pid}, name=train.py, "
-    return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:{place}): {number}, {whose}MMU Fault")
+    """Return an Xid in the kernel log."""
+    process = "" if pid is None else f"pid={pid}, name=train.py, "
+    return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:{place}): {number}, {process}MMU Fault")
 
 
 def time_passes(at: float) -> Observation:
-    """The logs are looked at, and there is nothing new."""
+    """Return a log collection without new lines."""
     return look("log", at=at)
 
 
@@ -116,37 +116,37 @@ def only(story: Reduced) -> Incident:
 
 
 def over(*seen: Observation, start: Node = UP) -> Reduced:
-    """The story of a fault at 5 s whose victims leave at once, and of all that is still heard of it."""
+    """Return the result of a fault at 5 s: the affected clients exit at once, then more observations follow."""
     return reduced(
         *block(A, B, C), *leaves(A, B, C, at=AT + 5.03), *reset(AT + 5.1), *seen, time_passes(AT + 8), start=start
     )
 
 
 class TestOne:
-    """One fault is one incident, however many lines tell of it; two in a row are two."""
+    """One fault is one incident for any number of lines. Two faults are two incidents."""
 
-    def test_a_fault_that_is_over_before_any_poll(self) -> None:
-        """Where all exit at once it takes 0.1 s."""
+    def test_a_fault_that_ends_before_any_poll(self) -> None:
+        """If all clients exit at once, a fault takes 0.1 s."""
         story = over()
         incident = only(story)
         assert (incident.ending, incident.affected, incident.gpus) == (IncidentEnd.RECOVERED, (A, B, C), (GPU,))
         assert incident.seconds == pytest.approx(0.1)
         assert [each.event for each in story.events if each.incident] == [EventName.FAULT, EventName.FAULT_RECOVERED]
 
-    def test_its_opening_is_told_as_soon_as_its_victims_are(self) -> None:
-        """By then the log has told the devices."""
+    def test_the_event_follows_when_the_affected_clients_are_known(self) -> None:
+        """By then the log has the devices, too."""
         story = reduced(*block(A, B, C), start=UP)
         (opening,) = story.of(EventName.FAULT)
         assert (opening.at, opening.daemon, opening.server) == (AT + 5, DAEMON, SERVER)
         assert opening.as_json()["gpus"] == [GPU]
 
     def test_a_block_that_is_read_twice(self) -> None:
-        """Its stamp says that it is the same one, also after its end."""
+        """Its time identifies it, also after its end."""
         assert only(over(*block(A, B, C))).ending is IncidentEnd.RECOVERED
         assert only(reduced(*block(A, B, C), *block(A, B, C), start=UP)).affected == (A, B, C)
 
-    def test_the_state_adds_nothing_to_the_block(self) -> None:
-        """Whichever comes first."""
+    def test_the_state_and_the_block_are_one_incident(self) -> None:
+        """In any order."""
         story = reduced(
             status("FAULT", at=AT + 4.9),
             *block(A, B),
@@ -156,13 +156,13 @@ class TestOne:
         )
         assert only(story).affected == (A, B)
 
-    def test_the_block_tells_whom_a_fault_hit_that_the_state_had_told_of(self) -> None:
-        """What was inferred gives way."""
+    def test_the_block_replaces_the_inferred_affected_clients(self) -> None:
+        """The log is exact."""
         story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 4.9), *block(A, B), start=UP)
         assert only(story).affected == (A, B)
 
     def test_two_in_a_row(self) -> None:
-        """A newcomer that faults at once, 0.3 s later."""
+        """A new client causes a fault 0.3 s later."""
         again = (
             *server_log(active(LATE), at=AT + 5.3),
             *block(LATE, at=AT + 5.4),
@@ -175,8 +175,8 @@ class TestOne:
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT_RECOVERED)) == 2
 
     @pytest.mark.parametrize("devices", [(0,), (1,)])
-    def test_two_that_are_read_in_one_look(self, devices: tuple[int, ...]) -> None:
-        """One after the other, or of two GPUs at a time: each is one of its own."""
+    def test_two_that_are_read_in_one_collection(self, devices: tuple[int, ...]) -> None:
+        """In sequence, or on two GPUs at the same time: these are two incidents."""
         first = (*block(A), *(leaves(A, at=AT + 5.1) + reset(AT + 5.1) if devices == (0,) else ()))
         second = (*block(B, C, at=AT + 5.6, devices=devices), xid(31, AT + 5.6, B))
         story = reduced(*(replace(each, at=AT + 5.7) for each in (*first, *second)), time_passes(AT + 6.3), start=UP)
@@ -184,22 +184,22 @@ class TestOne:
         assert story.daemon.totals.faults == len(story.of(EventName.FAULT)) == 2
 
     def test_one_client_that_faults_both_its_gpus_makes_one(self) -> None:
-        """It went with a kernel in flight on each; nobody else is on both."""
+        """It exited during a kernel on each GPU, and no other client uses both."""
         seen = (*block(A), *block(B, at=AT + 5.037, devices=(1,)), *leaves(A, B, at=AT + 5.08), *reset(AT + 5.1, 1))
         story = reduced(*seen, start=UP)
         assert (only(story).affected, only(story).open) == ((A, B), True)
         assert only(reduced(*reset(AT + 5.2, 0), start=story.node)).ending is IncidentEnd.RECOVERED
 
-    def test_one_that_is_long_forgotten_is_not_found_again(self) -> None:
-        """The server still has the block that told of it."""
+    def test_a_removed_incident_is_not_opened_again(self) -> None:
+        """The server still has its fault block."""
         later = (*server_log(active(LATE), at=AT + 8000), servers(SERVER, at=AT + 9000), status("ACTIVE", at=AT + 9001))
         story = reduced(*later, start=over().node)
         assert (incidents(story), story.daemon.totals.faults) == ([], 1)
         again = reduced(status("FAULT", at=AT + 9500), status("FAULT", at=AT + 9510), start=story.node)
         assert (only(again).block_timestamp, only(again).detected_at) == (None, AT + 9510)
 
-    def test_another_one_of_other_clients_while_the_first_holds_on(self) -> None:
-        """On a GPU that the first did not reach."""
+    def test_a_fault_of_other_clients_while_the_first_is_open(self) -> None:
+        """On a GPU that the first did not affect."""
         story = reduced(*block(A), *claimed(B, at=AT + 6, devices=(1,)), xid(31, AT + 6, B), start=UP)
         assert [each.affected for each in incidents(story)] == [(A,), (B,)]
 
@@ -209,16 +209,16 @@ class TestOne:
         assert [each.affected for each in incidents(story)] == [(A,)]
         assert story.daemon.totals.log_contradictions["fault"] == 1
 
-    def test_a_second_telling_of_the_same_clients_is_the_same_fault(self) -> None:
-        """Whoever has the error already cannot be hit again."""
+    def test_a_second_block_with_the_same_clients_is_the_same_fault(self) -> None:
+        """A client with the error cannot be affected again."""
         assert only(reduced(*block(A, B), *block(B, at=AT + 6), start=UP)).affected == (A, B)
 
 
 class TestAffected:
-    """Everyone with the sticky error, as the log told; else whoever shares the GPU."""
+    """Affected clients: those with the sticky error in the log, else those that share the GPU."""
 
-    def test_they_are_who_was_told_in_whatever_part_of_the_block(self) -> None:
-        """The log tells each of them two or three times."""
+    def test_every_part_of_the_block_counts(self) -> None:
+        """The log names each of them two or three times."""
         whole = claimed(A, B)
         for cut in range(2, len(whole) + 1):
             seen = (*whole[:cut], status("FAULT", at=AT + 5), *reset(AT + 6), time_passes(AT + 8))
@@ -226,30 +226,30 @@ class TestAffected:
             assert set(incident.affected) <= {A, B}
             assert A in incident.affected
 
-    def test_where_nothing_was_told_they_are_all_who_share_the_gpu(self) -> None:
-        """And it is said that this was inferred."""
+    def test_without_a_list_they_are_all_clients_of_the_gpu(self) -> None:
+        """The incident states that they are inferred."""
         story = reduced(status("FAULT", at=AT + 4), status("FAULT", at=AT + 5), start=UP)
         assert (set(only(story).affected), only(story).affected_confirmed) == ({A, B, C}, False)
 
-    def test_what_is_known_of_each_is_kept(self) -> None:
-        """They are gone a moment later."""
+    def test_the_details_of_each_client_are_stored(self) -> None:
+        """The clients exit a moment later."""
         story = over(*(exited(pid, at=AT + 6) for pid in (A, B, C)))
         tenant = only(story).client_details[A]
         assert (tenant.user, tenant.command, tenant.memory_bytes.keys()) == ("alice", "train.py", {GPU})
 
     def test_it_counts(self) -> None:
-        """By clients, not by lines."""
+        """It counts clients, not lines."""
         assert over().daemon.totals.fault_affected == 3
 
-    def test_whoever_was_taken_for_one_by_mistake_is_not_told_of_nor_counted(self) -> None:
-        """Nor does it hold up anybody."""
+    def test_a_client_that_was_inferred_wrongly_is_removed(self) -> None:
+        """It does not count as blocking either."""
         inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 6))
         story = reduced(*inferred, *block(A, at=AT + 6.1), time_passes(AT + 9), start=UP)
         assert set(only(story).blockers) == set(only(story).affected) == {A}
         assert story.daemon.totals.fault_affected == 1
 
-    def test_a_log_that_comes_when_they_are_counted_corrects_whom_it_hit_and_counts_nobody_twice(self) -> None:
-        """A counter never falls; so it is the most that there were."""
+    def test_a_late_log_corrects_the_clients_and_counts_none_twice(self) -> None:
+        """A counter never decreases, so it has the largest number."""
         inferred = (status("FAULT", at=AT + 3.9), status("FAULT", at=AT + 4.9), time_passes(AT + 8))
         late = block(A, B, at=AT + 9)
         first = reduced(*inferred, *late[:-2], late[-1], time_passes(AT + 10), start=UP)
@@ -278,13 +278,13 @@ class TestXids:
         assert only(reduced(*seen, start=UP)).xids == ()
 
     def test_one_alone_is_no_fault(self) -> None:
-        """Nobody got an error."""
+        """No client has an error."""
         assert incidents(reduced(xid(31, AT + 5, A), time_passes(AT + 8), start=UP)) == []
 
-    def test_one_of_a_process_beside_mps_is_nobody_elses(self) -> None:
-        """Though it comes at the same time, on the same GPU."""
-        beside = reduced(gpu_reading((A, B, C), beside=(801,), at=AT + 1), start=UP).node
-        assert only(over(xid(31, AT + 5.2, 801), start=beside)).xids == ()
+    def test_an_xid_of_a_bypassing_process_does_not_count(self) -> None:
+        """Even at the same time on the same GPU."""
+        bypassed = reduced(gpu_reading((A, B, C), beside=(801,), at=AT + 1), start=UP).node
+        assert only(over(xid(31, AT + 5.2, 801), start=bypassed)).xids == ()
 
     def test_one_of_another_gpu_does_not(self) -> None:
         """It has other clients."""
@@ -292,30 +292,30 @@ class TestXids:
         assert only(over(xid(31, AT + 5.2, place="0000:00:07"), start=other)).xids == ()
 
     def test_of_two_faults_in_a_row_each_has_its_own(self) -> None:
-        """What tells of the one must not blame anybody for the other."""
+        """Evidence of one fault must not count for the other."""
         again = (*server_log(active(LATE), at=AT + 5.9), *block(LATE, at=AT + 6.4), xid(13, AT + 6.5), *reset(AT + 6.6))
         story = reduced(*block(A), xid(31, AT + 5.1), *leaves(A, at=AT + 5.2), *reset(AT + 5.3), *again, start=UP)
         assert [[each.number for each in one.xids] for one in incidents(story)] == [[31], [13]]
 
     def test_one_of_another_gpu_moments_before_does_not(self) -> None:
-        """It was another fault's, of the same server's other GPU."""
+        """It belongs to a fault on the server's other GPU."""
         other = reduced(gpu_reading((LATE,), gpu=OTHER_GPU, index=1, pci_bus_id="00000000:00:07.0"), start=UP).node
         story = reduced(xid(31, AT + 4, place="0000:00:07"), *block(A, B, C), start=other)
         assert (only(story).xids, only(story).gpus, only(story).started_at) == ((), (GPU,), AT + 5)
 
 
 class TestRecovery:
-    """A server stays in FAULT until the last affected client has let go."""
+    """A server stays in FAULT until the last affected client exits."""
 
     HELD = reduced(*block(A, B, C), *leaves(A, at=AT + 5.1), time_passes(AT + 6.2), start=UP)
 
-    def test_whoever_has_not_let_go_after_a_second_holds_it_up(self) -> None:
-        """At the first moment nobody has."""
+    def test_a_client_that_stays_for_a_second_blocks_recovery(self) -> None:
+        """At first, none does."""
         assert set(only(self.HELD).blockers) == {B, C}
         assert not only(reduced(*block(A, B, C), start=UP)).blockers
 
-    def test_they_are_remembered_with_how_long(self) -> None:
-        """Also when they have gone."""
+    def test_the_duration_of_each_is_stored(self) -> None:
+        """Also after their exit."""
         left = reduced(*leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node)
         blocking = only(left).blocking
         assert {pid: (stay.since, stay.until) for pid, stay in blocking.items()} == {
@@ -324,39 +324,39 @@ class TestRecovery:
         }
         assert not only(left).blockers
 
-    def test_each_change_is_told_once(self) -> None:
-        """Who holds it up, and what late evidence adds."""
+    def test_each_change_is_one_event(self) -> None:
+        """Blocking clients, and late evidence."""
         left = reduced(
             time_passes(AT + 7.5), *leaves(B, at=AT + 9), *leaves(C, at=AT + 15), *reset(AT + 15), start=self.HELD.node
         )
         changes = [*self.HELD.of(EventName.FAULT_CHANGED), *left.of(EventName.FAULT_CHANGED)]
         assert [each.reason for each in changes] == ["blocking", "suspects", "blocking", "blocking"]
 
-    def test_newcomers_are_refused_meanwhile(self) -> None:
-        """They are told of with the fault."""
+    def test_new_clients_are_refused_during_the_fault(self) -> None:
+        """The incident lists them."""
         seen = (*refused(LATE, AT + 7), *leaves(B, C, at=AT + 9), *reset(AT + 9), time_passes(AT + 9.5))
         story = reduced(*seen, start=self.HELD.node)
         assert [each.pid for each in only(story).refused] == [LATE]
         assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
 
-    def test_a_server_that_is_killed_ends_it_too(self) -> None:
-        """That is no recovery."""
+    def test_the_end_of_the_server_ends_it(self) -> None:
+        """It is no recovery."""
         story = reduced(exited(SERVER, at=AT + 9), servers(at=AT + 10), servers(at=AT + 12), start=self.HELD.node)
         assert only(story).ending is IncidentEnd.SERVER_GONE
         assert story.daemon.totals.fault_recoveries.count == 0
 
-    def test_so_does_a_daemon(self) -> None:
-        """Nor is that."""
+    def test_the_end_of_the_daemon_ends_it(self) -> None:
+        """It is no recovery either."""
         story = reduced(exited(441, at=AT + 9), no_daemon(at=AT + 9.1), start=self.HELD.node)
         assert only(story).ending is IncidentEnd.DAEMON_GONE
 
-    def test_so_does_a_daemon_that_another_replaces(self) -> None:
-        """Though that one does not say which servers it has."""
+    def test_the_replacement_of_the_daemon_ends_it(self) -> None:
+        """Before the new daemon lists its servers."""
         story = reduced(daemon_process(442, at=AT + 9), start=self.HELD.node)
         assert not only(story).open
 
-    def test_a_server_that_does_not_recover_though_all_have_gone_is_stuck(self) -> None:
-        """It lost count of one of them, and refuses everybody until it is ended."""
+    def test_a_server_in_fault_without_clients_is_stuck(self) -> None:
+        """It refuses all clients until it is ended."""
         story = reduced(*leaves(B, C, at=AT + 7), time_passes(AT + 16.9), start=self.HELD.node)
         assert not only(story).stuck
         late = reduced(time_passes(AT + 17.1), start=story.node)
@@ -370,33 +370,33 @@ class TestRecovery:
 
 
 class TestRestart:
-    """What was open when the exporter ended is met again, and is the same fault."""
+    """An incident that was open when the exporter ended continues."""
 
     def restarted(self) -> Node:
-        """The node as the next run begins it."""
+        """Return the node at the start of the next run."""
         before = TestRecovery.HELD.node
         return replace(reduced().node, incidents=before.incidents)
 
-    def test_a_fault_that_goes_on_is_the_same(self) -> None:
-        """It is neither told nor counted again."""
+    def test_a_fault_that_continues_is_the_same_incident(self) -> None:
+        """It is neither reported nor counted again."""
         seen = (*at_work()[:3], status("FAULT", at=AT + 20), clients(B, C, at=AT + 20), status("FAULT", at=AT + 25))
         story = reduced(*seen, start=self.restarted())
         assert set(only(story).blockers) == {B, C}
         assert story.of(EventName.FAULT) == []
         assert story.daemon.totals.faults == 0
 
-    def test_one_that_was_over_by_then_ends(self) -> None:
-        """When, nobody saw."""
+    def test_a_fault_that_ended_in_between_ends(self) -> None:
+        """The time is unknown."""
         story = reduced(*at_work(), start=self.restarted())
         assert only(story).ending is IncidentEnd.RECOVERED
 
-    def test_a_server_that_is_gone_by_then_ends_it(self) -> None:
-        """The daemon does not list it any more."""
+    def test_a_server_that_ended_in_between_ends_it(self) -> None:
+        """The daemon does not list it."""
         seen = (servers(at=AT + 20), servers(at=AT + 22))
         assert only(reduced(*seen, start=self.restarted())).ending is IncidentEnd.SERVER_GONE
 
-    def test_its_daemon_may_have_another_name_by_then(self) -> None:
-        """The configuration names it now: it is the same server's fault, not another."""
+    def test_its_daemon_can_have_another_name(self) -> None:
+        """The new configuration names it. It is the same fault."""
         held = replace(node("main"), incidents=TestRecovery.HELD.node.incidents)
         seen = (
             *at_work(daemon="main")[:3],
@@ -416,18 +416,18 @@ class TestRestart:
         seen = (process(SERVER, ticks=2, at=AT + 20), *at_work(daemon="main", at=AT + 21))
         assert only(reduced(*seen, start=held)).daemon == DAEMON
 
-    def test_nothing_ends_before_anything_was_seen(self) -> None:
-        """Not to have looked proves nothing."""
+    def test_nothing_ends_before_the_first_collection(self) -> None:
+        """Missing observations prove nothing."""
         assert only(reduced(time_passes(AT + 20), start=self.restarted())).open
 
 
 class TestBounds:
-    """What one daemon says, true or not, is bounded, and hides no fault of another."""
+    """Incidents of one daemon are bounded and displace none of another daemon."""
 
     OTHER = "/tmp/mine"
 
     def noisy(self, start: Node = UP, begin: float = AT + 100) -> Node:
-        """Every server of a daemon is in FAULT, and as often again one was that has recovered."""
+        """Return many open and many ended incidents of one daemon."""
         here = reduced(*(line for pid in range(64) for line in self.fault(9000 + pid, begin)), start=start)
         return here.node
 
@@ -438,26 +438,26 @@ class TestBounds:
         return (*server_log(active(5), *lines, server=server, daemon=self.OTHER, at=at), says_so)
 
     def over(self, server: int, at: float) -> tuple[Observation, ...]:
-        """It is well again, and that has settled."""
+        """End it, and wait until it is final."""
         well = status("ACTIVE", server=server, daemon=self.OTHER, at=at + 1)
         return (*self.fault(server, at), replace(well, seconds=0.0), time_passes(at + 3))
 
-    def test_many_that_are_open_hide_none_elsewhere(self) -> None:
-        """Those of their own daemon they may."""
+    def test_many_open_incidents_displace_none_of_another_daemon(self) -> None:
+        """They can displace those of their own daemon."""
         noisy = reduced(*self.fault(9000, AT + 99), start=self.noisy()).node
         story = reduced(*block(A, at=AT + 101), start=noisy)
         assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A,)]
         assert len(incidents(story)) == 65
 
-    def test_many_that_are_over_put_out_none_elsewhere(self) -> None:
-        """Of their own daemon the eldest goes."""
+    def test_many_ended_incidents_displace_none_of_another_daemon(self) -> None:
+        """The oldest of their own daemon is removed."""
         seen = [each for number in range(80) for each in self.over(9000, AT + 100 + 10 * number)]
         story = reduced(*seen, start=over().node)
         assert [each.affected for each in incidents(story) if each.daemon == DAEMON] == [(A, B, C)]
         assert len(incidents(story)) == 64
 
-    def test_whom_it_hit_and_who_left_in_reset_are_bounded(self) -> None:
-        """However long it lasts, and whatever the log goes on saying."""
+    def test_the_lists_of_clients_are_bounded(self) -> None:
+        """For any duration and any log lines."""
         forged = [
             line
             for pid in range(100_000, 101_500)
@@ -468,7 +468,7 @@ class TestBounds:
 
 
 class TestNoFault:
-    """Exits, leaving servers and collisions make no incident."""
+    """Exits, ended servers and collisions are no incidents."""
 
     @pytest.mark.parametrize(
         "seen",
@@ -483,5 +483,5 @@ class TestNoFault:
         ids=("exits", "a server that leaves", "a killed server", "a killed daemon", "a refusal", "half a line"),
     )
     def test_nothing(self, seen: tuple[Observation, ...]) -> None:
-        """None of these harms a neighbour."""
+        """None of these affects another client."""
         assert incidents(reduced(*seen, time_passes(AT + 8), start=UP)) == []

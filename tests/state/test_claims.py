@@ -1,4 +1,4 @@
-"""What a tenant can forge in a daemon's logs, and that nothing follows from it while other sources know better."""
+"""Forged lines in a daemon's logs have no effect while other sources contradict them."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ LATER = AT + 5
 
 
 def echoed(*lines: str, at: float = LATER) -> tuple[LogLine, ...]:
-    """`ps` copies a client's arguments into control.log: each of their line breaks begins a line of that file."""
+    """`ps` copies a client's arguments into control.log, where each of their line breaks starts a line."""
     header = control_log(
         "NEW UI", "Cmd:ps", "PID       ID        SERVER         DEVICE    NAMESPACE      COMMAND        ", at=at
     )
@@ -68,7 +68,7 @@ def echoed(*lines: str, at: float = LATER) -> tuple[LogLine, ...]:
 
 
 def block(*victims: int, named: int | None = None, at: float = LATER) -> tuple[Observation, ...]:
-    """What a server writes about a fault of these clients."""
+    """Return the fault block of these clients."""
     first = () if named is None else (f"Client {{PID: {named}, Context: 1}} encountered a fatal GPU error.",)
     return server_log(
         *first,
@@ -83,24 +83,24 @@ def block(*victims: int, named: int | None = None, at: float = LATER) -> tuple[O
 
 
 def exits(pid: int, at: float, *, in_reset: bool = False) -> tuple[Observation, ...]:
-    """A client's context ends, as the log tells it."""
+    """Return the end of a client's context in the log."""
     how = "exiting. Worker is in reset." if in_reset else "exiting."
     return server_log(f"Client {{PID: {pid}, Context ID: 1}} {how} Number of active client contexts is 2.", at=at)
 
 
 def xid(number: int = 31, *, at: float = LATER, pid: int | None = None) -> KernelRecord:
-    """The kernel's log tells of an Xid."""
-    whose = "" if pid is None else f"pid={pid}, name=train.py, "
-    return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:0000:00:06): {number}, {whose}MMU Fault")
+    """Return an Xid in the kernel log."""
+    process = "" if pid is None else f"pid={pid}, name=train.py, "
+    return KernelRecord(at=at, record=f"4,358,58747868,-;NVRM: Xid (PCI:0000:00:06): {number}, {process}MMU Fault")
 
 
 def shown(*pids: int, at: float) -> Observation:
-    """NVML shows these clients."""
+    """Return a reading of NVML with these clients."""
     return gpu_reading(pids, at=at, **SENSORS)
 
 
 def after(*seen: Observation, start: Node = UP) -> Reduced:
-    """What becomes of these observations, once every claim has had its time."""
+    """Reduce the observations, and wait until every claim is decided."""
     end = max(each.at for each in seen) + OPEN_SECONDS + 1
     rest = (shown(A, B, C, at=end), servers(SERVER, at=end), clients(A, B, C, at=end), status("ACTIVE", at=end))
     return reduced(*seen, *rest, look("log", at=end), start=start)
@@ -112,7 +112,7 @@ def contradictions(story: Reduced) -> dict[str, int]:
 
 FORGERIES: dict[str, tuple[tuple[Observation, ...], str | None]] = {
     "the daemon ends": (control_log("Exit with status 0", at=LATER), "daemon_exit"),
-    "the daemon was told to quit": (control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), "daemon_exit"),
+    "a quit of the daemon": (control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER), "daemon_exit"),
     "the daemon ends, by a client's arguments": (
         echoed("x", stamped("UI closed"), stamped("Exit with status 0")),
         "daemon_exit",
@@ -142,7 +142,7 @@ def test_a_forged_line_changes_nothing_and_is_counted(lines: tuple[Observation, 
     assert story.daemon.log.claims == {}
 
 
-def test_the_death_of_a_daemon_is_a_loss_whatever_its_log_said_before() -> None:
+def test_the_death_of_a_daemon_is_a_loss_for_any_log_lines() -> None:
     """SIGKILL leaves the pid file, which a quit removes."""
     forged = control_log("NEW UI", "Cmd:quit", "Exit with status 0", at=LATER)
     dies = (exited(CONTROL, at=LATER + 9), daemon_process(None, left=True, at=LATER + 9.1))
@@ -169,14 +169,14 @@ def test_a_quit_that_removes_the_pid_file_is_a_stop() -> None:
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_nvml_no_longer_shows_has_left_when_its_log_says() -> None:
-    """The process may live on."""
+def test_a_disconnect_in_the_log_counts_if_nvml_confirms_it() -> None:
+    """The process may continue."""
     story = reduced(*server_log(f"Client process {A} disconnected", at=LATER), shown(B, C, at=LATER + 1), start=UP)
     (left,) = story.of(EventName.CLIENT_DISCONNECTED)
     assert (left.pid, left.at) == (A, LATER)
 
 
-def test_one_that_nvml_still_shows_has_not() -> None:
+def test_a_disconnect_in_the_log_does_not_count_if_nvml_contradicts_it() -> None:
     """At first NVML's reading may be older than the line."""
     line = server_log(f"Client process {A} disconnected", at=LATER)
     fresh = reduced(*line, shown(A, B, C, at=LATER + REFUTED_SECONDS - 0.1), start=UP)
@@ -249,7 +249,7 @@ def test_its_block_and_another_source_make_one(confirms: tuple[Observation, ...]
 ENDS = (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
 
 NOT_CONFIRMED = {
-    "an Xid of a process beside MPS": (xid(pid=STRANGER),),
+    "an Xid of a bypassing process": (xid(pid=STRANGER),),
     "an Xid that is too old": (xid(pid=A, at=LATER - 3),),
     "an Xid that comes long after it": (xid(pid=A, at=LATER + 0.4),),
     "the end of several victims, while Xids are read and there is none": (look(NVML_EVENTS, at=LATER - 1), *ENDS),
@@ -266,15 +266,15 @@ def test_nothing_else_makes_one(seen: tuple[Observation, ...]) -> None:
     assert contradictions(story) == {"fault": 1}
 
 
-def test_an_xid_without_a_process_proves_nothing_beside_a_process_that_bypasses_mps() -> None:
+def test_an_xid_without_a_process_proves_nothing_if_a_process_bypasses_mps() -> None:
     """It may be that process's own, which a forger can cause at will."""
-    beside = reduced(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
+    bypassed = reduced(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
     seen = (*block(A, B), GpuEvent(at=LATER, type=8, xid=31, gpu=GPU), look("log", at=LATER + 12))
-    assert reduced(*seen, start=beside).node.incidents == {}
+    assert reduced(*seen, start=bypassed).node.incidents == {}
 
 
 def test_a_forged_recovery_does_not_end_it() -> None:
-    """Victims that live on keep the server in FAULT."""
+    """The server stays in FAULT while affected clients run."""
     held = reduced(*block(A, B), status("FAULT", at=LATER), start=UP).node
     forged = server_log("Destroy server context on device 0 (NVIDIA H200)", at=LATER + 1)
     story = reduced(*forged, status("FAULT", at=LATER + 3), look("log", at=LATER + 4), start=held)
@@ -301,7 +301,7 @@ def test_names_in_a_forged_block_do_not_reach_the_next_fault() -> None:
 
 
 def trapped(*forged: Observation, start: Node = UP) -> Reduced:
-    """A traps: its own worker is in reset when it leaves, and so the log says."""
+    """Client A traps: the log has its worker in reset at its exit."""
     seen = (
         xid(43, pid=SERVER),
         *block(A, B, C),
@@ -325,11 +325,11 @@ def test_without_a_forger_the_one_that_trapped_is_likely() -> None:
 
 
 @pytest.mark.parametrize("at", [LATER + 0.02, LATER + 0.08], ids=["before its own line", "after its own line"])
-def test_a_forged_line_in_reset_makes_nobody_likely(at: float) -> None:
+def test_a_forged_reset_line_makes_no_client_likely(at: float) -> None:
     assert max(confidence(trapped(*exits(B, at, in_reset=True))).values()) < 0.5
 
 
-def test_a_forged_departure_makes_no_client_likely_that_is_still_there() -> None:
+def test_a_forged_disconnect_makes_no_running_client_likely() -> None:
     """It is no victim, and by the log its contexts ended when those of a killed client do."""
     seen = (*exits(C, LATER - 0.12), *block(A, B), xid(pid=A), exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
     story = reduced(*sorted(seen, key=lambda each: each.at), look("log", at=LATER + 4), start=UP)
@@ -346,8 +346,8 @@ def test_after_a_contradiction_no_client_is_likely() -> None:
     assert any(LOG_UNRELIABLE in each.indications for each in incident.suspects)
 
 
-def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> None:
-    """The contradiction itself is forgotten by then."""
+def test_the_unreliable_log_of_an_earlier_run_is_known_after_a_restart() -> None:
+    """The contradiction itself is no longer stored."""
     doubted = reduced(
         *server_log(f"Client process {C} disconnected", at=LATER - 4),
         shown(A, B, C, at=LATER - 1),
@@ -363,20 +363,20 @@ def test_a_doubt_of_an_earlier_run_remains_after_a_restart_of_the_exporter() -> 
     assert max(confidence(story).values()) < 0.5
 
 
-def test_a_forged_block_with_strangers_has_no_incident_though_an_xid_is_left() -> None:
+def test_a_forged_block_with_unknown_clients_is_no_incident_beside_an_unused_xid() -> None:
     """Its first line names no client. The Xid may be of a fault of which no line was read."""
     story = reduced(xid(pid=None), *block(STRANGER), look("log", at=LATER + 12), start=UP)
     assert story.node.incidents == {}
 
 
-def test_nor_if_a_client_lives_on_that_the_log_does_not_name() -> None:
+def test_no_client_is_likely_if_the_log_omits_a_running_client() -> None:
     """A fault hits all clients on its GPU (measured, R580): the block is forged, or lacks lines."""
     story = reduced(xid(pid=A), *block(A), exited(A, at=LATER + 0.1), look("log", at=LATER + 4), start=UP)
     assert 0 < max(confidence(story).values()) < 0.5
 
 
-def test_nor_if_lines_of_those_who_have_left_are_missing() -> None:
-    """A forger that reads the fifo takes lines away: its own, for instance."""
+def test_no_client_is_likely_if_lines_of_disconnected_clients_are_missing() -> None:
+    """A forger that reads the fifo can remove its own lines."""
     seen = (
         xid(43, pid=SERVER),
         *block(A, B, C),
@@ -416,7 +416,7 @@ def test_what_explains_a_real_fault_does_not_confirm_a_forged_one_right_after_it
     assert contradictions(story) == {"fault": 1}
 
 
-def test_a_new_client_whose_process_lives_is_kept_until_nvml_was_read() -> None:
+def test_a_new_client_with_a_running_process_stays_until_nvml_is_read() -> None:
     """It connected a moment ago: NVML and the daemon have not shown it yet."""
     forged = (
         *server_log(active(STRANGER), f"Client process {STRANGER} disconnected", at=LATER),
