@@ -1,4 +1,4 @@
-"""The collector of libcuda launches: what each process launched, and how busy each GPU was meanwhile."""
+"""The collector of libcuda launches: what each process launched, and how busy each GPU was at that time."""
 
 import platform
 import time
@@ -34,7 +34,7 @@ DEFAULT_SMS = 132
 
 MAX_HITS_PER_SECOND = 8_000.0
 """So many probe hits cost a process at most 1 % of its time: each takes about 1.1 us (measured, host of an H200). The
-limit also keeps events in their map for more than a second before others replace them."""
+limit also ensures that events stay in their map for more than a second before others replace them."""
 
 MIN_ATTACHED_RATIO = 0.02
 

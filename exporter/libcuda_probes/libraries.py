@@ -118,7 +118,7 @@ MAX_PER_USER = 8
 """How many of them one user may own; root has no such limit."""
 
 RETENTION_SECONDS = 60.0
-"""How long a library without processes keeps its probes: the next process may be about to start."""
+"""How long the probes stay on a library without processes: the next process may be about to start."""
 
 RETRY_SECONDS = 60.0
 """How often the node's own paths, and files that could not be used, are tried again."""
@@ -236,7 +236,7 @@ class Libraries:
             self._refused[file] = _Refusal(why, now + RETRY_SECONDS)
 
     def _take(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> None:
-        """Keep an open file, or close it. Raises LibraryError if it cannot be used."""
+        """Store an open file, or close it. Raises LibraryError if it cannot be used."""
         try:
             found = self._same(descriptor, file) or self._read(descriptor, file, path, now)
         except BaseException:
@@ -327,7 +327,7 @@ def _read_offsets(descriptor: int, machine: Machine) -> Mapping[str, int]:
 
 
 def _without_aliases(offsets: Mapping[str, int]) -> Mapping[str, int]:
-    """Keep one name for each offset: two probes at one place would count each call twice."""
+    """Return one name for each offset: two probes at one place would count each call twice."""
     names: dict[int, str] = {}
     for name, offset in offsets.items():
         names.setdefault(offset, name)

@@ -114,7 +114,7 @@ class Kernel:
     def attach(self, path: str, offsets: Sequence[int], program: int, *, on_return: bool) -> list[int]:
         """Run a program when any process executes, or returns from, the functions at these offsets of a file.
 
-        Return the descriptors that keep the probes. From Linux 6.6 on, one link holds all of them: to remove 40 single
+        Return the descriptors that hold the probes. From Linux 6.6 on, one link holds all of them: to remove 40 single
         probes took 4 s, to remove their links 0.1 s (measured, 6.18). Older kernels get one perf event for each.
         """
         try:

@@ -1,6 +1,6 @@
-"""Whether the kernel allows BPF and probes at all, asked by system calls of our own: if not, there is nothing to test.
+"""Check whether the kernel permits BPF and uprobes, with separate system calls. If not, the tests are skipped.
 
-Whatever else the loader meets with is its own fault, and fails a test.
+Any other error of the loader fails a test.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ _EVENT_BYTES, _SOFTWARE, _DUMMY = 112, 1, 9
 
 
 def refusal() -> str | None:
-    """Why it does not; None where it does."""
+    """Return why the kernel does not permit them; None if it does."""
     machine = platform.machine()
     if machine not in BPF:
-        return f"nobody knows its system calls here ({machine})"
+        return f"the system call numbers are not known ({machine})"
     if not _PROBES.exists():
         return f"there is no {_PROBES}"
     array = struct.pack("<IIII", _ARRAY, 4, 8, 1).ljust(72, b"\0")

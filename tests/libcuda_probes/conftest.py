@@ -1,4 +1,4 @@
-"""A stand-in libcuda, and a watcher at its doors, where the kernel allows one."""
+"""Fixtures: a stand-in libcuda, and probes on it if the kernel permits them."""
 
 from collections.abc import Iterator
 
@@ -21,20 +21,20 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
 
 @pytest.fixture(scope="session")
 def kernel() -> Kernel:
-    """What loads BPF programs. Whether this machine lets anybody do so, is asked without it."""
+    """Return the BPF loader. Skip the test if the kernel forbids BPF, which is checked without the loader."""
     refused = refusal()
     if refused is not None:
-        not_here(f"this kernel does not let us load BPF programs and probe functions: {refused}")
+        not_here(f"this kernel does not permit BPF programs and uprobes: {refused}")
     return Kernel()
 
 
 @pytest.fixture(scope="module")
-def watcher(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
-    """Watches all doors of the library. It is kept for all tests of a file: to let go takes the kernel seconds."""
-    watcher = LibcudaProbes(kernel, boot_ns, SMS)
+def probes(kernel: Kernel, cuda: StandInCuda) -> Iterator[LibcudaProbes]:
+    """Attach probes to all functions, once for each test file: the kernel needs seconds to remove them."""
+    probes = LibcudaProbes(kernel, boot_ns, SMS)
     try:
-        watcher.attach(str(cuda.library), cuda.offsets())
-        watcher.begin()
-        yield watcher
+        probes.attach(str(cuda.library), cuda.offsets())
+        probes.begin()
+        yield probes
     finally:
-        watcher.close()
+        probes.close()

@@ -1,4 +1,4 @@
-/* What no program does that means well; and what a container's runtime does to those that do. */
+/* Invalid calls of libcuda, and seccomp filters as container runtimes set them. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -10,10 +10,10 @@
 
 #include "targets.h"
 
-/* Launches by configurations that nobody can read, or that no program touched before. */
+/* Launch with configurations that are not readable, or whose page was never touched. */
 void by_bad_configurations(void)
 {
-    door *launch = find("cuLaunchKernelEx");
+    cuda_function *launch = find("cuLaunchKernelEx");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(pages + page, page);
@@ -29,7 +29,7 @@ void by_bad_configurations(void)
 void by_absurd_grids(void)
 {
     static const unsigned sizes[][3] = {{0, 0, 0}, {1, 0, 7}, {~0u, 1, 1}, {~0u, ~0u, 1}, {~0u, ~0u, ~0u}, {1u << 31, 2, 1}, {1u << 22, 1u << 21, 1u << 21}};
-    door *launch = find("cuLaunchKernel"), *synchronise = find("cuCtxSynchronize");
+    cuda_function *launch = find("cuLaunchKernel"), *synchronise = find("cuCtxSynchronize");
     gate("ready");
     for (size_t each = 0; each < sizeof sizes / sizeof *sizes; each++) {
         checked(launch(NULL, sizes[each][0], sizes[each][1], sizes[each][2], 1u, 1u, 1u, 0u, NULL, NULL, NULL));
@@ -37,7 +37,7 @@ void by_absurd_grids(void)
     }
 }
 
-/* From here on, the kernel's own calls for probes are refused, or are the end. */
+/* From now on, seccomp refuses the kernel's own system calls for probes, or kills the process. */
 void filtered(int deadly)
 {
     struct sock_filter steps[] = {

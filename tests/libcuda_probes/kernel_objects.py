@@ -1,4 +1,4 @@
-"""What the kernel keeps for a process of BPF, and whether it keeps it still."""
+"""BPF objects in the kernel: those of a process, and whether they still exist."""
 
 import ctypes
 import errno
@@ -13,18 +13,18 @@ from .bpf_permission import BPF
 _BY_ID = {"prog": 13, "map": 14, "link": 30}
 
 
-def kept(pid: int) -> set[tuple[str, int]]:
-    """The programs, maps and links that a process holds, each with the number by which the kernel knows it."""
+def bpf_objects_of(pid: int) -> set[tuple[str, int]]:
+    """Return the kind and ID of the programs, maps and links that a process has open."""
     found = set()
     for file in Path(f"/proc/{pid}/fdinfo").iterdir():
-        told = re.findall(r"^(prog|map|link)_id:\s+(\d+)$", file.read_text(), re.MULTILINE)
-        # A link tells of its program too, and a program of no map.
-        found.update((kind, int(number)) for kind, number in told)
+        ids = re.findall(r"^(prog|map|link)_id:\s+(\d+)$", file.read_text(), re.MULTILINE)
+        # The file of a link names its program, too. The file of a program names no map.
+        found.update((kind, int(number)) for kind, number in ids)
     return found
 
 
-def is_there(kind: str, number: int) -> bool:
-    """Whether the kernel has it, whoever holds it."""
+def exists(kind: str, number: int) -> bool:
+    """Return whether the object exists, in any process."""
     asked = struct.pack("<III", number, 0, 0)
     answer = ctypes.CDLL(None, use_errno=True).syscall(BPF[platform.machine()], _BY_ID[kind], asked, len(asked))
     if answer >= 0:

@@ -1,8 +1,8 @@
-/* A stand-in for libcuda.so.1, whose GPU is a clock: what programs launch on a stream runs one after the other, each as
- * long as its function's handle says in nanoseconds, and a synchronisation sleeps until that is over.
+/* A stand-in for libcuda.so.1 without a GPU. The kernels of a stream run one after the other. The handle of a function
+ * is the run time of its kernel in nanoseconds. A synchronisation sleeps until its kernels have ended.
  *
- * It has those functions of cuda.h (12 and 13) that launch, synchronise and capture, with their signatures and twins,
- * and keeps what is true of them: see `struct truth`. In a child after fork, all begins anew.
+ * It has the functions of cuda.h (12 and 13) that launch, synchronise and capture, with their signatures and their
+ * _ptsz and _ptds variants. It counts what happened: see `struct truth`. A child process starts with empty counts.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -20,10 +20,10 @@ struct graph {
 };
 
 struct stream {
-    uint64_t ends;        /* when all that was launched on it will have run */
-    uint64_t opened;      /* since when something was launched and not waited for; 0 if nothing was */
+    uint64_t ends;        /* when its last kernel ends */
+    uint64_t opened;      /* first launch since the last synchronisation; 0 if none */
     uint64_t launches;
-    struct graph *capture; /* what launches go into while it captures */
+    struct graph *capture; /* receives launches during a capture */
     struct stream *next;
 };
 
@@ -84,7 +84,7 @@ __attribute__((constructor)) static void begin(void)
 
 static struct stream *per_thread(CUstream stream);
 
-/* Handles 1 and 2 name the two default streams, whichever way a program was compiled. */
+/* Handles 1 and 2 name the two default streams, however the program was compiled. */
 static struct stream *legacy(CUstream stream)
 {
     if (stream == CU_STREAM_PER_THREAD)
@@ -101,7 +101,7 @@ static struct stream *per_thread(CUstream stream)
     return thread_stream;
 }
 
-/* ---- what launches do ---- */
+/* ---- launches ---- */
 
 static void enqueue(struct stream *stream, uint64_t nanoseconds, uint64_t entered)
 {
@@ -144,13 +144,13 @@ static int mapped(const void *address)
     return mincore((void *)page, (uintptr_t)address - page + sizeof(CUlaunchConfig), resident) == 0;
 }
 
-/* The real one falls over a bad pointer; this one returns, so that it is seen what falls over before it. */
+/* The real function crashes on a bad pointer. This one returns, so that only a probe could crash the program. */
 static CUresult extended(struct stream *(*on)(CUstream), const CUlaunchConfig *config, CUfunction f, uint64_t entered)
 {
     return mapped(config) ? kernel(on(config->hStream), f, entered) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- what synchronisations do ---- */
+/* ---- synchronisations ---- */
 
 static CUresult synchronised(void)
 {
@@ -194,7 +194,7 @@ static CUresult wait_for_all(void)
     return synchronised();
 }
 
-/* ---- the doors: each with its twin, for which stream 0 is the thread's own ---- */
+/* ---- functions with probes; in the variants, stream 0 is the thread's own ---- */
 
 #define TWINS(name, suffix, parameters, done)                                      \
     CUresult name parameters                                                       \
@@ -275,7 +275,7 @@ CUresult cuDevicePrimaryCtxReset_v2(UNUSED int device) { return wait_for_all(); 
 TWINS(cuMemcpyDtoH_v2, _ptds, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
 TWINS(cuMemcpy, _ptds, (UNUSED uint64_t to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
 
-/* ---- what is no door ---- */
+/* ---- functions without probes ---- */
 
 CUresult cuStreamCreate(CUstream *stream, UNUSED unsigned flags)
 {
@@ -289,10 +289,10 @@ CUresult cuEventCreate(CUevent *event, UNUSED unsigned flags)
     return CUDA_SUCCESS;
 }
 
-CUresult standin_truth(struct truth *told)
+CUresult standin_truth(struct truth *copy)
 {
     pthread_mutex_lock(&mutex);
-    *told = truth;
+    *copy = truth;
     pthread_mutex_unlock(&mutex);
     return CUDA_SUCCESS;
 }

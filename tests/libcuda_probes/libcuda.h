@@ -1,12 +1,12 @@
-/* What cuda.h says of the stand-in's functions, as far as its programs need it. */
+/* The declarations of cuda.h that the stand-in and its programs need. */
 #include <stddef.h>
 #include <stdint.h>
 
 typedef int CUresult;
-typedef void *CUfunction; /* here: for how many nanoseconds the kernel runs */
+typedef void *CUfunction; /* here: the run time of the kernel in nanoseconds */
 typedef struct stream *CUstream;
 typedef struct event *CUevent;
-typedef struct graph *CUgraph; /* and what is instantiated of it */
+typedef struct graph *CUgraph; /* also an instantiated graph */
 
 typedef struct {
     unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
@@ -21,9 +21,9 @@ typedef struct {
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
-/* What is true of a process. A span is from within the first launch on an idle stream until within the synchronisation
- * after which it was idle again: whoever looks from outside sees each a little longer. `busy_ns` is how long its kernels
- * ran. */
+/* The true counts of a process. A span starts in the first launch on an idle stream, and ends in the synchronisation
+ * after which the stream is idle. Measured from outside, each span is a little longer. `busy_ns` is the run time of the
+ * kernels. */
 struct truth {
     uint64_t kernels, graphs, captured, spans, flight_ns, busy_ns;
 };

@@ -1,4 +1,4 @@
-"""Processes that have files mapped, as users of CUDA have libcuda."""
+"""Processes that map files, as CUDA programs map libcuda."""
 
 import contextlib
 import json
@@ -12,26 +12,26 @@ import ctypes, json, mmap, os, sys
 
 def map_code(path):
     file = os.open(path, os.O_RDONLY)
-    kept.append(mmap.mmap(file, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC))
+    mappings.append(mmap.mmap(file, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC))
     os.close(file)
 
-kept = []
+mappings = []
 print(flush=True)
 for line in sys.stdin:
-    word, path = json.loads(line)
-    {"dlopen": ctypes.CDLL, "map": map_code, "chroot": os.chroot}[word](path)
+    command, path = json.loads(line)
+    {"dlopen": ctypes.CDLL, "map": map_code, "chroot": os.chroot}[command](path)
     print(flush=True)
 """
 
 
 class MappingProcess:
-    """A process that does as it is told; `enter` are words before its command, which put it elsewhere."""
+    """A process that maps files on request. `enter` is a command prefix, for example to enter a namespace."""
 
     def __init__(self, enter: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
             [*enter, sys.executable, "-S", "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._answered()
+        self._await_reply()
 
     @property
     def pid(self) -> int:
@@ -39,35 +39,35 @@ class MappingProcess:
         return self._process.pid
 
     def dlopen(self, path: Path) -> None:
-        """Have it load a library."""
-        self._told("dlopen", path)
+        """Make the process load a library."""
+        self._send("dlopen", path)
 
     def map(self, path: Path) -> None:
-        """Have it map any file as code."""
-        self._told("map", path)
+        """Make the process map a file as code."""
+        self._send("map", path)
 
     def chroot(self, path: Path) -> None:
-        """Have it live below another root."""
-        self._told("chroot", path)
+        """Change the root of the process."""
+        self._send("chroot", path)
 
     def end(self) -> None:
         """End it."""
         self._process.kill()
         self._process.communicate()
 
-    def _told(self, word: str, path: Path) -> None:
+    def _send(self, command: str, path: Path) -> None:
         assert self._process.stdin is not None
-        print(json.dumps([word, str(path)]), file=self._process.stdin, flush=True)
-        self._answered()
+        print(json.dumps([command, str(path)]), file=self._process.stdin, flush=True)
+        self._await_reply()
 
-    def _answered(self) -> None:
+    def _await_reply(self) -> None:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "\n"
 
 
 @contextlib.contextmanager
 def mapping(*paths: Path, enter: Sequence[str] = ()) -> Iterator[MappingProcess]:
-    """A process that has these files mapped as code."""
+    """Start a process that maps these files as code."""
     process = MappingProcess(enter)
     try:
         for path in paths:

@@ -1,4 +1,4 @@
-"""An exporter of which only its watcher is there, to be killed: it is told of a library, and where doors lie in it."""
+"""A process that only attaches probes, to be killed by a test. Its arguments are a library and function offsets."""
 
 import json
 import sys
@@ -10,15 +10,15 @@ from .process_work import SMS, boot_ns
 
 
 def main() -> None:
-    """Watch, and say so; then let go of it where stdin has a line, and say that, and wait."""
-    watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
-    watcher.attach(sys.argv[1], json.loads(sys.argv[2]))
-    watcher.begin()
-    for said in ("watching", "closed"):
-        sys.stdout.write(f"{said}\n")
+    """Attach and print a line. After a line on stdin, close and print a line. Then wait."""
+    probes = LibcudaProbes(Kernel(), boot_ns, SMS)
+    probes.attach(sys.argv[1], json.loads(sys.argv[2]))
+    probes.begin()
+    for message in ("watching", "closed"):
+        sys.stdout.write(f"{message}\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        watcher.close()
+        probes.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a watcher has seen of a process."""
+"""The work that the probes counted for a process."""
 
 import time
 
@@ -6,16 +6,16 @@ from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.model.launches import ProcessWork
 
 SMS = 132
-"""Those of an H200."""
+"""The number of SMs of an H200."""
 
 
 def boot_ns() -> int:
-    """The clock of the kernel's programs."""
+    """Return CLOCK_BOOTTIME, which the BPF programs read."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def seen(watcher: LibcudaProbes, pid: int) -> ProcessWork:
-    """A process' work; nothing where it was not seen at all."""
-    found = [work for work in watcher.read() if work.pid == pid]
+def work_of(probes: LibcudaProbes, pid: int) -> ProcessWork:
+    """Return the work of a process, with zero counts if the probes have none."""
+    found = [work for work in probes.read() if work.pid == pid]
     assert len(found) <= 1
     return found[0] if found else ProcessWork(pid=pid, first_ns=0)

@@ -1,4 +1,4 @@
-"""The stand-in libcuda and the programs that use it: built once, started as often as wanted."""
+"""The stand-in libcuda and a program that uses it."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ LAUNCH, SYNCHRONISE, NEVER = "cuLaunchKernel", "cuCtxSynchronize", "never"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What a process says that it did; libcuda.h and targets.c have what each number means."""
+    """The counts that a process prints. libcuda.h and targets.c describe each number."""
 
     pid: int
     kernels: int
@@ -33,13 +33,13 @@ class Truth:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What is the same in every run."""
+        """Return the counts that are the same in every run."""
         return self.kernels, self.graphs, self.captured, self.spans, self.busy_ns, self.result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a program does, once for each of `count`, as its mode has it: with streams, threads, children, turns."""
+    """The work of a program. `mode` defines what `count` means: streams, threads, children or turns."""
 
     mode: str = "loop"
     count: int = 1
@@ -51,13 +51,13 @@ class Work:
     nanoseconds: int = 100_000
 
     def words(self) -> tuple[str, ...]:
-        """Its arguments."""
+        """Return the arguments of the program."""
         names = ("mode", "count", "launch", "synchronise", "launches", "each", "blocks", "nanoseconds")
         return tuple(str(getattr(self, name)) for name in names)
 
 
 class Program:
-    """A program that runs: it says where it is, and waits there to be told to go on."""
+    """A running program. At each gate it prints a line and waits for one."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -65,22 +65,22 @@ class Program:
         self._lines: list[str] = []
 
     def reach(self, gate: str) -> None:
-        """Wait until it is there; what it says before is kept."""
+        """Wait until the program is at the gate. Store the lines before."""
         assert self.process.stdout is not None
         while (line := self.process.stdout.readline().strip()) != gate:
             assert line, f"it ended before it was {gate}: {self._lines} {self.process.poll()}"
             self._lines.append(line)
 
     def go(self) -> None:
-        """Let it go on."""
+        """Let the program continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def end(self) -> tuple[int, list[Truth]]:
-        """Let it run to its end: its exit status, and what its processes told of themselves."""
-        told, _ = self.process.communicate(timeout=PATIENCE_SECONDS * 2)
-        lines = [*self._lines, *told.splitlines()]
+        """Let the program run to its end. Return its exit status and the counts of its processes."""
+        output, _ = self.process.communicate(timeout=PATIENCE_SECONDS * 2)
+        lines = [*self._lines, *output.splitlines()]
         return self.process.returncode, [Truth(**json.loads(line)) for line in lines if line.startswith("{")]
 
 
@@ -96,17 +96,17 @@ class StandInCuda:
         _compile("-std=gnu11", "targets.c", "hostile.c", "-ldl", into=self.program)
 
     def offsets(self) -> dict[str, int]:
-        """Where each function lies in the library's file, as binutils have it."""
-        headers = _said("readelf", "-lW", self.library)
+        """Return the offset of each function in the library's file, from binutils."""
+        headers = _output("readelf", "-lW", self.library)
         found = re.search(r"LOAD\s+(0x\w+) (0x\w+) \S+ \S+ \S+ R E", headers)
         assert found is not None, headers
         shift = int(found[1], 16) - int(found[2], 16)
-        symbols = _said("nm", "-D", "--defined-only", self.library).splitlines()
+        symbols = _output("nm", "-D", "--defined-only", self.library).splitlines()
         return {name: int(value, 16) + shift for value, _, name in (line.split() for line in symbols)}
 
     @contextlib.contextmanager
     def started(self, work: Work, **environment: str) -> Iterator[Program]:
-        """A program, which has the library and waits at its first gate."""
+        """Start a program. It has loaded the library and waits at its first gate."""
         process = subprocess.Popen(
             (str(self.program), *work.words()),
             env=os.environ | {"LD_LIBRARY_PATH": str(self.library.parent)} | environment,
@@ -129,7 +129,7 @@ class StandInCuda:
 
 
 def code_at(pid: int, library: Path, offset: int, length: int = 1) -> bytes:
-    """The instructions that a process has in its memory for this place of a file."""
+    """Return the instructions in the memory of a process for this offset of a file."""
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         addresses, rights, start, _, _, *name = line.split(maxsplit=5)
         first, last = (int(address, 16) for address in addresses.split("-"))
@@ -147,5 +147,5 @@ def _compile(*arguments: str, into: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _said(program: str, *arguments: "str | Path") -> str:
+def _output(program: str, *arguments: "str | Path") -> str:
     return subprocess.run([needed(program), *arguments], capture_output=True, text=True, check=True).stdout

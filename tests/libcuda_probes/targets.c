@@ -1,9 +1,9 @@
-/* Programs that use CUDA, in the ways in which programs do: `target MODE COUNT WORK...`, where WORK is
- * `LAUNCH SYNCHRONISE launches launches-each-synchronisation blocks nanoseconds`, the first two names of doors.
+/* A program that uses CUDA in one of several modes: `target MODE COUNT WORK...`. WORK is
+ * `LAUNCH SYNCHRONISE launches launches-each-synchronisation blocks nanoseconds`. The first two are function names.
  *
- * Where the test is to do something in between, it says where it is in a line, and waits for one. At its end it says in
- * JSON what it did, and exits with TARGET_STATUS; with 70 if CUDA returned an error. `outer_ns` is the time from before
- * each first launch until after the synchronisation, `around_ns` from before to after the synchronisations alone.
+ * At a gate the program prints the name of the gate and waits for a line. At its end it prints its counts as JSON. It
+ * exits with TARGET_STATUS, or with 70 if CUDA returned an error. `outer_ns` is the time from before each first launch
+ * until after the synchronisation. `around_ns` is the time of the synchronisations alone.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,11 +40,11 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-door *find(const char *name)
+cuda_function *find(const char *name)
 {
-    door *found = (door *)dlsym(library, name);
+    cuda_function *found = (cuda_function *)dlsym(library, name);
     if (!found) {
-        fprintf(stderr, "no door is called %s\n", name);
+        fprintf(stderr, "libcuda has no function %s\n", name);
         exit(3);
     }
     return found;
@@ -60,7 +60,7 @@ void gate(const char *where)
         ;
 }
 
-static void tell(void)
+static void print_truth(void)
 {
     struct truth truth;
     find("standin_truth")(&truth);
@@ -77,20 +77,20 @@ void checked(CUresult returned)
         result = returned;
 }
 
-/* ---- one way to launch, one to wait ---- */
+/* ---- launch and synchronise ---- */
 
-static CUgraph captured(CUstream stream, int twin)
+static CUgraph captured(CUstream stream, int variant)
 {
     CUgraph graph;
-    door *launch = find(twin ? "cuLaunchKernel_ptsz" : "cuLaunchKernel");
-    find(twin ? "cuStreamBeginCapture_v2_ptsz" : "cuStreamBeginCapture_v2")(stream, 0);
+    cuda_function *launch = find(variant ? "cuLaunchKernel_ptsz" : "cuLaunchKernel");
+    find(variant ? "cuStreamBeginCapture_v2_ptsz" : "cuStreamBeginCapture_v2")(stream, 0);
     for (int kernel = 0; kernel < 3; kernel++)
         launch((CUfunction)work.nanoseconds, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
-    find(twin ? "cuStreamEndCapture_ptsz" : "cuStreamEndCapture")(stream, &graph);
+    find(variant ? "cuStreamEndCapture_ptsz" : "cuStreamEndCapture")(stream, &graph);
     return graph;
 }
 
-static CUresult launched(door *launch, CUstream stream, CUgraph graph)
+static CUresult launched(cuda_function *launch, CUstream stream, CUgraph graph)
 {
     CUfunction function = (CUfunction)work.nanoseconds;
     if (graph)
@@ -102,7 +102,7 @@ static CUresult launched(door *launch, CUstream stream, CUgraph graph)
     return launch(function, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
 }
 
-static CUresult waited(door *synchronise, CUstream stream, CUevent event)
+static CUresult waited(cuda_function *synchronise, CUstream stream, CUevent event)
 {
     char bytes[8];
     if (begins(work.synchronise, "cuStream"))
@@ -116,10 +116,10 @@ static CUresult waited(door *synchronise, CUstream stream, CUevent event)
 
 static void *worked(void *stream)
 {
-    int twin = strstr(work.launch, "_ptsz") != NULL, forever = strcmp(work.synchronise, "never") == 0;
-    door *launch = find(work.launch), *synchronise = forever ? NULL : find(work.synchronise);
-    door *record = begins(work.synchronise, "cuEvent") ? find(twin ? "cuEventRecord_ptsz" : "cuEventRecord") : NULL;
-    CUgraph graph = begins(work.launch, "cuGraph") ? captured(stream, twin) : NULL;
+    int variant = strstr(work.launch, "_ptsz") != NULL, forever = strcmp(work.synchronise, "never") == 0;
+    cuda_function *launch = find(work.launch), *synchronise = forever ? NULL : find(work.synchronise);
+    cuda_function *record = begins(work.synchronise, "cuEvent") ? find(variant ? "cuEventRecord_ptsz" : "cuEventRecord") : NULL;
+    CUgraph graph = begins(work.launch, "cuGraph") ? captured(stream, variant) : NULL;
     CUevent event = NULL;
     uint64_t began = 0;
     if (record)
@@ -158,13 +158,13 @@ static void *worked_later(void *stream)
 
 static void in_threads(unsigned long count, int late)
 {
-    int twin = strstr(work.launch, "_ptsz") != NULL;
+    int variant = strstr(work.launch, "_ptsz") != NULL;
     pthread_t threads[count];
     pthread_barrier_init(&barrier, NULL, late ? 1 : (unsigned)count + 1);
     if (late)
         gate("ready");
     for (unsigned long each = 0; each < count; each++)
-        if (pthread_create(&threads[each], NULL, late ? worked : worked_later, twin ? NULL : another()) != 0)
+        if (pthread_create(&threads[each], NULL, late ? worked : worked_later, variant ? NULL : another()) != 0)
             exit(4);
     if (!late) {
         gate("ready");
@@ -182,7 +182,7 @@ static void in_children(unsigned long count)
         pid_t child = fork();
         if (child == 0) {
             worked(NULL);
-            tell();
+            print_truth();
             _exit(result ? 70 : 0);
         }
         if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
@@ -194,7 +194,7 @@ static void in_children(unsigned long count)
 static void on_streams(unsigned long count)
 {
     static CUstream streams[MOST];
-    door *launch = find(work.launch), *synchronise = find(work.synchronise);
+    cuda_function *launch = find(work.launch), *synchronise = find(work.synchronise);
     if (count > MOST)
         exit(2);
     gate("ready");
@@ -208,23 +208,23 @@ static void on_streams(unsigned long count)
     outer_ns += now() - began;
 }
 
-/* In mid-flight at the gate: all launched, nothing waited for. */
+/* At the gate, all kernels are launched and none is synchronised. */
 static void in_flight(void)
 {
     unsigned long each = work.each;
     gate("ready");
     work.each = work.launches + 1;
     worked(NULL);
-    gate("flying");
+    gate("in flight");
     work.each = each;
     if (strcmp(work.synchronise, "never") != 0)
         checked(waited(find(work.synchronise), NULL, NULL));
 }
 
-/* Waits for one of two streams only; then for what was launched on it before an event, and again after that. */
+/* Synchronise only one of two streams; then launch before and after an event, and synchronise again. */
 static void on_two_streams(void)
 {
-    door *launch = find(work.launch), *record = find("cuEventRecord"), *synchronise = find(work.synchronise);
+    cuda_function *launch = find(work.launch), *record = find("cuEventRecord"), *synchronise = find(work.synchronise);
     CUstream other = another(), own = another();
     CUevent event;
     find("cuEventCreate")(&event, 0u);
@@ -271,7 +271,7 @@ static void go(const char *mode, unsigned long count)
             worked(NULL);
     }
     if (strcmp(mode, "exec") == 0) {
-        tell();
+        print_truth();
         arguments[1] = "loop";
         execv("/proc/self/exe", arguments);
     }
@@ -289,6 +289,6 @@ int main(int count, char **words)
     work = (struct work){words[3], words[4], strtoul(words[5], NULL, 10), strtoul(words[6], NULL, 10),
                          (unsigned)strtoul(words[7], NULL, 10), strtoul(words[8], NULL, 10)};
     go(words[1], strtoul(words[2], NULL, 10));
-    tell();
+    print_truth();
     return result ? 70 : status ? atoi(status) : 0;
 }

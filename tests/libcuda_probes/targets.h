@@ -1,15 +1,15 @@
-/* What the modes of the program have in common. */
+/* Functions that all modes of the program use. */
 #include "libcuda.h"
 
-typedef CUresult door();
+typedef CUresult cuda_function();
 
 /* A function of the library. */
-door *find(const char *name);
+cuda_function *find(const char *name);
 
-/* Say where the program is, and wait for a line. */
+/* Print the name of the gate, and wait for a line. */
 void gate(const char *where);
 
-/* Keep an error for the exit status. */
+/* Store an error for the exit status. */
 void checked(CUresult returned);
 
 void by_bad_configurations(void);

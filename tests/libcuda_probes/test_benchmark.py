@@ -1,4 +1,4 @@
-"""The benchmark of the doors runs to its end, and what it measures is more than nothing."""
+"""The benchmark of the probes succeeds and measures a cost."""
 
 import json
 from pathlib import Path

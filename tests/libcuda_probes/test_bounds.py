@@ -1,4 +1,4 @@
-"""What one workload does, on purpose or not, costs others little: neither their time nor their place."""
+"""The cost that one workload can cause for others is bounded, in time and in map entries."""
 
 import contextlib
 import platform
@@ -17,32 +17,32 @@ from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.problem import ProblemCode
 from tests.clocks import HandClock
 
-from .process_work import SMS, boot_ns, seen
+from .process_work import SMS, boot_ns, work_of
 from .standin import StandInCuda, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
-    """An eye on the node's own libcuda, and its clock."""
+class TimedCollector:
+    """A collector of the node's own libcuda, and its clock."""
 
-    doors: LibcudaCollector
+    collector: LibcudaCollector
     clock: HandClock
 
-    def works(self) -> tuple[ProcessWork, ...]:
-        """What it reads of all processes."""
-        (reading,) = self.doors.collect().observations
+    def read(self) -> tuple[ProcessWork, ...]:
+        """Return the work of all processes."""
+        (reading,) = self.collector.collect().observations
         assert isinstance(reading, WorkReading)
         return reading.processes
 
 
 @pytest.fixture
-def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Eye]:
+def timed(kernel: Kernel, cuda: StandInCuda) -> Iterator[TimedCollector]:
     machine = machine_named(platform.machine())
     assert kernel
     assert machine
     clock = HandClock()
     proc = Proc(Path("/proc"), clock)
-    doors = LibcudaCollector(
+    collector = LibcudaCollector(
         uses=tuple,
         sms=lambda: SMS,
         libraries=Libraries(proc, clock, machine, (cuda.library,)),
@@ -52,31 +52,31 @@ def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Eye]:
         wait=lambda _: None,
         check_seccomp=lambda *_: None,
     )
-    yield Eye(doors, clock)
-    doors.close()
+    yield TimedCollector(collector, clock)
+    collector.close()
 
 
-def test_where_room_is_scarce_only_clients_keep_theirs(
-    eye: Eye, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
+def test_counts_only_clients_when_the_map_is_full(
+    timed: TimedCollector, cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody can have as many processes launch as they may fork: that takes nobody's place for long."""
+    """Any user can fork many processes that launch. They must not use up the entries of clients."""
     monkeypatch.setattr("exporter.libcuda_probes.collector.MAX_PROCESSES", 4)
-    eye.works()
+    timed.read()
     with contextlib.ExitStack() as running:
         targets = [running.enter_context(cuda.started(Work(mode="flight", launches=3))) for _ in range(4)]
         for target in targets:
             target.go()
-            target.reach("flying")
+            target.reach("in flight")
         client = targets[0].pid
-        eye.doors.watch({client: 100.0}, ())
-        everybody, clients = ({work.pid for work in eye.works()} for _ in range(2))
+        timed.collector.watch({client: 100.0}, ())
+        processes, clients = ({work.pid for work in timed.read()} for _ in range(2))
 
-    assert everybody >= {target.pid for target in targets}
+    assert processes >= {target.pid for target in targets}
     assert clients == {client}
 
 
-def test_a_library_that_cannot_be_watched_is_not_tried_again_at_once(eye: Eye, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each try has the kernel halt all forks for a moment, and anybody can bring such libraries."""
+def test_delays_the_retry_after_a_failed_attach(timed: TimedCollector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt stops all forks for a moment, and any user can provide such libraries."""
     tries: list[str] = []
 
     def refused(_: LibcudaProbes, path: str, __: object) -> None:
@@ -84,14 +84,14 @@ def test_a_library_that_cannot_be_watched_is_not_tried_again_at_once(eye: Eye, m
         raise BpfError("no probe can be there")
 
     monkeypatch.setattr(LibcudaProbes, "attach", refused)
-    for tried in (1, 2):
+    for expected in (1, 2):
         for _ in range(10):
-            problem = eye.doors.collect().problem
+            problem = timed.collector.collect().problem
             assert problem is not None
             assert problem.code is ProblemCode.LIBRARY_NOT_WATCHED
             assert "no probe can be there" in problem.detail
-        assert len(tries) == tried
-        eye.clock.time += RETRY_SECONDS
+        assert len(tries) == expected
+        timed.clock.time += RETRY_SECONDS
 
 
 CALLS: dict[str, Callable[[int], ProcessWork]] = {
@@ -103,15 +103,15 @@ CALLS: dict[str, Callable[[int], ProcessWork]] = {
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_whoever_is_stopped_often_is_let_alone_whatever_they_call(what: str) -> None:
+def test_pauses_for_many_calls_of_any_kind(what: str) -> None:
     assert pause_seconds({}, {7: CALLS[what](int(2 * MAX_HITS_PER_SECOND))}, 1.0) > 0
 
 
-def test_all_calls_that_cost_something_are_counted(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_counts_all_probed_calls(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     _, (by_events,) = cuda.run(Work(synchronise="cuEventSynchronize", launches=12, each=3))
     _, (waiting,) = cuda.run(Work(mode="flight", launches=0))
 
-    work = seen(watcher, by_events.pid)
+    work = work_of(probes, by_events.pid)
     assert (work.kernels, work.records, work.syncs) == (12, 4, 4)
-    work = seen(watcher, waiting.pid)
+    work = work_of(probes, waiting.pid)
     assert (work.kernels, work.syncs) == (0, 1)

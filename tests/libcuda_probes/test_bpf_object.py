@@ -1,4 +1,4 @@
-"""The checked-in BPF objects are those of the C file, and Python reads what the programs write."""
+"""The checked-in BPF objects match the C file, and Python uses the layout of the programs."""
 
 import os
 import re
@@ -67,8 +67,8 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
     assert entries == {"calls": 4096, "events": 16384, "numbers": 3, "blank": 1}
 
 
-def test_python_has_the_layout_of_the_programs(checked_in: BpfObject, machine: str) -> None:
-    """The compiler compares: each field where it is read, and each register where the kernel keeps it."""
+def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: str) -> None:
+    """The compiler compares: each field where it is read, and each register where the kernel stores it."""
     head = {name: 8 * place for place, name in enumerate(FIELDS)} | {"streams": 8 * len(FIELDS)}
     stream = {name: 8 * place for place, name in enumerate(STREAM_FIELDS)}
     checks = [
@@ -111,7 +111,7 @@ def test_a_missing_object_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
         Kernel("x86_64").read_object()
 
 
-def test_a_map_is_referred_to_by_its_descriptor_where_the_code_loads_it_alone() -> None:
+def test_links_maps_only_in_instructions_that_load_them() -> None:
     load, leave = bytes.fromhex("1801000000000000" + "00" * 8), bytes.fromhex("9500000000000000")
 
     linked = bpf_object.Program(load + leave, {0: "numbers"}).linked({"numbers": 7})

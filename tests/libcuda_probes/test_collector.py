@@ -1,4 +1,4 @@
-"""The eye on the doors: it finds libcuda, reads what was launched, and rests where to watch would cost too much."""
+"""The collector finds libcuda, reads the launches, and pauses if probes would cost too much."""
 
 import itertools
 import platform
@@ -40,16 +40,16 @@ GROW = (
 
 
 @dataclass(slots=True)
-class Watched:
-    """An eye, and its clock."""
+class TimedCollector:
+    """A collector and its clock."""
 
-    doors: LibcudaCollector
+    collector: LibcudaCollector
     clock: HandClock
 
     def after(self, seconds: float) -> WorkReading:
-        """What it reads so much later; no problem is to be told."""
+        """Advance the clock, collect without a problem, and return the work."""
         self.clock.time += seconds
-        reading = self.doors.collect()
+        reading = self.collector.collect()
         assert reading.problem is None
         work, *uses = reading.observations
         assert uses == [USE]
@@ -58,86 +58,90 @@ class Watched:
 
 
 @pytest.fixture
-def eye(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[..., Watched]]:
-    """Makes one, which knows the library as the node's own unless told otherwise."""
+def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[..., TimedCollector]]:
+    """Return a function that starts a collector. By default the stand-in is the node's own library."""
     made: list[LibcudaCollector] = []
 
-    def eye(
+    def start(
         nodes_own: tuple[Path, ...] = (cuda.library,), uses: Callable[[], tuple[GpuUse, ...]] = lambda: (USE,)
-    ) -> Watched:
+    ) -> TimedCollector:
         clock = HandClock()
         proc = Proc(Path("/proc"), clock)
         libraries = Libraries(proc, clock, MACHINES[platform.machine()], nodes_own)
         made.append(
             LibcudaCollector(uses=uses, sms=lambda: SMS, libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns)
         )
-        return Watched(made[-1], clock)
+        return TimedCollector(made[-1], clock)
 
     assert kernel
-    yield eye
+    yield start
     for each in made:
         each.close()
 
 
 def of(reading: WorkReading, pid: int) -> ProcessWork:
-    """A process' work."""
+    """Return the work of a process."""
     return next((work for work in reading.processes if work.pid == pid), ProcessWork(pid=pid, first_ns=0))
 
 
 def probed(target: Program, cuda: StandInCuda) -> bool:
-    """Whether a program would be stopped where it launches."""
+    """Return whether the launch function has a probe in this program."""
     offset = cuda.offsets()[LAUNCH]
     return code_at(target.pid, cuda.library, offset) != cuda.library.read_bytes()[offset : offset + 1]
 
 
-def test_what_is_launched_is_read_with_how_busy_the_gpu_was(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    watched = eye()
-    first = watched.after(0)
+def test_reads_launches_with_gpu_utilization(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    timed = start_collector()
+    first = timed.after(0)
 
     _, (truth,) = cuda.run(Work())
-    second = watched.after(1)
+    second = timed.after(1)
 
     assert first.seconds == 0
     assert second.seconds == 1
     assert (of(second, truth.pid).kernels, of(second, truth.pid).spans) == (truth.kernels, truth.spans)
 
 
-def test_a_library_that_a_client_alone_has_is_found_there(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    """As that of a container."""
-    watched = eye(nodes_own=())
+def test_finds_a_library_that_only_a_client_uses(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    """Such as the library of a container."""
+    timed = start_collector(nodes_own=())
     with cuda.started(Work()) as target:
-        watched.doors.watch({target.pid: 5.0}, ())
-        assert watched.after(0).watched == (target.pid,)
+        timed.collector.watch({target.pid: 5.0}, ())
+        assert timed.after(0).watched == (target.pid,)
         _, (truth,) = target.end()
 
-    work = of(watched.after(1), truth.pid)
+    work = of(timed.after(1), truth.pid)
     assert sms_of(5.0, SMS) == 6  # fewer than a kernel has blocks
     assert (work.kernels, work.widths) == (truth.kernels, 6 * truth.kernels)
 
 
-def test_who_launches_little_is_watched_all_the_time(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    watched = eye()
-    watched.after(0)
+def test_probes_stay_attached_at_a_low_launch_rate(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    timed = start_collector()
+    timed.after(0)
     for _ in range(3):
         cuda.run(Work(launches=500, each=500, nanoseconds=0))
-        assert watched.after(1).seconds == 1
+        assert timed.after(1).seconds == 1
 
     with cuda.started(Work()) as target:
         assert probed(target, cuda)
 
 
-def test_who_launches_too_much_is_let_alone_for_a_while(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    watched = eye()
+def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    timed = start_collector()
     with cuda.started(MUCH) as target:
-        watched.doors.watch({target.pid: 100.0}, ())
-        watched.after(0)
+        timed.collector.watch({target.pid: 100.0}, ())
+        timed.after(0)
         target.go()
         target.reach("turn")
-        last = watched.after(1)
+        last = timed.after(1)
         assert not probed(target, cuda)
-        resting = watched.after(1)
+        resting = timed.after(1)
         _, (truth,) = target.end()
-    later = watched.after(1)
+    later = timed.after(1)
 
     assert truth.kernels == 100_000
     assert (last.seconds, resting.seconds, later.seconds) == (1, 0, 0)
@@ -145,129 +149,129 @@ def test_who_launches_too_much_is_let_alone_for_a_while(eye: Callable[..., Watch
     assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 50_000
 
 
-def test_after_the_rest_it_is_watched_anew(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    watched = eye()
+def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    timed = start_collector()
     with cuda.started(MUCH) as target:
-        watched.after(0)
+        timed.after(0)
         target.go()
         target.reach("turn")
-        watched.after(1)
-        first = watched.after(50_000 / MAX_HITS_PER_SECOND)
-        second = watched.after(1)
+        timed.after(1)
+        first = timed.after(50_000 / MAX_HITS_PER_SECOND)
+        second = timed.after(1)
         target.end()
-    third = watched.after(1)
+    third = timed.after(1)
 
     assert (first.seconds, second.seconds, third.seconds) == (0, 1, 1)
     assert of(third, target.pid).kernels == 100_000
 
 
-def test_of_the_time_at_most_so_much_is_watched_that_it_costs_a_hundredth() -> None:
+def test_pauses_limit_the_cost_to_one_percent() -> None:
     for rate in (MAX_HITS_PER_SECOND, 2 * MAX_HITS_PER_SECOND, 10 * MAX_HITS_PER_SECOND, 1000 * MAX_HITS_PER_SECOND):
         rest = pause_seconds({}, {7: ProcessWork(pid=7, first_ns=1, kernels=int(rate))}, 1.0)
         assert rest == MAX_PAUSE_SECONDS or rate / (1 + rest) <= MAX_HITS_PER_SECOND * 1.001
 
 
-def test_what_is_owed_is_rested_together(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    """Who makes half as many calls again as is allowed owes half a second for each."""
-    watched = eye()
+def test_combines_short_pauses(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    """At 1.5 times the permitted rate, half a second of pause is due for each second."""
+    timed = start_collector()
     calls = int(1.5 * MAX_HITS_PER_SECOND)
     turns = Work(mode="turns", count=4, launches=calls, each=calls, nanoseconds=0)
     with cuda.started(turns) as target:
-        watched.after(0)
+        timed.after(0)
         seconds = []
         for _ in range(3):
             target.go()
             target.reach("turn")
-            seconds.append(watched.after(1).seconds)
+            seconds.append(timed.after(1).seconds)
         target.end()
 
     assert seconds == [1, 1, 0]
 
 
-def test_no_count_ever_shrinks(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    """Neither as watching ends in mid-flight, nor as it begins anew, nor as the flight ends after that."""
-    watched = eye()
-    seen: list[ProcessWork] = []
+def test_counts_never_decrease(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    """Covers a pause with work in flight, the next attachment, and the end of that work."""
+    timed = start_collector()
+    readings: list[ProcessWork] = []
     with cuda.started(Work(mode="turns", count=3, launches=50_000, each=20_000, nanoseconds=0)) as target:
-        watched.after(0)
-        for looks in (1, 6):
+        timed.after(0)
+        for count in (1, 6):
             target.go()
             target.reach("turn")
-            seen.extend(of(watched.after(1), target.pid) for _ in range(looks))
+            readings.extend(of(timed.after(1), target.pid) for _ in range(count))
         target.end()
-    seen.append(of(watched.after(1), target.pid))
+    readings.append(of(timed.after(1), target.pid))
 
-    for before, after in itertools.pairwise(seen):
+    for before, after in itertools.pairwise(readings):
         assert all(getattr(before, name) <= getattr(after, name) for name in GROW)
         assert before.flight_ns + before.open_ns <= after.flight_ns + after.open_ns
         assert before.area + before.open_area <= after.area + after.open_area
-    assert [work.kernels for work in (seen[0], seen[-1])] == [50_000, 100_000]
-    assert seen[-1].flight_ns < boot_ns() - seen[0].first_ns
+    assert [work.kernels for work in (readings[0], readings[-1])] == [50_000, 100_000]
+    assert readings[-1].flight_ns < boot_ns() - readings[0].first_ns
 
 
-def test_what_was_in_flight_as_a_rest_began_was_in_flight_until_then(
-    eye: Callable[..., Watched], cuda: StandInCuda
+def test_ends_work_in_flight_at_the_start_of_a_pause(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
 ) -> None:
-    watched = eye()
-    watched.after(0)
+    timed = start_collector()
+    timed.after(0)
     with cuda.started(Work(mode="flight", launches=50_000, nanoseconds=0)) as target:
         target.go()
-        target.reach("flying")
-        flown = boot_ns()
-        last, resting = (of(watched.after(1), target.pid) for _ in range(2))
+        target.reach("in flight")
+        in_flight_at = boot_ns()
+        last, resting = (of(timed.after(1), target.pid) for _ in range(2))
         target.end()
-    after = of(watched.after(1), target.pid)
+    after = of(timed.after(1), target.pid)
 
     assert last.open_ns > 0
     assert (resting.spans, resting.open_ns) == (0, 0)
-    assert resting.flight_ns >= flown - resting.first_ns
+    assert resting.flight_ns >= in_flight_at - resting.first_ns
     assert resting.area == 7 * resting.flight_ns
     assert (after.flight_ns, after.open_ns) == (resting.flight_ns, 0)
 
 
-def test_the_dead_are_forgotten_once_what_they_did_was_told(eye: Callable[..., Watched], cuda: StandInCuda) -> None:
-    watched = eye()
-    watched.after(0)
+def test_deletes_ended_processes_after_they_were_reported(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    timed = start_collector()
+    timed.after(0)
     _, (truth,) = cuda.run(Work())
 
-    assert of(watched.after(CLEANUP_SECONDS), truth.pid).kernels == truth.kernels
-    assert of(watched.after(1), truth.pid).kernels == 0
+    assert of(timed.after(CLEANUP_SECONDS), truth.pid).kernels == truth.kernels
+    assert of(timed.after(1), truth.pid).kernels == 0
 
 
-def test_a_process_that_has_the_pid_of_one_that_is_dead_begins_anew(
-    eye: Callable[..., Watched], cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
+def test_reused_pid_starts_with_empty_counts(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = eye()
-    watched.after(0)
+    timed = start_collector()
+    timed.after(0)
     with cuda.started(Work(mode="turns", count=2)) as program:
         program.go()
         program.reach("turn")
         began = boot_ns()
         monkeypatch.setattr(Proc, "start_ticks", lambda *_: began // began_ns(1) + 1)
-        watched.after(CLEANUP_SECONDS)
+        timed.after(CLEANUP_SECONDS)
         _, (truth,) = program.end()
 
-    work = of(watched.after(1), truth.pid)
+    work = of(timed.after(1), truth.pid)
     assert (work.kernels, truth.kernels) == (12, 24)
     assert work.first_ns > began
 
 
-def test_an_eye_that_is_closed_watches_no_more_and_can_be_opened_again(
-    eye: Callable[..., Watched], cuda: StandInCuda
-) -> None:
-    watched = eye()
-    watched.after(0)
+def test_close_removes_the_probes(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
+    timed = start_collector()
+    timed.after(0)
     with cuda.started(Work()) as target:
         assert probed(target, cuda)
-        watched.doors.close()
+        timed.collector.close()
         assert not probed(target, cuda)
 
 
 NO_DRIVER = Problem(code=ProblemCode.DRIVER_NOT_OPEN)
 
 
-def test_a_driver_that_is_gone_is_a_problem_in_words(eye: Callable[..., Watched]) -> None:
-    def gone() -> tuple[GpuUse, ...]:
+def test_reports_a_missing_driver(start_collector: Callable[..., TimedCollector]) -> None:
+    def fail() -> tuple[GpuUse, ...]:
         raise DriverError(NO_DRIVER)
 
-    assert eye(uses=gone).doors.collect().problem == NO_DRIVER
+    assert start_collector(uses=fail).collector.collect().problem == NO_DRIVER

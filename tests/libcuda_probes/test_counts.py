@@ -1,4 +1,4 @@
-"""What is launched at libcuda's doors is counted exactly, by process, however it is launched."""
+"""The probes count launches exactly, by process, for every launch function."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from exporter.libcuda_probes.libraries import LAUNCHES, PROBE_POINTS, WAITS
 from exporter.libcuda_probes.probes import LibcudaProbes
 
-from .process_work import seen
+from .process_work import work_of
 from .standin import NEVER, StandInCuda, Truth, Work
 
 LAUNCHING = [point.name for point in PROBE_POINTS if point.kind in LAUNCHES]
@@ -15,143 +15,141 @@ SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS]
 TWINS = ("_ptsz", "_ptds")
 
 
-def counted(watcher: LibcudaProbes, truth: Truth) -> bool:
-    """Whether all that can be counted was."""
-    work = seen(watcher, truth.pid)
+def counted(probes: LibcudaProbes, truth: Truth) -> bool:
+    """Check that the probes counted everything."""
+    work = work_of(probes, truth.pid)
     assert (work.kernels, work.graphs, work.spans) == (truth.kernels, truth.graphs, truth.spans)
     return True
 
 
 def run(cuda: StandInCuda, work: Work) -> Truth:
-    """What the only process of a program did."""
+    """Run a program with one process and return its counts."""
     status, (truth,) = cuda.run(work)
     assert status == 0
     return truth
 
 
-def test_the_stand_in_has_every_door(cuda: StandInCuda) -> None:
+def test_standin_has_every_probe_point(cuda: StandInCuda) -> None:
     assert {point.name for point in PROBE_POINTS} <= set(cuda.offsets())
 
 
-@pytest.mark.parametrize("door", LAUNCHING)
-def test_every_door_that_launches_is_counted(door: str, watcher: LibcudaProbes, cuda: StandInCuda) -> None:
-    twin = "_ptsz" if door.endswith("_ptsz") else ""
+@pytest.mark.parametrize("function", LAUNCHING)
+def test_counts_every_launch_function(function: str, probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    twin = "_ptsz" if function.endswith("_ptsz") else ""
 
-    truth = run(cuda, Work(launch=door, synchronise=f"cuStreamSynchronize{twin}"))
+    truth = run(cuda, Work(launch=function, synchronise=f"cuStreamSynchronize{twin}"))
 
-    assert counted(watcher, truth)
+    assert counted(probes, truth)
     assert truth.kernels + truth.graphs == 12
     assert truth.spans == 4
 
 
-@pytest.mark.parametrize("door", SYNCHRONISATIONS)
-def test_every_door_that_waits_ends_a_span(door: str, watcher: LibcudaProbes, cuda: StandInCuda) -> None:
-    launch = "cuLaunchKernel_ptsz" if door.endswith(TWINS) else "cuLaunchKernel"
+@pytest.mark.parametrize("function", SYNCHRONISATIONS)
+def test_every_synchronisation_ends_a_span(function: str, probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    launch = "cuLaunchKernel_ptsz" if function.endswith(TWINS) else "cuLaunchKernel"
 
-    truth = run(cuda, Work(launch=launch, synchronise=door))
+    truth = run(cuda, Work(launch=launch, synchronise=function))
 
-    assert counted(watcher, truth)
-    assert truth.spans == seen(watcher, truth.pid).syncs == 4
+    assert counted(probes, truth)
+    assert truth.spans == work_of(probes, truth.pid).syncs == 4
 
 
-@pytest.mark.parametrize("door", LAUNCHING)
-def test_the_widths_of_kernels_add_up(door: str, watcher: LibcudaProbes, cuda: StandInCuda) -> None:
-    """Those of a graph too, which are as wide as what was captured for it."""
-    truth = run(cuda, Work(launch=door, blocks=7))
+@pytest.mark.parametrize("function", LAUNCHING)
+def test_adds_up_the_widths_of_kernels(function: str, probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """Includes the kernels of a graph, which have the widths of the captured ones."""
+    truth = run(cuda, Work(launch=function, blocks=7))
 
     kernels = truth.kernels + truth.graphs * truth.captured
-    assert seen(watcher, truth.pid).widths == 7 * kernels
+    assert work_of(probes, truth.pid).widths == 7 * kernels
 
 
-@pytest.mark.parametrize("door", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])
+@pytest.mark.parametrize("function", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])
 @pytest.mark.parametrize("mode", ["threads", "late-threads"])
-def test_threads_are_of_their_process(mode: str, door: str, watcher: LibcudaProbes, cuda: StandInCuda) -> None:
-    """Those too that begin while it is watched; each thread has a stream."""
-    twin = door.removeprefix("cuLaunchKernel")
+def test_counts_threads_for_their_process(mode: str, function: str, probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """Includes threads that start while probes are attached. Each thread has a stream."""
+    twin = function.removeprefix("cuLaunchKernel")
 
-    truth = run(cuda, Work(mode=mode, count=8, launch=door, synchronise=f"cuStreamSynchronize{twin}"))
+    truth = run(cuda, Work(mode=mode, count=8, launch=function, synchronise=f"cuStreamSynchronize{twin}"))
 
-    assert counted(watcher, truth)
+    assert counted(probes, truth)
     assert truth.kernels == 8 * 12
 
 
-def test_more_threads_than_there_is_room_for_streams_are_counted(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_counts_more_threads_than_stream_slots(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(mode="late-threads", count=64, synchronise="cuStreamSynchronize"))
 
-    assert seen(watcher, truth.pid).kernels == truth.kernels == 64 * 12
+    assert work_of(probes, truth.pid).kernels == truth.kernels == 64 * 12
 
 
-def test_children_are_processes_of_their_own(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_counts_child_processes_separately(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     status, truths = cuda.run(Work(mode="children", count=3))
 
     assert status == 0
     assert len({truth.pid for truth in truths}) == 4
-    assert all(counted(watcher, truth) for truth in truths)
+    assert all(counted(probes, truth) for truth in truths)
 
 
-def test_a_process_that_becomes_another_program_goes_on_counting(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_continues_counting_after_exec(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="exec")) as program:
         program.go()
         program.reach("ready")
         status, (before, after) = program.end()
 
     assert (status, before.pid) == (0, after.pid)
-    assert counted(watcher, replace(before, kernels=24, spans=8))
+    assert counted(probes, replace(before, kernels=24, spans=8))
 
 
-def test_what_is_captured_does_not_run(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_does_not_count_captured_kernels_as_launches(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(launch="cuGraphLaunch"))
 
-    work = seen(watcher, truth.pid)
+    work = work_of(probes, truth.pid)
     assert truth.captured == 3
     assert (work.kernels, work.graphs) == (0, 12)
 
 
-def test_a_graph_is_as_wide_as_the_kernels_that_were_captured_for_it(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_graph_has_the_width_of_its_captured_kernels(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(launch="cuGraphLaunch", blocks=9))
 
-    work = seen(watcher, truth.pid)
+    work = work_of(probes, truth.pid)
     assert work.area == pytest.approx(9 * work.flight_ns, rel=1e-6)
 
 
-def test_who_never_synchronises_is_counted(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_counts_a_process_that_never_synchronises(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(synchronise=NEVER))
 
-    work = seen(watcher, truth.pid)
+    work = work_of(probes, truth.pid)
     assert (work.kernels, work.spans) == (truth.kernels, 0)
     assert work.open_ns > 0
 
 
 @pytest.mark.parametrize("each", [50, 100_000])
-def test_a_hundred_thousand_launches_are_a_hundred_thousand(
-    each: int, watcher: LibcudaProbes, cuda: StandInCuda
-) -> None:
+def test_counts_a_hundred_thousand_launches_exactly(each: int, probes: LibcudaProbes, cuda: StandInCuda) -> None:
     truth = run(cuda, Work(launches=100_000, each=each, nanoseconds=0))
 
-    assert counted(watcher, truth)
+    assert counted(probes, truth)
     assert truth.kernels == 100_000
 
 
-def test_who_was_there_before_is_counted_from_then_on(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
-    """A program whose doors were opened before they were watched: this one has the library since before `begin`."""
+def test_counts_a_running_process_from_the_start_of_observation(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """The program launched before `begin`, so the start of its span is not known."""
     with cuda.started(Work(mode="flight", launches=5)) as program:
         program.go()
-        program.reach("flying")
-        watcher.begin()
-        assert seen(watcher, program.pid).open_ns == 0
+        program.reach("in flight")
+        probes.begin()
+        assert work_of(probes, program.pid).open_ns == 0
         _, (truth,) = program.end()
 
-    work = seen(watcher, truth.pid)
+    work = work_of(probes, truth.pid)
     assert work.kernels == truth.kernels == 5
     assert (work.spans, work.flight_ns, work.open_ns) == (0, 0, 0)
 
 
-def test_processes_at_the_same_time_are_told_apart(watcher: LibcudaProbes, cuda: StandInCuda) -> None:
+def test_distinguishes_concurrent_processes(probes: LibcudaProbes, cuda: StandInCuda) -> None:
     with cuda.started(Work(launches=30)) as one, cuda.started(Work(launches=60, blocks=3)) as other:
         one.go()
         other.go()
         (_, (first,)), (_, (second,)) = one.end(), other.end()
 
-    assert counted(watcher, first)
-    assert counted(watcher, second)
+    assert counted(probes, first)
+    assert counted(probes, second)
     assert (first.kernels, second.kernels) == (30, 60)

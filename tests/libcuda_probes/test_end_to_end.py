@@ -1,4 +1,4 @@
-"""The program as a user runs it with `--attribution=bpf`: what clients launch at their libcuda is what they pay for."""
+"""The program as users run it with `--attribution=bpf`: clients are charged by their launches."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
 from tests.tools import needed
 
-from .kernel_objects import is_there, kept
+from .kernel_objects import bpf_objects_of, exists
 from .standin import Program, StandInCuda, Work, code_at
 
 pytestmark = pytest.mark.systems
@@ -26,7 +26,7 @@ BUSY = 40
 
 FOREVER = Work(mode="loop", count=10**9, launches=100, each=1, nanoseconds=2_000_000)
 SM, ENERGY = "cuda_mps_workload_sm_seconds_total", "cuda_mps_workload_energy_joules_total"
-WHOLES = {
+TOTALS = {
     SM: ("cuda_mps_gpu_sm_seconds_total", "cuda_mps_gpu_closed_sm_seconds_total"),
     ENERGY: ("cuda_mps_gpu_accounted_energy_joules_total", "cuda_mps_gpu_closed_energy_joules_total"),
 }
@@ -37,14 +37,14 @@ Serve = Callable[..., Exporter]
 
 @pytest.fixture
 def environment(mps: MpsStandIn, nvml: NvmlStandIn, tmp_path: Path) -> dict[str, str]:
-    """What makes the program find the stand-ins."""
+    """Return the variables with which the program finds the stand-ins."""
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
     return mps.environment() | nvml.environment() | own
 
 
 @pytest.fixture
 def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
-    """Starts the program; one that nobody has killed must end well."""
+    """Start the program. Unless the test killed it, it must exit with 0."""
     started: list[Exporter] = []
 
     def start(*attribution: str, by: Sequence[str] = ()) -> Exporter:
@@ -65,7 +65,7 @@ def serve(environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def clients(cuda: StandInCuda, mps: MpsStandIn, nvml: NvmlStandIn) -> Iterator[Clients]:
-    """Starts clients that launch all the while, each on twice as many SMs as the one before, on a GPU that is busy."""
+    """Start clients that launch continuously on a busy GPU. Each uses twice as many SMs as the one before."""
     with ExitStack() as running:
 
         def start(count: int) -> list[Program]:
@@ -75,14 +75,14 @@ def clients(cuda: StandInCuda, mps: MpsStandIn, nvml: NvmlStandIn) -> Iterator[C
             for program in programs:
                 mps.connect_and_wait(program.pid)
                 program.go()
-            on_the_gpu(nvml, mps, programs, joules=1000)
+            write_gpu(nvml, mps, programs, joules=1000)
             return programs
 
         yield start
 
 
-def on_the_gpu(nvml: NvmlStandIn, mps: MpsStandIn, programs: list[Program], joules: int) -> None:
-    """The GPU is busy with these clients, and has drawn so much since it was made."""
+def write_gpu(nvml: NvmlStandIn, mps: MpsStandIn, programs: list[Program], joules: int) -> None:
+    """Write a GPU that is busy with these clients and has used `joules`."""
     assert mps.server_pid is not None
     server = Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=BUSY)
     device = Device(
@@ -95,7 +95,7 @@ def on_the_gpu(nvml: NvmlStandIn, mps: MpsStandIn, programs: list[Program], joul
 
 
 def grown(exporter: Exporter, name: str, over: float, **labels: str) -> float:
-    """By how much it has grown, once that is more than `over`."""
+    """Wait until a value has grown by more than `over`, and return the difference."""
     before = exporter.value(name, **labels) or 0.0
 
     def more() -> float:
@@ -107,27 +107,27 @@ def grown(exporter: Exporter, name: str, over: float, **labels: str) -> float:
 
 
 def shares(exporter: Exporter) -> dict[int, tuple[str, float]]:
-    """What each client used, by its PID: the method, and how much."""
+    """Return the method and the SM utilization of each client, by PID."""
     who = {labels["client"]: int(labels["pid"]) for labels, _ in exporter.samples("cuda_mps_client_info")}
     used = exporter.samples("cuda_mps_client_sm_utilization_ratio", gpu=GPU)
     return {who[labels["client"]]: (labels["method"], value) for labels, value in used if labels["client"] in who}
 
 
 def shared_by(exporter: Exporter, method: str, programs: list[Program]) -> dict[int, float]:
-    """Wait until this method tells of all of them."""
+    """Wait until all programs have a value by this method, and return the values."""
 
-    def told() -> dict[int, float]:
+    def reported() -> dict[int, float]:
         found = shares(exporter)
         assert {pid: how for pid, (how, _) in found.items()} == {program.pid: method for program in programs}
         return {pid: used for pid, (_, used) in found.items()}
 
-    return eventually(told, every=0.2)
+    return eventually(reported, every=0.2)
 
 
 def assert_conserved(exporter: Exporter) -> None:
-    """The owners' parts are the whole, in one and the same scrape."""
+    """Assert that the parts of the workloads add up to the total in one scrape."""
     text = exporter.scrape()
-    for parts, (whole, closed) in WHOLES.items():
+    for parts, (whole, closed) in TOTALS.items():
         values = {name: sum(numbers(text, name)) for name in (parts, whole, closed)}
         assert values[parts] + values[closed] == pytest.approx(values[whole], abs=1e-5)
         assert values[parts] > 0 or parts == ENERGY
@@ -137,7 +137,7 @@ def numbers(text: str, name: str) -> list[float]:
     return [float(line.split()[-1]) for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
 
 
-def test_two_clients_pay_for_the_gpus_time_by_what_they_launch(
+def test_charges_two_clients_by_their_launches(
     kernel: Kernel, clients: Clients, serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn
 ) -> None:
     programs = clients(2)
@@ -147,9 +147,9 @@ def test_two_clients_pay_for_the_gpus_time_by_what_they_launch(
         (client,) = [labels["client"] for labels, _ in exporter.samples("cuda_mps_client_info", pid=str(program.pid))]
         assert grown(exporter, "cuda_mps_client_kernel_launches_total", 0, client=client, kind="kernel") > 0
         assert grown(exporter, "cuda_mps_client_in_flight_seconds_total", 0, client=client) > 0
-    on_the_gpu(nvml, mps, programs, joules=5000)
+    write_gpu(nvml, mps, programs, joules=5000)
     grown(exporter, SM, 0.5, method="flight")
-    eventually(lambda: assert_all_of_it_is_theirs(exporter, "flight"), every=0.2)
+    eventually(lambda: assert_all_attributed(exporter, "flight"), every=0.2)
 
     assert narrow < wide
     exporter.shows(4000, "cuda_mps_gpu_accounted_energy_joules_total")
@@ -159,37 +159,37 @@ def test_two_clients_pay_for_the_gpus_time_by_what_they_launch(
     assert exporter.value("cuda_mps_exporter_attribution_watched_ratio") == pytest.approx(1.0, abs=0.5)
 
 
-def test_they_go_on_paying_after_the_exporter_was_killed_which_leaves_no_probe(
+def test_continues_the_accounts_after_the_exporter_was_killed(
     kernel: Kernel, clients: Clients, serve: Serve, cuda: StandInCuda
 ) -> None:
     programs = clients(2)
     exporter = serve("bpf")
     grown(exporter, SM, 0.2, method="flight")
-    held, door = kept(exporter.process.pid), cuda.offsets()["cuLaunchKernel"]
-    written = cuda.library.read_bytes()[door : door + 8]
-    assert code_at(programs[0].pid, cuda.library, door, 8) != written
+    held, offset = bpf_objects_of(exporter.process.pid), cuda.offsets()["cuLaunchKernel"]
+    written = cuda.library.read_bytes()[offset : offset + 8]
+    assert code_at(programs[0].pid, cuda.library, offset, 8) != written
     before = exporter.value(SM, method="flight") or 0.0
 
     exporter.process.kill()
     exporter.process.wait()
 
-    eventually(lambda: assert_gone(held))
+    eventually(lambda: assert_objects_removed(held))
     for program in programs:
-        eventually(lambda pid=program.pid: assert_written(pid, cuda, door, written))
+        eventually(lambda pid=program.pid: assert_original_code(pid, cuda, offset, written))
     again = serve("bpf")
     eventually(lambda: assert_at_least(again, before), every=0.2)
     grown(again, SM, 0.2, method="flight")
     assert_conserved(again)
 
 
-def test_one_client_has_all_of_it_and_that_is_measured(kernel: Kernel, clients: Clients, serve: Serve) -> None:
+def test_charges_a_single_client_by_measurement(kernel: Kernel, clients: Clients, serve: Serve) -> None:
     programs = clients(1)
     exporter = serve("bpf")
     shared_by(exporter, "measured", programs)
-    eventually(lambda: assert_all_of_it_is_theirs(exporter, "measured"), every=0.2)
+    eventually(lambda: assert_all_attributed(exporter, "measured"), every=0.2)
 
 
-def test_without_bpf_clients_have_equal_parts_where_that_is_asked_for(clients: Clients, serve: Serve) -> None:
+def test_divides_equally_with_attribution_equal(clients: Clients, serve: Serve) -> None:
     programs = clients(2)
     exporter = serve("equal")
     one, other = shared_by(exporter, "equal", programs).values()
@@ -199,50 +199,50 @@ def test_without_bpf_clients_have_equal_parts_where_that_is_asked_for(clients: C
     assert exporter.value("cuda_mps_exporter_attribution_watched_ratio") is None
 
 
-def test_without_either_it_is_nobodys(clients: Clients, serve: Serve) -> None:
+def test_usage_is_unattributed_without_attribution(clients: Clients, serve: Serve) -> None:
     clients(2)
     exporter = serve()
-    eventually(lambda: assert_nobodys(exporter), every=0.2)
+    eventually(lambda: assert_unattributed(exporter), every=0.2)
     assert exporter.value(SM, method="flight") is None
     assert exporter.value("cuda_mps_exporter_source_up", source="libcuda_probes") is None
 
 
-def test_where_bpf_is_refused_that_is_said_and_all_else_is_well(
+def test_reports_refused_bpf_and_all_other_metrics(
     clients: Clients, serve: Serve, environment: dict[str, str], start: Starter
 ) -> None:
-    """To one without rights; where it could help itself, nobody is told to switch on what is on."""
+    """The exporter runs without capabilities. `status` must not recommend an option that is already on."""
     programs = clients(2)
     exporter = serve("bpf", by=without_rights())
     exporter.shows(0, "cuda_mps_exporter_source_up", source="libcuda_probes")
     exporter.shows(2, "cuda_mps_server_clients")
     exporter.shows(BUSY / 100, "cuda_mps_gpu_sm_utilization_ratio")
-    eventually(lambda: assert_nobodys(exporter), every=0.2)
+    eventually(lambda: assert_unattributed(exporter), every=0.2)
 
-    (told,) = [each for each in exporter.events("source_problem") if each.get("source") == "libcuda_probes"]
-    assert told["problem"] == "probes_refused"
-    assert "BPF" in told["text"] or "bpf" in told["text"]
+    (problem,) = [each for each in exporter.events("source_problem") if each.get("source") == "libcuda_probes"]
+    assert problem["problem"] == "probes_refused"
+    assert "BPF" in problem["text"] or "bpf" in problem["text"]
     shown = run(environment, "status").stdout
     assert "SM time by client is not known: " in shown
     assert "--attribution=bpf" not in shown
-    assert f"doors: {told['text']}" in shown
+    assert f"libcuda_probes: {problem['text']}" in shown
     assert all(program.process.poll() is None for program in programs)
 
 
 def without_rights() -> Sequence[str]:
-    """What takes all capabilities from a program that root starts."""
+    """Return the command prefix that removes all capabilities, if the test runs as root."""
     return (needed("setpriv"), "--bounding-set", "-all", "--inh-caps", "-all") if os.geteuid() == 0 else ()
 
 
-def assert_nobodys(exporter: Exporter) -> None:
+def assert_unattributed(exporter: Exporter) -> None:
     assert exporter.value("cuda_mps_gpu_sm_unattributed_ratio") == pytest.approx(BUSY / 100)
 
 
-def assert_all_of_it_is_theirs(exporter: Exporter, method: str) -> None:
-    """From one scrape to the next, the clients pay for what the GPU did."""
+def assert_all_attributed(exporter: Exporter, method: str) -> None:
+    """Assert that between two scrapes the clients are charged for the GPU's use."""
     before = exporter.scrape()
     grown(exporter, SM, 0.3, method=method)
     after = exporter.scrape()
-    parts, whole = (sum(numbers(after, name)) - sum(numbers(before, name)) for name in (SM, WHOLES[SM][0]))
+    parts, whole = (sum(numbers(after, name)) - sum(numbers(before, name)) for name in (SM, TOTALS[SM][0]))
     theirs = paid(after, method) - paid(before, method)
     assert parts == pytest.approx(whole, abs=1e-5)
     assert theirs > 0.98 * whole
@@ -253,15 +253,15 @@ def paid(text: str, method: str) -> float:
     return sum(float(line.split()[-1]) for line in found)
 
 
-def assert_gone(held: set[tuple[str, int]]) -> None:
+def assert_objects_removed(held: set[tuple[str, int]]) -> None:
     assert held
-    assert not [each for each in held if is_there(*each)]
+    assert not [each for each in held if exists(*each)]
 
 
-def assert_written(pid: int, cuda: StandInCuda, door: int, written: bytes) -> None:
-    assert code_at(pid, cuda.library, door, 8) == written
+def assert_original_code(pid: int, cuda: StandInCuda, offset: int, written: bytes) -> None:
+    assert code_at(pid, cuda.library, offset, 8) == written
 
 
 def assert_at_least(exporter: Exporter, before: float) -> None:
-    """What was shown once, or more: but for the last two seconds, all of it had been kept."""
+    """Assert that the total did not decrease: metrics show only what was stored."""
     assert (exporter.value(SM, method="flight") or 0.0) >= before

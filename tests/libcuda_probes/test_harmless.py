@@ -1,4 +1,4 @@
-"""Whoever is watched does what it does unwatched: the same output, the same exit status."""
+"""Programs have the same output and exit status with and without probes."""
 
 import shutil
 import signal
@@ -31,16 +31,16 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="module")
-def unwatched(cuda: StandInCuda, tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
-    """The same library and programs in another place: probes are at a file, not at a name."""
-    place = tmp_path_factory.mktemp("unwatched")
+def unprobed(cuda: StandInCuda, tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
+    """Copy the library and program: probes belong to a file, not to a name."""
+    directory = tmp_path_factory.mktemp("unprobed")
     for file in (cuda.library, cuda.program):
-        shutil.copy(file, place)
-    return StandInCuda(place, built=True)
+        shutil.copy(file, directory)
+    return StandInCuda(directory, built=True)
 
 
 def outcome(cuda: StandInCuda, work: Work, **environment: str) -> tuple[int, list[tuple[int, ...]]]:
-    """All that is the same in every run."""
+    """Return the exit status and the counts that are the same in every run."""
     with cuda.started(work, TARGET_STATUS="9", **environment) as program:
         for _ in range(work.mode == "exec"):
             program.go()
@@ -49,52 +49,50 @@ def outcome(cuda: StandInCuda, work: Work, **environment: str) -> tuple[int, lis
     return status, [truth.counts for truth in truths]
 
 
-@pytest.mark.usefixtures("watcher")
+@pytest.mark.usefixtures("probes")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_ends_as_it_does_unwatched(name: str, cuda: StandInCuda, unwatched: StandInCuda) -> None:
-    watched = outcome(cuda, PROGRAMS[name])
+def test_probes_do_not_change_the_outcome(name: str, cuda: StandInCuda, unprobed: StandInCuda) -> None:
+    probed = outcome(cuda, PROGRAMS[name])
 
-    assert watched == outcome(unwatched, PROGRAMS[name])
-    assert watched[0] == 9
-
-
-@pytest.mark.usefixtures("watcher")
-def test_a_program_that_fails_fails_alike(cuda: StandInCuda, unwatched: StandInCuda) -> None:
-    watched = outcome(cuda, Work(), STANDIN_CUDA_FAULTY_FROM="3")
-
-    assert watched == outcome(unwatched, Work(), STANDIN_CUDA_FAULTY_FROM="3")
-    assert watched[0] == 70
+    assert probed == outcome(unprobed, PROGRAMS[name])
+    assert probed[0] == 9
 
 
-def test_the_unwatched_are_not_seen(watcher: LibcudaProbes, unwatched: StandInCuda) -> None:
-    _, (truth,) = unwatched.run(Work())
+@pytest.mark.usefixtures("probes")
+def test_probes_do_not_change_a_failure(cuda: StandInCuda, unprobed: StandInCuda) -> None:
+    probed = outcome(cuda, Work(), STANDIN_CUDA_FAULTY_FROM="3")
+
+    assert probed == outcome(unprobed, Work(), STANDIN_CUDA_FAULTY_FROM="3")
+    assert probed[0] == 70
+
+
+def test_does_not_count_programs_without_probes(probes: LibcudaProbes, unprobed: StandInCuda) -> None:
+    _, (truth,) = unprobed.run(Work())
 
     assert truth.kernels == 12
-    assert truth.pid not in [work.pid for work in watcher.read()]
+    assert truth.pid not in [work.pid for work in probes.read()]
 
 
-@pytest.mark.usefixtures("watcher")
+@pytest.mark.usefixtures("probes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-def test_a_program_dies_of_what_kills_it(number: signal.Signals, cuda: StandInCuda) -> None:
+def test_probes_do_not_change_the_effect_of_a_signal(number: signal.Signals, cuda: StandInCuda) -> None:
     with cuda.started(Work(mode="flight", launches=3)) as program:
         program.go()
-        program.reach("flying")
+        program.reach("in flight")
         program.process.send_signal(number)
 
         assert program.process.wait() == -number
 
 
-def test_a_program_that_runs_is_watched_and_let_go_of_at_any_time(
-    watcher: LibcudaProbes, cuda: StandInCuda, tmp_path: Path
-) -> None:
-    """While its threads are in a wait: a return that is watched for no more goes where it would have gone."""
+def test_attaches_and_detaches_while_a_program_runs(probes: LibcudaProbes, cuda: StandInCuda, tmp_path: Path) -> None:
+    """Threads in a synchronisation return normally after their return probe was removed."""
     other = StandInCuda(tmp_path)
     offsets = other.offsets()
     with other.started(Work(mode="late-threads", count=4, launches=400, nanoseconds=200_000)) as program:
         program.go()
         for _ in range(5):
-            watcher.attach(str(other.library), offsets)
-            watcher.detach(str(other.library))
+            probes.attach(str(other.library), offsets)
+            probes.detach(str(other.library))
         status, (truth,) = program.end()
 
     assert status == 0

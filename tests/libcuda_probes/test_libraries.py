@@ -1,4 +1,4 @@
-"""The libcudas that are used, or will be, are found with their doors; what else is mapped as one does no harm."""
+"""Discovery of libcuda files and their probe points, with hostile files among the mapped ones."""
 
 import os
 import shutil
@@ -31,39 +31,39 @@ OTHER_USER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: needs root, for mounts and others' files")
 
 
-class CountedProc(Proc):
-    """Knows whose mappings were read."""
+class CountingProc(Proc):
+    """Records the PIDs of which the mappings were read."""
 
     reads: list[int]
 
     def mappings(self, pid: int, about: bytes) -> list[bytes] | None:
-        """As the real one."""
+        """Record the PID and read its mappings."""
         self.reads.append(pid)
         return super().mappings(pid, about)
 
 
 class Node:
-    """A node's libcudas, and the time."""
+    """The libcuda files of a node, and a clock."""
 
     def __init__(self, own: Path) -> None:
         self.clock = HandClock()
-        self.proc = CountedProc(Path("/proc"), self.clock)
+        self.proc = CountingProc(Path("/proc"), self.clock)
         self.proc.reads = []
         self.libraries = Libraries(self.proc, self.clock, MACHINE, (own,))
 
     def collect(self, *processes: MappingProcess, after: float = 0.0) -> Found:
-        """What there is by now."""
+        """Advance the clock and return the libraries."""
         self.clock.time += after
         return self.libraries.find([process.pid for process in processes])
 
-    def told(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
-        """The processes of each library, by its path; there is no problem."""
+    def paths(self, *processes: MappingProcess, after: float = 0.0) -> dict[str, tuple[int, ...]]:
+        """Return the processes of each library, by its path. Assert that there is no problem."""
         found = self.collect(*processes, after=after)
         assert found.problems == ()
         return {library.path: library.pids for library in found.libraries}
 
     def refused(self, *processes: MappingProcess, after: float = 0.0) -> str:
-        """Why the only library is not watched."""
+        """Return why the only library is not watched."""
         found = self.collect(*processes, after=after)
         (problem,) = found.problems
         assert found.libraries == ()
@@ -76,7 +76,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     before = set(os.listdir("/proc/self/fd"))
     yield made
     made.libraries.close()
-    assert set(os.listdir("/proc/self/fd")) <= before, "nothing stays open"
+    assert set(os.listdir("/proc/self/fd")) <= before, "descriptors leak"
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +96,14 @@ def process() -> Iterator[MappingProcess]:
         yield made
 
 
-# -- what is found -------------------------------------------------------------------------------------------------
+# -- discovery --
 
 
 def inode_of(library: Library) -> int:
     return Path(library.path_to_open).stat().st_ino
 
 
-def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
-    node: Node, library: Path, process: MappingProcess
-) -> None:
+def test_finds_a_loaded_library_and_its_functions(node: Node, library: Path, process: MappingProcess) -> None:
     process.dlopen(library)
     (found,) = node.collect(process).libraries
 
@@ -114,29 +112,27 @@ def test_a_library_that_a_process_has_loaded_is_found_with_its_doors(
     assert os.path.samefile(found.path_to_open, library)
 
 
-def test_a_library_may_be_loaded_long_after_the_start(node: Node, library: Path, process: MappingProcess) -> None:
-    assert node.told(process) == {}
+def test_finds_a_library_that_is_loaded_later(node: Node, library: Path, process: MappingProcess) -> None:
+    assert node.paths(process) == {}
     process.dlopen(library)
-    assert node.told(process, after=LAST_INTERVAL_SECONDS) == {str(library): (process.pid,)}
+    assert node.paths(process, after=LAST_INTERVAL_SECONDS) == {str(library): (process.pid,)}
 
 
 def test_processes_with_the_same_file_share_one_library(node: Node, library: Path) -> None:
     with mapping(library) as first, mapping(library) as second:
-        assert node.told(first, second) == {str(library): tuple(sorted((first.pid, second.pid)))}
+        assert node.paths(first, second) == {str(library): tuple(sorted((first.pid, second.pid)))}
 
 
-def test_the_nodes_own_is_there_before_anybody_uses_it(node: Node, library: Path, tmp_path: Path) -> None:
+def test_finds_the_nodes_own_library_before_it_is_used(node: Node, library: Path, tmp_path: Path) -> None:
     own = tmp_path / "own" / NAME
-    assert node.told() == {}
+    assert node.paths() == {}
     copied(library, own.with_name("libcuda.so.580"))
     own.symlink_to("libcuda.so.580")
-    assert node.told(after=RETRY_SECONDS) == {str(own): ()}
-    assert node.told(after=10 * RETENTION_SECONDS) == {str(own): ()}
+    assert node.paths(after=RETRY_SECONDS) == {str(own): ()}
+    assert node.paths(after=10 * RETENTION_SECONDS) == {str(own): ()}
 
 
-def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_is_used(
-    node: Node, library: Path, tmp_path: Path
-) -> None:
+def test_finds_the_new_and_the_used_old_library_after_an_upgrade(node: Node, library: Path, tmp_path: Path) -> None:
     own = copied(library, tmp_path / "own" / NAME)
     with mapping(own) as process:
         replaced = own.stat().st_ino
@@ -153,47 +149,47 @@ def test_after_an_upgrade_the_new_one_is_watched_and_the_old_one_as_long_as_it_i
     assert inode_of(new) == own.stat().st_ino
 
 
-def test_a_library_is_let_go_of_some_time_after_its_last_process(node: Node, library: Path) -> None:
+def test_drops_a_library_some_time_after_its_last_process(node: Node, library: Path) -> None:
     with mapping(library) as process:
         node.collect(process)
-    assert node.told(process, after=RETENTION_SECONDS / 2) == {str(library): ()}
-    assert node.told(after=RETENTION_SECONDS) == {}
+    assert node.paths(process, after=RETENTION_SECONDS / 2) == {str(library): ()}
+    assert node.paths(after=RETENTION_SECONDS) == {}
 
 
 @as_root
-def test_a_library_of_another_mount_namespace_is_found(node: Node, library: Path, tmp_path: Path) -> None:
+def test_finds_a_library_of_another_mount_namespace(node: Node, library: Path, tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
     script = f"mount -t tmpfs none '{inside}' && cp '{library}' '{inside}/{NAME}' && exec \"$@\""
     with mapping(inside / NAME, enter=apart(script)) as process:
         assert not (inside / NAME).exists()
-        assert node.told(process) == {str(inside / NAME): (process.pid,)}
+        assert node.paths(process) == {str(inside / NAME): (process.pid,)}
 
 
 @as_root
-def test_a_library_of_a_process_with_another_root_is_found(node: Node, library: Path, tmp_path: Path) -> None:
-    """Its paths are shown from our root, not from its own."""
+def test_finds_a_library_of_a_process_with_another_root(node: Node, library: Path, tmp_path: Path) -> None:
+    """The kernel shows its paths from the exporter's root, not from its own."""
     path = copied(library, tmp_path / "root" / "lib" / NAME)
     with mapping(path) as process:
         process.chroot(tmp_path / "root")
-        assert node.told(process) == {str(path): (process.pid,)}
+        assert node.paths(process) == {str(path): (process.pid,)}
 
 
 @as_root
 def test_one_file_below_two_overlays_is_one_library(node: Node, library: Path, tmp_path: Path) -> None:
-    """Two containers of one image: probes on the file of one are on that of the other, too."""
+    """For two containers of one image, a probe on the file of one is also on the file of the other."""
     copied(library, tmp_path / "image" / NAME)
     overlays = [overlay(tmp_path, name) for name in ("first", "second")]
     with (
         mapping(tmp_path / "first" / NAME, enter=overlays[0]) as first,
         mapping(tmp_path / "second" / NAME, enter=overlays[1]) as second,
     ):
-        ((_, pids),) = node.told(first, second).items()
+        ((_, pids),) = node.paths(first, second).items()
         assert pids == tuple(sorted((first.pid, second.pid)))
 
 
 def overlay(directory: Path, name: str) -> list[str]:
-    """Words that put a process where an overlay above the image is mounted, in memory."""
+    """Return a command prefix that mounts an overlay above the image, in memory."""
     (directory / name).mkdir()
     above = directory / f"above-{name}"
     above.mkdir()
@@ -205,38 +201,38 @@ def overlay(directory: Path, name: str) -> list[str]:
 
 
 def apart(script: str) -> list[str]:
-    """Words that put a process into a mount namespace of its own, in which a script is run first."""
+    """Return a command prefix that runs a script in a new mount namespace."""
     if os.system(f"{needed('unshare')} --mount true") != 0:
-        not_here("namespaces may not be made")
+        not_here("namespaces cannot be created")
     return [needed("unshare"), "--mount", "sh", "-c", script, "sh"]
 
 
-# -- what it costs -------------------------------------------------------------------------------------------------
+# -- cost --
 
 
-def test_a_process_is_read_once(node: Node, library: Path, process: MappingProcess) -> None:
+def test_reads_a_process_once(node: Node, library: Path, process: MappingProcess) -> None:
     process.dlopen(library)
     for _ in range(10):
         node.collect(process, after=1.0)
     assert node.proc.reads == [process.pid]
 
 
-def test_a_process_without_is_read_ever_more_seldom(node: Node, process: MappingProcess) -> None:
+def test_reads_a_process_without_libcuda_less_and_less_often(node: Node, process: MappingProcess) -> None:
     for _ in range(300):
         node.collect(process, after=1.0)
     assert 5 < len(node.proc.reads) < 15
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refused files --
 
 
-def test_what_has_no_doors_is_not_watched(node: Node, tmp_path: Path) -> None:
+def test_refuses_a_file_without_the_functions(node: Node, tmp_path: Path) -> None:
     path = shared_object(tmp_path / NAME, source="int cuLaunchKernel(void) { return 1; }")
     with mapping(path) as process:
         assert node.refused(process) == "it does not have the functions of libcuda"
 
 
-def test_a_function_of_two_names_is_one_door(node: Node, tmp_path: Path) -> None:
+def test_function_with_two_names_is_one_probe_point(node: Node, tmp_path: Path) -> None:
     twice = """
         int cuLaunchKernel(void) { return 1; }
         int cuCtxSynchronize(void) { return 2; }
@@ -247,7 +243,7 @@ def test_a_function_of_two_names_is_one_door(node: Node, tmp_path: Path) -> None
     assert set(found.offsets) == {"cuLaunchKernel", "cuCtxSynchronize"}
 
 
-def test_another_machines_library_is_not_watched(node: Node, library: Path, tmp_path: Path) -> None:
+def test_refuses_a_library_of_another_machine(node: Node, library: Path, tmp_path: Path) -> None:
     data = bytearray(library.read_bytes())
     data[18] = {62: 183, 183: 62}[data[18]]
     (tmp_path / NAME).write_bytes(data)
@@ -256,12 +252,12 @@ def test_another_machines_library_is_not_watched(node: Node, library: Path, tmp_
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1.bak", "libcudart.so.13", "libcuda.so.x", "notlibcuda.so"])
-def test_what_is_called_otherwise_is_nobodys_business(name: str, node: Node, library: Path, tmp_path: Path) -> None:
+def test_ignores_files_with_other_names(name: str, node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(copied(library, tmp_path / name)) as process:
-        assert node.told(process) == {}
+        assert node.paths(process) == {}
 
 
-def test_a_file_that_was_replaced_while_it_ran_is_told(node: Node, library: Path, tmp_path: Path) -> None:
+def test_reports_a_file_that_was_replaced(node: Node, library: Path, tmp_path: Path) -> None:
     path = copied(library, tmp_path / NAME)
     with mapping(path) as process:
         path.unlink()
@@ -269,13 +265,13 @@ def test_a_file_that_was_replaced_while_it_ran_is_told(node: Node, library: Path
 
 
 @as_root
-def test_a_name_that_is_given_to_something_else_between_two_looks(node: Node, library: Path, tmp_path: Path) -> None:
-    """What is seen in the maps is gone when it is opened: a pipe, a device, or a file of the same name is there."""
+def test_refuses_a_name_that_was_reused_for_another_file(node: Node, library: Path, tmp_path: Path) -> None:
+    """Between the reading of the maps and the opening, the name becomes a pipe, a device or another file."""
     path = copied(library, tmp_path / NAME)
     with mapping(path) as process:
         lines = Proc(Path("/proc"), node.clock).mappings(process.pid, b"libcuda.so")
         node.proc.mappings = lambda pid, about: lines  # type: ignore[method-assign]
-        path.rename(path.with_name("kept"))
+        path.rename(path.with_name("moved"))
         os.mkfifo(path)
         assert node.refused(process) == "it is not a regular file"
         path.unlink()
@@ -285,27 +281,27 @@ def test_a_name_that_is_given_to_something_else_between_two_looks(node: Node, li
         copied(library, path)
         assert node.refused(process, after=RETRY_SECONDS) == "another file has its name now"
         path.unlink()
-        path.symlink_to("kept")
+        path.symlink_to("moved")
         assert node.refused(process, after=RETRY_SECONDS) == "it is not a regular file"
         path.unlink()
         assert node.refused(process, after=RETRY_SECONDS) == "the file does not exist any more"
-        path.with_name("kept").rename(path)
-        assert node.told(process, after=RETRY_SECONDS) == {str(path): (process.pid,)}
+        path.with_name("moved").rename(path)
+        assert node.paths(process, after=RETRY_SECONDS) == {str(path): (process.pid,)}
 
 
 @as_root
-def test_no_user_takes_all_the_room(node: Node, library: Path, tmp_path: Path) -> None:
-    his = [copied(library, tmp_path / str(number) / NAME) for number in range(MAX_PER_USER + 2)]
-    for path in his:
+def test_limits_the_libraries_of_each_user(node: Node, library: Path, tmp_path: Path) -> None:
+    user_files = [copied(library, tmp_path / str(number) / NAME) for number in range(MAX_PER_USER + 2)]
+    for path in user_files:
         os.chown(path, OTHER_USER, OTHER_USER)
-    with mapping(*his, copied(library, tmp_path / "root" / NAME)) as process:
+    with mapping(*user_files, copied(library, tmp_path / "root" / NAME)) as process:
         found = node.collect(process)
     assert len(found.libraries) == MAX_PER_USER + 1
     assert len(found.problems) == 2
     assert found.problems[0].endswith(f"{MAX_PER_USER} others of UID {OTHER_USER} are watched already")
 
 
-def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) -> None:
+def test_limits_the_number_of_libraries(node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(*(copied(library, tmp_path / str(number) / NAME) for number in range(MAX_LIBRARIES + 20))) as process:
         found = node.collect(process)
     if os.geteuid() == 0:
@@ -314,43 +310,39 @@ def test_there_is_room_for_so_many(node: Node, library: Path, tmp_path: Path) ->
     assert len(found.problems) < 10
 
 
-def test_what_a_program_serves_is_not_watched(
-    node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It could have the kernel wait for a page for ever, and with it whoever forks."""
+def test_refuses_files_on_fuse(node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FUSE server could block a page read forever, and with it all forks on the node."""
     monkeypatch.setattr("exporter.libcuda_probes.mapped_libraries._file_system", lambda _: 0x65735546)
     with mapping(copied(library, tmp_path / "served" / NAME)) as process:
         assert "FUSE" in node.refused(process)
 
 
 @as_root
-def test_in_another_user_namespace_none_is_watched_but_those_that_others_use(
-    node: Node, library: Path, tmp_path: Path
-) -> None:
-    """There, whoever wants may mount what they serve themselves, below an overlay too."""
-    theirs, everybodys = copied(library, tmp_path / "theirs" / NAME), copied(library, tmp_path / "own" / NAME)
+def test_refuses_private_files_of_another_user_namespace(node: Node, library: Path, tmp_path: Path) -> None:
+    """In its user namespace, any user can mount a FUSE file system, also below an overlay."""
+    private, shared = copied(library, tmp_path / "private" / NAME), copied(library, tmp_path / "own" / NAME)
     apart = [needed("unshare"), "--user", "--map-root-user", "--mount"]
-    with mapping(theirs, enter=apart) as hostile, mapping(everybodys, enter=apart) as rootless:
+    with mapping(private, enter=apart) as hostile, mapping(shared, enter=apart) as rootless:
         found = node.collect(hostile, rootless)
 
-        assert [(each.path, each.pids) for each in found.libraries] == [(str(everybodys), (rootless.pid,))]
+        assert [(each.path, each.pids) for each in found.libraries] == [(str(shared), (rootless.pid,))]
         assert [problem for problem in found.problems if "its own user namespace" in problem] == [*found.problems]
         assert len(found.problems) == 1
 
 
-def test_a_path_with_a_line_break_stays_on_its_line(node: Node, library: Path, tmp_path: Path) -> None:
+def test_problem_with_a_line_break_in_the_path_is_printable(node: Node, library: Path, tmp_path: Path) -> None:
     with mapping(copied(library, tmp_path / "a\nb" / NAME)) as process:
         (problem,) = node.collect(process).problems
     assert problem.isprintable()
 
 
-def test_where_mappings_may_not_be_read_that_is_said(node: Node, process: MappingProcess) -> None:
+def test_reports_unreadable_mappings(node: Node, process: MappingProcess) -> None:
     node.proc.mappings = lambda pid, about: None  # type: ignore[method-assign]
     (problem,) = node.collect(process).problems
     assert problem == f"cannot read the maps of PID {process.pid}: this needs CAP_SYS_PTRACE"
 
 
-def test_who_has_gone_is_no_problem(node: Node, library: Path) -> None:
+def test_ended_process_is_not_a_problem(node: Node, library: Path) -> None:
     with mapping(library) as process:
         pass
-    assert node.told(process) == {}
+    assert node.paths(process) == {}

@@ -1,4 +1,4 @@
-"""What the loader asks of the kernel, and what it says where the kernel will not."""
+"""The loader's system calls, and its errors if the kernel refuses."""
 
 import ctypes
 import errno
@@ -13,7 +13,7 @@ from exporter.libcuda_probes.bpf_object import MapDefinition
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 
-from .process_work import SMS, boot_ns, seen
+from .process_work import SMS, boot_ns, work_of
 from .standin import LAUNCH, SYNCHRONISE, StandInCuda, Work, code_at
 
 FLAGS_AT, INHERIT = 40, 1 << 1
@@ -25,8 +25,8 @@ HASH = 1
 """BPF_MAP_TYPE_HASH."""
 
 
-class Overheard:
-    """The C library, of which the system calls are written down; of bpf(2) one command may be unknown to the kernel."""
+class RecordingLibc:
+    """Records system calls. One command of bpf(2) may be unsupported."""
 
     def __init__(self, kernel: Kernel, *, without: int | None = None) -> None:
         self.events: list[bytes] = []
@@ -35,7 +35,7 @@ class Overheard:
         self._without = without
 
     def syscall(self, number: ctypes.c_long, first: object, *rest: object) -> int:
-        """Passed on, unless the kernel does not know it."""
+        """Forward the call, or fail if the command is unsupported."""
         if number.value == self._bpf and first == self._without:
             ctypes.set_errno(errno.EINVAL)
             return -1
@@ -44,86 +44,86 @@ class Overheard:
         return int(self._real.syscall(number, first, *rest))
 
 
-class Refusing:
-    """One that gives every call the same errno."""
+class FailingLibc:
+    """Fails each system call with the same errno."""
 
     def __init__(self, problem: int) -> None:
         self._problem = problem
 
     def syscall(self, *_: object) -> int:
-        """Refused."""
+        """Fail with the errno."""
         ctypes.set_errno(self._problem)
         return -1
 
 
 @pytest.fixture
-def old(kernel: Kernel) -> tuple[Kernel, Overheard]:
-    """A kernel before 6.6, which knows no links of many probes; and what it is asked."""
+def old(kernel: Kernel) -> tuple[Kernel, RecordingLibc]:
+    """A kernel before 6.6, without links of many probes, and its recorded calls."""
     found = Kernel()
-    found._libc = overheard = Overheard(found, without=LINK_CREATE)  # type: ignore[assignment]
-    return found, overheard
+    found._libc = recording = RecordingLibc(found, without=LINK_CREATE)  # type: ignore[assignment]
+    return found, recording
 
 
 @pytest.fixture
 def few(cuda: StandInCuda) -> dict[str, int]:
-    """Two doors: an event each takes its time to go."""
+    """Two functions, because the kernel removes each perf event slowly."""
     return {name: cuda.offsets()[name] for name in (LAUNCH, SYNCHRONISE)}
 
 
 @pytest.fixture
-def by_events(old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int]) -> Iterator[LibcudaProbes]:
-    """A watcher on such a kernel."""
-    watcher = LibcudaProbes(old[0], boot_ns, SMS)
-    watcher.attach(str(cuda.library), few)
-    watcher.begin()
-    yield watcher
-    watcher.close()
+def by_events(old: tuple[Kernel, RecordingLibc], cuda: StandInCuda, few: dict[str, int]) -> Iterator[LibcudaProbes]:
+    """Probes on such a kernel."""
+    probes = LibcudaProbes(old[0], boot_ns, SMS)
+    probes.attach(str(cuda.library), few)
+    probes.begin()
+    yield probes
+    probes.close()
 
 
-def test_an_older_kernel_counts_as_well(by_events: LibcudaProbes, cuda: StandInCuda) -> None:
-    """Threads that begin while they are watched live: that is what `inherit` would end."""
+def test_counts_on_an_older_kernel(by_events: LibcudaProbes, cuda: StandInCuda) -> None:
+    """Threads that start while probes are attached survive. The flag `inherit` would kill them."""
     _, (truth,) = cuda.run(Work())
     status, (threads,) = cuda.run(Work(mode="late-threads", count=8))
 
-    work = seen(by_events, truth.pid)
+    work = work_of(by_events, truth.pid)
     assert (work.kernels, work.spans) == (truth.kernels, truth.spans)
     assert truth.flight_ns <= work.flight_ns <= truth.outer_ns
     assert status == 0
-    assert seen(by_events, threads.pid).kernels == threads.kernels
+    assert work_of(by_events, threads.pid).kernels == threads.kernels
 
 
 @pytest.mark.usefixtures("by_events")
-def test_no_event_is_ever_inherited(old: tuple[Kernel, Overheard]) -> None:
-    """Its target's next pthread_create would fail, and few programs live on then."""
+def test_perf_events_are_not_inherited(old: tuple[Kernel, RecordingLibc]) -> None:
+    """With an inherited event, the next pthread_create of the target would fail."""
     events = old[1].events
 
     assert len(events) == 3
     assert not any(struct.unpack_from("<Q", event, FLAGS_AT)[0] & INHERIT for event in events)
 
 
-def test_an_older_kernel_that_refuses_one_door_has_none(
-    old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int]
+def test_attaches_all_functions_or_none_on_an_older_kernel(
+    old: tuple[Kernel, RecordingLibc], cuda: StandInCuda, few: dict[str, int]
 ) -> None:
-    watcher = LibcudaProbes(old[0], boot_ns, SMS)
+    probes = LibcudaProbes(old[0], boot_ns, SMS)
     try:
         with cuda.started(Work()) as target:
             with pytest.raises(BpfError, match=f"probe {cuda.library} at 0x10000000000: "):
-                watcher.attach(str(cuda.library), few | {"cuMemcpy": 1 << 40})
+                probes.attach(str(cuda.library), few | {"cuMemcpy": 1 << 40})
             left = code_at(target.pid, cuda.library, few[LAUNCH])
     finally:
-        watcher.close()
+        probes.close()
 
     assert left == cuda.library.read_bytes()[few[LAUNCH] : few[LAUNCH] + 1]
 
 
 @pytest.mark.usefixtures("kernel")
-def test_no_descriptor_outlives_what_was_opened(cuda: StandInCuda, few: dict[str, int]) -> None:
+def test_close_closes_all_descriptors(cuda: StandInCuda, few: dict[str, int]) -> None:
     before = os.listdir("/proc/self/fd")
 
-    watcher = LibcudaProbes(Kernel(), boot_ns, SMS)
-    watcher.attach(str(cuda.library), few)
-    watcher.close()
-    watcher.close()
+    probes = LibcudaProbes(Kernel(), boot_ns, SMS)
+    probes.attach(str(cuda.library), few)
+    probes.close()
+    probes.close()
 
     assert os.listdir("/proc/self/fd") == before
 
@@ -137,32 +137,32 @@ def test_no_descriptor_outlives_what_was_opened(cuda: StandInCuda, few: dict[str
         (errno.ENOSPC, "No space left on device"),
     ],
 )
-def test_a_refusal_says_what_was_refused_and_what_it_takes(problem: int, words: str) -> None:
+def test_refusal_names_the_call_and_the_remedy(problem: int, words: str) -> None:
     kernel = Kernel("x86_64")
-    kernel._libc = Refusing(problem)  # type: ignore[assignment]
+    kernel._libc = FailingLibc(problem)  # type: ignore[assignment]
 
     with pytest.raises(BpfError, match=rf"cannot create the BPF map \w+: .*{words}"):
         LibcudaProbes(kernel, boot_ns, SMS)
 
 
-def test_a_machine_that_nobody_knows_is_told() -> None:
+def test_reports_an_unsupported_machine() -> None:
     with pytest.raises(BpfError, match="riscv64 is not supported"):
         Kernel("riscv64")
 
 
-def test_a_kernel_without_probes_is_told(
-    old: tuple[Kernel, Overheard], cuda: StandInCuda, few: dict[str, int], monkeypatch: pytest.MonkeyPatch
+def test_reports_a_kernel_without_uprobes(
+    old: tuple[Kernel, RecordingLibc], cuda: StandInCuda, few: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("exporter.libcuda_probes.loader._PROBE_TYPE", Path("/nonexistent"))
-    watcher = LibcudaProbes(old[0], boot_ns, SMS)
+    probes = LibcudaProbes(old[0], boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match="this kernel has no uprobes"):
-            watcher.attach(str(cuda.library), few)
+            probes.attach(str(cuda.library), few)
     finally:
-        watcher.close()
+        probes.close()
 
 
-def test_a_program_that_the_kernel_does_not_take_is_told_with_its_reason(kernel: Kernel) -> None:
+def test_reports_why_the_kernel_rejects_a_program(kernel: Kernel) -> None:
     reads_r5, leaves = bytes.fromhex("bf50000000000000"), bytes.fromhex("9500000000000000")
 
     with pytest.raises(BpfError, match=r"cannot load the BPF program bad: .*R5 !read_ok"):
@@ -170,7 +170,7 @@ def test_a_program_that_the_kernel_does_not_take_is_told_with_its_reason(kernel:
 
 
 @pytest.mark.parametrize("entries", [0, 1, 255, 256, 257, 2000])
-def test_a_map_is_read_whole(entries: int, kernel: Kernel) -> None:
+def test_reads_all_entries_of_a_map(entries: int, kernel: Kernel) -> None:
     numbers = kernel.create_map("numbers", MapDefinition(HASH, 8, 8, 2000))
     try:
         for number in range(entries):
@@ -182,7 +182,7 @@ def test_a_map_is_read_whole(entries: int, kernel: Kernel) -> None:
         os.close(numbers.descriptor)
 
 
-def test_a_map_forgets(kernel: Kernel) -> None:
+def test_deletes_map_entries(kernel: Kernel) -> None:
     key = struct.pack("<Q", 7)
     numbers = kernel.create_map("numbers", MapDefinition(HASH, 8, 8, 4))
     try:

@@ -1,4 +1,4 @@
-"""Nothing is left behind: whoever watched has let go, or is no more, and the watched have their instructions back."""
+"""After the exporter detaches or ends, no probe remains and the programs have their original instructions."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
-from .kernel_objects import is_there, kept
+from .kernel_objects import bpf_objects_of, exists
 from .process_work import SMS, boot_ns
 from .standin import Program, StandInCuda, Work, code_at
 
@@ -22,20 +22,20 @@ FUNCTIONS = ("cuLaunchKernel", "cuCtxSynchronize", "cuStreamSynchronize")
 
 @pytest.fixture
 def offsets(cuda: StandInCuda) -> dict[str, int]:
-    """Where a few doors are."""
+    """Return the offsets of some functions."""
     return {name: cuda.offsets()[name] for name in FUNCTIONS}
 
 
 @pytest.fixture
 def target(cuda: StandInCuda) -> Iterator[Program]:
-    """A program that runs all the while."""
+    """Start a program that runs during the test."""
     with cuda.started(Work()) as program:
         yield program
 
 
 @pytest.fixture
 def exporter(kernel: Kernel, cuda: StandInCuda, offsets: dict[str, int]) -> Iterator["subprocess.Popen[str]"]:
-    """Another process, which watches."""
+    """Start another process that attaches probes."""
     command = (sys.executable, "-m", "tests.libcuda_probes.probing_process", str(cuda.library), json.dumps(offsets))
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -47,30 +47,30 @@ def exporter(kernel: Kernel, cuda: StandInCuda, offsets: dict[str, int]) -> Iter
 
 
 def instructions(target: Program, cuda: StandInCuda, offsets: dict[str, int]) -> list[bytes]:
-    """What a program has in its memory where doors are, and in the library's file."""
+    """Return the instructions in the program's memory at these offsets."""
     return [code_at(target.pid, cuda.library, offset, 8) for offset in offsets.values()]
 
 
 def written(cuda: StandInCuda, offsets: dict[str, int]) -> list[bytes]:
-    """The same in the library's file."""
+    """Return the instructions in the library's file at these offsets."""
     code = cuda.library.read_bytes()
     return [code[offset : offset + 8] for offset in offsets.values()]
 
 
-def test_the_watched_have_probes_in_their_memory_and_nowhere_else(
+def test_probes_change_only_the_probed_functions_in_memory(
     exporter: "subprocess.Popen[str]", target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    """So that the tests below see something go."""
+    """Without this, the tests below could not fail."""
     found, before = instructions(target, cuda, offsets), written(cuda, offsets)
 
     assert all(now != was for now, was in zip(found, before, strict=True))
-    assert {kind for kind, _ in kept(exporter.pid)} >= {"prog", "map"}
+    assert {kind for kind, _ in bpf_objects_of(exporter.pid)} >= {"prog", "map"}
 
 
-def test_an_exporter_that_is_killed_leaves_no_probe(
+def test_killed_exporter_leaves_no_probe(
     exporter: "subprocess.Popen[str]", target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    held = kept(exporter.pid)
+    held = bpf_objects_of(exporter.pid)
 
     exporter.kill()
     exporter.wait()
@@ -83,10 +83,10 @@ def test_an_exporter_that_is_killed_leaves_no_probe(
     assert (status, truth.kernels) == (0, 12)
 
 
-def test_an_exporter_that_lets_go_leaves_no_probe(
+def test_closed_exporter_leaves_no_probe(
     exporter: "subprocess.Popen[str]", target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    held = kept(exporter.pid)
+    held = bpf_objects_of(exporter.pid)
     assert exporter.stdin is not None
     assert exporter.stdout is not None
 
@@ -95,37 +95,37 @@ def test_an_exporter_that_lets_go_leaves_no_probe(
     assert exporter.stdout.readline() == "closed\n"
 
     assert instructions(target, cuda, offsets) == written(cuda, offsets)
-    assert not kept(exporter.pid)
+    assert not bpf_objects_of(exporter.pid)
     eventually(lambda: gone(held))
 
 
-def test_a_library_that_is_watched_no_more_has_no_probe(
+def test_detached_library_has_no_probe(
     kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    watcher = LibcudaProbes(kernel, boot_ns, SMS)
+    probes = LibcudaProbes(kernel, boot_ns, SMS)
     try:
-        watcher.attach(str(cuda.library), offsets)
-        watcher.detach(str(cuda.library))
+        probes.attach(str(cuda.library), offsets)
+        probes.detach(str(cuda.library))
 
         assert instructions(target, cuda, offsets) == written(cuda, offsets)
     finally:
-        watcher.close()
+        probes.close()
 
 
-def test_where_one_door_cannot_be_watched_none_is(
+def test_attaches_all_functions_or_none(
     kernel: Kernel, target: Program, cuda: StandInCuda, offsets: dict[str, int]
 ) -> None:
-    """All or nothing: who sees launches and no synchronisation would tell of flights without end."""
-    watcher = LibcudaProbes(kernel, boot_ns, SMS)
+    """With launches but no synchronisations, work would appear in flight forever."""
+    probes = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match=str(cuda.library)):
-            watcher.attach(str(cuda.library), offsets | {"cuMemcpy": 1 << 40})
+            probes.attach(str(cuda.library), offsets | {"cuMemcpy": 1 << 40})
 
         assert instructions(target, cuda, offsets) == written(cuda, offsets)
     finally:
-        watcher.close()
+        probes.close()
 
 
 def gone(held: set[tuple[str, int]]) -> None:
-    """The kernel has none of it; it takes its time."""
-    assert not [each for each in held if is_there(*each)]
+    """Assert that the kernel has removed all objects, which it does with a delay."""
+    assert not [each for each in held if exists(*each)]

@@ -1,4 +1,4 @@
-"""Nobody is watched on a kernel on which those who are watched would die of it."""
+"""The collector attaches no probes if the kernel would kill probed clients."""
 
 import platform
 from pathlib import Path
@@ -19,48 +19,48 @@ from .standin import Program, StandInCuda, Work, code_at
 from .test_collector import MACHINES
 
 DIES = bytes.fromhex("b84f0100000f05c3")
-"""Calls uretprobe itself, and is killed: as a client is whose filter refuses it that call."""
+"""Calls uretprobe directly and is killed, like a client whose seccomp filter forbids that call."""
 
 FAILS = bytes.fromhex("bf05000000b83c0000000f05")
-"""Exits with 5, before it could be told."""
+"""Exits with 5 before the probe runs."""
 
 x86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="NOT RUN: only x86-64 has that call")
 
 
-def test_a_client_whose_calls_are_filtered_lives_on_here(kernel: Kernel) -> None:
-    watcher = LibcudaProbes(kernel, boot_ns, SMS)
+def test_client_with_a_seccomp_filter_survives(kernel: Kernel) -> None:
+    probes = LibcudaProbes(kernel, boot_ns, SMS)
     try:
-        check_seccomp(watcher, platform.machine())
-        assert not list(watcher.read())
+        check_seccomp(probes, platform.machine())
+        assert not list(probes.read())
     finally:
-        watcher.close()
+        probes.close()
 
 
 @x86_64
 @pytest.mark.parametrize(
     ("function", "words"), [(DIES, "which kills clients in containers"), (FAILS, "exit code 5")], ids=["dies", "fails"]
 )
-def test_a_trial_that_ends_badly_is_told(kernel: Kernel, function: bytes, words: str) -> None:
-    watcher = LibcudaProbes(kernel, boot_ns, SMS)
+def test_reports_a_failed_seccomp_check(kernel: Kernel, function: bytes, words: str) -> None:
+    probes = LibcudaProbes(kernel, boot_ns, SMS)
     try:
         with pytest.raises(BpfError, match=words):
-            check_seccomp(watcher, "x86_64", function)
+            check_seccomp(probes, "x86_64", function)
     finally:
-        watcher.close()
+        probes.close()
 
 
 @pytest.mark.usefixtures("kernel")
-def test_nobody_is_watched_then_and_it_is_tried_once(cuda: StandInCuda) -> None:
-    tried: list[str] = []
+def test_attaches_nothing_after_a_failed_check_and_checks_once(cuda: StandInCuda) -> None:
+    checked: list[str] = []
 
     def harmful(_: LibcudaProbes, machine: str) -> None:
-        tried.append(machine)
+        checked.append(machine)
         raise BpfError("this kernel kills clients")
 
     clock = HandClock()
     proc = Proc(Path("/proc"), clock)
     libraries = Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,))
-    doors = LibcudaCollector(
+    collector = LibcudaCollector(
         uses=lambda: (),
         sms=lambda: SMS,
         libraries=libraries,
@@ -72,14 +72,14 @@ def test_nobody_is_watched_then_and_it_is_tried_once(cuda: StandInCuda) -> None:
     refused = Problem(code=ProblemCode.PROBES_REFUSED, detail="this kernel kills clients")
     with cuda.started(Work()) as target:
         for _ in range(3):
-            reading = doors.collect()
+            reading = collector.collect()
             assert (reading.observations, reading.problem) == ((), refused)
         assert unprobed(target, cuda)
-    doors.close()
-    assert tried == [platform.machine()]
+    collector.close()
+    assert checked == [platform.machine()]
 
 
 def unprobed(target: Program, cuda: StandInCuda) -> bool:
-    """Whether all doors of a program are as they are in the file."""
+    """Return whether all functions in the program's memory are as in the file."""
     code = cuda.library.read_bytes()
     return all(code_at(target.pid, cuda.library, at) == code[at : at + 1] for at in cuda.offsets().values())

@@ -1,4 +1,4 @@
-"""How many SMs a process may use: as its server has it, or as it has asked for itself, whichever is less."""
+"""The SM limit of a process: the lesser of its server's percentage and its own."""
 
 from pathlib import Path
 
@@ -13,34 +13,34 @@ SMS = 132
 PID, OTHER = 600, 601
 
 
-class HandProc(Proc):
-    """Processes as a test has them: when each began, and what its environment says."""
+class FakeProc(Proc):
+    """Processes with given start times and environments."""
 
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"), HandClock())
-        self.began: dict[int, int] = {PID: 1, OTHER: 1}
-        self.says: dict[int, str] = {}
+        self.started: dict[int, int] = {PID: 1, OTHER: 1}
+        self.environment: dict[int, str] = {}
         self.reads = 0
 
     def start_ticks(self, pid: int) -> int | None:
-        """When it began, where it is there."""
-        return self.began.get(pid)
+        """Return the start time of a process; None if it does not exist."""
+        return self.started.get(pid)
 
     def variables(self, pid: int, names: object) -> dict[str, str] | None:
-        """What it has set; None where it cannot be read."""
+        """Return the variables; None if they cannot be read."""
         self.reads += 1
-        return {PERCENTAGE_VARIABLE: self.says[pid]} if pid in self.says else None
+        return {PERCENTAGE_VARIABLE: self.environment[pid]} if pid in self.environment else None
 
 
 @pytest.mark.parametrize(
     ("percentage", "sms"),
     [(25, 32), (50, 66), (40, 52), (0.1, 2), (99.9, 130), (100, None), (150, None), (0, None), (-5, None)],
 )
-def test_sms_are_given_out_in_pairs_and_at_least_one_pair(percentage: float, sms: int | None) -> None:
+def test_assigns_sms_in_pairs_and_at_least_one_pair(percentage: float, sms: int | None) -> None:
     assert sms_of(percentage, SMS) == sms
 
 
-def test_no_number_is_no_percentage() -> None:
+def test_nan_is_not_a_percentage() -> None:
     assert sms_of(float("nan"), SMS) is None
 
 
@@ -55,49 +55,49 @@ def test_no_number_is_no_percentage() -> None:
         (100.0, "100", None),
     ],
 )
-def test_the_lesser_of_both_holds(servers: float, own: str | None, sms: int | None) -> None:
-    proc = HandProc()
+def test_lesser_percentage_applies(servers: float, own: str | None, sms: int | None) -> None:
+    proc = FakeProc()
     if own is not None:
-        proc.says[PID] = own
+        proc.environment[PID] = own
     assert SmLimits(proc, SMS).of({PID: servers}) == ({} if sms is None else {PID: sms})
 
 
 @pytest.mark.parametrize("nonsense", ["", "much", "nan", "inf", "-5", "0", "1e999", "2" * 5000, "\ud800"])
-def test_what_is_no_percentage_narrows_nothing(nonsense: str) -> None:
-    """A client's environment says what the client likes."""
-    proc = HandProc()
-    proc.says[PID] = nonsense
+def test_ignores_invalid_percentages(nonsense: str) -> None:
+    """A client can set any text in its environment."""
+    proc = FakeProc()
+    proc.environment[PID] = nonsense
     assert SmLimits(proc, SMS).of({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
 
 
-def test_an_environment_is_read_once_for_each_process() -> None:
-    """Of another that has the PID, anew."""
-    proc = HandProc()
-    proc.says[PID] = "25"
+def test_reads_the_environment_once_for_each_process() -> None:
+    """If the PID is reused, the new environment is read."""
+    proc = FakeProc()
+    proc.environment[PID] = "25"
     limits = SmLimits(proc, SMS)
     for _ in range(3):
         assert limits.of({PID: 100.0}) == {PID: 32}
     assert proc.reads == 1
-    proc.began[PID], proc.says[PID] = 2, "50"
+    proc.started[PID], proc.environment[PID] = 2, "50"
     assert limits.of({PID: 100.0}) == {PID: 66}
     assert proc.reads == 2
 
 
-def test_who_is_gone_is_forgotten() -> None:
-    """And asked for nothing."""
-    proc = HandProc()
-    del proc.began[PID]
+def test_does_not_read_the_environment_of_ended_processes() -> None:
+    """The server's percentage still applies."""
+    proc = FakeProc()
+    del proc.started[PID]
     assert SmLimits(proc, SMS).of({PID: 50.0}) == {PID: 66}
     assert proc.reads == 0
 
 
-def test_a_synchronisation_counts_as_two_calls() -> None:
-    """Its return is probed too."""
+def test_synchronisation_counts_as_two_hits() -> None:
+    """Its return is probed, too."""
     assert probe_hits(ProcessWork(pid=PID, first_ns=1, kernels=5, graphs=3, syncs=2)) == 12
 
 
-def test_only_what_was_called_since_the_last_look_counts() -> None:
-    """Who has launched much in a long life is not let alone for it."""
+def test_pause_depends_only_on_calls_since_the_last_collection() -> None:
+    """Earlier launches of a long-running process cause no pause."""
     before = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9)}
     now = {PID: ProcessWork(pid=PID, first_ns=1, kernels=10**9 + 100)}
     assert pause_seconds(before, now, 1.0) == 0.0
