@@ -449,7 +449,7 @@ def faulted() -> Node:
     return reduced(xid, *server_log(*FAULT_BLOCK, at=AT + 3), start=three_clients()).node
 
 
-def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> Node:
+def with_incidents(*incidents: Incident, start: Node | None = None, **counted: Any) -> Node:
     """A node with these faults; `counted` has counters of its daemon."""
     present = three_clients() if start is None else start
     daemon = present.daemons[DAEMON]
@@ -461,7 +461,7 @@ def struck(*incidents: Incident, start: Node | None = None, **counted: Any) -> N
     )
 
 
-def held_up() -> Node:
+def blocked_recovery() -> Node:
     """A fault with two suspects, whose recovery an affected client delays."""
     lasting = incident(
         "f2",
@@ -473,7 +473,7 @@ def held_up() -> Node:
     )
     over = incident("f1", at=AT + 1, ended_at=AT + 2, ending=IncidentEnd.RECOVERED)
     recoveries = RecoveryTimes(within=(0, 0, 0, *(1,) * (len(RECOVERY_SECONDS) - 3)), count=1, seconds=1.0)
-    return struck(
+    return with_incidents(
         over, lasting, start=faulted(), faults=2, fault_affected=4, fault_recoveries=recoveries, faults_contained=3
     )
 
@@ -620,16 +620,16 @@ def suspended() -> Node:
     return watched(three_clients(), diagnosis=stopped)
 
 
-def at_its_doors() -> Node:
+def launches_counted() -> Node:
     """The launches of two of three clients are counted. The third has a libcuda of its own."""
     busy = work(600, kernels=12_000, graphs=40, flight_ns=90 * 10**9, open_ns=15 * 10**8, launched=AT + 2)
     return reduced(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
 
 _ALL = (
-    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, held_up, limited, drifted, owned),
+    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery, limited, drifted, owned),
     accounted,
-    *(backing_off, circuit_open, quarantined, suspended, at_its_doors),
+    *(backing_off, circuit_open, quarantined, suspended, launches_counted),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

@@ -203,10 +203,10 @@ class TestLeaving:
         if recorded.truth.get("fault_kind") != "killed":
             return
         culprit = recorded.truth["culprit"]
-        (struck,) = [seen["line"][1:24] for seen in recorded.raw if FAULT_BEGINS in seen.get("line", "")]
+        (with_incidents,) = [seen["line"][1:24] for seen in recorded.raw if FAULT_BEGINS in seen.get("line", "")]
         seen = [leaving.stamp for pid, leaving in leavings(recorded) if pid == culprit]
         assert seen
-        assert all(stamp < struck for stamp in seen)
+        assert all(stamp < with_incidents for stamp in seen)
 
 
 @every_recording
@@ -225,18 +225,18 @@ class TestServersAndDaemons:
     def test_reports_each_fault_and_its_recovery(self, recorded: Recorded) -> None:
         """The FAULT that a leaving server is once called is none."""
         states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
-        struck = struck_by_fault(recorded)
-        assert states.count("fault") == struck
+        with_incidents = struck_by_fault(recorded)
+        assert states.count("fault") == with_incidents
         assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
 
     def test_reports_a_fault_at_its_time(self, recorded: Recorded) -> None:
         """Within a second of the first victim's error."""
         errors = [clients(recorded)[pid].get("cuda_errors") for pid in recorded.truth["victims"]]
-        struck = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
+        with_incidents = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
         for event in recorded.story.of(EventName.SERVER_STATE):
             if event.state == "fault":
-                assert struck is not None
-                assert abs(event.at - struck) < 1.0
+                assert with_incidents is not None
+                assert abs(event.at - with_incidents) < 1.0
 
     def test_a_daemon_is_lost_as_often_as_it_was_ended(self, recorded: Recorded) -> None:
         """Reported within two seconds of its end."""

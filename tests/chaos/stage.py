@@ -317,6 +317,6 @@ class Stage:
         whole = book.read_text().rpartition("\n")[0] if book.exists() else ""
         lines = (line.split() for line in whole.splitlines())
         return [
-            ClientEnd(float(at), int(pid), int(server), How(how), float(struck))
-            for at, pid, server, how, struck in lines
+            ClientEnd(float(at), int(pid), int(server), How(how), float(with_incidents))
+            for at, pid, server, how, with_incidents in lines
         ]

@@ -161,11 +161,15 @@ def test_one_incident_if_the_log_block_is_cut(recorded: Recorded) -> None:
     begin = next(
         number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
     )
-    before, struck = reduced(*seen[:begin]), seen[begin:]
+    before, with_incidents = reduced(*seen[:begin]), seen[begin:]
     for cut in range(1, 24, 6):
         for lost in (1, 40):
             gone = range(cut, cut + lost)
-            left = [each for number, each in enumerate(struck) if number not in gone or not isinstance(each, LogLine)]
+            left = [
+                each
+                for number, each in enumerate(with_incidents)
+                if number not in gone or not isinstance(each, LogLine)
+            ]
             (incident,) = incidents(left, after=before)
             assert_fair(recorded, incident)
 

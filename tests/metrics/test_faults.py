@@ -18,18 +18,18 @@ from tests.builders import (
     DAEMON,
     POD,
     SERVER,
+    blocked_recovery,
     exited,
     fault,
-    held_up,
     idle,
     incident,
     look,
     reduced,
     server_log,
-    struck,
     suspect,
     tenant,
     three_clients,
+    with_incidents,
 )
 from tests.metrics.test_families import HOSTILE, by, families, openmetrics_of, promtool_check, samples, text_of, value
 
@@ -69,7 +69,7 @@ def test_counters_are_0_before_the_first_fault() -> None:
 
 
 def test_shows_the_counters_of_the_daemon() -> None:
-    present = struck(faults=2, fault_affected=5, faults_contained=3, crash_loops=1)
+    present = with_incidents(faults=2, fault_affected=5, faults_contained=3, crash_loops=1)
     assert value(present, "cuda_mps_faults_total") == 2
     assert value(present, "cuda_mps_fault_affected_clients_total") == 5
     assert value(present, "cuda_mps_client_faults_contained_total") == 3
@@ -97,7 +97,7 @@ def test_shows_how_many_clients_the_last_fault_affected() -> None:
     name = "cuda_mps_fault_last_affected_clients"
     assert not samples(idle(), name)
     assert value(reduced(*fault(AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
-    over = struck(incident(**RECOVERED))
+    over = with_incidents(incident(**RECOVERED))
     assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
 
 
@@ -107,7 +107,7 @@ def test_shows_the_workloads_that_the_last_fault_affected() -> None:
     assert not samples(idle(), name)
     present = reduced(*fault(AT + 30), start=three_clients()).node
     assert by(present, name, "workload", workload_kind="user", daemon=DAEMON) == {"alice": 1}
-    assert not samples(replace(struck(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
+    assert not samples(replace(with_incidents(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
 
 
 def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_name_are_omitted() -> None:
@@ -116,7 +116,7 @@ def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_n
         601: tenant(601, "a\tb"),
         602: replace(tenant(602, "c"), workload=None),
     }
-    present = struck(incident(affected=(600, 601, 602, 603), client_details=hit))
+    present = with_incidents(incident(affected=(600, 601, 602, 603), client_details=hit))
     assert by(present, "cuda_mps_fault_last_affected_workload_clients", "workload") == {
         "a\N{REPLACEMENT CHARACTER}b": 2
     }
@@ -127,7 +127,7 @@ class TestInfo:
 
     def test_has_the_kind_the_suspect_and_the_confidence(self) -> None:
         """Of the last fault and its main suspect."""
-        assert info(held_up()) == {
+        assert info(blocked_recovery()) == {
             "daemon": DAEMON,
             "incident": "f2",
             "kind": "memory",
@@ -137,7 +137,7 @@ class TestInfo:
 
     def test_without_a_suspect_the_labels_are_empty(self) -> None:
         """The suspect is unknown."""
-        labels = info(struck(incident(kind=FaultKind.HARDWARE)))
+        labels = info(with_incidents(incident(kind=FaultKind.HARDWARE)))
         assert (labels["kind"], labels["suspect_workload"], labels["confidence"]) == ("hardware", "", "")
 
     @pytest.mark.parametrize(
@@ -152,22 +152,22 @@ class TestInfo:
     )
     def test_names_the_suspect_by_kind_and_name_of_its_workload(self, accused: object, named: str) -> None:
         """A suspect without a known workload is named by its PID."""
-        present = struck(incident("f1", replace(suspect(), client=accused)))
+        present = with_incidents(incident("f1", replace(suspect(), client=accused)))
         assert info(present)["suspect_workload"] == named
 
     def test_is_present_while_the_fault_lasts(self) -> None:
         """For any duration."""
-        assert samples(reduced(look(at=AT + 10 * SHOWN_SECONDS), start=struck(incident())).node, INFO)
+        assert samples(reduced(look(at=AT + 10 * SHOWN_SECONDS), start=with_incidents(incident())).node, INFO)
 
     def test_is_present_for_an_hour_after_the_fault(self) -> None:
         """The fault remains visible after its end."""
-        over = struck(incident(**RECOVERED))
+        over = with_incidents(incident(**RECOVERED))
         assert samples(replace(over, at=AT + 4 + SHOWN_SECONDS), INFO)
         assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), INFO)
 
     def test_a_daemon_without_series_has_none(self) -> None:
         """Its other series have ended, too."""
-        assert not samples(struck(incident(daemon="/gone")), INFO)
+        assert not samples(with_incidents(incident(daemon="/gone")), INFO)
 
 
 class TestBlocking:
@@ -175,16 +175,16 @@ class TestBlocking:
 
     def test_counts_blocking_clients_by_server(self) -> None:
         """Disconnected clients do not count."""
-        assert by(held_up(), BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 1}
+        assert by(blocked_recovery(), BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 1}
 
     def test_is_0_after_the_fault(self) -> None:
         """The server still has its series."""
-        over = struck(incident(blocking={601: RecoveryDelay(since=AT)}, **RECOVERED))
+        over = with_incidents(incident(blocking={601: RecoveryDelay(since=AT)}, **RECOVERED))
         assert by(over, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
     def test_a_server_of_another_daemon_with_the_same_pid_is_another_server(self) -> None:
         """PIDs in containers are not unique."""
-        elsewhere = struck(incident(daemon="/other", blocking={601: RecoveryDelay(since=AT)}))
+        elsewhere = with_incidents(incident(daemon="/other", blocking={601: RecoveryDelay(since=AT)}))
         assert by(elsewhere, BLOCKING, "server", daemon=DAEMON) == {str(SERVER): 0}
 
 
@@ -194,7 +194,7 @@ class TestRecovery:
     def test_buckets_are_cumulative(self) -> None:
         """The last bucket has all faults."""
         within = (2, 2, *(3,) * (len(RECOVERY_SECONDS) - 2))
-        present = struck(fault_recoveries=RecoveryTimes(within=within, count=4, seconds=2000.5))
+        present = with_incidents(fault_recoveries=RecoveryTimes(within=within, count=4, seconds=2000.5))
         found = recoveries(present)
         assert found["_bucket", "0.1"] == found["_bucket", "0.25"] == 2
         assert found["_bucket", "0.5"] == found["_bucket", "1800.0"] == 3
@@ -204,8 +204,8 @@ class TestRecovery:
 
     def test_is_a_histogram_in_both_formats(self) -> None:
         """Also for the strict parser."""
-        assert families(held_up())[RECOVERY].type == "histogram"
-        assert {each.name: each.type for each in openmetrics_of(held_up())}[RECOVERY] == "histogram"
+        assert families(blocked_recovery())[RECOVERY].type == "histogram"
+        assert {each.name: each.type for each in openmetrics_of(blocked_recovery())}[RECOVERY] == "histogram"
 
 
 def test_times_follow_the_wall_clock() -> None:
@@ -226,14 +226,14 @@ class TestByWorkload:
 
     def test_each_workload_has_both_counters_from_its_first_client(self) -> None:
         """They start at 0, so the first fault is an increase."""
-        present = held_up()
+        present = blocked_recovery()
         assert by(present, AFFECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
         assert by(present, SUSPECTED, "workload", workload_kind="user") == {"alice": 0, "bob": 0}
 
     def test_a_fault_counts_once_for_each_workload(self) -> None:
         """For any number of clients."""
         hit = (tenant(600), tenant(601, "bob"), tenant(602))
-        present = processes.count_fault(held_up(), hit, hit[1])
+        present = processes.count_fault(blocked_recovery(), hit, hit[1])
         assert by(present, AFFECTED, "workload") == {"alice": 1, "bob": 1}
         assert by(present, SUSPECTED, "workload") == {"alice": 0, "bob": 1}
 
@@ -248,7 +248,7 @@ class TestByWorkload:
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
 def test_a_hostile_name_of_a_suspect_is_one_short_label(name: str) -> None:
     present = processes.count_fault(
-        struck(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
+        with_incidents(incident("f1", suspect(600, 0.5, name))), (tenant(600, name),), tenant(600, name)
     )
     named = info(present)["suspect_workload"]
     assert len(named) <= LONGEST_TEXT

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.model.node import Node
-from tests.builders import AT, at_its_doors, at_work, exited, look, process, reduced, three_clients
+from tests.builders import AT, at_work, exited, launches_counted, look, process, reduced, three_clients
 from tests.metrics.test_families import by, samples, value
 from tests.works import boot_ns, reading, work
 
@@ -17,7 +17,7 @@ BUSY, IDLE = "600-1aao", "601-1adg"
 
 @pytest.fixture
 def present() -> Node:
-    return at_its_doors()
+    return launches_counted()
 
 
 def test_counts_kernels_and_graphs_separately(present: Node) -> None:

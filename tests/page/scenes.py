@@ -36,9 +36,9 @@ from tests.builders import (
     process,
     reduced,
     reply,
-    struck,
     three_clients,
     watched,
+    with_incidents,
 )
 from tests.builders import idle as idle_node
 from tests.builders import split as split_of
@@ -102,7 +102,7 @@ def fault() -> StatusInput:
         refused_count=1,
     )
     over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=IncidentEnd.RECOVERED, affected=(598, 599))
-    present = struck(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
+    present = with_incidents(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
     return status_input(present, after=45, events=EVENTS)
 
 

@@ -26,6 +26,7 @@ from tests.builders import (
     SERVER,
     at_work,
     backing_off,
+    blocked_recovery,
     circuit_open,
     control_log,
     daemon_dead,
@@ -34,7 +35,6 @@ from tests.builders import (
     faulted,
     full,
     gpu_lost,
-    held_up,
     idle,
     limited,
     look,
@@ -169,11 +169,11 @@ def test_reports_a_fault_once() -> None:
 
 
 def test_lists_a_fault_with_a_command_first() -> None:
-    assert [each.commands for each in found_in(held_up())[:2]] == [("kill -KILL 601",), ()]
+    assert [each.commands for each in found_in(blocked_recovery())[:2]] == [("kill -KILL 601",), ()]
 
 
 def test_ends_a_server_in_fault_without_clients() -> None:
-    present = held_up()
+    present = blocked_recovery()
     stuck = replace(present.incidents["f2"], blocking={}, stuck=True)
 
     assert found_in(replace(present, incidents={stuck.id: stuck}))[0].commands == (

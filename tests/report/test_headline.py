@@ -10,7 +10,18 @@ from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
 from exporter.report.text import Line, Style
 from exporter.watchdog.context import Policy
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, look, node, reduced, three_clients, watched
+from tests.builders import (
+    DAEMON,
+    at_work,
+    blocked_recovery,
+    daemon_dead,
+    idle,
+    look,
+    node,
+    reduced,
+    three_clients,
+    watched,
+)
 
 
 def words(lines: list[Line]) -> list[str]:
@@ -26,7 +37,7 @@ def test_headline_has_the_severity_and_the_numbers() -> None:
         "  CUDA processes bypass MPS on GPU 1: 1 process",
         f"  Exporter cannot read a log of MPS daemon {DAEMON}: server.log cannot be read: Permission denied",
     ]
-    assert words(list(headline(view_of(held_up()))))[:2] == [
+    assert words(list(headline(view_of(blocked_recovery()))))[:2] == [
         "CRITICAL: 1 of 1 daemons up, 3 clients, 2 GPUs; 1 fault in the last hour",
         f"  MPS server 513 of {DAEMON} has been in FAULT for 0 ms; 1 client blocks recovery; suspect: likely PID 600",
     ]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from exporter.model.node import Node
 from exporter.report import status_text
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, reduced, three_clients
+from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, reduced, three_clients
 
 
 def two_daemons() -> Node:
@@ -12,7 +12,7 @@ def two_daemons() -> Node:
 
 
 def test_shows_one_daemon() -> None:
-    present = replace(two_daemons(), incidents=held_up().incidents)
+    present = replace(two_daemons(), incidents=blocked_recovery().incidents)
     alone = status_text.status_answer(present, as_json=True, daemon="/run/other")
     assert [each["name"] for each in alone["node"]["daemons"]] == ["/run/other"]
     assert (alone["node"]["incidents"], [gpu["bypassing"] for gpu in alone["node"]["gpus"]]) == ([], [[], []])

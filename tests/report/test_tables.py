@@ -7,7 +7,17 @@ import pytest
 from exporter.model.node import Node
 from exporter.report.status_text import render_status
 from exporter.report.text import Column, Style, align_table, cell, text_of, text_width, truncate
-from tests.builders import circuit_open, daemon_dead, full, held_up, idle, owned, process, reduced, three_clients
+from tests.builders import (
+    blocked_recovery,
+    circuit_open,
+    daemon_dead,
+    full,
+    idle,
+    owned,
+    process,
+    reduced,
+    three_clients,
+)
 
 COLUMNS = (
     Column(name="PATH", min_width=6, truncate_start=True),
@@ -44,7 +54,7 @@ def test_an_empty_cell_is_dim() -> None:
 
 
 @pytest.mark.parametrize("width", [44, 60, 80, 100, 130])
-@pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, held_up, idle, owned, circuit_open])
+@pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open])
 def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], width: int) -> None:
     """State, PID and memory are always shown."""
     table = render_status(scene(), width=width).table

@@ -34,10 +34,10 @@ from tests.builders import (
     SERVER,
     at_work,
     backing_off,
+    blocked_recovery,
     circuit_open,
     daemon_dead,
     faulted,
-    held_up,
     idle,
     node,
     reduced,
@@ -197,7 +197,7 @@ def test_line_has_the_problem_of_a_daemon() -> None:
 
 def test_line_has_a_fault_once() -> None:
     known = Diagnosis(condition=Condition.FAULT, since=AT)
-    assert line(replace(held_up(), watches=watched(idle(), diagnosis=known).watches)).count("FAULT") == 1
+    assert line(replace(blocked_recovery(), watches=watched(idle(), diagnosis=known).watches)).count("FAULT") == 1
 
 
 def test_line_names_some_of_many_daemons() -> None:

@@ -12,7 +12,7 @@ from exporter.model.node import Node
 from exporter.report import objects, status_text
 from exporter.report.incident_filter import IncidentFilter
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, held_up
+from tests.builders import DAEMON, blocked_recovery
 from tests.incidents.values import blocked
 
 REPORT = """
@@ -49,7 +49,7 @@ def imported(directory: Path, *arguments: str) -> tuple[str, set[str]]:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Path]:
     """The runtime directory of a stand-in for the service, which answers every command that asks it."""
-    node: Node = held_up()
+    node: Node = blocked_recovery()
     commands = {
         "status": lambda **asked: status_text.status_answer(node, **asked),
         "incidents": lambda as_json, width, **wanted: objects.incidents_answer(

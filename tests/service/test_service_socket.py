@@ -130,7 +130,6 @@ def test_a_silent_client_delays_others_only_briefly(directory: Path) -> None:
         assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can become another user")
 class SlowReader(socket.socket):
     """Takes a few bytes at a time, and all of a long answer never within one timeout."""
 
@@ -154,6 +153,7 @@ def test_a_long_answer_reaches_a_client_that_reads_slowly() -> None:
         assert reader.taken == b"x" * 1000
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can become another user")
 def test_refuses_another_user_whatever_the_mode_of_the_socket(directory: Path) -> None:
     (directory / NAME).chmod(0o666)
     for parent in (directory, *directory.parents):

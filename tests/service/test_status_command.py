@@ -21,7 +21,7 @@ from exporter.model.node import Node
 from exporter.report import status_text
 from exporter.service import Service
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, at_work, daemon_dead, held_up, idle, node, process, reduced, three_clients
+from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, node, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.incidents.values import HOSTILE
@@ -77,24 +77,24 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, run_command: RunCommand, *arg
 
 
 def test_prints_only_the_table_to_a_pipe(running: Running, run_command: RunCommand) -> None:
-    running.knows(held_up())
+    running.knows(blocked_recovery())
 
-    assert run_command() == (1, status_text.status_table(held_up()), "")
+    assert run_command() == (1, status_text.status_table(blocked_recovery()), "")
 
 
 def test_prints_colours_to_a_pipe_on_request(running: Running, run_command: RunCommand) -> None:
-    running.knows(held_up())
+    running.knows(blocked_recovery())
 
     _, output, _ = run_command("--color=always")
 
     assert "\x1b[1;31mfault\x1b[0m" in output
-    assert SEQUENCE.sub("", output) == status_text.status_table(held_up())
+    assert SEQUENCE.sub("", output) == status_text.status_table(blocked_recovery())
 
 
 def test_prints_the_overview_first_and_fits_the_table_on_a_terminal(
     running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running.knows(held_up())
+    running.knows(blocked_recovery())
 
     code, output = at_a_terminal(monkeypatch, run_command)
 

@@ -377,8 +377,8 @@ class TestStaleValues:
 
         start = self.up_to_date()
         at = start.at + 1
-        struck = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)
-        present, asked = poll(4, start=start, seen=[struck], answer=faulted)
+        with_incidents = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)
+        present, asked = poll(4, start=start, seen=[with_incidents], answer=faulted)
         assert asked[STATUS][0] == pytest.approx(1 + XID_SECONDS, abs=TICK)
         assert len(present.incidents) == 1
 
@@ -387,8 +387,8 @@ class TestStaleValues:
         daemon = replace(start.daemons[DAEMON], runtime=replace(start.daemons[DAEMON].runtime, devices={0: GPU}))
         start = replace(start, daemons={DAEMON: daemon})
         other_queries = gpu_reading([], gpu=OTHER_GPU, at=start.at)
-        struck = GpuEvent(at=start.at + 1, gpu=OTHER_GPU, type=XID_EVENT_TYPE, xid=31)
-        _, asked = poll(4, start=start, seen=[other_queries, struck])
+        with_incidents = GpuEvent(at=start.at + 1, gpu=OTHER_GPU, type=XID_EVENT_TYPE, xid=31)
+        _, asked = poll(4, start=start, seen=[other_queries, with_incidents])
         assert not asked[STATUS]
 
     @pytest.mark.parametrize("puzzling", [LIST, STATUS])

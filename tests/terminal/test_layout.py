@@ -6,7 +6,7 @@ from exporter.report.status_text import render_status
 from exporter.report.text import Line as Line
 from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command, text_width, warning
 from exporter.terminal import all_lines, fit_screen, wrap_line
-from tests.builders import full, held_up
+from tests.builders import blocked_recovery, full
 
 TITLE = (line_of(dim("2026-11-21 14:05:03, by the service")),)
 
@@ -43,7 +43,7 @@ class TestBroken:
     @pytest.mark.parametrize("width", [1, 10, 22, 80])
     def test_wrapping_loses_no_text(self, width: int) -> None:
         """However narrow."""
-        for line in all_lines(render_status(held_up())):
+        for line in all_lines(render_status(blocked_recovery())):
             rows = list(wrap_line(line, width))
             assert " ".join(" ".join(texts(rows)).split()) == " ".join(line.text.split())
 
@@ -91,7 +91,7 @@ class TestFitted:
 
     def test_problems_leave_room_for_the_table_and_their_commands_stay(self) -> None:
         """A command that ends who holds up recovery is seen however small the screen is."""
-        shown = on_screen(render_status(held_up(), width=80), 22)
+        shown = on_screen(render_status(blocked_recovery(), width=80), 22)
         assert any("kill -KILL 601" in row for row in shown)
         assert any(row.startswith("DAEMON") for row in shown)
         assert any(" fault " in row for row in shown)
@@ -100,7 +100,7 @@ class TestFitted:
     @pytest.mark.parametrize("width", [20, 79])
     def test_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
         """A status of any size fits."""
-        real = (render_status(held_up(), width=width), render_status(full(), width=width))
+        real = (render_status(blocked_recovery(), width=width), render_status(full(), width=width))
         for status in (*real, made(0), made(9, 99, 9)):
             on_screen(status, height, width)
 
