@@ -10,7 +10,7 @@ from tests.standin.nvml import NvmlStandIn
 
 @pytest.fixture
 def nvml_program() -> Iterator[Start]:
-    """Starts the program that looks at a driver, and waits until it listens: what hangs later does not hang there."""
+    """Return a function that starts the NVML program and waits for its first answer."""
     started: list[NvmlProgram] = []
 
     def start(standin: NvmlStandIn | None = None, **environment: str) -> NvmlProgram:

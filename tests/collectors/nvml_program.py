@@ -1,6 +1,6 @@
-"""A program of its own in which Nvml looks when it is told to: a library is loaded once for a whole process.
+"""A separate program that runs the NVML collector on request, because a process loads a library only once.
 
-Each thing that it is told to do it does in a thread, so that a call that hangs does not keep it from the next.
+The program executes each request in its own thread, so that a call that hangs does not block the next one.
 """
 
 import itertools
@@ -51,19 +51,19 @@ PROGRAM = """
     def mapped():
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()
 
-    def plain(told):
-        if not isinstance(told, Reading):
-            return told
-        return {"problem": brief(told), "seen": [{**dataclasses.asdict(each), "problem": brief(each)}
-                                                 for each in told.observations]}
+    def plain(result):
+        if not isinstance(result, Reading):
+            return result
+        return {"problem": brief(result), "observations": [{**dataclasses.asdict(each), "problem": brief(each)}
+                                                 for each in result.observations]}
 
     def brief(one):
         problem = getattr(one, "problem", None)
         return problem and "; ".join(": ".join(filter(None, (p.code, p.subject, p.detail))) for p in problem.each)
 
     def do(number, name, arguments):
-        told = (globals().get(name) or getattr(nvml, name))(*arguments)
-        sys.stdout.write(json.dumps([number, plain(told)]) + "\\n")
+        result = (globals().get(name) or getattr(nvml, name))(*arguments)
+        sys.stdout.write(json.dumps([number, plain(result)]) + "\\n")
         sys.stdout.flush()
 
     for line in sys.stdin:
@@ -74,7 +74,7 @@ Reading = dict[str, Any]
 
 
 class NvmlProgram:
-    """The program, running."""
+    """The running program."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         pipe = subprocess.PIPE
@@ -84,42 +84,42 @@ class NvmlProgram:
         self._answers: dict[int, Any] = {}
 
     def ask(self, name: str, *arguments: object) -> int:
-        """Have it call something; the answer comes under this number."""
+        """Request a call and return the number of the request."""
         number = next(self._numbers)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([number, name, arguments]).encode() + b"\n")
         return number
 
     def has_answered(self, number: int, within: float) -> bool:
-        """Whether that call has come back, or does within so many seconds."""
+        """Return whether the call has returned, after at most `within` seconds."""
         assert self._process.stdout is not None
         while number not in self._answers and select.select([self._process.stdout], [], [], within)[0]:
             line = self._process.stdout.readline()
             assert line, "the program has ended"
-            told, answer = json.loads(line)
-            self._answers[told] = answer
+            answered, answer = json.loads(line)
+            self._answers[answered] = answer
         return number in self._answers
 
     def answer(self, number: int) -> Any:
-        """What that call came back with."""
-        assert self.has_answered(number, PATIENCE_SECONDS), "the call has not come back"
+        """Wait for a call and return its result."""
+        assert self.has_answered(number, PATIENCE_SECONDS), "the call has not returned"
         return self._answers.pop(number)
 
     def call(self, name: str, *arguments: object) -> Any:
-        """Have it call something, and wait for what comes back."""
+        """Request a call, wait for it and return its result."""
         return self.answer(self.ask(name, *arguments))
 
     def collect(self) -> Reading:
-        """One look at all GPUs."""
+        """Return one reading of all GPUs."""
         reading: Reading = self.call("collect")
         return reading
 
     def descriptors(self) -> int:
-        """How many descriptors it has on the device."""
+        """Return the number of descriptors of the device that the program has open."""
         return int(self.call("descriptors"))
 
     def close(self) -> None:
-        """End it, though it may hang."""
+        """Kill the program, which may hang."""
         self._process.kill()
         with self._process:
             pass
@@ -129,7 +129,7 @@ Start = Callable[..., NvmlProgram]
 
 
 def built(directory: Path, without: Sequence[str] = (), version: str | None = None) -> NvmlStandIn:
-    """A stand-in driver of a certain kind."""
+    """Build a stand-in driver of a version, without some of its functions."""
     standin = NvmlStandIn(directory, without, version)
     try:
         standin.build()
@@ -139,6 +139,6 @@ def built(directory: Path, without: Sequence[str] = (), version: str | None = No
 
 
 def assert_closed(program: NvmlProgram) -> None:
-    """No descriptor on a device, and no library in memory."""
+    """Assert that the program has no descriptor of a device and no NVML library in memory."""
     found = program.descriptors(), program.call("mapped")
     assert found == (0, False), found

@@ -1,4 +1,4 @@
-"""The exporter's own connections: to a daemon that does not answer commands, and only then."""
+"""Test connections of the exporter, only to a daemon that does not answer commands."""
 
 import contextlib
 import os
@@ -25,27 +25,27 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_stopped
 
 SHORT = 0.3
-"""Long enough for what is not to come."""
+"""A deadline for answers that must not arrive, in seconds."""
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory whose path fits into the address of a socket."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
 
 
 @contextlib.contextmanager
 def listening(directory: Path, backlog: int = 8, kind: int = socket.SOCK_SEQPACKET) -> Iterator[socket.socket]:
-    """A socket in a daemon's place, at which nothing accepts by itself."""
-    with socket.socket(socket.AF_UNIX, kind) as made:
-        made.bind(str(directory / "control"))
-        made.listen(backlog)
-        yield made
+    """Listen on a daemon's control socket without accepting connections."""
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        listener.bind(str(directory / "control"))
+        listener.listen(backlog)
+        yield listener
 
 
 def answering(listener: socket.socket, answer: bytes | None) -> threading.Thread:
-    """Read each connection to its end, as a daemon does, then answer with these bytes or close."""
+    """Read a connection to its end, as a daemon does, then answer with these bytes or close it."""
 
     def serve() -> None:
         connection, _ = listener.accept()
@@ -63,54 +63,54 @@ def answering(listener: socket.socket, answer: bytes | None) -> threading.Thread
 
 
 @pytest.mark.parametrize("answer", [b"OUTBHELL\0", None], ids=["it answers", "it closes"])
-def test_a_daemon_that_reads_the_end_and_answers_lives(short: Path, answer: bytes | None) -> None:
-    """It is at its end at once: a daemon waits for the first bytes of a connection, and serves no other one."""
+def test_a_daemon_that_reads_the_end_and_answers_is_alive(short: Path, answer: bytes | None) -> None:
+    """The exporter ends its side at once, because a daemon that waits for bytes serves no other connection."""
     with listening(short) as listener:
         serving = answering(listener, answer)
         assert probe(Directory(short), PATIENCE_SECONDS) == (True, True)
         serving.join(PATIENCE_SECONDS)
 
 
-def test_one_that_does_not_accept_does_not_answer(short: Path) -> None:
+def test_a_daemon_that_does_not_accept_does_not_answer(short: Path) -> None:
     with listening(short):
         assert probe(Directory(short), SHORT) == (True, False)
 
 
-def test_one_whose_queue_is_full_does_not_answer_and_nothing_waits(short: Path) -> None:
+def test_does_not_wait_for_a_daemon_with_a_full_queue(short: Path) -> None:
     with listening(short, backlog=0):
         assert probe(Directory(short), SHORT) == (True, False)
         assert probe(Directory(short), PATIENCE_SECONDS * 10) == (True, False)
 
 
-def test_a_socket_that_was_left_has_no_listener(short: Path) -> None:
+def test_a_stale_socket_has_no_listener(short: Path) -> None:
     with listening(short):
         pass
     assert probe(Directory(short), SHORT) == (False, None)
 
 
-def test_without_a_socket_nothing_is_known(short: Path) -> None:
+def test_reports_nothing_without_a_socket(short: Path) -> None:
     assert probe(Directory(short), SHORT) == (None, None)
     assert probe(Directory(short / "nowhere"), SHORT) == (None, None)
     (short / "control").write_text("no socket")
     assert probe(Directory(short), SHORT) == (None, None)
 
 
-def test_a_socket_of_another_kind_is_no_daemons(short: Path) -> None:
+def test_reports_nothing_for_a_socket_of_another_kind(short: Path) -> None:
     with listening(short, kind=socket.SOCK_STREAM):
         assert probe(Directory(short), SHORT) == (None, None)
 
 
-def test_a_link_in_its_place_is_not_followed(short: Path) -> None:
-    (short / "elsewhere").mkdir()
-    (short / "control").symlink_to(short / "elsewhere" / "control")
-    with listening(short / "elsewhere") as listener:
+def test_does_not_follow_a_link_at_the_socket(short: Path) -> None:
+    (short / "target").mkdir()
+    (short / "control").symlink_to(short / "target" / "control")
+    with listening(short / "target") as listener:
         listener.setblocking(False)
         assert probe(Directory(short), SHORT) == (None, None)
         with pytest.raises(BlockingIOError):
             listener.accept()
 
 
-def test_a_path_that_no_address_can_hold_is_none(tmp_path: Path) -> None:
+def test_connects_through_a_path_longer_than_a_socket_address(tmp_path: Path) -> None:
     long = tmp_path / ("d" * 120)
     long.mkdir()
     descriptor = os.open(long, os.O_PATH)
@@ -142,8 +142,8 @@ def client(mps: MpsStandIn) -> Client:
 
 
 @pytest.fixture
-def hangs(tmp_path: Path) -> str:
-    """A control program that does not get as far as to connect."""
+def hanging_program(tmp_path: Path) -> str:
+    """A control program that hanging_program before it connects."""
     path = tmp_path / "program"
     path.write_text("#!/bin/sh\nexec sleep 600\n")
     path.chmod(0o755)
@@ -156,13 +156,15 @@ def identity(pid: int) -> ProcessIdentity:
     return ProcessIdentity(pid=pid, start_ticks=ticks)
 
 
-def answers(seen: tuple[Observation, ...]) -> list[bool | None]:
-    return [each.answers for each in seen if isinstance(each, ControlSocket)]
+def answers(observations: tuple[Observation, ...]) -> list[bool | None]:
+    return [each.answers for each in observations if isinstance(each, ControlSocket)]
 
 
-def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: Client, hangs: str) -> None:
+def test_distinguishes_a_hanging_program_from_a_hung_daemon(
+    mps: MpsStandIn, client: Client, hanging_program: str
+) -> None:
     mps.start()
-    control = client(hangs)
+    control = client(hanging_program)
     control.request(("get_server_list",), process=identity(mps.pid))
 
     reply, connection = control.collect().observations
@@ -173,26 +175,26 @@ def test_a_program_that_hangs_is_told_from_the_daemon(mps: MpsStandIn, client: C
     assert (connection.daemon, connection.listening, connection.answers) == ("node", True, True)
 
 
-def test_a_daemon_that_answers_is_not_connected_to(mps: MpsStandIn, client: Client) -> None:
+def test_does_not_connect_to_a_daemon_that_answers(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     control = client(deadline=PATIENCE_SECONDS)
     control.request(("get_server_list",), process=identity(mps.pid))
     assert answers(control.collect().observations) == []
 
 
-def test_one_that_is_known_to_be_stopped_is_not_either(mps: MpsStandIn, client: Client) -> None:
+def test_does_not_connect_to_a_daemon_that_is_known_to_be_stopped(mps: MpsStandIn, client: Client) -> None:
     mps.start()
     control, process = client(), identity(mps.pid)
     mps.stop_signal()
-    eventually(lambda: _true(is_stopped(mps.pid)))
+    eventually(lambda: _assert(is_stopped(mps.pid)))
     control.request(("get_server_list",), process=process)
     assert answers(control.collect().observations) == []
     control.request(("get_server_list",))
     assert answers(control.collect().observations) == [False]
 
 
-def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client) -> None:
-    """Each takes a place in the daemon's queue."""
+def test_connects_once_a_minute_after_two_failures(mps: MpsStandIn, client: Client) -> None:
+    """Each connection occupies a place in the daemon's queue."""
     clock = HandClock()
 
     class Clock(SystemClock):
@@ -202,30 +204,30 @@ def test_after_two_in_vain_there_is_one_a_minute(mps: MpsStandIn, client: Client
     mps.start()
     control = client(clock=Clock())
     mps.stop_signal()
-    found: list[bool | None] = []
+    results: list[bool | None] = []
     for _ in range(PROBES_AT_ONCE + 2):
         control.request(("get_server_list",))
-        found += answers(control.collect().observations)
-    assert found == [False] * PROBES_AT_ONCE
+        results += answers(control.collect().observations)
+    assert results == [False] * PROBES_AT_ONCE
     clock.time += LATER_PROBE_SECONDS
     control.request(("get_server_list",))
     assert answers(control.collect().observations) == [False]
 
 
-# -- before a question that a server must answer -------------------------------------------------------------------
+# -- queries that a server must answer -----------------------------------------------------------------------------
 
 
-def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
+def test_does_not_send_a_query_that_a_stopped_server_must_answer(
     mps: MpsStandIn, client: Client, start: Starter
 ) -> None:
-    """The daemon would hang for every other process too (measured, R580). The core may not know it yet."""
+    """The daemon would hang for all other processes too (measured, R580). The reducer may not have this state yet."""
     mps.start()
     server = start().pid
     os.kill(server, signal.SIGSTOP)
-    eventually(lambda: _true(is_stopped(server)))
+    eventually(lambda: _assert(is_stopped(server)))
     control = client(deadline=PATIENCE_SECONDS)
-    question = f"get_active_thread_percentage {server}"
-    control.request((question, "get_server_list"), process=identity(mps.pid), servers=(server,))
+    query = f"get_active_thread_percentage {server}"
+    control.request((query, "get_server_list"), process=identity(mps.pid), servers=(server,))
 
     reading = control.collect()
 
@@ -234,20 +236,20 @@ def test_a_question_that_a_stopped_server_must_answer_is_not_asked(
     assert (stopped.pid, stopped.state) == (server, "T")
     assert isinstance(reply, ControlReply)
     assert (reply.command, reply.exit_code) == ("get_server_list", 0)
-    assert reading.problem == Problem(code=ProblemCode.SERVER_STOPPED, subject=question, pid=server)
-    assert question not in mps.control_log
+    assert reading.problem == Problem(code=ProblemCode.SERVER_STOPPED, subject=query, pid=server)
+    assert query not in mps.control_log
 
 
-def test_one_that_every_server_must_answer_is_not_asked_either(mps: MpsStandIn, client: Client, start: Starter) -> None:
+def test_does_not_send_a_query_that_every_server_must_answer(mps: MpsStandIn, client: Client, start: Starter) -> None:
     mps.start()
     server, other = start().pid, start().pid
     os.kill(server, signal.SIGSTOP)
-    eventually(lambda: _true(is_stopped(server)))
+    eventually(lambda: _assert(is_stopped(server)))
     control = client(deadline=PATIENCE_SECONDS)
     control.request(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
 
     assert [type(each) for each in control.collect().observations] == [ProcessState, ControlReply]
 
 
-def _true(found: bool) -> None:
-    assert found
+def _assert(condition: bool) -> None:
+    assert condition

@@ -1,4 +1,4 @@
-"""Who else tells of a control daemon: real processes, their sockets, and the stand-in's sessions."""
+"""Daemon health from process states, session holders and listening sockets of real processes."""
 
 import contextlib
 import os
@@ -28,20 +28,20 @@ from tests.standin.mps import MpsStandIn, is_alive
 NAME = "node"
 
 
-class Looks:
-    """The witnesses of the stand-in, looked at as time goes on."""
+class Health:
+    """The health collector of one daemon with a clock that the test advances."""
 
     def __init__(self, location: DaemonLocation, *, proc: Path = Path("/proc")) -> None:
         self.clock = HandClock()
         self.proc = Proc(proc, SystemClock())
         self._locations = {NAME: location}
         self._pid_files = PidFiles(self.proc, self.clock)
-        self._witnesses = DaemonHealth(self.proc, self._pid_files, self.clock)
+        self._health = DaemonHealth(self.proc, self._pid_files, self.clock)
 
     def want(self, *pids: int, holder: bool = False, listener: bool = False) -> None:
-        """Say what is wanted."""
+        """Set the wanted observations."""
         named = frozenset({NAME})
-        self._witnesses.want(
+        self._health.want(
             Wanted(
                 states=frozenset(pids),
                 holders=named if holder else frozenset(),
@@ -49,35 +49,35 @@ class Looks:
             )
         )
 
-    def next(self, seconds: float = HOLDERS_SECONDS) -> list[Observation]:
-        """What one look sees, so much later."""
+    def collect(self, seconds: float = HOLDERS_SECONDS) -> list[Observation]:
+        """Advance the clock, collect once, and return the changes."""
         self.clock.time += seconds
         self.daemons()
-        return self._witnesses.changed(self._locations)
+        return self._health.changed(self._locations)
 
     def daemons(self) -> list[DaemonProcess]:
-        """The control daemon as a process, where that is news."""
+        """Return the process of the control daemon if it has changed."""
         return self._pid_files.changed(self._locations)
 
 
 @pytest.fixture
-def looks(mps: MpsStandIn) -> Looks:
-    return Looks(on_host(NAME, mps.pipe_directory, mps.log_directory))
+def health(mps: MpsStandIn) -> Health:
+    return Health(on_host(NAME, mps.pipe_directory, mps.log_directory))
 
 
-def states(seen: list[Observation]) -> list[tuple[int, str]]:
-    return [(each.pid, each.state) for each in seen if isinstance(each, ProcessState)]
+def states(observations: list[Observation]) -> list[tuple[int, str]]:
+    return [(each.pid, each.state) for each in observations if isinstance(each, ProcessState)]
 
 
-def holders(seen: list[Observation]) -> list[int | None]:
-    return [each.pid for each in seen if isinstance(each, SessionHolder)]
+def holders(observations: list[Observation]) -> list[int | None]:
+    return [each.pid for each in observations if isinstance(each, SessionHolder)]
 
 
-def listeners(seen: list[Observation]) -> list[bool | None]:
-    return [each.listening for each in seen if isinstance(each, ControlSocket)]
+def listeners(observations: list[Observation]) -> list[bool | None]:
+    return [each.listening for each in observations if isinstance(each, ControlSocket)]
 
 
-# -- how processes stand -------------------------------------------------------------------------------------------
+# -- states of processes -------------------------------------------------------------------------------------------
 
 
 def is_in(pid: int, letters: str) -> Callable[[], None]:
@@ -87,92 +87,90 @@ def is_in(pid: int, letters: str) -> Callable[[], None]:
     return check
 
 
-def test_a_process_is_told_once_at_first_and_when_it_is_stopped_and_goes_on(looks: Looks, start: Starter) -> None:
+def test_reports_a_process_at_first_and_when_it_stops_or_continues(health: Health, start: Starter) -> None:
     pid = start().pid
     eventually(is_in(pid, "S"))
-    looks.want(pid)
-    assert states(looks.next()) == [(pid, "S")]
-    assert looks.next() == []
+    health.want(pid)
+    assert states(health.collect()) == [(pid, "S")]
+    assert health.collect() == []
 
     os.kill(pid, signal.SIGSTOP)
     eventually(is_in(pid, "T"))
-    (stopped,) = looks.next()
+    (stopped,) = health.collect()
     assert isinstance(stopped, ProcessState)
-    assert (stopped.state, stopped.start_ticks) == ("T", looks.proc.start_ticks(pid))
-    assert looks.next() == []
+    assert (stopped.state, stopped.start_ticks) == ("T", health.proc.start_ticks(pid))
+    assert health.collect() == []
 
     os.kill(pid, signal.SIGCONT)
     eventually(is_in(pid, "S"))
-    assert states(looks.next()) == [(pid, "S")]
+    assert states(health.collect()) == [(pid, "S")]
 
 
-def test_that_it_runs_or_sleeps_is_no_news(looks: Looks, start: Starter) -> None:
+def test_does_not_report_a_change_between_running_and_sleeping(health: Health, start: Starter) -> None:
     process = start([sys.executable, "-c", "input()\nwhile True: pass"], stdin=subprocess.PIPE)
     eventually(is_in(process.pid, "S"))
-    looks.want(process.pid)
-    assert states(looks.next()) == [(process.pid, "S")]
+    health.want(process.pid)
+    assert states(health.collect()) == [(process.pid, "S")]
     assert process.stdin is not None
     process.stdin.write(b"\n")
     process.stdin.flush()
     eventually(is_in(process.pid, "R"))
-    assert looks.next() == []
+    assert health.collect() == []
 
 
-def test_one_that_has_gone_is_not_told_of(looks: Looks, start: Starter) -> None:
+def test_does_not_report_an_ended_process(health: Health, start: Starter) -> None:
     process = start()
-    looks.want(process.pid)
-    looks.next()
+    health.want(process.pid)
+    health.collect()
     process.kill()
     eventually(is_in(process.pid, "Z"))
-    assert looks.next() == []
+    assert health.collect() == []
 
 
-def test_a_number_that_is_nobodys_pid_harms_nothing(looks: Looks) -> None:
-    looks.want(2**22 - 1, 2**40)
-    assert looks.next() == []
+def test_ignores_a_number_that_is_not_a_pid(health: Health) -> None:
+    health.want(2**22 - 1, 2**40)
+    assert health.collect() == []
 
 
-def test_they_are_looked_at_no_more_than_twice_a_second_but_at_once_where_one_is_new(
-    looks: Looks, start: Starter
-) -> None:
+def test_reads_states_twice_a_second_and_a_new_process_at_once(health: Health, start: Starter) -> None:
     first, second = start().pid, start().pid
-    looks.want(first)
-    looks.next()
+    health.want(first)
+    health.collect()
     os.kill(first, signal.SIGSTOP)
     eventually(is_in(first, "T"))
-    assert looks.next(STATES_SECONDS / 2) == []
-    looks.want(first, second)
-    assert {pid for pid, _ in states(looks.next(0.01))} == {first, second}
+    assert health.collect(STATES_SECONDS / 2) == []
+    health.want(first, second)
+    assert {pid for pid, _ in states(health.collect(0.01))} == {first, second}
 
 
-# -- whoever holds a session ---------------------------------------------------------------------------------------
+# -- session holders -----------------------------------------------------------------------------------------------
 
 
 class Prompt:
-    """An operator's open prompt, in a shell that is no descendant of this process."""
+    """An operator's open prompt that is not a descendant of this process."""
 
     def __init__(self, mps: MpsStandIn, environment: Mapping[str, str]) -> None:
-        told, self._input = os.pipe()
+        reader, self._input = os.pipe()
         environment = os.environ | mps.environment() | environment
         command = shutil.which("nvidia-cuda-mps-control", path=environment["PATH"])
         script = 'exec 3<&0; "$0" <&3 >/dev/null 2>&1 & echo $!'
         shell = ["sh", "-c", script, str(command)]
-        said = subprocess.run(shell, env=environment, stdin=told, capture_output=True, check=True).stdout
-        os.close(told)
-        self.pid = int(said)
-        eventually(self._is_there)
+        output = subprocess.run(shell, env=environment, stdin=reader, capture_output=True, check=True).stdout
+        os.close(reader)
+        self.pid = int(output)
+        eventually(self._assert_started)
 
-    def _is_there(self) -> None:
-        """`env`, by which the stand-in begins, has its name too, and Python as well until it has its arguments."""
+    def _assert_started(self) -> None:
+        """At first `env` runs with the same name, then Python without its arguments."""
         assert Path(f"/proc/{self.pid}/cmdline").read_bytes().startswith(b"python3\0")
         assert Path(f"/proc/{self.pid}/comm").read_text() == "nvidia-cuda-mps\n"
 
     def close(self) -> None:
-        """End it."""
+        """Close the input of the prompt and wait until it ends."""
         os.close(self._input)
-        eventually(self._has_gone)
+        eventually(self._assert_ended)
 
-    def _has_gone(self) -> None:
+    def _assert_ended(self) -> None:
         assert not is_alive(self.pid)
 
 
@@ -195,144 +193,144 @@ def open_prompt(mps: MpsStandIn) -> Iterator[OpenPrompt]:
             each.close()
 
 
-def test_an_open_prompt_is_named_until_it_is_closed(mps: MpsStandIn, looks: Looks, open_prompt: OpenPrompt) -> None:
+def test_reports_an_open_prompt_until_it_is_closed(mps: MpsStandIn, health: Health, open_prompt: OpenPrompt) -> None:
     mps.start()
     prompt = open_prompt()
-    looks.want(holder=True)
+    health.want(holder=True)
 
-    (held,) = looks.next()
+    (held,) = health.collect()
     assert isinstance(held, SessionHolder)
-    assert (held.daemon, held.pid, held.start_ticks) == (NAME, prompt.pid, looks.proc.start_ticks(prompt.pid))
+    assert (held.daemon, held.pid, held.start_ticks) == (NAME, prompt.pid, health.proc.start_ticks(prompt.pid))
     assert (held.uid, held.user) == (os.getuid(), pwd.getpwuid(os.getuid()).pw_name)
-    assert looks.next() == []
+    assert health.collect() == []
 
     prompt.close()
-    assert holders(looks.next()) == [None]
+    assert holders(health.collect()) == [None]
 
 
-def test_the_daemon_itself_holds_nothing(mps: MpsStandIn, looks: Looks) -> None:
+def test_the_daemon_itself_is_not_a_session_holder(mps: MpsStandIn, health: Health) -> None:
     mps.start()
-    looks.want(holder=True)
-    assert holders(looks.next()) == [None]
+    health.want(holder=True)
+    assert holders(health.collect()) == [None]
 
 
-def test_nor_does_a_command_of_our_own(mps: MpsStandIn, looks: Looks) -> None:
+def test_a_command_of_the_exporter_is_not_a_session_holder(mps: MpsStandIn, health: Health) -> None:
     mps.start()
-    looks.want(holder=True)
+    health.want(holder=True)
     with mps.held_session():
-        assert holders(looks.next()) == [None]
+        assert holders(health.collect()) == [None]
 
 
-def test_the_eldest_of_several_is_named(mps: MpsStandIn, looks: Looks, open_prompt: OpenPrompt) -> None:
-    """One whose daemon hangs waits for its turn, and holds nothing yet."""
+def test_reports_the_oldest_of_several_prompts(mps: MpsStandIn, health: Health, open_prompt: OpenPrompt) -> None:
+    """While the daemon hangs, later prompts wait and have no session yet."""
     mps.start()
-    eldest = open_prompt()
+    oldest = open_prompt()
     mps.stop_signal()
     open_prompt()
-    looks.want(holder=True)
-    assert holders(looks.next()) == [eldest.pid]
+    health.want(holder=True)
+    assert holders(health.collect()) == [oldest.pid]
 
 
-def test_a_prompt_in_another_directory_holds_another_daemon(mps: MpsStandIn, looks: Looks, tmp_path: Path) -> None:
+def test_ignores_a_prompt_of_another_daemon(mps: MpsStandIn, health: Health, tmp_path: Path) -> None:
     with MpsStandIn(tmp_path / "other") as other:
         mps.start()
         other.start()
         prompt = Prompt(other, {})
-        looks.want(holder=True)
-        assert holders(looks.next()) == [None]
+        health.want(holder=True)
+        assert holders(health.collect()) == [None]
         prompt.close()
 
 
-def test_a_directory_is_known_by_whatever_path_leads_there(
-    mps: MpsStandIn, looks: Looks, open_prompt: OpenPrompt, tmp_path: Path
+def test_recognizes_a_pipe_directory_by_another_path(
+    mps: MpsStandIn, health: Health, open_prompt: OpenPrompt, tmp_path: Path
 ) -> None:
     mps.start()
     (tmp_path / "link").symlink_to(mps.pipe_directory)
     prompt = open_prompt(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "link"))
-    looks.want(holder=True)
-    assert holders(looks.next()) == [prompt.pid]
+    health.want(holder=True)
+    assert holders(health.collect()) == [prompt.pid]
 
 
-# -- whoever listens -----------------------------------------------------------------------------------------------
+# -- listening sockets ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory whose path fits into the address of a socket."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture
-def listener(short: Path) -> Looks:
-    return Looks(on_host(NAME, short, short))
+def listener(short: Path) -> Health:
+    return Health(on_host(NAME, short, short))
 
 
 def listen(path: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.bind(str(path))
-    made.listen()
-    return made
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(path))
+    listening.listen()
+    return listening
 
 
-def test_a_socket_with_a_listener_is_told_from_one_that_was_left(short: Path, listener: Looks) -> None:
-    """The file stays after SIGKILL (measured, R580)."""
+def test_distinguishes_a_listening_socket_from_a_stale_one(short: Path, listener: Health) -> None:
+    """The socket file remains after SIGKILL (measured, R580)."""
     listener.want(listener=True)
     with listen(short / "control"):
-        assert listeners(listener.next()) == [True]
-        assert listener.next() == []
+        assert listeners(listener.collect()) == [True]
+        assert listener.collect() == []
     assert (short / "control").exists()
-    assert listeners(listener.next()) == [False]
+    assert listeners(listener.collect()) == [False]
 
 
-def test_its_directory_may_have_been_named_otherwise(short: Path, tmp_path: Path) -> None:
-    """By a link, as /var/run is one."""
+def test_finds_the_listener_by_another_path_of_its_directory(short: Path, tmp_path: Path) -> None:
+    """The path may contain a link such as /var/run."""
     (tmp_path / "link").symlink_to(short)
-    looks = Looks(on_host(NAME, tmp_path / "link", tmp_path))
-    looks.want(listener=True)
+    health = Health(on_host(NAME, tmp_path / "link", tmp_path))
+    health.want(listener=True)
     with listen(short / "control"):
-        assert listeners(looks.next()) == [True]
+        assert listeners(health.collect()) == [True]
 
 
-def test_other_sockets_are_not_it(short: Path, listener: Looks) -> None:
+def test_ignores_other_listening_sockets(short: Path, listener: Health) -> None:
     (short / "other").mkdir()
     listener.want(listener=True)
     with listen(short / "control_privileged"), listen(short / "other" / "control"):
-        assert listeners(listener.next()) == [False]
+        assert listeners(listener.collect()) == [False]
 
 
-def test_where_the_table_cannot_be_read_nothing_is_known(short: Path, tmp_path: Path) -> None:
-    looks = Looks(on_host(NAME, short, short), proc=tmp_path)
-    looks.want(listener=True)
-    assert listeners(looks.next()) == [None]
+def test_reports_an_unknown_listener_if_the_socket_table_is_unreadable(short: Path, tmp_path: Path) -> None:
+    health = Health(on_host(NAME, short, short), proc=tmp_path)
+    health.want(listener=True)
+    assert listeners(health.collect()) == [None]
 
 
-def test_what_is_wanted_no_more_is_told_anew_when_it_is_wanted_again(listener: Looks) -> None:
+def test_reports_a_listener_again_when_it_is_wanted_again(listener: Health) -> None:
     listener.want(listener=True)
-    assert listeners(listener.next()) == [False]
+    assert listeners(listener.collect()) == [False]
     listener.want()
-    assert listener.next() == []
+    assert listener.collect() == []
     listener.want(listener=True)
-    assert listeners(listener.next()) == [False]
+    assert listeners(listener.collect()) == [False]
 
 
-# -- what a dead daemon left ---------------------------------------------------------------------------------------
+# -- pid file of a dead daemon -------------------------------------------------------------------------------------
 
 
-def left_behind(looks: Looks) -> list[tuple[bool, bool | None]]:
-    """Whether there is a daemon, and whether a pid file was left, as far as that is news."""
-    return [(each.pid is not None, each.pid_file_left) for each in looks.daemons()]
+def daemon_states(health: Health) -> list[tuple[bool, bool | None]]:
+    """Return, for each change, whether a daemon runs and whether a pid file remains."""
+    return [(each.pid is not None, each.pid_file_left) for each in health.daemons()]
 
 
-def test_a_pid_file_stays_after_a_kill_and_not_after_a_quit(mps: MpsStandIn, looks: Looks) -> None:
+def test_reports_a_pid_file_that_remains_after_a_kill(mps: MpsStandIn, health: Health) -> None:
     mps.start()
-    assert left_behind(looks) == [(True, None)]
+    assert daemon_states(health) == [(True, None)]
     mps.kill()
-    assert left_behind(looks) == [(False, True)]
-    assert left_behind(looks) == []
+    assert daemon_states(health) == [(False, True)]
+    assert daemon_states(health) == []
     (mps.pipe_directory / PID_FILE).unlink()
-    assert left_behind(looks) == [(False, False)]
+    assert daemon_states(health) == [(False, False)]
 
 
-def test_where_there_is_no_directory_nothing_was_left(looks: Looks) -> None:
-    assert left_behind(looks) == [(False, False)]
+def test_reports_no_remaining_pid_file_without_a_directory(health: Health) -> None:
+    assert daemon_states(health) == [(False, False)]

@@ -1,4 +1,4 @@
-"""How real processes ended: by the kernel's word, before and after their parent has reaped them."""
+"""Exit status of real processes, before and after their parent has reaped them."""
 
 import os
 import subprocess
@@ -15,105 +15,109 @@ from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import not_here
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 PROC = Proc(Path("/proc"), SystemClock())
 ENDS = {"exit 0": 0, "exit 7": 7 << 8, "kill -9 $$": 9, "kill -SEGV $$": 11, "kill -TERM $$": 15}
 
-every_end = pytest.mark.parametrize(("end", "status"), ENDS.items())
+every_exit_status = pytest.mark.parametrize(("end", "status"), ENDS.items())
 
-Ended = Callable[[str], tuple["subprocess.Popen[bytes]", int, int]]
+EndProcess = Callable[[str], tuple["subprocess.Popen[bytes]", int, int]]
 
 
 @pytest.fixture
-def ended(start: Starter) -> Iterator[Ended]:
-    """Lets a process end, and gives it unreaped, with its start time and pidfd."""
-    held: list[int] = []
+def end_process(start: Starter) -> Iterator[EndProcess]:
+    """Return a function that runs a command to its end and returns the zombie, its start time and its pidfd."""
+    descriptors: list[int] = []
 
     def end(command: str) -> tuple["subprocess.Popen[bytes]", int, int]:
         process = start(["sh", "-c", f"read go; ulimit -c 0; {command}"], stdin=subprocess.PIPE)
         ticks = PROC.start_ticks(process.pid)
         assert ticks is not None
-        held.append(os.pidfd_open(process.pid))
+        descriptors.append(os.pidfd_open(process.pid))
         assert process.stdin is not None
         process.stdin.close()
-        eventually(lambda: _assert_gone(process.pid))
-        return process, ticks, held[-1]
+        eventually(lambda: _assert_ended(process.pid))
+        return process, ticks, descriptors[-1]
 
     yield end
-    for descriptor in held:
+    for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _assert_gone(pid: int) -> None:
+def _assert_ended(pid: int) -> None:
     assert PROC.start_ticks(pid) is None
 
 
-def _kernel_tells_of_the_reaped(ended: Ended) -> None:
-    process, ticks, pidfd = ended("exit 7")
+def _require_status_of_reaped_process(end_process: EndProcess) -> None:
+    process, ticks, pidfd = end_process("exit 7")
     process.wait()
     if wait_status(PROC, process.pid, ticks, pidfd) is None:
-        not_here("a pidfd tells how its process ended from Linux 6.15 on")
+        not_here("only Linux 6.15 and later report the exit status through a pidfd")
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """Without any right over others' processes."""
+def as_unprivileged_user() -> Iterator[None]:
+    """Run as an unprivileged user, who may not trace the processes of others."""
     user = os.geteuid()
     if user != 0:
-        not_here("only root may be somebody else")
-    os.seteuid(NOBODY)
+        not_here("only root can change its user")
+    os.seteuid(UNPRIVILEGED_UID)
     try:
         yield
     finally:
         os.seteuid(user)
 
 
-@every_end
-def test_of_one_that_its_parent_has_not_reaped(ended: Ended, end: str, status: int) -> None:
-    process, ticks, pidfd = ended(end)
+@every_exit_status
+def test_reads_the_exit_status_of_a_zombie(end_process: EndProcess, end: str, status: int) -> None:
+    process, ticks, pidfd = end_process(end)
 
     assert wait_status(PROC, process.pid, ticks, pidfd) == status
     assert wait_status(PROC, process.pid, ticks, None) == status
 
 
-@every_end
-def test_of_one_that_its_parent_has_reaped(ended: Ended, end: str, status: int) -> None:
-    _kernel_tells_of_the_reaped(ended)
-    process, ticks, pidfd = ended(end)
+@every_exit_status
+def test_reads_the_exit_status_of_a_reaped_process_through_its_pidfd(
+    end_process: EndProcess, end: str, status: int
+) -> None:
+    _require_status_of_reaped_process(end_process)
+    process, ticks, pidfd = end_process(end)
     process.wait()
 
     assert wait_status(PROC, process.pid, ticks, pidfd) == status
     assert wait_status(PROC, process.pid, ticks, None) is None
 
 
-@every_end
-def test_whoever_may_not_trace_it_is_told_nothing_before_and_all_after(ended: Ended, end: str, status: int) -> None:
-    """The kernel says 0 before, also of one that was killed: that is not taken for an answer."""
-    _kernel_tells_of_the_reaped(ended)
-    process, ticks, pidfd = ended(end)
+@every_exit_status
+def test_reads_the_exit_status_without_ptrace_rights_only_after_the_reaping(
+    end_process: EndProcess, end: str, status: int
+) -> None:
+    """Before, the kernel reports 0 even for a killed process, so that this value must not be used."""
+    _require_status_of_reaped_process(end_process)
+    process, ticks, pidfd = end_process(end)
 
-    with as_nobody():
+    with as_unprivileged_user():
         assert wait_status(PROC, process.pid, ticks, pidfd) is None
     process.wait()
-    with as_nobody():
+    with as_unprivileged_user():
         assert wait_status(PROC, process.pid, ticks, pidfd) == status
 
 
-def test_one_that_is_reaped_in_between_is_asked_for_again(ended: Ended) -> None:
-    _kernel_tells_of_the_reaped(ended)
-    process, ticks, pidfd = ended("exit 7")
+def test_asks_the_pidfd_again_if_the_process_is_reaped_in_between(end_process: EndProcess) -> None:
+    _require_status_of_reaped_process(end_process)
+    process, ticks, pidfd = end_process("exit 7")
 
-    class Late(Proc):
-        """Reads of a process when it is no more."""
+    class ReapingProc(Proc):
+        """A /proc from which the process disappears before it is read."""
 
         def wait_status(self, pid: int, start_ticks: int) -> int | None:
             process.wait()
             return super().wait_status(pid, start_ticks)
 
-    assert wait_status(Late(Path("/proc"), SystemClock()), process.pid, ticks, pidfd) == 7 << 8
+    assert wait_status(ReapingProc(Path("/proc"), SystemClock()), process.pid, ticks, pidfd) == 7 << 8
 
 
-def test_one_that_lives_has_not_ended(start: Starter) -> None:
+def test_a_running_process_has_no_exit_status(start: Starter) -> None:
     process = start()
     ticks = PROC.start_ticks(process.pid)
     assert ticks is not None
@@ -123,18 +127,20 @@ def test_one_that_lives_has_not_ended(start: Starter) -> None:
     os.close(pidfd)
 
 
-def test_the_end_of_another_with_its_pid_is_not_its_own(ended: Ended) -> None:
-    process, ticks, _ = ended("exit 7")
+def test_ignores_the_exit_status_of_another_process_with_the_same_pid(end_process: EndProcess) -> None:
+    process, ticks, _ = end_process("exit 7")
 
     assert wait_status(PROC, process.pid, ticks + 1, None) is None
 
 
-def test_where_the_kernel_is_older_the_remains_tell(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_the_status_of_a_zombie_from_proc_on_an_older_kernel(
+    end_process: EndProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object) -> int:
         raise OSError(25, "Inappropriate ioctl for device")
 
     monkeypatch.setattr("exporter.collectors.processes.fcntl.ioctl", refuse)
-    process, ticks, pidfd = ended("exit 7")
+    process, ticks, pidfd = end_process("exit 7")
 
     assert wait_status(PROC, process.pid, ticks, pidfd) == 7 << 8
     process.wait()

@@ -1,4 +1,4 @@
-"""A file that is written to is told of; what cannot be watched is said not to be."""
+"""Notifications about changed files, and files that cannot be watched."""
 
 import os
 import threading
@@ -20,13 +20,13 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 
 @pytest.fixture
 def changed() -> threading.Event:
-    """What is set when a change was told of."""
+    """An event that a notification sets."""
     return threading.Event()
 
 
 @pytest.fixture
 def changes() -> Iterator[FileChanges]:
-    """Changes, told."""
+    """File changes as inotify reports them."""
     changes = FileChanges()
     yield changes
     changes.close()
@@ -45,7 +45,7 @@ def append(file: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_what_is_written_to_an_open_file_is_told(changes: FileChanges, changed: threading.Event, log: Path) -> None:
+def test_notifies_of_a_write_to_an_open_file(changes: FileChanges, changed: threading.Event, log: Path) -> None:
     with log.open() as stream:
         watch = changes.watch(stream.fileno(), changed.set)
     assert watch is not None
@@ -57,7 +57,7 @@ def test_what_is_written_to_an_open_file_is_told(changes: FileChanges, changed: 
     assert not changes.was_notified(watch, changed.set)
 
 
-def test_a_renamed_file_is_still_watched(changes: FileChanges, changed: threading.Event, log: Path) -> None:
+def test_watches_a_renamed_file(changes: FileChanges, changed: threading.Event, log: Path) -> None:
     with log.open() as stream:
         changes.watch(stream.fileno(), changed.set)
     renamed = log.rename(log.with_suffix(".1"))
@@ -67,12 +67,12 @@ def test_a_renamed_file_is_still_watched(changes: FileChanges, changed: threadin
     assert changed.wait(PATIENCE_SECONDS)
 
 
-def test_what_cannot_be_watched_is_not(changes: FileChanges) -> None:
+def test_returns_no_watch_for_an_invalid_descriptor(changes: FileChanges) -> None:
     assert changes.watch(1 << 20, lambda: None) is None
 
 
-def test_two_that_watch_one_file_are_both_called_and_one_can_stop(changes: FileChanges, log: Path) -> None:
-    """Two daemons may share a log directory; a file has one watch for the whole process."""
+def test_notifies_both_watchers_of_a_file_until_one_stops(changes: FileChanges, log: Path) -> None:
+    """Two daemons may share a log directory. In inotify, a file has one watch for the whole process."""
     first, second = threading.Event(), threading.Event()
     with log.open() as stream:
         watches = [changes.watch(stream.fileno(), each.set) for each in (first, second)]
@@ -90,23 +90,25 @@ def test_two_that_watch_one_file_are_both_called_and_one_can_stop(changes: FileC
     assert not first.is_set()
 
 
-def test_a_file_that_is_written_to_all_the_time_does_not_delay_another(changes: FileChanges, tmp_path: Path) -> None:
-    """After a call for a file, the thread must not rest before it reads what happened to others."""
+def test_a_constantly_written_file_does_not_delay_the_notification_of_another(
+    changes: FileChanges, tmp_path: Path
+) -> None:
+    """After a call for one file, the thread must not pause before it reads the changes of others."""
     called: list[str] = []
     flooded, other = tmp_path / "flooded", tmp_path / "other"
     done = threading.Event()
 
-    def of_other() -> None:
+    def on_other() -> None:
         called.append("other")
         done.set()
 
-    def of_flooded() -> None:
+    def on_flooded() -> None:
         called.append("flooded")
         append(flooded, "again\n")
         if len(called) == 5:
             append(other, "once\n")
 
-    for file, changed in ((flooded, of_flooded), (other, of_other)):
+    for file, changed in ((flooded, on_flooded), (other, on_other)):
         file.touch()
         with file.open() as stream:
             assert changes.watch(stream.fileno(), changed) is not None
@@ -116,7 +118,7 @@ def test_a_file_that_is_written_to_all_the_time_does_not_delay_another(changes: 
     assert called.index("other") <= 6
 
 
-def test_after_its_end_nothing_is_watched_and_no_descriptor_is_left(log: Path) -> None:
+def test_closes_all_descriptors_and_adds_no_watch_after_close(log: Path) -> None:
     before = os.listdir("/proc/self/fd")
     changes = FileChanges()
     with log.open() as stream:
@@ -128,16 +130,16 @@ def test_after_its_end_nothing_is_watched_and_no_descriptor_is_left(log: Path) -
     assert changes.watch(0, lambda: None) is None
 
 
-class Untold(FileChanges):
-    """A file system of which no change is told."""
+class SilentFileChanges(FileChanges):
+    """A file system that reports no changes."""
 
     def was_notified(self, _watch: int, _changed: object) -> bool:
-        """Never."""
+        """Return False, as if inotify had reported nothing."""
         return False
 
 
-def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -> None:
-    changes = Untold()
+def test_polls_a_file_again_if_changes_are_not_notified(log: Path) -> None:
+    changes = SilentFileChanges()
     follower = LogFollower(on_host("node", log.parent, log.parent), log.name, HandClock(), changes)
     follower.collect()
     assert follower.watched
@@ -151,7 +153,7 @@ def test_a_file_of_which_no_change_is_told_is_looked_at_often_again(log: Path) -
     changes.close()
 
 
-def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes: FileChanges) -> None:
+def test_reads_watched_logs_when_they_change(log: Path, changes: FileChanges) -> None:
     inbox: Inbox = Inbox()
     (log.parent / "server.log").touch()
     logs = DaemonLogs(on_host("node", log.parent, log.parent), SystemClock(), changes, changed=lambda: thread.trigger())
@@ -167,20 +169,20 @@ def test_logs_that_are_watched_are_looked_at_when_they_change(log: Path, changes
     )
     thread.start()
     inbox.get(timeout=PATIENCE_SECONDS)
-    eventually(lambda: idle(thread))
+    eventually(lambda: assert_idle(thread))
 
     append(log, "new\n")
 
-    seen = inbox.get(timeout=PATIENCE_SECONDS)
-    assert [each.line for each in seen if isinstance(each, LogLine)] == ["new"]
+    observations = inbox.get(timeout=PATIENCE_SECONDS)
+    assert [each.line for each in observations if isinstance(each, LogLine)] == ["new"]
     close([thread], PATIENCE_SECONDS)
 
 
-def idle(thread: CollectorThread) -> None:
+def assert_idle(thread: CollectorThread) -> None:
     assert not thread.busy
 
 
-def test_logs_that_cannot_be_watched_are_looked_at_many_times_a_second(log: Path) -> None:
+def test_logs_that_cannot_be_watched_are_never_idle(log: Path) -> None:
     (log.parent / "server.log").touch()
     logs = DaemonLogs(on_host("node", log.parent, log.parent), HandClock())
 

@@ -1,4 +1,4 @@
-"""How busy every GPU was, by GPM alone, from a driver that another opens."""
+"""SM utilization of every GPU from GPM, with a driver that another collector opens."""
 
 import contextlib
 import threading
@@ -19,28 +19,28 @@ GPUS = ("GPU-0", "GPU-1")
 CORES = {"GPU-0": 16896, "GPU-1": 14592}
 
 
-class HandDriver(Driver):
-    """Open or not, as a test has it."""
+class FakeDriver(Driver):
+    """A driver that a test opens and closes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open = True
-        self.give_back: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
 
-    def before_closing(self, give_back: Callable[[], None]) -> None:
-        """Who is to be told."""
-        self.give_back.append(give_back)
+    def before_closing(self, callback: Callable[[], None]) -> None:
+        """Remember a function to call before the driver is closed."""
+        self.callbacks.append(callback)
 
     @contextlib.contextmanager
     def joined(self, within: float) -> Iterator[None]:
-        """As long as it is open."""
+        """Raise DriverError if the driver is not open."""
         if not self.open:
             raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
         yield
 
 
 class Nvml:
-    """What the driver says: of each GPU, how busy it was by each sample; and which of them fail, and how."""
+    """NVML functions with the utilization, support and errors of each GPU that a test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus = list(GPUS)
@@ -56,34 +56,34 @@ class Nvml:
             "nvmlGpmQueryDeviceSupport": lambda gpu: SimpleNamespace(isSupportedDevice=gpu in self.supported),
             "nvmlDeviceGetNumGpuCores": lambda gpu: CORES[gpu],
             "nvmlDeviceGetCudaComputeCapability": lambda gpu: self.capability,
-            "nvmlGpmSampleAlloc": self._allocated,
-            "nvmlGpmSampleGet": self._sampled,
-            "nvmlGpmSampleFree": self._freed,
+            "nvmlGpmSampleAlloc": self._sample_alloc,
+            "nvmlGpmSampleGet": self._sample_get,
+            "nvmlGpmSampleFree": self._sample_free,
             "nvmlGpmMetricsGet": self._metrics,
         }
-        monkeypatch.setattr(pynvml, "c_nvmlGpmMetricsGet_t", self._question)
+        monkeypatch.setattr(pynvml, "c_nvmlGpmMetricsGet_t", self._metrics_get)
         for name, answer in answers.items():
             monkeypatch.setattr(pynvml, name, answer)
 
-    def _question(self) -> SimpleNamespace:
+    def _metrics_get(self) -> SimpleNamespace:
         return SimpleNamespace(metrics=[SimpleNamespace(value=0.0, nvmlReturn=0) for _ in range(2)])
 
-    def _allocated(self) -> dict[str, str]:
+    def _sample_alloc(self) -> dict[str, str]:
         self.samples += 1
         return {}
 
-    def _freed(self, sample: object) -> None:
+    def _sample_free(self, sample: object) -> None:
         self.samples -= 1
 
-    def _sampled(self, gpu: str, sample: dict[str, str]) -> dict[str, str]:
+    def _sample_get(self, gpu: str, sample: dict[str, str]) -> dict[str, str]:
         if gpu in self.failing:
             raise pynvml.NVMLError(self.failing[gpu])
         sample["gpu"] = gpu
         return sample
 
-    def _metrics(self, question: SimpleNamespace) -> None:
-        question.metrics[0].value = self.percent[question.sample1["gpu"]]
-        question.metrics[1].value = 10.0
+    def _metrics(self, request: SimpleNamespace) -> None:
+        request.metrics[0].value = self.percent[request.sample1["gpu"]]
+        request.metrics[1].value = 10.0
 
 
 @pytest.fixture
@@ -92,108 +92,108 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     return Nvml(monkeypatch)
 
 
-class Looker:
-    """Reads them, so much later."""
+class Reader:
+    """A GPM reader with a clock that the test advances."""
 
     def __init__(self) -> None:
         self.clock = HandClock()
-        self.driver = HandDriver()
+        self.driver = FakeDriver()
         self.gpm_lock = threading.Lock()
         self.uses = GpuUses(self.driver, self.clock, self.gpm_lock)
 
     def after(self, seconds: float) -> dict[str, tuple[float, float]]:
-        """How busy each was, and for how long."""
+        """Advance the clock, read, and return the SM utilization and the seconds for each GPU."""
         self.clock.time += seconds
         return {use.gpu: (use.sm_utilization, use.seconds) for use in self.uses.read()}
 
 
-def test_each_is_told_of_since_the_look_before(nvml: Nvml) -> None:
-    looker = Looker()
-    assert looker.after(0) == {}
-    assert looker.after(1) == {"GPU-0": (0.5, 1.0), "GPU-1": (0.5, 1.0)}
-    assert looker.after(2.5)["GPU-0"] == (0.5, 2.5)
+def test_reports_the_utilization_since_the_previous_read(nvml: Nvml) -> None:
+    reader = Reader()
+    assert reader.after(0) == {}
+    assert reader.after(1) == {"GPU-0": (0.5, 1.0), "GPU-1": (0.5, 1.0)}
+    assert reader.after(2.5)["GPU-0"] == (0.5, 2.5)
 
 
-def test_two_are_never_in_gpm_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end the process. Whoever waits too long for the other goes without."""
+def test_never_uses_gpm_in_two_threads_at_once(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Concurrent calls would crash the process. A reader that waits too long for the lock reports nothing."""
     monkeypatch.setattr(nvml_gpu, "GPM_SECONDS", 0.01)
-    looker = Looker()
-    looker.after(0)
-    with looker.gpm_lock:
-        assert looker.after(1) == {}
-    assert looker.after(1)["GPU-0"] == (0.5, 2.0)
-    assert not looker.gpm_lock.locked()
+    reader = Reader()
+    reader.after(0)
+    with reader.gpm_lock:
+        assert reader.after(1) == {}
+    assert reader.after(1)["GPU-0"] == (0.5, 2.0)
+    assert not reader.gpm_lock.locked()
 
 
-def test_the_lock_is_given_back_however_a_look_ends(nvml: Nvml) -> None:
-    looker = Looker()
-    looker.after(0)
+def test_releases_the_lock_if_a_read_fails(nvml: Nvml) -> None:
+    reader = Reader()
+    reader.after(0)
     nvml.failing = dict.fromkeys(GPUS, pynvml.NVML_ERROR_GPU_IS_LOST)
-    looker.after(1)
-    assert not looker.gpm_lock.locked()
+    reader.after(1)
+    assert not reader.gpm_lock.locked()
 
 
-def test_one_without_gpm_is_left_out(nvml: Nvml) -> None:
+def test_omits_a_gpu_without_gpm(nvml: Nvml) -> None:
     nvml.supported = {"GPU-1"}
-    looker = Looker()
-    looker.after(0)
-    assert looker.after(1).keys() == {"GPU-1"}
+    reader = Reader()
+    reader.after(0)
+    assert reader.after(1).keys() == {"GPU-1"}
 
 
-def test_two_looks_too_close_are_one(nvml: Nvml) -> None:
-    """The next tells of all the time since the first."""
-    looker = Looker()
-    looker.after(0)
-    assert looker.after(0.05) == {}
-    assert looker.after(0.95)["GPU-0"] == (0.5, 1.0)
+def test_skips_a_read_too_soon_after_the_previous_one(nvml: Nvml) -> None:
+    """The next read reports the whole time since the first."""
+    reader = Reader()
+    reader.after(0)
+    assert reader.after(0.05) == {}
+    assert reader.after(0.95)["GPU-0"] == (0.5, 1.0)
 
 
-def test_what_is_no_number_is_not_told(nvml: Nvml) -> None:
+def test_omits_utilization_that_is_not_a_valid_number(nvml: Nvml) -> None:
     nvml.percent = {"GPU-0": float("nan"), "GPU-1": -1.0}
-    looker = Looker()
-    looker.after(0)
-    assert looker.after(1) == {}
+    reader = Reader()
+    reader.after(0)
+    assert reader.after(1) == {}
 
 
-def test_a_gpu_that_fails_leaves_the_other_and_begins_anew(nvml: Nvml) -> None:
-    """What lies before the failure is not told of twice."""
-    looker = Looker()
-    looker.after(0)
+def test_a_failing_gpu_does_not_affect_others_and_starts_again_after_recovery(nvml: Nvml) -> None:
+    """The time before the failure is not reported twice."""
+    reader = Reader()
+    reader.after(0)
     nvml.failing = {"GPU-0": pynvml.NVML_ERROR_UNKNOWN}
-    assert looker.after(1).keys() == {"GPU-1"}
+    assert reader.after(1).keys() == {"GPU-1"}
     nvml.failing = {}
-    assert looker.after(1).keys() == {"GPU-1"}
-    assert looker.after(1)["GPU-0"] == (0.5, 1.0)
+    assert reader.after(1).keys() == {"GPU-1"}
+    assert reader.after(1)["GPU-0"] == (0.5, 1.0)
 
 
-def test_a_gpu_that_is_new_is_met(nvml: Nvml) -> None:
+def test_reads_a_gpu_that_appears_later(nvml: Nvml) -> None:
     nvml.gpus = ["GPU-0"]
-    looker = Looker()
-    looker.after(0)
+    reader = Reader()
+    reader.after(0)
     nvml.gpus = list(GPUS)
-    looker.after(1)
-    assert looker.after(1).keys() == set(GPUS)
+    reader.after(1)
+    assert reader.after(1).keys() == set(GPUS)
 
 
-def test_all_is_given_back_before_the_driver_closes(nvml: Nvml) -> None:
-    looker = Looker()
-    looker.after(0)
+def test_frees_all_samples_before_the_driver_closes(nvml: Nvml) -> None:
+    reader = Reader()
+    reader.after(0)
     assert nvml.samples == 4
-    for give_back in looker.driver.give_back:
-        give_back()
+    for callback in reader.driver.callbacks:
+        callback()
     assert nvml.samples == 0
-    assert looker.after(1) == {}
+    assert reader.after(1) == {}
 
 
-def test_a_driver_that_is_not_open_is_an_error(nvml: Nvml) -> None:
-    looker = Looker()
-    looker.driver.open = False
+def test_raises_an_error_if_the_driver_is_not_open(nvml: Nvml) -> None:
+    reader = Reader()
+    reader.driver.open = False
     with pytest.raises(DriverError):
-        looker.after(0)
+        reader.after(0)
 
 
 @pytest.mark.parametrize(("capability", "sms"), [((9, 0), 132), ((8, 0), 264)])
-def test_the_largest_gpus_sms_are_told(nvml: Nvml, capability: tuple[int, int], sms: int) -> None:
-    """By its cores, of which an SM has 64 or 128."""
+def test_computes_the_sm_count_of_the_largest_gpu(nvml: Nvml, capability: tuple[int, int], sms: int) -> None:
+    """NVML reports only cores. An SM has 64 or 128 of them."""
     nvml.capability = capability
-    assert Looker().uses.sms() == sms
+    assert Reader().uses.sms() == sms

@@ -1,4 +1,4 @@
-"""Journal tells each line of a foreground daemon once, believes no other writer, and counts what journald lost."""
+"""The journal of a foreground daemon: each line once, no line of another writer, and a count of lost lines."""
 
 import contextlib
 import json
@@ -28,55 +28,55 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 @dataclass(slots=True)
-class Followed:
-    """A journal that is followed, and all that was told of it."""
+class FollowedJournal:
+    """A followed journal and all observations of it."""
 
     journal: Journal
     clock: HandClock
     lines: list[str] = field(default_factory=list)
-    files: list[Problem | None] = field(default_factory=list)
+    states: list[Problem | None] = field(default_factory=list)
     lost: int = 0
 
     def collect(self) -> Reading:
-        """Look once, and take note."""
+        """Collect once and store the observations."""
         reading = self.journal.collect()
-        for seen in reading.observations:
-            assert isinstance(seen, LogLine | LogFile | LogGap)
-            assert seen.file == "stdout"
-            if isinstance(seen, LogLine):
-                self.lines.append(seen.line)
-            elif isinstance(seen, LogFile):
-                self.files.append(seen.problem)
+        for each in reading.observations:
+            assert isinstance(each, LogLine | LogFile | LogGap)
+            assert each.file == "stdout"
+            if isinstance(each, LogLine):
+                self.lines.append(each.line)
+            elif isinstance(each, LogFile):
+                self.states.append(each.problem)
             else:
-                self.lost += seen.lines
+                self.lost += each.lines
         return reading
 
     def until(self, *lines: str, lost: int = 0) -> None:
-        """Look until all of these lines, in this order, have been told, and nothing else."""
+        """Collect until exactly these lines, in this order, have been observed."""
 
-        def told() -> None:
+        def check() -> None:
             self.collect()
             assert (self.lines, self.lost) == (list(lines), lost)
 
-        eventually(told)
+        eventually(check)
         self.lines.clear()
         self.lost = 0
 
-    def until_told(self, *files: Problem | None) -> None:
-        """Look until this has been told of the journal itself."""
+    def until_states(self, *states: Problem | None) -> None:
+        """Collect until exactly these states of the journal itself have been observed."""
 
-        def told() -> None:
+        def check() -> None:
             self.collect()
-            assert self.files == list(files)
+            assert self.states == list(states)
 
-        eventually(told)
-        self.files.clear()
+        eventually(check)
+        self.states.clear()
 
 
-# -- a journalctl of our own -----------------------------------------------------------------------------------------
+# -- a fake journalctl ------------------------------------------------------------------------------------------------
 
 _JOURNALCTL = """#!/bin/sh
-cd {directory} && echo "$*" >>asked
+cd {directory} && echo "$*" >>calls
 case "$*" in
 *--follow*) while [ ! -s follow ]; do sleep 0.02; done; cat follow; . ./after ;;
 *) cat end; . ./find ;;
@@ -85,8 +85,8 @@ esac
 
 
 @dataclass(slots=True)
-class Scripted:
-    """A `journalctl` that says what a test wants: `end` when asked for the end, `follow` when it follows."""
+class FakeJournalctl:
+    """A `journalctl` that prints the file `end` if called for the last entry, and `follow` with `--follow`."""
 
     directory: Path
 
@@ -94,125 +94,125 @@ class Scripted:
         self.directory.mkdir()
         self.path.write_text(_JOURNALCTL.format(directory=self.directory))
         self.path.chmod(0o755)
-        self.says(end="", find="", follow="", after="exec sleep 600")
+        self.set(end="", find="", follow="", after="exec sleep 600")
 
     @property
     def path(self) -> Path:
-        """The command."""
+        """Return the path of the command."""
         return self.directory / "journalctl"
 
-    def says(self, **parts: str | bytes) -> None:
-        """Say this from now on; nothing is read half written."""
-        for name, said in parts.items():
+    def set(self, **parts: str | bytes) -> None:
+        """Replace what the command prints and runs. Each part is replaced atomically."""
+        for name, content in parts.items():
             draft = self.directory / "draft"
-            draft.write_bytes(said.encode() if isinstance(said, str) else said)
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
             draft.rename(self.directory / name)
 
     @property
-    def asked(self) -> list[str]:
-        """The arguments of every call."""
-        return (self.directory / "asked").read_text().splitlines()
+    def calls(self) -> list[str]:
+        """Return the arguments of every call."""
+        return (self.directory / "calls").read_text().splitlines()
 
 
 def entries(*messages: object, start: int = 1, **changed: object) -> str:
-    """Lines of the daemon as journalctl writes them, with cursors c1, c2 and so on."""
-    said = {
+    """Return journal entries of the daemon as journalctl prints them, with cursors c1, c2 and so on."""
+    fields = {
         "_TRANSPORT": "stdout",
         "_SYSTEMD_UNIT": UNIT,
         "_EXE": "/usr/bin/nvidia-cuda-mps-control",
         "_STREAM_ID": "1",
     }
     return "".join(
-        json.dumps({"__CURSOR": f"c{n}", **said, "MESSAGE": message, **changed}) + "\n"
+        json.dumps({"__CURSOR": f"c{n}", **fields, "MESSAGE": message, **changed}) + "\n"
         for n, message in enumerate(messages, start)
     )
 
 
 @pytest.fixture
-def journalctl(tmp_path: Path) -> Scripted:
-    return Scripted(tmp_path / "scripted")
+def journalctl(tmp_path: Path) -> FakeJournalctl:
+    return FakeJournalctl(tmp_path / "fake")
 
 
 @pytest.fixture
-def log(journalctl: Scripted) -> Iterator[Followed]:
-    """The unit's journal, followed by way of that command."""
+def log(journalctl: FakeJournalctl) -> Iterator[FollowedJournal]:
+    """The unit's journal, followed through the fake journalctl."""
     clock = HandClock()
     with contextlib.closing(Journal(clock, executable=str(journalctl.path))) as journal:
         journal.follow({"node": UNIT})
-        yield Followed(journal, clock)
+        yield FollowedJournal(journal, clock)
 
 
-def test_what_was_there_first_is_not_told(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(end=entries("old"), follow=entries("old", "new"))
+def test_skips_entries_older_than_the_start(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(end=entries("old"), follow=entries("old", "new"))
     log.until("new")
 
-    assert log.files == [None]
-    find, follow = journalctl.asked
+    assert log.states == [None]
+    find, follow = journalctl.calls
     assert "--lines=1" in find
     assert "--cursor=c1" in follow
     assert "--follow" in follow
     assert f"_SYSTEMD_UNIT={UNIT} _TRANSPORT=stdout + _TRANSPORT=driver MESSAGE_ID={SUPPRESSED_MESSAGE_ID}" in follow
 
 
-def test_of_a_unit_that_never_spoke_everything_is_new(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(follow=entries("first", "second"))
+def test_reads_all_entries_of_a_unit_without_earlier_entries(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(follow=entries("first", "second"))
     log.until("first", "second")
 
-    assert "--cursor" not in journalctl.asked[-1]
+    assert "--cursor" not in journalctl.calls[-1]
 
 
-def test_a_journalctl_that_ends_is_followed_by_another_from_the_last_line_told(
-    journalctl: Scripted, log: Followed, tmp_path: Path
+def test_restarts_journalctl_after_the_last_line_that_was_read(
+    journalctl: FakeJournalctl, log: FollowedJournal, tmp_path: Path
 ) -> None:
-    """It ends once it has been followed: one that had ended by the first look never was."""
-    heard = tmp_path / "heard"
-    after = f"until [ -e {heard} ]; do sleep 0.05; done; exit 1"
-    journalctl.says(end=entries("old"), follow=entries("old", "one", "two"), after=after)
+    """The command ends only after its lines were read. If it ended earlier, it would count as never started."""
+    lines_read = tmp_path / "lines_read"
+    after = f"until [ -e {lines_read} ]; do sleep 0.05; done; exit 1"
+    journalctl.set(end=entries("old"), follow=entries("old", "one", "two"), after=after)
     log.until("one", "two")
-    heard.touch()
-    log.until_told(None, command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
+    lines_read.touch()
+    log.until_states(None, command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
 
-    journalctl.says(
+    journalctl.set(
         end=entries("four", start=4), follow=entries("two", "three", "four", start=3), after="exec sleep 600"
     )
     log.clock.time += RETRY_SECONDS
     log.until("three", "four")
-    assert log.files == [None]
-    assert "--cursor=c3" in journalctl.asked[-1]
+    assert log.states == [None]
+    assert "--cursor=c3" in journalctl.calls[-1]
 
 
-def test_it_is_not_tried_again_at_every_look(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(find="exit 1")
-    log.until_told(command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
+def test_does_not_restart_journalctl_at_every_collection(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(find="exit 1")
+    log.until_states(command_failed(f"{journalctl.path} --unit={UNIT}", 1, ""))
     for _ in range(20):
         assert log.collect().problem is not None
 
-    assert len(journalctl.asked) == 1
+    assert len(journalctl.calls) == 1
 
 
 @pytest.mark.parametrize(
-    ("said", "advice"),
+    ("stderr", "advice"),
     [
         ("No journal files were opened due to insufficient permissions.", "group systemd-journal"),
         ("No journal files were found.", "Storage="),
     ],
 )
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_journal_that_cannot_be_read_says_what_to_do(
-    journalctl: Scripted, log: Followed, said: str, advice: str, code: int
+def test_reports_what_to_do_about_an_unreadable_journal(
+    journalctl: FakeJournalctl, log: FollowedJournal, stderr: str, advice: str, code: int
 ) -> None:
-    journalctl.says(find=f"echo '{said}' >&2; exit {code}")
+    journalctl.set(find=f"echo '{stderr}' >&2; exit {code}")
 
-    def told() -> None:
+    def check() -> None:
         problem = log.collect().problem
         assert problem is not None
-        assert problem.detail == said
+        assert problem.detail == stderr
         assert advice in problem_text(problem, JOURNAL)
 
-    eventually(told)
+    eventually(check)
 
 
-def test_without_journalctl_there_is_a_problem_and_nothing_else() -> None:
+def test_reports_a_problem_without_journalctl() -> None:
     journal = Journal(HandClock(), executable="/nowhere/journalctl")
     assert journal.collect() == Reading(idle=True)
     journal.follow({"node": UNIT})
@@ -225,91 +225,93 @@ def test_without_journalctl_there_is_a_problem_and_nothing_else() -> None:
     assert journal.collect() == Reading((), problem)
 
 
-def test_a_journalctl_that_does_not_answer_is_a_problem(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(find="exec sleep 600")
+def test_reports_a_journalctl_that_does_not_answer(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(find="exec sleep 600")
     assert log.collect() == Reading()
     log.clock.time += DEADLINE_SECONDS + 1
 
     assert log.collect().problem == timed_out(f"{journalctl.path} --unit={UNIT}", DEADLINE_SECONDS)
 
 
-def test_another_writer_in_the_unit_is_not_heard(journalctl: Scripted, log: Followed) -> None:
+def test_ignores_entries_of_other_writers_in_the_unit(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
     forged = entries("forged", _EXE="/home/mallory/train") + entries("forged", start=2, _TRANSPORT="journal")
-    journalctl.says(follow=forged + entries("true", start=3))
+    journalctl.set(follow=forged + entries("genuine", start=3))
 
-    log.until("true")
+    log.until("genuine")
 
 
 @pytest.mark.parametrize("cut", ["line-max", "nul"])
-def test_the_rest_of_a_line_that_journald_cut_is_no_line(journalctl: Scripted, log: Followed, cut: str) -> None:
-    said = (
+def test_discards_the_rest_of_a_line_that_journald_split(
+    journalctl: FakeJournalctl, log: FollowedJournal, cut: str
+) -> None:
+    parts = (
         entries("the head of ", _LINE_BREAK=cut),
         entries("a line ", start=2, _LINE_BREAK=cut),
         entries("another's", start=3, _STREAM_ID="2"),
         entries("that might forge one", "whole", start=4),
     )
-    journalctl.says(follow="".join(said))
+    journalctl.set(follow="".join(parts))
 
     log.until("another's", "whole", lost=1)
 
 
-def test_what_was_lost_is_counted(journalctl: Scripted, log: Followed) -> None:
-    told = {"_TRANSPORT": "driver", "MESSAGE_ID": SUPPRESSED_MESSAGE_ID, "_SYSTEMD_UNIT": "systemd-journald.service"}
-    suppressed = entries(f"Suppressed 71 messages from {UNIT}", start=2, N_DROPPED="71", **told)
-    others = entries("Suppressed 5 messages from cron.service", start=3, N_DROPPED="5", **told)
-    journalctl.says(follow=entries("one") + suppressed + others + entries(None, "two", start=4) + "no entry\n")
+def test_counts_suppressed_and_unreadable_entries(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    notice = {"_TRANSPORT": "driver", "MESSAGE_ID": SUPPRESSED_MESSAGE_ID, "_SYSTEMD_UNIT": "systemd-journald.service"}
+    suppressed = entries(f"Suppressed 71 messages from {UNIT}", start=2, N_DROPPED="71", **notice)
+    others = entries("Suppressed 5 messages from cron.service", start=3, N_DROPPED="5", **notice)
+    journalctl.set(follow=entries("one") + suppressed + others + entries(None, "two", start=4) + "no entry\n")
 
     log.until("one", "two", lost=71 + 1 + 1)
 
 
-def test_a_line_without_end_costs_itself_alone(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(follow=entries("before") + "x" * (5 * LONGEST_LINE) + "\n" + entries("after", start=2))
+def test_discards_only_the_overlong_line(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(follow=entries("before") + "x" * (5 * LONGEST_LINE) + "\n" + entries("after", start=2))
 
     log.until("before", "after", lost=1)
 
 
-def test_of_a_large_burst_nothing_is_lost(journalctl: Scripted, log: Followed) -> None:
+def test_loses_nothing_of_a_large_burst(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
     lines = [f"line {n} {'.' * 200}" for n in range(10_000)]
-    journalctl.says(follow=entries(*lines))
+    journalctl.set(follow=entries(*lines))
 
     log.until(*lines)
 
 
-def test_who_is_followed_may_change(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(follow=entries("one"))
+def test_stops_following_a_unit(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(follow=entries("one"))
     log.until("one")
     log.journal.follow({})
-    log.files.clear()
+    log.states.clear()
     log.collect()
 
-    assert log.files == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT)]
+    assert log.states == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT)]
     assert log.collect() == Reading(idle=True)
     assert psutil.Process().children() == []
 
 
-def test_another_unit_is_followed_instead_and_from_its_end(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(end=entries("one"), follow=entries("one"))
-    log.until_told(None)
+def test_follows_another_unit_from_its_end(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(end=entries("one"), follow=entries("one"))
+    log.until_states(None)
     log.journal.follow({"node": "other.service"})
-    journalctl.says(end=entries("old", start=8), follow=entries("old", "new", start=8, _SYSTEMD_UNIT="other.service"))
+    journalctl.set(end=entries("old", start=8), follow=entries("old", "new", start=8, _SYSTEMD_UNIT="other.service"))
 
     log.until("new")
-    assert log.files == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT), None]
+    assert log.states == [Problem(code=ProblemCode.NOT_FOLLOWED, subject=UNIT), None]
 
 
-def test_the_child_gets_nothing_of_our_environment(
-    journalctl: Scripted, log: Followed, monkeypatch: pytest.MonkeyPatch
+def test_passes_no_environment_to_journalctl(
+    journalctl: FakeJournalctl, log: FollowedJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
-    journalctl.says(find=f"env >{journalctl.directory}/environment")
-    log.until_told(None)
+    journalctl.set(find=f"env >{journalctl.directory}/environment")
+    log.until_states(None)
 
     names = {line.partition("=")[0] for line in (journalctl.directory / "environment").read_text().splitlines()}
     assert names <= {"PATH", "LC_ALL", "PWD", "OLDPWD", "SHLVL", "_"}
 
 
-def test_closed_it_looks_no_more(journalctl: Scripted, log: Followed) -> None:
-    journalctl.says(follow=entries("one"))
+def test_reads_nothing_after_close(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(follow=entries("one"))
     log.until("one")
     log.journal.close()
 
@@ -322,7 +324,7 @@ def test_closed_it_looks_no_more(journalctl: Scripted, log: Followed) -> None:
 
 @pytest.fixture
 def journald(tmp_path: Path) -> Iterator[Journald]:
-    """A real one, in a namespace of its own."""
+    """A real journald in its own mount namespace."""
     if os.geteuid() != 0:
         not_here("only root can make a mount namespace")
     journald = Journald(tmp_path)
@@ -332,17 +334,17 @@ def journald(tmp_path: Path) -> Iterator[Journald]:
 
 
 @pytest.fixture
-def followed(journald: Journald) -> Iterator[Followed]:
-    """The real journal, followed from its end."""
+def followed(journald: Journald) -> Iterator[FollowedJournal]:
+    """The journal of the real journald, followed from its end."""
     clock = HandClock()
     with contextlib.closing(Journal(clock, executable=str(journald.journalctl))) as journal:
         journal.follow({"node": journald.unit})
-        log = Followed(journal, clock)
-        log.until_told(None)
+        log = FollowedJournal(journal, clock)
+        log.until_states(None)
         yield log
 
 
-def test_a_real_journal_is_followed_through_rotation_and_restarts(journald: Journald, followed: Followed) -> None:
+def test_follows_a_real_journal_through_rotation_and_restarts(journald: Journald, followed: FollowedJournal) -> None:
     daemon = journald.writer()
     daemon.write("one", b"\xff two", "")
     followed.until("one", "\ufffd two")
@@ -362,7 +364,7 @@ def test_a_real_journal_is_followed_through_rotation_and_restarts(journald: Jour
     followed.until("after journald's restart")
 
 
-def test_in_a_real_journal_only_the_daemon_is_believed(journald: Journald, followed: Followed) -> None:
+def test_accepts_only_lines_of_the_daemon_in_a_real_journal(journald: Journald, followed: FollowedJournal) -> None:
     journald.writer("train").write("forged")
     journald.writer("nvidia-cuda-mps-server").write("the server")
     followed.until("the server")
@@ -372,35 +374,35 @@ def test_in_a_real_journal_only_the_daemon_is_believed(journald: Journald, follo
     followed.until("whole", lost=3)
 
 
-def test_what_a_real_journald_let_fall_is_counted(journald: Journald, followed: Followed) -> None:
-    """It tells when it next takes a line of that unit."""
-    said = [f"{n}" for n in range(20 * BURST)]
+def test_counts_the_lines_that_a_real_journald_suppressed(journald: Journald, followed: FollowedJournal) -> None:
+    """Journald reports suppressed lines when it next accepts a line of that unit."""
+    written = [f"{n}" for n in range(20 * BURST)]
     daemon = journald.writer()
-    daemon.write(*said)
+    daemon.write(*written)
 
-    def told() -> None:
+    def check() -> None:
         daemon.write("more")
         followed.collect()
         assert followed.lost
 
-    eventually(told, every=0.3)
+    eventually(check, every=0.3)
     assert followed.lines[0] == "0"
-    assert len(followed.lines) < len(said)
+    assert len(followed.lines) < len(written)
 
 
-def test_a_journal_that_another_user_may_not_read_is_a_problem(journald: Journald) -> None:
-    as_nobody = journald.journalctl.with_name("as_nobody")
+def test_reports_a_journal_that_the_user_may_not_read(journald: Journald) -> None:
+    unprivileged = journald.journalctl.with_name("unprivileged")
     inside = journald.journalctl.read_text().replace(
         "journalctl ", "setpriv --reuid=65534 --regid=65534 --clear-groups journalctl "
     )
-    as_nobody.write_text(inside)
-    as_nobody.chmod(0o755)
-    with contextlib.closing(Journal(HandClock(), executable=str(as_nobody))) as journal:
+    unprivileged.write_text(inside)
+    unprivileged.chmod(0o755)
+    with contextlib.closing(Journal(HandClock(), executable=str(unprivileged))) as journal:
         journal.follow({"node": journald.unit})
 
-        def told() -> None:
+        def check() -> None:
             problem = journal.collect().problem
             assert problem is not None
             assert problem.code is ProblemCode.PERMISSION_DENIED
 
-        eventually(told)
+        eventually(check)

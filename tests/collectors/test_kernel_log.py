@@ -1,4 +1,4 @@
-"""KernelLog tells what the driver says of its GPUs from now on, never waits long, and says why where it cannot."""
+"""The kernel log: driver messages about GPUs, OOM kills, bounded waits, and problems with the device file."""
 
 import errno
 import os
@@ -20,16 +20,16 @@ from tests.clocks import HandClock
 
 XID = "NVRM: Xid (PCI:0000:00:06): 31, pid=471, name=c_two, channel 0x0000001d, intr 00000000. MMU Fault"
 GPU_AT = "NVRM: GPU at PCI:0000:00:06: GPU-22cc6aea-2c9e-48a9-4c41-c6bac08fa8c1"
-FALLEN = "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus."
+FALLEN_OFF_THE_BUS = "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus."
 KILLED = "Memory cgroup out of memory: Killed process 471 (train) total-vm:9kB, anon-rss:8kB, file-rss:0kB"
 
 KMSG = Path("/dev/kmsg")
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 @dataclass(slots=True)
 class Kernel:
-    """Writes records that are read one at a time, as from /dev/kmsg."""
+    """A kernel log whose records are read one at a time, as from /dev/kmsg."""
 
     clock: HandClock = field(default_factory=HandClock)
     opened: int = 0
@@ -37,60 +37,58 @@ class Kernel:
     end: socket.socket | None = None
 
     def open(self, _path: Path) -> int:
-        """Give a new reader."""
+        """Return a new descriptor of the log."""
         self.opened += 1
         self.end, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reader.setblocking(False)
         return reader.detach()
 
     def write(self, text: str, prefix: int = 4) -> None:
-        """Add a record."""
+        """Add a record to the log."""
         assert self.end is not None
         self.sequence += 1
         self.end.send(f"{prefix},{self.sequence},27859548,c;{text}\n".encode())
 
-    def end_it(self) -> None:
-        """Leave the reader at the end."""
+    def close_log(self) -> None:
+        """Close the log, so that the reader gets an end of file."""
         assert self.end is not None
         self.end.close()
 
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    """A kernel whose log nobody has opened."""
-    present = Kernel()
-    yield present
-    if present.end is not None:
-        present.end.close()
+    """A kernel log that no process has opened."""
+    fake = Kernel()
+    yield fake
+    if fake.end is not None:
+        fake.end.close()
 
 
 @pytest.fixture
 def log(kernel: Kernel) -> Iterator[KernelLog]:
-    """Its log, followed."""
-    following = KernelLog(KMSG, kernel.clock, wait=0.0, opener=kernel.open)
-    assert following.open() is None
-    yield following
-    following.close()
+    """The opened collector of the kernel log."""
+    collector = KernelLog(KMSG, kernel.clock, wait=0.0, opener=kernel.open)
+    assert collector.open() is None
+    yield collector
+    collector.close()
 
 
-def told(reading: Reading) -> list[str]:
-    """The messages of one look."""
-    seen = reading.observations
-    return [each.record.partition(";")[2] for each in seen if isinstance(each, KernelRecord)]
+def messages(reading: Reading) -> list[str]:
+    """Return the messages of one collection."""
+    records = reading.observations
+    return [each.record.partition(";")[2] for each in records if isinstance(each, KernelRecord)]
 
 
-def test_what_the_driver_says_of_its_gpus_is_told_and_whom_the_kernel_killed_and_nothing_else(
-    kernel: Kernel, log: KernelLog
-) -> None:
+def test_reports_only_gpu_messages_of_the_driver_and_oom_kills(kernel: Kernel, log: KernelLog) -> None:
     others = ("NVRM: GPU Board Serial Number: 4711", "usb 1-1: Product: " + XID, "usb 1-1: Product: " + KILLED)
-    for text in (GPU_AT, XID, *others, FALLEN, "oom-kill: x", KILLED):
+    for text in (GPU_AT, XID, *others, FALLEN_OFF_THE_BUS, "oom-kill: x", KILLED):
         kernel.write(text)
 
-    assert told(log.collect()) == [GPU_AT, XID, FALLEN, KILLED]
+    assert messages(log.collect()) == [GPU_AT, XID, FALLEN_OFF_THE_BUS, KILLED]
     assert log.collect() == Reading()
 
 
-def test_a_record_is_kept_as_it_was_read_with_when(kernel: Kernel, log: KernelLog) -> None:
+def test_reports_the_unchanged_record_with_its_time(kernel: Kernel, log: KernelLog) -> None:
     kernel.clock.time = 1234.5
     kernel.write(XID + "\n SUBSYSTEM=pci")
 
@@ -98,30 +96,30 @@ def test_a_record_is_kept_as_it_was_read_with_when(kernel: Kernel, log: KernelLo
 
 
 @pytest.mark.parametrize("prefix", [8, 12, 30])
-def test_what_a_program_wrote_into_the_log_is_not_told(kernel: Kernel, log: KernelLog, prefix: int) -> None:
+def test_ignores_records_that_a_program_wrote(kernel: Kernel, log: KernelLog, prefix: int) -> None:
     kernel.write(XID, prefix)
     kernel.write(KILLED, prefix)
 
     assert log.collect() == Reading()
 
 
-def test_a_look_waits_for_news_only(kernel: Kernel) -> None:
-    patient = KernelLog(KMSG, kernel.clock, wait=600.0, opener=kernel.open)
-    assert patient.open() is None
+def test_returns_at_once_if_a_record_is_available(kernel: Kernel) -> None:
+    collector = KernelLog(KMSG, kernel.clock, wait=600.0, opener=kernel.open)
+    assert collector.open() is None
     kernel.write(XID)
 
-    assert told(patient.collect()) == [XID]
-    patient.close()
+    assert messages(collector.collect()) == [XID]
+    collector.close()
 
 
-def test_a_flood_is_read_in_portions(kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_the_records_of_one_collection(kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch) -> None:
     record = f"4,1,2,-;{XID}\n".encode()
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", lambda _descriptor, _bytes: record)
 
     assert len(log.collect().observations) == MAX_RECORDS
 
 
-def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
+def test_reports_lost_records_and_reads_the_rest(
     kernel: Kernel, log: KernelLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel.write(XID)
@@ -135,32 +133,32 @@ def test_overwritten_records_are_a_failure_of_that_look_which_tells_the_rest(
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", overwritten)
 
     first = log.collect()
-    assert (told(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))
+    assert (messages(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))
     assert log.collect() == Reading()
 
 
-def test_a_log_that_ends_is_opened_anew(kernel: Kernel, log: KernelLog) -> None:
+def test_reopens_a_log_that_ends(kernel: Kernel, log: KernelLog) -> None:
     kernel.write(XID)
-    kernel.end_it()
+    kernel.close_log()
 
     reading = log.collect()
-    assert told(reading) == [XID]
+    assert messages(reading) == [XID]
     assert reading.problem == Problem(code=ProblemCode.NOT_READABLE, subject="/dev/kmsg")
     assert log.collect() == Reading()
     kernel.write(GPU_AT)
-    assert told(log.collect()) == [GPU_AT]
+    assert messages(log.collect()) == [GPU_AT]
     assert kernel.opened == 2
 
 
-def test_text_that_is_no_text_is_no_obstacle(kernel: Kernel, log: KernelLog) -> None:
+def test_skips_malformed_records(kernel: Kernel, log: KernelLog) -> None:
     assert kernel.end is not None
     for raw in (b"\xff\xfe\x00", b"\n", b";;;", b"4,1,2,-;" + XID.encode() + b"\xff", b"9" * 8192):
         kernel.end.send(raw)
 
-    assert told(log.collect()) == [XID + "\N{REPLACEMENT CHARACTER}"]
+    assert messages(log.collect()) == [XID + "\N{REPLACEMENT CHARACTER}"]
 
 
-# -- where it cannot be read ---------------------------------------------------------------------------------------
+# -- unreadable log ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_text_that_is_no_text_is_no_obstacle(kernel: Kernel, log: KernelLog) -> 
         (errno.ENOENT, "container needs the device"),
     ],
 )
-def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
+def test_the_problem_text_names_the_remedy(number: int, advice: str) -> None:
     def refuse(_path: Path) -> int:
         raise OSError(number, os.strerror(number))
 
@@ -182,24 +180,24 @@ def test_the_problem_says_what_to_do(number: int, advice: str) -> None:
     assert advice in problem_text(problem, KERNEL)
 
 
-def test_it_is_tried_again(kernel: Kernel) -> None:
+def test_tries_to_open_the_log_again(kernel: Kernel) -> None:
     refusals = [PermissionError(errno.EPERM, "Operation not permitted")]
 
-    def at_first_refuse(path: Path) -> int:
+    def refuse_once(path: Path) -> int:
         if refusals:
             raise refusals.pop()
         return kernel.open(path)
 
-    log = KernelLog(KMSG, kernel.clock, wait=0.0, opener=at_first_refuse)
+    log = KernelLog(KMSG, kernel.clock, wait=0.0, opener=refuse_once)
 
     assert log.collect().problem is not None
     assert log.collect() == Reading()
     kernel.write(XID)
-    assert told(log.collect()) == [XID]
+    assert messages(log.collect()) == [XID]
     log.close()
 
 
-def test_one_that_is_not_there(tmp_path: Path) -> None:
+def test_reports_a_missing_log(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "kmsg", HandClock(), wait=0.0)
 
     problem = log.collect().problem
@@ -207,12 +205,12 @@ def test_one_that_is_not_there(tmp_path: Path) -> None:
     assert problem.code is ProblemCode.NOT_FOUND
 
 
-def test_one_that_may_not_be_read(tmp_path: Path) -> None:
+def test_reports_a_log_without_read_permission(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.touch(mode=0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_UID)
     try:
         problem = KernelLog(path, HandClock(), wait=0.0).collect().problem
     finally:
@@ -222,8 +220,8 @@ def test_one_that_may_not_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "fifo", "device", "directory", "link to a device"])
-def test_what_is_not_the_kernels_log_is_not_taken_for_it(tmp_path: Path, kind: str) -> None:
-    """In some containers, something else is in its place; it would tell nothing, for ever."""
+def test_rejects_a_file_that_is_not_the_kernel_log(tmp_path: Path, kind: str) -> None:
+    """Some containers have another file at this path, which would never have a record."""
     path = tmp_path / "kmsg"
     if kind == "file":
         path.write_text(f"4,1,2,-;{XID}\n")
@@ -243,7 +241,7 @@ def test_what_is_not_the_kernels_log_is_not_taken_for_it(tmp_path: Path, kind: s
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_real_log_can_be_read_or_says_why_not() -> None:
+def test_reads_the_real_log_or_reports_a_problem() -> None:
     log = KernelLog(KMSG, HandClock(), wait=0.0)
 
     for _ in range(2):
@@ -253,21 +251,21 @@ def test_the_real_log_can_be_read_or_says_why_not() -> None:
         log.close()
 
 
-# -- what it still has -----------------------------------------------------------------------------------------------
+# -- earlier records -------------------------------------------------------------------------------------------------
 
 
-def test_the_last_that_it_still_has_of_gpus_and_killed_processes(kernel: Kernel) -> None:
+def test_returns_the_last_records_about_gpus_and_oom_kills(kernel: Kernel) -> None:
     reader = kernel.open(KMSG)
-    for text in (XID, "usb 1-1: new device", KILLED, GPU_AT, FALLEN):
+    for text in (XID, "usb 1-1: new device", KILLED, GPU_AT, FALLEN_OFF_THE_BUS):
         kernel.write(text)
     kernel.write(XID, prefix=12)
 
     records = last_records(KMSG, 2, opener=lambda *_: reader)
 
-    assert [each.partition(";")[2] for each in records] == [GPU_AT, FALLEN]
+    assert [each.partition(";")[2] for each in records] == [GPU_AT, FALLEN_OFF_THE_BUS]
 
 
-def test_what_is_no_kernels_log_has_none(tmp_path: Path) -> None:
+def test_returns_no_earlier_records_of_another_file(tmp_path: Path) -> None:
     file = tmp_path / "kmsg"
     file.write_text(f"4,1,1,-;{XID}\n")
 

@@ -1,4 +1,4 @@
-"""LogFollower reads each line once, through all that happens to log files, and trusts nothing that it finds there."""
+"""LogFollower: each line once, through rotation, truncation and removal, and with hostile files at the path."""
 
 import contextlib
 import os
@@ -26,12 +26,12 @@ from exporter.model.problem import Problem, ProblemCode
 from tests.builders import absent, denied, not_a_file
 from tests.clocks import HandClock
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 @dataclass(slots=True)
-class Followed:
-    """A log file in a directory of its own, and who follows it."""
+class FollowedLog:
+    """A log file and its follower."""
 
     path: Path
     clock: HandClock = field(default_factory=HandClock)
@@ -41,27 +41,27 @@ class Followed:
         self.follower = LogFollower(on_host("node", self.path.parent, self.path.parent), self.path.name, self.clock)
 
     def write(self, text: str | bytes) -> None:
-        """Add to the file."""
+        """Append to the file."""
         with self.path.open("ab") as file:
             file.write(text.encode() if isinstance(text, str) else text)
 
     def collect(self) -> list[str]:
-        """The lines of one look, which comes late enough to see what has become of the file."""
-        seen = self.seen()
-        for each in seen:
+        """Collect late enough for a check of the path, and return the lines."""
+        observations = self.observe()
+        for each in observations:
             self.problem = each.problem if isinstance(each, LogFile) else self.problem
-        return [each.line for each in seen if isinstance(each, LogLine)]
+        return [each.line for each in observations if isinstance(each, LogLine)]
 
-    def told(self) -> list[Problem | None]:
-        """What one look says of the file itself."""
-        return [each.problem for each in self.seen() if isinstance(each, LogFile)]
+    def states(self) -> list[Problem | None]:
+        """Collect once and return the states of the file itself."""
+        return [each.problem for each in self.observe() if isinstance(each, LogFile)]
 
     def lost(self) -> list[int]:
-        """The lines that one look says are lost."""
-        return [each.lines for each in self.seen() if isinstance(each, LogGap)]
+        """Collect once and return the numbers of lost lines."""
+        return [each.lines for each in self.observe() if isinstance(each, LogGap)]
 
-    def seen(self) -> Sequence[Observation]:
-        """All that such a look saw."""
+    def observe(self) -> Sequence[Observation]:
+        """Collect late enough for a check of the path, and return the observations."""
         self.clock.time += PATH_CHECK_SECONDS
         return self.follower.collect().observations
 
@@ -69,16 +69,16 @@ class Followed:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Followed]:
-    """control.log, which is not there yet."""
-    followed = Followed(tmp_path / "control.log")
+def log(tmp_path: Path) -> Iterator[FollowedLog]:
+    """A control.log that does not exist yet."""
+    followed = FollowedLog(tmp_path / "control.log")
     yield followed
     followed.follower.close()
 
 
 @pytest.fixture
-def begun(log: Followed) -> Followed:
-    """control.log, which is there, empty, and has been looked at."""
+def opened(log: FollowedLog) -> FollowedLog:
+    """An empty control.log that has been read once."""
     log.write("")
     assert log.collect() == []
     return log
@@ -88,10 +88,10 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-# -- where to begin ------------------------------------------------------------------------------------------------
+# -- first read ----------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_there_first_is_read_from_its_end(log: Followed) -> None:
+def test_reads_an_existing_file_from_its_end(log: FollowedLog) -> None:
     log.write("old\n")
 
     assert log.collect() == []
@@ -100,14 +100,14 @@ def test_a_file_that_was_there_first_is_read_from_its_end(log: Followed) -> None
     assert log.collect() == []
 
 
-def test_a_file_that_comes_later_is_read_from_its_beginning(log: Followed) -> None:
+def test_reads_a_file_that_appears_later_from_its_beginning(log: FollowedLog) -> None:
     assert log.collect() == []
     log.write("first\nsecond\n")
 
     assert log.collect() == ["first", "second"]
 
 
-def test_the_rest_of_a_line_that_was_there_first_is_no_line(log: Followed) -> None:
+def test_discards_the_rest_of_a_line_that_began_before_the_first_read(log: FollowedLog) -> None:
     log.write("old, and torn")
 
     assert log.collect() == []
@@ -115,16 +115,16 @@ def test_the_rest_of_a_line_that_was_there_first_is_no_line(log: Followed) -> No
     assert log.collect() == ["new"]
 
 
-def test_each_line_says_where_and_when_it_was_read(begun: Followed) -> None:
-    begun.clock.time = 1234.5
-    begun.write("line\n")
+def test_a_line_has_its_daemon_file_and_time(opened: FollowedLog) -> None:
+    opened.clock.time = 1234.5
+    opened.write("line\n")
 
-    assert begun.follower.collect().observations == (
+    assert opened.follower.collect().observations == (
         LogLine(at=1234.5, daemon="node", file="control.log", line="line"),
     )
 
 
-def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Followed) -> None:
+def test_reads_a_file_from_its_end_if_it_was_unreadable_at_first(log: FollowedLog) -> None:
     log.write("old\n")
     with unreadable(log.path):
         log.collect()
@@ -138,45 +138,45 @@ def test_a_file_that_could_not_be_read_at_first_is_read_from_its_end_too(log: Fo
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_torn_line_waits_for_its_end(begun: Followed) -> None:
-    begun.write("to")
-    assert begun.collect() == []
-    begun.write("rn\nwhole\nagain to")
-    assert begun.collect() == ["torn", "whole"]
-    begun.write("rn\n")
-    assert begun.collect() == ["again torn"]
+def test_waits_for_the_end_of_a_partial_line(opened: FollowedLog) -> None:
+    opened.write("to")
+    assert opened.collect() == []
+    opened.write("rn\nwhole\nagain to")
+    assert opened.collect() == ["torn", "whole"]
+    opened.write("rn\n")
+    assert opened.collect() == ["again torn"]
 
 
-def test_a_character_torn_in_two_is_whole_again(begun: Followed) -> None:
-    begun.write("caf\u00e9\n".encode()[:4])
-    assert begun.collect() == []
-    begun.write("caf\u00e9\n".encode()[4:])
-    assert begun.collect() == ["caf\u00e9"]
+def test_joins_a_character_that_arrives_in_two_parts(opened: FollowedLog) -> None:
+    opened.write("caf\u00e9\n".encode()[:4])
+    assert opened.collect() == []
+    opened.write("caf\u00e9\n".encode()[4:])
+    assert opened.collect() == ["caf\u00e9"]
 
 
-def test_any_bytes_are_a_line(begun: Followed) -> None:
-    begun.write(b"\xff\xfe \0\x1b[31m\r\n\xc3\n\n")
+def test_decodes_a_line_of_any_bytes(opened: FollowedLog) -> None:
+    opened.write(b"\xff\xfe \0\x1b[31m\r\n\xc3\n\n")
 
-    assert begun.collect() == ["\ufffd\ufffd \0\x1b[31m\r", "\ufffd", ""]
+    assert opened.collect() == ["\ufffd\ufffd \0\x1b[31m\r", "\ufffd", ""]
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 40])
-def test_a_line_without_end_costs_itself_alone(begun: Followed, pieces: int) -> None:
-    begun.write("before\n")
-    lines = begun.collect()
+def test_truncates_only_the_overlong_line(opened: FollowedLog, pieces: int) -> None:
+    opened.write("before\n")
+    lines = opened.collect()
     for _ in range(pieces):
-        begun.write("x" * (2 * MAX_LINE))
-        lines += begun.collect()
-    begun.write("end of it\nafter\n")
-    lines += begun.collect()
+        opened.write("x" * (2 * MAX_LINE))
+        lines += opened.collect()
+    opened.write("end of it\nafter\n")
+    lines += opened.collect()
 
     assert (lines[0], lines[-1]) == ("before", "after")
     assert len(lines) <= 3
     assert all(len(line) <= MAX_LINE for line in lines)
 
 
-def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None:
-    at_once, in_pieces = Followed(tmp_path / "at_once"), Followed(tmp_path / "in_pieces")
+def test_reads_a_long_line_alike_at_once_and_in_pieces(tmp_path: Path) -> None:
+    at_once, in_pieces = FollowedLog(tmp_path / "at_once"), FollowedLog(tmp_path / "in_pieces")
     for log in (at_once, in_pieces):
         log.collect()
     at_once.write("x" * (MAX_LINE + 10) + "\nafter\n")
@@ -191,99 +191,99 @@ def test_a_long_line_is_treated_alike_however_it_arrives(tmp_path: Path) -> None
 
 
 def known(number: int) -> str:
-    """A line that a rule knows."""
+    """Return a line that a parser rule matches."""
     return f"[2026-11-20 15:08:45.147 Server   599] Client process {number} disconnected"
 
 
 def lines_of(numbers: range) -> str:
-    """So many lines that a rule knows."""
+    """Return the known lines of these numbers."""
     return "".join(f"{known(number)}\n" for number in numbers)
 
 
-def test_a_burst_within_the_budget_is_read_whole_and_in_order_a_part_at_a_time(begun: Followed) -> None:
+def test_reads_a_burst_within_the_budget_in_parts_and_in_order(opened: FollowedLog) -> None:
     written = range(4 * MAX_LINES)
-    begun.write(lines_of(written) + "torn")
+    opened.write(lines_of(written) + "torn")
 
-    looks = []
-    while lines := begun.collect():
-        looks.append(lines)
+    collections = []
+    while lines := opened.collect():
+        collections.append(lines)
 
-    assert max(map(len, looks)) <= MAX_LINES + CHUNK // len(known(0))
-    assert [line for lines in looks for line in lines] == list(map(known, written))
-    begun.write(" no more\n")
-    assert begun.collect() == ["torn no more"]
-
-
-def test_a_look_says_whether_it_left_something_unread(begun: Followed) -> None:
-    begun.write(lines_of(range(MAX_LINES + CHUNK // len(known(0)) + 1)) + "torn")
-
-    assert [begun.follower.collect().more for _ in range(3)] == [True, False, False]
+    assert max(map(len, collections)) <= MAX_LINES + CHUNK // len(known(0))
+    assert [line for lines in collections for line in lines] == list(map(known, written))
+    opened.write(" and complete\n")
+    assert opened.collect() == ["torn and complete"]
 
 
-def test_a_renamed_log_does_not_double_what_one_look_reads(begun: Followed) -> None:
+def test_a_reading_reports_whether_text_remains_unread(opened: FollowedLog) -> None:
+    opened.write(lines_of(range(MAX_LINES + CHUNK // len(known(0)) + 1)) + "torn")
+
+    assert [opened.follower.collect().more for _ in range(3)] == [True, False, False]
+
+
+def test_a_renamed_log_does_not_double_the_lines_of_one_collection(opened: FollowedLog) -> None:
     old, new = range(2 * MAX_LINES), range(10_000, 10_000 + 2 * MAX_LINES)
-    begun.write(lines_of(old))
-    begun.path.rename(begun.path.with_suffix(".1"))
-    begun.write(lines_of(new))
+    opened.write(lines_of(old))
+    opened.path.rename(opened.path.with_suffix(".1"))
+    opened.write(lines_of(new))
 
-    looks = []
-    while lines := begun.collect():
-        looks.append(lines)
+    collections = []
+    while lines := opened.collect():
+        collections.append(lines)
 
-    assert max(map(len, looks)) <= MAX_LINES + CHUNK // len(known(0))
-    assert [line for lines in looks for line in lines] == [known(number) for number in (*old, *new)]
+    assert max(map(len, collections)) <= MAX_LINES + CHUNK // len(known(0))
+    assert [line for lines in collections for line in lines] == [known(number) for number in (*old, *new)]
 
 
 # -- truncation, rename, removal -----------------------------------------------------------------------------------
 
 
-def test_a_truncated_file_goes_on_from_its_beginning(begun: Followed) -> None:
-    begun.write("one\ntwo, and torn")
-    assert begun.collect() == ["one"]
-    os.truncate(begun.path, 0)
-    assert begun.collect() == []
-    begun.write("three\n")
+def test_reads_a_truncated_file_from_its_beginning(opened: FollowedLog) -> None:
+    opened.write("one\ntwo, and torn")
+    assert opened.collect() == ["one"]
+    os.truncate(opened.path, 0)
+    assert opened.collect() == []
+    opened.write("three\n")
 
-    assert begun.collect() == ["three"]
-
-
-def test_a_file_truncated_and_written_between_two_looks_goes_on_too(begun: Followed) -> None:
-    begun.write("a line of some length\n")
-    begun.collect()
-    os.truncate(begun.path, 0)
-    begun.write("short\n")
-
-    assert begun.collect() == ["short"]
+    assert opened.collect() == ["three"]
 
 
-def test_how_much_was_lost_with_a_truncation_is_told_as_far_as_it_is_known(begun: Followed) -> None:
-    begun.write("read\n")
-    begun.collect()
-    os.truncate(begun.path, 0)
-    assert begun.lost() == []
-    begun.write(lines_of(range(4 * MAX_LINES)))
-    begun.collect()
-    os.truncate(begun.path, 0)
-    assert begun.lost() == [1]
-    begun.write("torn")
-    begun.collect()
-    os.truncate(begun.path, 0)
-    assert begun.lost() == [1]
+def test_reads_a_file_that_was_truncated_and_written_between_two_collections(opened: FollowedLog) -> None:
+    opened.write("a line of some length\n")
+    opened.collect()
+    os.truncate(opened.path, 0)
+    opened.write("short\n")
 
-    begun.write("new\n")
-    assert begun.collect() == ["new"]
+    assert opened.collect() == ["short"]
 
 
-def test_a_truncated_file_that_has_outgrown_what_was_read_of_it_goes_on_from_its_beginning(begun: Followed) -> None:
-    begun.write(lines_of(range(2 * MAX_LINES)))
-    begun.collect()
-    os.truncate(begun.path, 0)
-    begun.write(lines_of(range(MAX_LINES)))
+def test_counts_the_known_loss_of_a_truncation(opened: FollowedLog) -> None:
+    opened.write("read\n")
+    opened.collect()
+    os.truncate(opened.path, 0)
+    assert opened.lost() == []
+    opened.write(lines_of(range(4 * MAX_LINES)))
+    opened.collect()
+    os.truncate(opened.path, 0)
+    assert opened.lost() == [1]
+    opened.write("torn")
+    opened.collect()
+    os.truncate(opened.path, 0)
+    assert opened.lost() == [1]
 
-    assert begun.collect() == [known(number) for number in range(MAX_LINES)]
+    opened.write("new\n")
+    assert opened.collect() == ["new"]
 
 
-def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -> None:
+def test_reads_a_truncated_file_from_its_beginning_if_it_has_grown_past_the_read_position(opened: FollowedLog) -> None:
+    opened.write(lines_of(range(2 * MAX_LINES)))
+    opened.collect()
+    os.truncate(opened.path, 0)
+    opened.write(lines_of(range(MAX_LINES)))
+
+    assert opened.collect() == [known(number) for number in range(MAX_LINES)]
+
+
+def test_the_discarded_rest_of_an_old_line_does_not_count_as_lost(log: FollowedLog) -> None:
     log.write("old, and torn")
     log.collect()
     log.write(" still")
@@ -293,51 +293,51 @@ def test_the_rest_of_a_line_that_was_never_followed_is_not_lost(log: Followed) -
     assert log.lost() == []
 
 
-def test_what_is_open_is_read_at_every_look_and_the_place_seen_to_less_often(begun: Followed) -> None:
-    with begun.path.open("a") as of_the_daemon:
-        begun.path.rename(begun.path.with_suffix(".1"))
-        begun.write("into the new one\n")
-        of_the_daemon.write("into the renamed one\n")
-        of_the_daemon.flush()
-        seen = begun.follower.collect().observations
+def test_reads_the_open_file_at_every_collection_and_checks_the_path_less_often(opened: FollowedLog) -> None:
+    with opened.path.open("a") as daemon_stream:
+        opened.path.rename(opened.path.with_suffix(".1"))
+        opened.write("into the new one\n")
+        daemon_stream.write("into the renamed one\n")
+        daemon_stream.flush()
+        observations = opened.follower.collect().observations
 
-        assert [each.line for each in seen if isinstance(each, LogLine)] == ["into the renamed one"]
-        assert begun.collect() == ["into the new one"]
-
-
-def test_a_renamed_file_and_the_new_one_are_both_followed(begun: Followed) -> None:
-    begun.write("before\n")
-    begun.collect()
-    with begun.path.open("a") as of_the_daemon:
-        begun.path.rename(begun.path.with_suffix(".1"))
-        of_the_daemon.write("into the renamed one\n")
-        of_the_daemon.flush()
-        assert begun.collect() == ["into the renamed one"]
-        assert begun.problem == absent(begun.path)
-
-        begun.write("into the new one\n")
-        assert begun.collect() == ["into the new one"]
-        assert begun.problem is None
-
-        of_the_daemon.write("still into the renamed one\n")
-        of_the_daemon.flush()
-        begun.write("and the new one\n")
-        assert begun.collect() == ["still into the renamed one", "and the new one"]
+        assert [each.line for each in observations if isinstance(each, LogLine)] == ["into the renamed one"]
+        assert opened.collect() == ["into the new one"]
 
 
-def test_a_removed_file_returns(begun: Followed) -> None:
-    begun.write("one\n")
-    begun.collect()
-    begun.path.unlink()
-    assert begun.told() == [absent(begun.path)]
-    begun.write("two\n")
+def test_follows_the_renamed_file_and_the_new_one(opened: FollowedLog) -> None:
+    opened.write("before\n")
+    opened.collect()
+    with opened.path.open("a") as daemon_stream:
+        opened.path.rename(opened.path.with_suffix(".1"))
+        daemon_stream.write("into the renamed one\n")
+        daemon_stream.flush()
+        assert opened.collect() == ["into the renamed one"]
+        assert opened.problem == absent(opened.path)
 
-    assert begun.collect() == ["two"]
-    assert begun.problem is None
+        opened.write("into the new one\n")
+        assert opened.collect() == ["into the new one"]
+        assert opened.problem is None
+
+        daemon_stream.write("still into the renamed one\n")
+        daemon_stream.flush()
+        opened.write("and the new one\n")
+        assert opened.collect() == ["still into the renamed one", "and the new one"]
 
 
-def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
-    log = Followed(tmp_path / "log" / "control.log")
+def test_reads_a_removed_file_that_is_created_again(opened: FollowedLog) -> None:
+    opened.write("one\n")
+    opened.collect()
+    opened.path.unlink()
+    assert opened.states() == [absent(opened.path)]
+    opened.write("two\n")
+
+    assert opened.collect() == ["two"]
+    assert opened.problem is None
+
+
+def test_finds_a_log_in_a_directory_that_appears_later(tmp_path: Path) -> None:
+    log = FollowedLog(tmp_path / "log" / "control.log")
     log.collect()
     assert log.problem == absent(log.path)
     log.path.parent.mkdir()
@@ -346,46 +346,46 @@ def test_the_directory_may_come_and_go(tmp_path: Path) -> None:
     log.follower.close()
 
 
-def test_what_is_wrong_is_told_when_it_changes(log: Followed) -> None:
-    assert log.told() == [absent(log.path)]
-    assert log.told() == []
+def test_reports_a_problem_only_when_it_changes(log: FollowedLog) -> None:
+    assert log.states() == [absent(log.path)]
+    assert log.states() == []
     log.write("")
-    assert log.told() == [None]
-    assert log.told() == []
+    assert log.states() == [None]
+    assert log.states() == []
 
 
-def test_however_often_a_log_is_rotated_few_files_stay_open(begun: Followed) -> None:
+def test_many_rotations_leave_few_open_files(opened: FollowedLog) -> None:
     before = descriptors()
     for n in range(50):
-        begun.path.rename(begun.path.with_suffix(f".{n}"))
-        begun.write(f"{n}\n")
-        assert begun.collect() == [f"{n}"]
+        opened.path.rename(opened.path.with_suffix(f".{n}"))
+        opened.write(f"{n}\n")
+        assert opened.collect() == [f"{n}"]
 
     assert descriptors() - before <= MAX_OPEN
 
 
-def test_a_rotated_file_is_let_go_of_when_it_has_been_still(begun: Followed) -> None:
+def test_closes_a_rotated_file_without_new_lines(opened: FollowedLog) -> None:
     before = descriptors()
-    begun.path.rename(begun.path.with_suffix(".1"))
-    begun.write("new\n")
-    begun.collect()
+    opened.path.rename(opened.path.with_suffix(".1"))
+    opened.write("new\n")
+    opened.collect()
     assert descriptors() == before + 1
 
-    begun.clock.time += REPLACED_SECONDS + 1
-    begun.collect()
+    opened.clock.time += REPLACED_SECONDS + 1
+    opened.collect()
     assert descriptors() == before
 
 
-# -- what is no log ------------------------------------------------------------------------------------------------
+# -- other kinds of files ----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def unreadable(path: Path) -> Iterator[None]:
-    """A file that this user may not read; root becomes somebody else for the time."""
+    """Make a file unreadable for this user. Root becomes an unprivileged user meanwhile."""
     path.chmod(0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_UID)
     try:
         yield
     finally:
@@ -393,7 +393,7 @@ def unreadable(path: Path) -> Iterator[None]:
         path.chmod(0o644)
 
 
-def test_an_unreadable_file_is_a_problem_until_it_can_be_read(log: Followed) -> None:
+def test_reports_an_unreadable_file_until_it_can_be_read(log: FollowedLog) -> None:
     log.write("")
     with unreadable(log.path):
         assert log.collect() == []
@@ -403,7 +403,7 @@ def test_an_unreadable_file_is_a_problem_until_it_can_be_read(log: Followed) -> 
     assert log.problem is None
 
 
-def test_a_symbolic_link_is_not_followed(log: Followed, tmp_path: Path) -> None:
+def test_does_not_follow_a_symbolic_link(log: FollowedLog, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     log.collect()
     log.path.symlink_to(tmp_path / "secret")
@@ -414,7 +414,7 @@ def test_a_symbolic_link_is_not_followed(log: Followed, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])
-def test_what_is_no_regular_file_is_a_problem_and_hangs_nobody(log: Followed, make: object) -> None:
+def test_reports_an_irregular_file_without_hanging(log: FollowedLog, make: object) -> None:
     before = descriptors()
     make(log.path)  # type: ignore[operator]
 
@@ -424,21 +424,21 @@ def test_what_is_no_regular_file_is_a_problem_and_hangs_nobody(log: Followed, ma
     assert descriptors() == before
 
 
-def test_a_fifo_in_place_of_the_log_leaves_the_log_followed(begun: Followed) -> None:
-    with begun.path.open("a") as of_the_daemon:
-        begun.path.rename(begun.path.with_suffix(".1"))
-        os.mkfifo(begun.path)
-        of_the_daemon.write("on and on\n")
-        of_the_daemon.flush()
+def test_follows_the_open_log_if_a_fifo_replaces_its_path(opened: FollowedLog) -> None:
+    with opened.path.open("a") as daemon_stream:
+        opened.path.rename(opened.path.with_suffix(".1"))
+        os.mkfifo(opened.path)
+        daemon_stream.write("on and on\n")
+        daemon_stream.flush()
 
-        assert begun.collect() == ["on and on"]
-    assert begun.problem == not_a_file(begun.path)
+        assert opened.collect() == ["on and on"]
+    assert opened.problem == not_a_file(opened.path)
 
 
 # -- both logs of a daemon -----------------------------------------------------------------------------------------
 
 
-def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_path: Path) -> None:
+def test_an_unreadable_log_is_a_failure_of_the_collector_and_an_absent_one_is_not(tmp_path: Path) -> None:
     logs = DaemonLogs(on_host("node", tmp_path, tmp_path), HandClock())
     with contextlib.closing(logs):
         assert logs.collect().problem is None
@@ -450,43 +450,43 @@ def test_an_absent_log_is_no_failure_of_the_source_and_an_unreadable_one_is(tmp_
     assert reading.problem == not_a_file(tmp_path / "server.log")
 
 
-def test_one_whose_logs_turn_out_to_be_others_is_followed_in_those(tmp_path: Path) -> None:
+def test_follows_other_files_if_the_location_changes(tmp_path: Path) -> None:
     location = on_host("node", tmp_path, tmp_path)
     logs = DaemonLogs(location, HandClock())
     with contextlib.closing(logs):
         logs.collect()
         logs.location = replace(location, logs=("stdout.log",))
-        told = [each for each in logs.collect().observations if isinstance(each, LogFile)]
+        states = [each for each in logs.collect().observations if isinstance(each, LogFile)]
         for name in ("control.log", "stdout.log"):
             (tmp_path / name).write_text(f"line of {name}\n")
         lines = [each for each in logs.collect().observations if isinstance(each, LogLine)]
 
     assert [(each.file, each.line) for each in lines] == [("stdout.log", "line of stdout.log")]
-    assert sorted((each.file, each.followed) for each in told) == [
+    assert sorted((each.file, each.followed) for each in states) == [
         ("control.log", False),
         ("server.log", False),
         ("stdout.log", True),
     ]
 
 
-def test_a_log_that_is_not_there_is_no_failure_of_the_source(log: Followed) -> None:
-    """A daemon may not have begun to write; that it is not there is told all the same."""
+def test_reports_an_absent_log_without_a_failure_of_the_collector(log: FollowedLog) -> None:
+    """A new daemon may not have written anything yet."""
     reading = log.follower.collect()
 
     assert reading.problem is None
     assert [each.problem for each in reading.observations if isinstance(each, LogFile)] == [absent(log.path)]
 
 
-def sizes(log: Followed) -> list[int | None]:
-    """The sizes that the next look tells."""
-    return [each.size for each in log.seen() if isinstance(each, LogFile)]
+def sizes(log: FollowedLog) -> list[int | None]:
+    """Collect once and return the reported sizes."""
+    return [each.size for each in log.observe() if isinstance(each, LogFile)]
 
 
 class TestSize:
-    """How long a log is, told seldom."""
+    """The reported size of a log, which is updated rarely."""
 
-    def test_it_is_told_when_the_log_is_found_and_with_every_mebibyte(self, log: Followed) -> None:
-        """What lies between is no news."""
+    def test_reports_the_size_of_a_new_log_and_after_every_mebibyte(self, log: FollowedLog) -> None:
+        """Smaller changes cause no observation."""
         assert sizes(log) == [None]
         log.write("x\n")
         assert sizes(log) == [2]
@@ -495,25 +495,25 @@ class TestSize:
         log.write("z" * SIZE_STEP)
         assert sizes(log) == [SIZE_STEP + 4]
 
-    def test_a_log_that_was_truncated_is_small_again(self, begun: Followed) -> None:
-        """As copytruncate leaves it."""
-        begun.write("z" * SIZE_STEP)
-        assert sizes(begun) == [SIZE_STEP]
-        os.truncate(begun.path, 0)
-        assert sizes(begun) == [0]
+    def test_reports_the_small_size_of_a_truncated_log(self, opened: FollowedLog) -> None:
+        """The `copytruncate` option of logrotate truncates logs."""
+        opened.write("z" * SIZE_STEP)
+        assert sizes(opened) == [SIZE_STEP]
+        os.truncate(opened.path, 0)
+        assert sizes(opened) == [0]
 
-    def test_a_renamed_log_counts_as_long_as_it_may_be_written_to(self, begun: Followed) -> None:
-        """The daemon writes on into it, so that a rename alone rotates nothing."""
-        begun.write("z" * SIZE_STEP)
-        assert sizes(begun) == [SIZE_STEP]
-        begun.path.rename(begun.path.with_suffix(".1"))
-        begun.write("new\n")
-        assert sizes(begun) == []
-        begun.clock.time += REPLACED_SECONDS
-        assert sizes(begun) == [4]
+    def test_a_renamed_log_counts_while_the_daemon_may_write_to_it(self, opened: FollowedLog) -> None:
+        """The daemon continues to write to the renamed file, so that a rename alone rotates nothing."""
+        opened.write("z" * SIZE_STEP)
+        assert sizes(opened) == [SIZE_STEP]
+        opened.path.rename(opened.path.with_suffix(".1"))
+        opened.write("new\n")
+        assert sizes(opened) == []
+        opened.clock.time += REPLACED_SECONDS
+        assert sizes(opened) == [4]
 
 
-def test_a_look_without_news_reads_sizes_alone_and_the_next_line_is_still_found(
+def test_reads_only_sizes_if_nothing_is_new_and_still_finds_the_next_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "control.log"

@@ -1,4 +1,4 @@
-"""A flood of one log is read within a budget: the newest lines and the grave lines are read, all others are counted."""
+"""The exporter reads a log flood within a budget: the newest and the critical lines; it counts all others."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,11 +30,11 @@ def known(number: int) -> str:
 
 
 def unknown(number: int) -> str:
-    return f"{STAMP} Nobody knows what {number} is"
+    return f"{STAMP} An unknown message {number}"
 
 
 class Log:
-    """server.log, which a follower reads."""
+    """A server.log with its follower and all observations."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,38 +45,38 @@ class Log:
         self.unread: list[int | None] = []
 
     def write(self, line: Callable[[int], str], count: int) -> None:
-        """Add so many lines."""
+        """Append `count` lines."""
         self.add("".join(f"{line(number)}\n" for number in range(count)))
 
     def add(self, text: str) -> None:
-        """Add a text."""
+        """Append a text."""
         with self.path.open("a") as file:
             file.write(text)
 
     def collect(self) -> bool:
-        """Look once; whether something was left unread."""
+        """Collect once and return whether text remains unread."""
         reading = self.follower.collect()
-        for seen in reading.observations:
-            match seen:
+        for each in reading.observations:
+            match each:
                 case LogLine():
-                    self.lines.append(seen.line)
+                    self.lines.append(each.line)
                 case LogGap():
-                    self.lost += seen.lines
+                    self.lost += each.lines
                 case LogUnrecognized():
-                    self.unrecognized += seen.lines
+                    self.unrecognized += each.lines
                 case LogFile():
-                    self.unread.append(seen.unread)
+                    self.unread.append(each.unread)
         return reading.more
 
     def read(self) -> int:
-        """Look until all is read; how often."""
-        looks = 1
+        """Collect until everything is read and return the number of collections."""
+        collections = 1
         while self.collect():
-            looks += 1
-        return looks
+            collections += 1
+        return collections
 
     def exhaust(self) -> None:
-        """Use up the budget for lines that a rule knows."""
+        """Use up the budget for known lines."""
         self.write(known, int(LINES_PER_SECOND * BURST_SECONDS))
         self.read()
         self.lines.clear()
@@ -91,8 +91,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
     log.follower.close()
 
 
-def test_unknown_lines_are_observed_while_they_are_few_and_counted_when_they_are_many(log: Log) -> None:
-    """A recording has the first of them, which a better parser may know."""
+def test_observes_a_few_unknown_lines_and_counts_the_others(log: Log) -> None:
+    """A recording has the first ones, which a later parser may know."""
     log.write(unknown, 3)
     log.collect()
     assert log.lines == [unknown(number) for number in range(3)]
@@ -106,18 +106,18 @@ def test_unknown_lines_are_observed_while_they_are_few_and_counted_when_they_are
     assert log.lost == 0
 
 
-def test_a_flood_of_unknown_lines_makes_one_observation_a_look(log: Log) -> None:
+def test_a_flood_of_unknown_lines_is_one_observation_for_each_collection(log: Log) -> None:
     log.write(unknown, 1000)
     log.collect()
     log.write(unknown, 1000)
 
-    kinds = [type(seen) for seen in log.follower.collect().observations]
+    kinds = [type(each) for each in log.follower.collect().observations]
 
     assert kinds.count(LogUnrecognized) == 1
     assert LogLine not in kinds
 
 
-def test_lines_over_the_budget_are_lost_and_the_newest_are_kept(log: Log) -> None:
+def test_reads_the_newest_lines_and_drops_those_over_the_budget(log: Log) -> None:
     log.exhaust()
     log.clock.time += 0.1
     log.write(known, 1000)
@@ -128,7 +128,7 @@ def test_lines_over_the_budget_are_lost_and_the_newest_are_kept(log: Log) -> Non
     assert len(log.lines) + log.lost == 1000
 
 
-def test_no_line_is_read_twice_or_disappears_without_being_counted(log: Log) -> None:
+def test_every_line_is_read_or_counted_exactly_once(log: Log) -> None:
     log.exhaust()
     for _ in range(20):
         log.clock.time += 0.05
@@ -140,7 +140,7 @@ def test_no_line_is_read_twice_or_disappears_without_being_counted(log: Log) -> 
     assert len(log.lines) + log.lost + log.unrecognized == 20 * 200
 
 
-def test_a_fault_in_a_flood_of_ordinary_lines_is_read(log: Log) -> None:
+def test_reads_a_fault_in_a_flood_of_known_lines(log: Log) -> None:
     log.exhaust()
     log.write(known, 500)
     log.add(f"{FAULT}\n")
@@ -151,7 +151,7 @@ def test_a_fault_in_a_flood_of_ordinary_lines_is_read(log: Log) -> None:
     assert log.lines == [FAULT]
 
 
-def test_after_a_burst_a_fault_is_read_at_once_wherever_it_is_and_in_order(log: Log) -> None:
+def test_reads_all_faults_at_once_and_in_order_after_a_burst(log: Log) -> None:
     log.exhaust()
     log.write(known, MAX_UNREAD // len(known(0)))
     log.add(f"{FAULT}\n")
@@ -165,7 +165,7 @@ def test_after_a_burst_a_fault_is_read_at_once_wherever_it_is_and_in_order(log: 
     assert log.lost > 0
 
 
-def test_what_is_more_than_the_budget_of_bytes_is_passed_over(log: Log) -> None:
+def test_skips_text_over_the_byte_budget(log: Log) -> None:
     """A log can be a sparse file of any size."""
     log.follower.share(0.0001)
     with log.path.open("a") as file:
@@ -178,17 +178,17 @@ def test_what_is_more_than_the_budget_of_bytes_is_passed_over(log: Log) -> None:
     assert log.lost >= 1
 
 
-def test_the_first_line_after_a_jump_is_whole(log: Log) -> None:
+def test_reads_a_complete_line_first_after_skipped_text(log: Log) -> None:
     log.follower.share(0.0001)
     log.add(f"{STAMP} {'x' * 2 * MIN_SKIM_BYTES} {FAULT}\n{FAULT}\n")
     log.write(unknown, MAX_UNREAD // len(unknown(0)))
 
     log.read()
 
-    assert [line for line in log.lines if "Nobody" not in line] == [FAULT]
+    assert [line for line in log.lines if "An unknown" not in line] == [FAULT]
 
 
-def test_how_much_is_unread_is_told_and_that_nothing_is(log: Log) -> None:
+def test_reports_the_number_of_unread_bytes(log: Log) -> None:
     log.write(known, 1000)
 
     log.read()
@@ -198,7 +198,7 @@ def test_how_much_is_unread_is_told_and_that_nothing_is(log: Log) -> None:
     assert log.unread[-1] == 0
 
 
-def test_each_of_many_logs_has_its_share_and_can_read_a_few_lines_at_once(log: Log) -> None:
+def test_a_log_with_a_small_share_can_read_a_few_lines_at_once(log: Log) -> None:
     log.follower.share(1 / 100)
     log.write(known, 1000)
     log.read()
@@ -210,7 +210,7 @@ def test_each_of_many_logs_has_its_share_and_can_read_a_few_lines_at_once(log: L
     assert len(log.lines) == MIN_LINES + LINES_PER_SECOND // 100 * 10
 
 
-def test_a_budget_is_saved_up_for_a_while_and_no_longer() -> None:
+def test_a_budget_accumulates_up_to_a_limit() -> None:
     clock = HandClock()
     budget = Budget(clock, 10, 5)
     assert budget.available == 10 * BURST_SECONDS
@@ -222,7 +222,7 @@ def test_a_budget_is_saved_up_for_a_while_and_no_longer() -> None:
     assert budget.available == 10 * BURST_SECONDS
 
 
-def test_a_smaller_share_takes_effect_at_once_and_a_larger_one_with_time() -> None:
+def test_a_smaller_share_applies_at_once_and_a_larger_one_gradually() -> None:
     clock = HandClock()
     budget = Budget(clock, 10, 5)
     budget.share(0.1)
@@ -235,6 +235,6 @@ def test_a_smaller_share_takes_effect_at_once_and_a_larger_one_with_time() -> No
     assert budget.available == 15
 
 
-def test_forty_megabytes_are_within_what_may_be_searched_at_once() -> None:
+def test_the_byte_budget_allows_forty_megabytes_at_once() -> None:
     assert SKIM_BYTES_PER_SECOND * BURST_SECONDS > 40e6
     assert PATH_CHECK_SECONDS < 2

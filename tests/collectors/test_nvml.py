@@ -1,4 +1,4 @@
-"""Nvml reads what the driver says, through the real nvidia-ml-py, and outlives what the driver does."""
+"""GPU readings from NVML through the real nvidia-ml-py, also from old and failing drivers."""
 
 import time
 from dataclasses import replace
@@ -38,13 +38,13 @@ GPU = Device(
 OTHER = Device(index=1, uuid="GPU-055a5b27-613d-8c97-6fb4-99d75c28b520", bus_id="0000:00:07.0")
 
 
-def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
 
     reading = nvml_program(nvml).collect()
 
     assert reading["problem"] is None
-    (gpu,) = reading["seen"]
+    (gpu,) = reading["observations"]
     samples = gpu.pop("process_utilization")
     assert gpu.pop("at") > 0
     assert gpu == {
@@ -83,59 +83,62 @@ def test_a_gpu_is_told_as_it_is(nvml: NvmlStandIn, nvml_program: Start) -> None:
     assert {(sample["pid"], sample["sm_percent"]) for sample in samples} == {(SERVER, 60), (BYPASSING, 39)}
 
 
-def test_lists_follow_the_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_new_gpus_and_process_lists(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
-    one = nvml_program(nvml)
-    one.collect()
+    program = nvml_program(nvml)
+    program.collect()
     nvml.write([Device(), OTHER])
 
-    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in one.collect()["seen"]] == [(GPU.uuid, []), (OTHER.uuid, [])]
-
-
-def test_no_utilisation_sample_is_told_twice(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    nvml.write([GPU])
-    one = nvml_program(nvml)
-    told = [
-        (sample["pid"], sample["timestamp_us"])
-        for _ in range(5)
-        for sample in one.collect()["seen"][0]["process_utilization"]
+    assert [(gpu["gpu"], gpu["mps_processes"]) for gpu in program.collect()["observations"]] == [
+        (GPU.uuid, []),
+        (OTHER.uuid, []),
     ]
 
-    assert told
-    assert len(told) == len(set(told))
+
+def test_reports_each_utilization_sample_once(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU])
+    program = nvml_program(nvml)
+    samples = [
+        (sample["pid"], sample["timestamp_us"])
+        for _ in range(5)
+        for sample in program.collect()["observations"][0]["process_utilization"]
+    ]
+
+    assert samples
+    assert len(samples) == len(set(samples))
 
 
-def test_no_sample_is_no_failure(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_gpu_without_samples_is_not_a_failure(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device()])
 
     reading = nvml_program(nvml).collect()
 
-    assert (reading["problem"], reading["seen"][0]["process_utilization"]) == (None, [])
+    assert (reading["problem"], reading["observations"][0]["process_utilization"]) == (None, [])
 
 
-def test_a_lost_gpu_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_the_other_gpus_if_one_is_lost(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
-    one = nvml_program(nvml)
-    one.collect()
+    program = nvml_program(nvml)
+    program.collect()
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
-    reading = one.collect()
+    reading = program.collect()
 
-    assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["seen"]] == [
+    assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["observations"]] == [
         (GPU.uuid, None, 0),
         (OTHER.uuid, "driver_error: GPU is lost", 1),
     ]
     assert reading["problem"] == f"driver_error: {OTHER.uuid}: GPU is lost"
     nvml.write([GPU, OTHER])
-    assert one.collect()["problem"] is None
+    assert program.collect()["problem"] is None
 
 
-def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_a_problem_for_a_gpu_that_was_lost_from_the_start(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("*", GPU_IS_LOST, device=1)])
 
     reading = nvml_program(nvml).collect()
 
-    assert [gpu["gpu"] for gpu in reading["seen"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in reading["observations"]] == [GPU.uuid]
     assert reading["problem"] == "driver_error: 1: GPU is lost"
 
 
@@ -161,7 +164,7 @@ def test_a_gpu_that_was_never_seen_alive_is_told_as_a_problem(nvml: NvmlStandIn,
         ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
     ],
 )
-def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
+def test_omits_an_unsupported_value_and_reads_the_others(
     nvml: NvmlStandIn, nvml_program: Start, functions: str, key: str
 ) -> None:
     nvml.write([GPU], [fails(function, NOT_SUPPORTED) for function in functions.split()])
@@ -169,15 +172,15 @@ def test_what_a_gpu_cannot_tell_is_left_out_and_the_rest_stands(
     reading = nvml_program(nvml).collect()
 
     assert reading["problem"] is None
-    assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["seen"]] == [(GPU.uuid, None, None)]
+    assert [(gpu["gpu"], gpu["problem"], gpu[key]) for gpu in reading["observations"]] == [(GPU.uuid, None, None)]
 
 
-def test_what_this_user_may_not_know_is_left_out(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_omits_a_value_that_the_user_may_not_read(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlDeviceGetComputeRunningProcesses", NO_PERMISSION)])
 
     reading = nvml_program(nvml).collect()
 
-    assert (reading["problem"], reading["seen"][0]["compute_processes"]) == (None, None)
+    assert (reading["problem"], reading["observations"][0]["compute_processes"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_what_this_user_may_not_know_is_left_out(nvml: NvmlStandIn, nvml_program
         ("nvmlGpmQueryDeviceSupport", "sm_utilization"),
     ],
 )
-def test_what_an_older_driver_lacks_is_left_out_and_the_rest_stands(
+def test_omits_a_value_of_a_function_that_an_older_driver_lacks(
     tmp_path: Path, nvml_program: Start, symbols: str, key: str
 ) -> None:
     older = built(tmp_path, without=symbols.split())
@@ -201,103 +204,103 @@ def test_what_an_older_driver_lacks_is_left_out_and_the_rest_stands(
     reading = nvml_program(older).collect()
 
     assert reading["problem"] is None
-    assert reading["seen"][0][key] is None
-    assert reading["seen"][0]["memory_used_bytes"] == GPU.memory_used_bytes
+    assert reading["observations"][0][key] is None
+    assert reading["observations"][0]["memory_used_bytes"] == GPU.memory_used_bytes
 
 
-def test_a_gpus_own_error_is_told_with_the_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_the_error_of_a_gpu_with_that_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("nvmlDeviceGetComputeRunningProcesses", UNKNOWN, device=0)])
-    one = nvml_program(nvml)
+    program = nvml_program(nvml)
 
-    reading = one.collect()
+    reading = program.collect()
 
-    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["seen"]] == [
+    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["observations"]] == [
         (GPU.uuid, "driver_error: Unknown Error"),
         (OTHER.uuid, None),
     ]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTemperatureV", "nvmlGpmSampleGet"])
-def test_a_sensor_that_fails_leaves_the_lists(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
+def test_reads_the_process_lists_if_a_sensor_fails(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
     nvml.write([GPU], [fails(function, UNKNOWN)])
 
-    (gpu,) = nvml_program(nvml).collect()["seen"]
+    (gpu,) = nvml_program(nvml).collect()["observations"]
 
     assert (gpu["problem"], [each["pid"] for each in gpu["mps_processes"]]) == (None, [CLIENT])
 
 
-def test_an_older_drivers_names_are_known(tmp_path: Path, nvml_program: Start) -> None:
+def test_uses_the_function_names_of_an_older_driver(tmp_path: Path, nvml_program: Start) -> None:
     newer_names = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
     older = built(tmp_path, without=newer_names)
     older.write([GPU])
 
-    (gpu,) = nvml_program(older).collect()["seen"]
+    (gpu,) = nvml_program(older).collect()["observations"]
 
     assert (gpu["temperature_celsius"], gpu["clocks_event_reasons"]) == (45, 0b100)
 
 
-def test_a_mode_that_nobody_knows_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_an_unknown_compute_mode_as_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device(compute_mode=9)])
 
-    assert nvml_program(nvml).collect()["seen"][0]["compute_mode"] is None
+    assert nvml_program(nvml).collect()["observations"][0]["compute_mode"] is None
 
 
 def ratios(reading: dict[str, Any]) -> list[tuple[float | None, float | None]]:
-    """SM utilisation and DRAM bandwidth of each GPU."""
-    return [(gpu["sm_utilization"], gpu["dram_bandwidth"]) for gpu in reading["seen"]]
+    """Return the SM utilization and DRAM bandwidth of each GPU."""
+    return [(gpu["sm_utilization"], gpu["dram_bandwidth"]) for gpu in reading["observations"]]
 
 
-def later(program: NvmlProgram) -> dict[str, Any]:
-    """A look that comes long enough after the last for GPM."""
+def collect_later(program: NvmlProgram) -> dict[str, Any]:
+    """Collect after the minimum time between two GPM samples."""
     time.sleep(MIN_SAMPLE_SECONDS * 1.5)
     return program.collect()
 
 
-def test_what_is_measured_between_two_looks_is_not_told_at_the_first(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_gpm_values_from_the_second_collection_on(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
     program = nvml_program(nvml)
 
     assert ratios(program.collect()) == [(None, None), (None, None)]
-    assert ratios(later(program)) == [(0.625, 0.125), (None, None)]
+    assert ratios(collect_later(program)) == [(0.625, 0.125), (None, None)]
 
 
-def test_samples_are_used_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reuses_the_samples(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
-    open_at_first = program.descriptors()
+    descriptors = program.descriptors()
 
     for _ in range(3):
-        later(program)
+        collect_later(program)
 
-    assert program.descriptors() == open_at_first
+    assert program.descriptors() == descriptors
 
 
-def test_samples_of_a_gpu_that_fails_are_freed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_frees_the_samples_of_a_failing_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
     nvml.write([GPU], [fails("*", GPU_IS_LOST, device=0)])
     program.collect()
-    assert program.descriptors() == 1, "but for the driver's own"
+    assert program.descriptors() == 1, "only the driver's own descriptor may be open"
 
     nvml.write([GPU])
     assert ratios(program.collect()) == [(None, None)]
-    assert ratios(later(program)) == [(0.625, 0.125)]
+    assert ratios(collect_later(program)) == [(0.625, 0.125)]
 
 
-def test_a_value_that_is_no_part_of_a_whole_is_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_an_invalid_ratio_as_none(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([replace(GPU, readings={"sm_utilization": float("nan"), "dram_bandwidth": -1})])
     program = nvml_program(nvml)
     program.collect()
 
-    assert ratios(later(program)) == [(None, None)]
+    assert ratios(collect_later(program)) == [(None, None)]
 
 
-def test_a_gpu_that_was_lost_is_met_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_the_properties_of_a_lost_gpu_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlDeviceGetUtilizationRates", GPU_IS_LOST)])
     program = nvml_program(nvml)
     program.collect()
     nvml.write([replace(GPU, name="another board")])
 
-    assert program.collect()["seen"][0]["name"] == "another board"
+    assert program.collect()["observations"][0]["name"] == "another board"

@@ -1,4 +1,4 @@
-"""A driver that comes, goes, hangs and is upgraded: whatever becomes of it, the next look finds out."""
+"""Driver that is loaded, unloaded, upgraded or hangs: the next collection detects it."""
 
 from pathlib import Path
 
@@ -21,19 +21,19 @@ NEXT_DRIVER = "590.44.01"
 NOT_LOADED = "driver_not_loaded: Driver Not Loaded"
 
 
-def test_a_driver_that_is_loaded_later_is_found(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_finds_a_driver_that_is_loaded_later(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlInit", DRIVER_NOT_LOADED)])
     program = nvml_program(nvml)
 
     reading = program.collect()
-    assert (reading["seen"], reading["problem"]) == ([], NOT_LOADED)
+    assert (reading["observations"], reading["problem"]) == ([], NOT_LOADED)
     assert_closed(program)
 
     nvml.write([GPU])
-    assert [gpu["gpu"] for gpu in program.collect()["seen"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
 
 
-def test_a_driver_that_was_reloaded_is_opened_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_opens_a_reloaded_driver_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
@@ -43,10 +43,10 @@ def test_a_driver_that_was_reloaded_is_opened_anew(nvml: NvmlStandIn, nvml_progr
 
     nvml.write([GPU])
     reading = program.collect()
-    assert (reading["problem"], [gpu["gpu"] for gpu in reading["seen"]]) == (None, [GPU.uuid])
+    assert (reading["problem"], [gpu["gpu"] for gpu in reading["observations"]]) == (None, [GPU.uuid])
 
 
-def test_a_library_that_is_installed_later_is_found(nvml: NvmlStandIn, nvml_program: Start, tmp_path: Path) -> None:
+def test_finds_a_library_that_is_installed_later(nvml: NvmlStandIn, nvml_program: Start, tmp_path: Path) -> None:
     nvml.write([GPU])
     library = tmp_path / "lib" / LIBRARY_NAME
     library.parent.mkdir()
@@ -54,7 +54,7 @@ def test_a_library_that_is_installed_later_is_found(nvml: NvmlStandIn, nvml_prog
     program = nvml_program(nvml, LD_LIBRARY_PATH=str(library.parent))
 
     reading = program.collect()
-    assert reading["seen"] == []
+    assert reading["observations"] == []
     assert reading["problem"].startswith("library_missing: ")
 
     library.unlink()
@@ -62,28 +62,28 @@ def test_a_library_that_is_installed_later_is_found(nvml: NvmlStandIn, nvml_prog
     assert program.collect()["problem"] is None
 
 
-def test_an_upgrade_is_followed_without_a_restart(nvml_program: Start, tmp_path: Path) -> None:
-    """The library that is mapped stays the old one until it is let go of, and the driver talks to it no more."""
+def test_uses_an_upgraded_driver_without_a_restart(nvml_program: Start, tmp_path: Path) -> None:
+    """The mapped library stays the old one until it is closed, and the new driver refuses its calls."""
     before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
     installed = tmp_path / "lib" / LIBRARY_NAME
     installed.parent.mkdir()
     installed.symlink_to(before.library)
     before.write([GPU])
     program = nvml_program(before, LD_LIBRARY_PATH=str(installed.parent))
-    assert program.collect()["seen"][0]["driver_version"] == DRIVER
+    assert program.collect()["observations"][0]["driver_version"] == DRIVER
 
     before.install_driver(NEXT_DRIVER)
     assert program.collect()["problem"].startswith("driver_mismatch: ")
-    assert program.collect()["problem"].startswith("driver_mismatch: "), "the old library is still there"
+    assert program.collect()["problem"].startswith("driver_mismatch: "), "the old library is still installed"
     assert_closed(program)
     installed.unlink()
     installed.symlink_to(after.library)
 
     reading = program.collect()
-    assert (reading["problem"], reading["seen"][0]["driver_version"]) == (None, NEXT_DRIVER)
+    assert (reading["problem"], reading["observations"][0]["driver_version"]) == (None, NEXT_DRIVER)
 
 
-def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_hanging_call_ends_when_the_driver_continues(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
     collect = program.ask("collect")
@@ -94,7 +94,7 @@ def test_a_call_that_hangs_ends_when_the_driver_lets_it(nvml: NvmlStandIn, nvml_
     assert program.answer(collect)["problem"] is None
 
 
-def test_a_driver_that_hangs_as_it_is_opened_keeps_nobody_waiting(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_a_driver_that_hangs_in_open_without_waiting(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
     first = program.ask("collect")
@@ -107,7 +107,7 @@ def test_a_driver_that_hangs_as_it_is_opened_keeps_nobody_waiting(nvml: NvmlStan
     assert program.answer(first)["problem"] is None
 
 
-def test_a_lost_driver_is_not_closed_under_a_call_that_hangs(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_does_not_close_a_lost_driver_during_a_hanging_call(nvml: NvmlStandIn, nvml_program: Start) -> None:
     hung = hangs("nvmlDeviceGetMemoryInfo")
     nvml.write([GPU], [hung])
     program = nvml_program(nvml)
@@ -123,5 +123,5 @@ def test_a_lost_driver_is_not_closed_under_a_call_that_hangs(nvml: NvmlStandIn, 
     assert program.collect()["problem"] is None
 
 
-def test_the_driver_tells_its_version(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_the_driver_version(nvml: NvmlStandIn, nvml_program: Start) -> None:
     assert nvml_program(nvml).call("driver_version") == DRIVER

@@ -1,4 +1,4 @@
-"""The driver is let go of on request, so that it can be unloaded."""
+"""Pause: the exporter closes the driver on request, so that the driver can be unloaded."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ SOON = 0.5
 NEXT_DRIVER = "590.44.01"
 
 
-def assert_sees(program: NvmlProgram) -> None:
-    """It reads the driver again."""
+def assert_reads(program: NvmlProgram) -> None:
+    """Assert that the program can read the driver."""
     assert program.collect()["problem"] is None
 
 
-def test_after_a_pause_nothing_is_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_closes_everything(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
@@ -32,35 +32,35 @@ def test_after_a_pause_nothing_is_open(nvml: NvmlStandIn, nvml_program: Start) -
 
 
 @pytest.mark.parametrize("collect", ["collect", "collect_xids"])
-def test_a_look_in_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, collect: str) -> None:
+def test_a_collection_during_a_pause_opens_nothing(nvml: NvmlStandIn, nvml_program: Start, collect: str) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
     program.call("pause", PATIENCE_SECONDS)
 
-    assert program.call(collect) == {"problem": "paused", "seen": []}
+    assert program.call(collect) == {"problem": "paused", "observations": []}
     assert program.call("driver_version") is None
     assert_closed(program)
 
 
-def test_a_pause_before_the_first_look_holds(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_before_the_first_collection_is_effective(nvml: NvmlStandIn, nvml_program: Start) -> None:
     program = nvml_program(nvml)
 
     assert program.call("pause", PATIENCE_SECONDS) is True
     assert program.collect()["problem"] == "paused"
 
 
-def test_after_a_pause_the_next_look_sees(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_the_first_collection_after_a_pause_reads_the_gpus(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
     program.call("pause", PATIENCE_SECONDS)
     program.call("resume")
 
-    assert [gpu["gpu"] for gpu in program.collect()["seen"]] == [GPU.uuid]
+    assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
 
 
-def test_a_driver_may_be_upgraded_in_a_pause(nvml_program: Start, tmp_path: Path) -> None:
+def test_the_driver_can_be_upgraded_during_a_pause(nvml_program: Start, tmp_path: Path) -> None:
     before, after = (built(tmp_path, version=version) for version in (DRIVER, NEXT_DRIVER))
     installed = tmp_path / "lib" / LIBRARY_NAME
     installed.parent.mkdir()
@@ -77,8 +77,8 @@ def test_a_driver_may_be_upgraded_in_a_pause(nvml_program: Start, tmp_path: Path
     assert program.collect()["problem"] is None
 
 
-def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_program: Start) -> None:
-    """And what could not be closed then is closed when it can be, unless it is wanted again."""
+def test_a_pause_does_not_wait_for_a_hanging_call(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """The driver is closed after the hanging call, unless the pause has ended by then."""
     nvml.write([GPU, OTHER], [hangs("nvmlDeviceGetMemoryInfo")])
     program = nvml_program(nvml)
     collect = program.ask("collect")
@@ -87,12 +87,12 @@ def test_a_pause_does_not_wait_for_a_call_that_hangs(nvml: NvmlStandIn, nvml_pro
 
     assert program.call("pause", SOON) is False
     nvml.write([GPU, OTHER])
-    assert program.answer(collect) == {"problem": "paused", "seen": []}
+    assert program.answer(collect) == {"problem": "paused", "observations": []}
     eventually(lambda: assert_closed(program))
     assert program.call("pause", PATIENCE_SECONDS) is True
 
 
-def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_opened(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_open(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [hangs("nvmlInit")])
     program = nvml_program(nvml)
     collect = program.ask("collect")
@@ -105,7 +105,7 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_opened(nvml: Nvm
     eventually(lambda: assert_closed(program))
 
 
-def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_does_not_wait_for_a_driver_that_hangs_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
@@ -115,10 +115,10 @@ def test_a_pause_does_not_wait_for_a_driver_that_hangs_as_it_is_closed(nvml: Nvm
     program.call("resume")
     assert program.collect()["problem"] == "driver_hangs"
     nvml.write([GPU])
-    eventually(lambda: assert_sees(program))
+    eventually(lambda: assert_reads(program))
 
 
-def test_a_driver_that_fails_as_it_is_closed_is_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_closes_a_driver_that_fails_in_close(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
@@ -129,13 +129,13 @@ def test_a_driver_that_fails_as_it_is_closed_is_closed(nvml: NvmlStandIn, nvml_p
     assert_closed(program)
 
 
-def test_an_impatient_operator_pauses_and_resumes_at_will(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_many_quick_pauses_and_resumes_leave_a_working_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [slow("nvmlDeviceGetMemoryInfo", 30)])
     program = nvml_program(nvml)
     for _ in range(8):
-        # As in the service, each of the two looks is in one thread at a time. Else each thread makes an event set.
-        asked = [program.ask(*what) for what in (("collect",), ("collect_xids",), ("pause", 0.0), ("resume",))]
-        for each in asked:
+        # As in the service, each collector runs in one thread at a time. Otherwise each thread creates an event set.
+        requests = [program.ask(*call) for call in (("collect",), ("collect_xids",), ("pause", 0.0), ("resume",))]
+        for each in requests:
             program.answer(each)
 
     program.call("resume")
@@ -144,17 +144,17 @@ def test_an_impatient_operator_pauses_and_resumes_at_will(nvml: NvmlStandIn, nvm
     assert_closed(program)
 
 
-def test_what_is_closed_stays_closed(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_closed_driver_is_not_opened_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()
     program.call("close")
 
-    assert program.collect()["seen"] == []
+    assert program.collect()["observations"] == []
     assert_closed(program)
 
 
-def test_the_library_stays_for_who_else_uses_it(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_pause_does_not_unload_the_library_from_another_user(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
     program.collect()

@@ -1,4 +1,4 @@
-"""With CAP_SYS_PTRACE alone, as by the unit, a process's environment is read from its memory."""
+"""Environment of a process, read from its memory with CAP_SYS_PTRACE only, as the systemd unit grants it."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from exporter.collectors.proc import Proc, read_memory
 from tests.eventually import eventually
 from tests.tools import not_here
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 PROC = Path("/proc")
 
 
@@ -23,7 +23,7 @@ def _has_arguments(pid: int) -> None:
 
 @pytest.fixture
 def process() -> Iterator[int]:
-    """A process of root's, with a secret."""
+    """A process of root with a secret in its environment."""
     with subprocess.Popen(["/bin/sleep", "100"], env={"CUDA_VISIBLE_DEVICES": "1", "SECRET": "x"}) as started:
         # execve(2) lets the parent continue before the child has its arguments and environment (Linux 6.18).
         eventually(lambda: _has_arguments(started.pid))
@@ -32,18 +32,18 @@ def process() -> Iterator[int]:
 
 
 @pytest.fixture
-def looks_only() -> Iterator[None]:
-    """The thread opens files as nobody, without root's rights to files (setfsuid(2)); CAP_SYS_PTRACE it keeps."""
+def ptrace_only() -> Iterator[None]:
+    """Open files without the rights of root (setfsuid(2)). The thread retains CAP_SYS_PTRACE."""
     libc = ctypes.CDLL(None)
     if os.geteuid() != 0:
-        not_here("only root can look at root's processes as somebody else")
-    libc.setfsuid(NOBODY)
+        not_here("only root can change the user for files")
+    libc.setfsuid(UNPRIVILEGED_UID)
     yield
     libc.setfsuid(0)
 
 
-@pytest.mark.usefixtures("looks_only")
-def test_what_only_its_owner_may_open_is_read_from_memory(process: int) -> None:
+@pytest.mark.usefixtures("ptrace_only")
+def test_reads_an_environment_that_only_the_owner_may_open_from_memory(process: int) -> None:
     with pytest.raises(PermissionError):
         (PROC / str(process) / "environ").read_bytes()
 
@@ -52,8 +52,8 @@ def test_what_only_its_owner_may_open_is_read_from_memory(process: int) -> None:
     }
 
 
-def test_not_where_a_pid_is_another_namespaces(process: int, tmp_path: Path) -> None:
-    """That PID may be anybody's here."""
+def test_reads_no_memory_if_the_pid_is_of_another_namespace(process: int, tmp_path: Path) -> None:
+    """Here, another process may have that PID."""
     other = tmp_path / str(process)
     other.mkdir()
     (other / "stat").symlink_to(PROC / str(process) / "stat")
@@ -62,7 +62,7 @@ def test_not_where_a_pid_is_another_namespaces(process: int, tmp_path: Path) -> 
     assert Proc(tmp_path, SystemClock()).variables(process, ("CUDA_VISIBLE_DEVICES",)) is None
 
 
-def test_not_of_a_process_that_has_gone(process: int) -> None:
+def test_reads_no_memory_of_an_ended_process(process: int) -> None:
     os.kill(process, 9)
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
 

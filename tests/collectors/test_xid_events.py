@@ -1,4 +1,4 @@
-"""Xids are told as NVML tells them, and waiting for them is in nobody's way."""
+"""Xid events from NVML, and a wait for them that blocks neither readings nor a pause."""
 
 from tests.collectors.nvml_program import NvmlProgram, Reading, Start
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -11,65 +11,65 @@ XID = 8
 
 
 def listening(program: NvmlProgram) -> NvmlProgram:
-    """It has opened the driver, and waited for events once."""
+    """Open the driver, wait for events once, and return the program."""
     assert program.collect()["problem"] is None
-    assert program.call("collect_xids") == {"problem": None, "seen": []}
+    assert program.call("collect_xids") == {"problem": None, "observations": []}
     return program
 
 
-def told(reading: Reading) -> list[tuple[int, int, str]]:
-    """Type, number and GPU of what was seen."""
-    return [(each["type"], each["xid"], each["gpu"]) for each in reading["seen"]]
+def events(reading: Reading) -> list[tuple[int, int, str]]:
+    """Return the type, number and GPU of each event."""
+    return [(each["type"], each["xid"], each["gpu"]) for each in reading["observations"]]
 
 
-def test_an_xid_is_told_with_its_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_an_xid_with_its_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER])
     program = listening(nvml_program(nvml))
     nvml.raise_xid(1, MEMORY_FAULT)
 
-    assert told(program.call("collect_xids")) == [(XID, MEMORY_FAULT, OTHER.uuid)]
-    assert program.call("collect_xids") == {"problem": None, "seen": []}, "and but once"
+    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, OTHER.uuid)]
+    assert program.call("collect_xids") == {"problem": None, "observations": []}, "an event is reported once"
 
 
-def test_a_look_that_waits_ends_with_the_xid(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_an_xid_ends_the_wait(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     program.call("wait_for_xids", PATIENCE_SECONDS)
     collect = program.ask("collect_xids")
     nvml.raise_xid(0, MEMORY_FAULT)
 
-    assert told(program.answer(collect)) == [(XID, MEMORY_FAULT, GPU.uuid)]
+    assert events(program.answer(collect)) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_none_is_lost_between_two_looks(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_loses_no_xid_between_two_collections(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     for number in (13, 31, 43):
         nvml.raise_xid(0, number)
 
-    seen = [told(program.call("collect_xids")) for _ in range(3)]
-    assert seen == [[(XID, number, GPU.uuid)] for number in (13, 31, 43)]
+    collected = [events(program.call("collect_xids")) for _ in range(3)]
+    assert collected == [[(XID, number, GPU.uuid)] for number in (13, 31, 43)]
 
 
-def test_the_gpu_is_known_though_it_is_lost_by_then(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_identifies_a_gpu_that_is_lost_by_the_time_of_the_event(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     nvml.write([GPU], [fails("nvmlDeviceGetUUID", GPU_IS_LOST)])
     nvml.raise_xid(0, FALLEN_OFF_THE_BUS)
 
-    assert told(program.call("collect_xids")) == [(XID, FALLEN_OFF_THE_BUS, GPU.uuid)]
+    assert events(program.call("collect_xids")) == [(XID, FALLEN_OFF_THE_BUS, GPU.uuid)]
 
 
-def test_only_what_a_gpu_supports_is_registered(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_registers_only_supported_events(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, Device(index=1, uuid=OTHER.uuid, readings={"events": 0})])
     program = listening(nvml_program(nvml))
     nvml.raise_xid(1, MEMORY_FAULT)
     nvml.raise_xid(0, MEMORY_FAULT)
 
-    assert told(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
+    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_where_no_gpu_tells_of_xids_that_is_a_problem_and_no_calm(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_a_problem_if_no_gpu_supports_xid_events(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([Device(readings={"events": 0})])
     program = nvml_program(nvml)
     program.collect()
@@ -79,24 +79,24 @@ def test_where_no_gpu_tells_of_xids_that_is_a_problem_and_no_calm(nvml: NvmlStan
     assert program.descriptors() == before
 
 
-def test_a_gpu_that_cannot_be_registered_leaves_the_others(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reads_xids_of_other_gpus_if_one_cannot_be_registered(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU, OTHER], [fails("nvmlDeviceRegisterEvents", GPU_IS_LOST, device=0)])
     program = listening(nvml_program(nvml))
     nvml.raise_xid(1, MEMORY_FAULT)
 
-    assert told(program.call("collect_xids")) == [(XID, MEMORY_FAULT, OTHER.uuid)]
+    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, OTHER.uuid)]
 
 
-def test_a_driver_without_events_is_a_problem_that_leaves_the_lists(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_driver_without_events_is_a_problem_only_for_xids(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU], [fails("nvmlEventSetCreate", NOT_SUPPORTED)])
     program = nvml_program(nvml)
     program.collect()
 
-    assert program.call("collect_xids") == {"problem": "driver_error: Not Supported", "seen": []}
+    assert program.call("collect_xids") == {"problem": "driver_error: Not Supported", "observations": []}
     assert program.collect()["problem"] is None
 
 
-def test_waiting_that_failed_is_begun_anew(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_waits_again_after_a_failed_wait(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     nvml.write([GPU], [fails("nvmlEventSetWait", UNKNOWN)])
@@ -105,18 +105,18 @@ def test_waiting_that_failed_is_begun_anew(nvml: NvmlStandIn, nvml_program: Star
     nvml.write([GPU])
     assert program.call("collect_xids")["problem"] is None
     nvml.raise_xid(0, MEMORY_FAULT)
-    assert told(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
+    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_the_driver_is_opened_by_the_look_at_gpus_alone(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_only_the_gpu_collector_opens_the_driver(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)
 
-    assert program.call("collect_xids") == {"problem": "driver_not_open", "seen": []}
+    assert program.call("collect_xids") == {"problem": "driver_not_open", "observations": []}
     assert program.descriptors() == 0
 
 
-def test_after_the_driver_was_reloaded_xids_are_told_again(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_reports_xids_again_after_a_driver_reload(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     nvml.write([GPU], [fails("*", DRIVER_NOT_LOADED)])
@@ -126,22 +126,20 @@ def test_after_the_driver_was_reloaded_xids_are_told_again(nvml: NvmlStandIn, nv
     nvml.write([GPU])
     listening(program)
     nvml.raise_xid(0, MEMORY_FAULT)
-    assert told(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
+    assert events(program.call("collect_xids")) == [(XID, MEMORY_FAULT, GPU.uuid)]
 
 
-def test_waiting_does_not_hold_up_a_pause(nvml: NvmlStandIn, nvml_program: Start) -> None:
+def test_a_wait_for_xids_does_not_delay_a_pause(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     waits = program.ask("collect_xids")
 
     assert program.call("pause", PATIENCE_SECONDS) is True
-    assert program.answer(waits)["seen"] == []
+    assert program.answer(waits)["observations"] == []
     assert program.descriptors() == 0
 
 
-def test_a_driver_that_is_lost_while_an_xid_is_awaited_is_closed_after_that(
-    nvml: NvmlStandIn, nvml_program: Start
-) -> None:
+def test_closes_a_lost_driver_after_the_wait_for_xids(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = listening(nvml_program(nvml))
     waits = program.ask("collect_xids")
@@ -155,5 +153,5 @@ def test_a_driver_that_is_lost_while_an_xid_is_awaited_is_closed_after_that(
 
 
 def assert_no_descriptor(program: NvmlProgram) -> None:
-    """It has let go of the driver."""
+    """Assert that the program has closed the driver."""
     assert program.descriptors() == 0
