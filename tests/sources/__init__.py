@@ -1,1 +1,0 @@
-"""The sources, against the stand-ins and real processes."""
