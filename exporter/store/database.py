@@ -33,11 +33,12 @@ MIGRATIONS: tuple[Migration, ...] = (
     tables.PAGES,
     tables.SHARES,
     migration.migrate,
+    migration.migrate,  # Version 5 had codes, but some of the keys of version 4.
 )
 """What each version added or changed. A migration that was released is never changed."""
 
-CODES_VERSION = 5
-"""The first version that has codes for reasons."""
+TRANSLATED_VERSION = 6
+"""The first version with rows that need no translation."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
@@ -299,7 +300,7 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
                 raise HistoryError(f"{file}: a later version of this program wrote it: read it with that version")
             if version <= 0:
                 return (), ()
-            old = version < CODES_VERSION
+            old = version < TRANSLATED_VERSION
             incidents, _ = tables.load_incidents(connection, READ_INCIDENTS, migration.incident if old else None)
             # An earlier version has no shares of events, so all events are read.
             events, _ = tables.load_events(connection, READ_EVENTS, migration.event if old else None)

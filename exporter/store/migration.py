@@ -1,7 +1,7 @@
-"""Translation of the rows of schema versions 1 to 4 into those of version 5.
+"""Translation of the rows of schema versions 1 to 5 into those of version 6.
 
-Version 5 has codes instead of sentences, and other keys. An unknown sentence becomes the code `unknown` with the
-sentence as its text, so no row is lost. A value of an unexpected form stays as it is.
+Version 5 has codes instead of sentences, and version 6 other keys. An unknown sentence becomes the code `unknown` with
+the sentence as its text, so no row is lost. Values of the present form, or of an unexpected one, stay as they are.
 """
 
 import json

@@ -17,7 +17,15 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
 from exporter.store import migration
-from exporter.store.database import CODES_VERSION, FILE, MIGRATIONS, StateFile, StoredState, open_database, read_history
+from exporter.store.database import (
+    TRANSLATED_VERSION,
+    FILE,
+    MIGRATIONS,
+    StateFile,
+    StoredState,
+    open_database,
+    read_history,
+)
 from tests.builders import AT, DAEMON, SERVER
 from tests.clocks import HandClock
 
@@ -82,11 +90,11 @@ WATCH = {
 INDICATIONS = (Reason(ReasonCode.KILLED_BY_SIGNAL, signal=9), Reason(ReasonCode.UNKNOWN, text="the moon was full"))
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A file of version 4 with an incident, events and a watchdog state."""
+@pytest.fixture(params=[4, 5], ids=["version 4", "version 5"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file of an earlier version with an incident, events and a watchdog state. Version 5 still had some old keys."""
     path = tmp_path / FILE
-    open_database(path, MIGRATIONS[: CODES_VERSION - 1]).close()
+    open_database(path, MIGRATIONS[: request.param]).close()
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("INSERT INTO incidents VALUES ('one', ?, 1, ?, ?)", (DAEMON, AT, json.dumps(INCIDENT)))
@@ -209,7 +217,7 @@ def test_a_failed_migration_changes_nothing(file: Path, monkeypatch: pytest.Monk
         raise sqlite3.OperationalError("disk I/O error")
 
     with pytest.raises(sqlite3.OperationalError):
-        open_database(file, (*MIGRATIONS[: CODES_VERSION - 1], fails))
+        open_database(file, (*MIGRATIONS[: TRANSLATED_VERSION - 1], fails))
     assert opened(file).watchdog_states
 
 
