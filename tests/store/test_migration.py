@@ -18,9 +18,9 @@ from exporter.model.settings import Limits, Retention
 from exporter.model.watchdog import EscalationStep, LastAction, LimitDrift, LimitEnforcement, WatchdogPhase
 from exporter.store import migration
 from exporter.store.database import (
-    TRANSLATED_VERSION,
     FILE,
     MIGRATIONS,
+    TRANSLATED_VERSION,
     StateFile,
     StoredState,
     open_database,
