@@ -1,6 +1,6 @@
 """The exposition: the metrics as bytes, written once for each snapshot and encoding. A scrape only sends the bytes.
 
-Whoever publishes a snapshot writes the encodings that were requested recently. Writing a sample costs more than making
+The thread that publishes a snapshot writes the encodings that were requested recently. Writing a sample costs more than making
 it, and most families do not change between two snapshots: an unchanged family is not written again.
 """
 
