@@ -1,7 +1,7 @@
 """The exposition: the metrics as bytes, written once for each snapshot and encoding. A scrape only sends the bytes.
 
-The thread that publishes a snapshot writes the encodings that were requested recently. Writing a sample costs more than making
-it, and most families do not change between two snapshots: an unchanged family is not written again.
+The thread that publishes a snapshot writes the encodings that were requested recently. Most families do not change
+between two snapshots. An unchanged family is not written again, because that costs more than making its samples.
 """
 
 import gzip
