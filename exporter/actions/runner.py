@@ -152,7 +152,7 @@ class ActionRunner:
             self._report_done(action, began=began, problem=problem)
 
     def break_off(self) -> None:
-        """Start no action any more, and interrupt those that run, except the start of a daemon."""
+        """Start no further action, and interrupt running ones, except the start of a daemon."""
         self._cancellation.cancel()
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:

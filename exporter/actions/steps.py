@@ -59,7 +59,7 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether nothing must be started or waited for any more."""
+        """Return whether no action is left to start or to wait for."""
         return self._cancelled.is_set()
 
     def sleep(self, seconds: float) -> None:

@@ -107,7 +107,7 @@ class LogCollector:
             self.thread.trigger()
 
     def stop(self) -> None:
-        """Follow the logs no longer. If a collection hangs, its thread closes the files when the collection ends."""
+        """Stop following the logs. If a collection hangs, its thread closes the files when the collection ends."""
         was_alive, location = self.thread.alive, self.logs.location
         self.thread.stop()
         if was_alive:

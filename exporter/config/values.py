@@ -149,7 +149,7 @@ def _string(raw: object) -> str:
 
 
 def _number(raw: object, types: type[int] | tuple[type, ...], expected: str, least: float, most: float) -> Any:
-    if isinstance(raw, bool) or not isinstance(raw, types) or not least <= raw <= most:  # type: ignore[operator]
+    if isinstance(raw, bool) or not isinstance(raw, types) or not least <= raw <= most:  # type: ignore[operator]  # a number: mypy does not narrow by `types`
         raise InvalidError(f"expected {expected}")
     return raw
 

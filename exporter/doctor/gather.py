@@ -1,4 +1,4 @@
-"""Gathers the facts once, and records what could not be examined."""
+"""Gather the facts once, record what could not be examined, and run the checks on them."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

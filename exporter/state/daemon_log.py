@@ -9,7 +9,7 @@ from exporter.state import claims, clients, lifecycle, limits, server_log, serve
 from exporter.state.transition import Transition, chain, increment, translate_entry
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
-"""Who does not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
+"""Senders that do not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
 
 LONGEST_COMMAND = 80
 """Characters of a command that are stored. Any user can send any command; those of the daemon are shorter."""

@@ -205,7 +205,7 @@ MAX_ACCOUNTS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What was used, as far as one method measured it."""
+    """The use that one method measured."""
 
     method: Method | None = None
     sm_us: int = 0

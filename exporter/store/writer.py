@@ -48,9 +48,9 @@ class DurableTotals:
     def __init__(self) -> None:
         self._shown: NumberedTotals = (0, UsageTotals())
         self.latest: NumberedTotals = (0, UsageTotals())
-        """What is to be written. The number identifies what was written."""
+        """The data to write. The number identifies it."""
         self.stored: NumberedTotals | None = None
-        """What is on the disk; None if the file could not be read and nothing was written yet."""
+        """The data on the disk; None if the file could not be read and nothing was written yet."""
 
     def load(self, totals: UsageTotals) -> None:
         """Take the totals of the file, which was read at the start."""

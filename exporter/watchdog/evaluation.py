@@ -34,7 +34,7 @@ _PREPARATION: tuple[Callable[[Context], Evaluated], ...] = (
     verification.verify,
     restart_budget.count_unit_restarts,
 )
-"""What is done before a decision, in this order."""
+"""The steps before a decision, in this order."""
 
 
 def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluation:

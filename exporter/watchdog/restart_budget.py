@@ -282,7 +282,7 @@ def _replacement_obstacle(context: Context) -> Wait | None:
 
 
 def _restart(context: Context, reason: ActionReason, since: float) -> Decision:
-    """Restart now, after the backoff, or not any more."""
+    """Decide whether to restart now, after the backoff, or not at all."""
     thresholds, watch = context.thresholds, context.watch
     cause = f"{reason} {since:.3f}"
     planned = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(context), cause=cause)

@@ -1,7 +1,6 @@
 """Usage totals outlive the exporter, and the shown totals never decrease, whatever the disk does."""
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,20 +38,6 @@ def post(
 def seconds(totals: UsageTotals) -> float:
     """Return the SM seconds of the first GPU."""
     return totals.gpus[GPU].total.sm_us / 1e6 if GPU in totals.gpus else 0.0
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock(AT)
-
-
-@pytest.fixture
-def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """An open state file."""
-    made = StateFile(tmp_path, Retention(), clock)
-    made.open()
-    yield made
-    made.close()
 
 
 def reopened(state_file: StateFile) -> UsageTotals:

@@ -1,7 +1,6 @@
 """The watchdog's states outlive the exporter: its restarts, and what an operator stopped."""
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,20 +39,6 @@ BROKEN = WatchdogState(
     ),
 )
 STOPPED = WatchdogState(stopped_at=AT - 3)
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock(AT)
-
-
-@pytest.fixture
-def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """An open state file."""
-    made = StateFile(tmp_path, Retention(), clock)
-    made.open()
-    yield made
-    made.close()
 
 
 def execute(directory: Path, statement: str, *values: object) -> None:

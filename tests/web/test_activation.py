@@ -14,7 +14,7 @@ from exporter.web.server import activated_listeners
 PROGRAM = """
     import os, sys
     from exporter.errors import ConfigError
-    from exporter.web import WebServer, activated_listeners
+    from exporter.web.server import WebServer, activated_listeners
     os.dup2(int(sys.argv[1]), 3)
     try:
         listeners = activated_listeners({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}, os.getpid())

@@ -195,7 +195,7 @@ def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
         if configured.unit is not None and facts.private_tmp is not None and configured.unit not in facts.private_tmp:
             yield Occurrence(
                 (f"{shown(configured.name)}: {shown(configured.unit)}",),
-                detail="Nor is it known whether an operator stopped the daemon.",
+                detail="It is also unknown whether an operator stopped the daemon.",
                 commands=("systemctl list-unit-files 'nvidia*'",),
             )
 
