@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.identity import WorkloadKind
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
+from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.state.gpus import GPM
 from exporter.usage.capacity import Bound, GpuSharing
@@ -24,11 +25,15 @@ SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 
 
 def _sm_books(view: View) -> Items[GpuUsage]:
-    """Return the books of GPUs with GPM. On others, earlier versions counted the time with any kernel running."""
+    """Return the books of the GPUs: without GPM, only what was estimated by launches."""
     for uuid, book in view.gpu_usage():
         gpu = view.node.gpus.get(uuid)
         measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
-        if measured or (measured is None and book.total.sm_us):
+        if measured is False:
+            # Earlier versions counted the time with any kernel running.
+            by = {key: used for key, used in book.by_account.items() if key[1] is Method.LAUNCHES}
+            book = replace(book, by_account=by, total=sum(by.values(), Usage()))
+        if measured or book.total.sm_us:
             yield (uuid,), book
 
 
@@ -93,22 +98,21 @@ USAGE = group(
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
         _used(lambda used: used.sm_us, SM_PARTS, _SM_BOOK),
     ),
-    "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use. Absent "
-    "without GPM.",
+    "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use.",
     family(
         "cuda_mps_workload_energy_joules_total",
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
         _used(lambda used: used.energy_mj, ENERGY_PARTS, _BOOK),
     ),
-    "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed without GPM or processes.",
+    "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed if that is unknown.",
     family("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory),
     "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour.",
     _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS),
-    "SM time of the GPU: the sum over workloads and ended series. Absent without GPM.",
+    "SM time of the GPU: the sum over workloads and ended series. Without GPM, that of the estimates by launches.",
     _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS),
     "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
     _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
-    "SM time of workloads with ended series. Absent without GPM.",
+    "SM time of workloads with ended series.",
     _BOOK.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
     "Energy of workloads with ended series.",
     _SHARE.values(
@@ -120,7 +124,7 @@ USAGE = group(
     family(
         "cuda_mps_gpu_sm_unattributed_ratio",
         ("gpu",),
-        lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items()),
+        lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items() if split.measured),
     ),
     "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
 )

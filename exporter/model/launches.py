@@ -45,6 +45,8 @@ class ProcessWork:
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
+    bound: int = 0
+    graph_kernels: int = 0
     widths: int = 0
     sure_area: int = 0
     sure_widths: int = 0
@@ -53,6 +55,7 @@ class ProcessWork:
     sure_event_heights: int = 0
     open_ns: int = 0
     open_area: int = 0
+    open_bound: int = 0
     open_since_ns: int = 0
     launched_ns: int = 0
     failed_ns: int = 0

@@ -17,6 +17,7 @@ class Method(StrEnum):
 
     MEASURED = "measured"
     FLIGHT = "flight"
+    LAUNCHES = "launches"
     EQUAL = "equal"
 
 
@@ -35,8 +36,8 @@ class Split:
 
     `shares` has the part of each process by PID, `unattributed` the rest. `withheld` has estimates that are too
     uncertain to be reported, and `unknown` the processes without any estimate; what both used is in `unattributed`.
-    `clients` are all clients of the GPU then. `assumed` is set if no client was watched, so that each is assumed to go
-    on as before. `dram` is the used fraction of the memory's bandwidth; None: unknown.
+    `dram` is the used fraction of the memory's bandwidth; None: unknown. If `sm` is not `measured` by GPM, it is the
+    sum of the shares.
     """
 
     at: float
@@ -47,8 +48,7 @@ class Split:
     dram: float | None = None
     withheld: Mapping[int, Share] = field(default_factory=dict)
     unknown: frozenset[int] = frozenset()
-    clients: frozenset[int] = frozenset()
-    assumed: bool = False
+    measured: bool = True
 
     @property
     def estimates(self) -> Mapping[int, Share]:
@@ -64,11 +64,17 @@ MAX_DELTA = 1 << 53
 class WorkDelta:
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
-    The fields are those of ProcessWork. `area` includes open spans. `idle_ns` is the time since the last launch.
+    The fields are those of ProcessWork. `area` and `bound` include open spans. `idle_ns` is the time since the last
+    launch.
     """
 
+    kernels: int = 0
+    graphs: int = 0
+    graph_kernels: int = 0
+    spans: int = 0
     widths: int = 0
     area: int = 0
+    bound: int = 0
     sure_area: int = 0
     sure_widths: int = 0
     sure_gaps: int = 0
@@ -76,28 +82,48 @@ class WorkDelta:
     sure_event_heights: int = 0
     idle_ns: int = 0
 
-    def divided(self, number: int) -> "WorkDelta":
-        """Return one of `number` equal parts."""
-        if number == 1:
-            return self
-        return replace(self, **{name: getattr(self, name) // number for name in _COUNTS})
+    def scaled(self, factor: float) -> "WorkDelta":
+        """Return this work times a factor."""
+        return replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
+
+    def kernel_count(self, sms: float) -> float:
+        """Return the number of kernels. Recordings of earlier versions do not have those of graphs."""
+        return max(float(self.kernels + self.graph_kernels), self.widths / sms)
 
 
 _COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
-_counts = attrgetter(*_COUNTS, "open_area")
-_AREA = _COUNTS.index("area")
+_counts = attrgetter(*_COUNTS, "open_area", "open_bound")
+_AREA, _BOUND = _COUNTS.index("area"), _COUNTS.index("bound")
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
     """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    *earlier, open_before = (0,) * (len(_COUNTS) + 1) if before is None else _counts(before)
-    *later, open_now = _counts(now)
-    earlier[_AREA] += open_before
-    later[_AREA] += open_now
+    *earlier, area_before, bound_before = (0,) * (len(_COUNTS) + 2) if before is None else _counts(before)
+    *later, area_now, bound_now = _counts(now)
+    earlier[_AREA] += area_before
+    earlier[_BOUND] += bound_before
+    later[_AREA] += area_now
+    later[_BOUND] += bound_now
     growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuBusy:
+    """What a GPU reports of a window.
+
+    `capacity` is the time of all its SMs and `busy` the used part, both in nanoseconds of one SM. If it is not
+    `measured` by GPM, `busy` is that of all SMs while any kernel ran, so it is only an upper bound. `watched` is the
+    fraction of the window in which the probes were attached.
+    """
+
+    seconds: float
+    capacity: float
+    busy: float
+    measured: bool = True
+    watched: float = 1.0
 
 
 PROCESS_NOISE = 0.002
@@ -221,16 +247,18 @@ class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
     `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
-    `work` is the last reading with attributed launches. `watched_windows` are the last two windows in which the
-    probes were attached. `gpm_read_at` is when GPM was last read for attribution alone.
+    `work` is the last reading with attributed launches. `rates` are the last two known launch rates of the clients:
+    what each did in a second. `gpm_read_at` is when GPM was last read for attribution alone, and `read_at` when the GPU
+    was last read without GPM.
     """
 
     windows: tuple[Split, ...] = ()
     estimates: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None
-    watched_windows: tuple[Split, ...] = ()
+    rates: tuple[Mapping[int, WorkDelta], ...] = ()
     gpm_read_at: float | None = None
+    read_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slot
 METHODS = {
     Method.MEASURED: "measured",
     Method.FLIGHT: "estimated by time in flight",
+    Method.LAUNCHES: "estimated by launches",
     Method.EQUAL: "in equal shares, by convention",
 }
 
@@ -58,7 +59,7 @@ def _used(found: GpuSharing) -> str:
 def _busy(found: GpuSharing) -> str:
     if found.recent.sm is not None:
         return f"its SMs were {percent(found.recent.sm)} busy {_recently(found)}"
-    return "its SM time is unknown" + (": this GPU has no GPM" if found.gpm is False else "")
+    return "its SM time is unknown"
 
 
 def _recently(found: GpuSharing) -> str:

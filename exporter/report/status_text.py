@@ -273,8 +273,7 @@ def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
     found = {each.uuid: each.sharing for each in view.gpus if each.sharing is not None}
     for uuid in by_index(node, found):
         yield from _gpu_sharing(node, uuid, found[uuid], width)
-    measured = [each for each in found.values() if each.gpm is not False]
-    if measured and not any(each.shares for each in measured):
+    if found and not any(each.shares for each in found.values()):
         yield line_of(dim(f"SM time by client is not known{_why_unknown(node)}"))
 
 

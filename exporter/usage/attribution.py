@@ -1,11 +1,13 @@
-"""Attribution: the GPU's measured SM time, divided among the clients in each window, and posted to their accounts.
+"""Attribution: the SM time of a GPU, divided among the clients in each window, and posted to their accounts.
 
-SM time is known from GPM alone: with the libcuda probes GPM is read each second, else with each reading of a GPU.
-NVML's utilization is the time with any kernel running. That is up to several times more, and never counts as SM time.
+With GPM the SM time of a GPU is measured: with the libcuda probes each second, else with each reading of the GPU.
+Without GPM, launches are the only measure of it. NVML's utilization is the time with any kernel running: up to several
+times more. It never counts as SM time, but limits it.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
@@ -14,6 +16,7 @@ from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
 from exporter.model.usage import (
     GpuAttribution,
+    GpuBusy,
     KernelTimeEstimates,
     Method,
     Share,
@@ -36,36 +39,57 @@ MAX_WINDOW_SECONDS = 120.0
 """Longer windows are ignored: the clients in them are unknown."""
 
 GPM_SECONDS = 15.0
-"""For so long after GPM was read for attribution, a reading of the GPU has no new SM time."""
+"""For so long after GPM was read, a reading of the GPU without GPM has no new SM time."""
 
 FRESH_SECONDS = 2.0
 """Launches explain a GPU's use if both were read within this time."""
 
-WATCHED_FRACTION = 0.8
-"""Estimates are updated if the probes were attached for this fraction of a window, as if the rest had been like it."""
+WATCHED_FRACTION, LEAST_WATCHED_SECONDS = 0.8, 0.2
+"""Estimates are updated by GPM if the probes were attached for this fraction of a window, as if the rest had been like
+it. If they were attached for less than these seconds, each client counts as in the last window with probes."""
 
-MAX_ERROR = 0.1
+UNWATCHED_ERROR = 0.1
+"""Standard error of what a client did while the probes were detached, as a fraction of it."""
+
+MAX_ERROR = 0.25
 """A share is withheld if its standard error exceeds this fraction of the clients' SM time."""
 
 MAX_SCALE = 1.25
 """Estimates are scaled to the measured SM time by at most this factor; the rest is unattributed."""
 
-_Shares = tuple[dict[int, Share], dict[int, Share], frozenset[int]]
-"""As the fields `shares`, `withheld` and `unknown` of a Split."""
+LARGEST_ERROR = 0.6
+"""Standard error of a share of which only its limits are known, 0 and the busy SMs, as a fraction of the geometric mean
+of its distances from them."""
+
+MODEL_ERROR, LAUNCHES_ERROR = 0.05, 0.25
+"""Standard error of the model of kernel times, as a fraction of a client's share: with GPM, and without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shares:
+    """The fields of a Split with these names."""
+
+    shares: Mapping[int, Share] = field(default_factory=dict)
+    withheld: Mapping[int, Share] = field(default_factory=dict)
+    unknown: frozenset[int] = frozenset()
 
 
 def attribute(node: Node, seen: Observation) -> Node:
     """Attribute the SM time that an observation has, if any."""
     match seen:
-        case GpuUse():
-            known = _state(node, seen.gpu)
-            node = _with_state(node, seen.gpu, replace(known, gpm_read_at=seen.at))
-            return _with_sm_time(node, seen.gpu, seen.at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
-        case GpuReading(sm_utilization=sm, gpm_seconds=seconds) if sm is not None and seconds is not None:
-            read_at = _state(node, seen.gpu).gpm_read_at
-            read_lately = read_at is not None and abs(seen.at - read_at) < GPM_SECONDS
-            if seen.problem is None and not read_lately:
-                return _with_sm_time(node, seen.gpu, seen.at, seconds, sm, seen.dram_bandwidth)
+        case GpuUse(gpu=gpu, at=at):
+            node = _with_state(node, gpu, replace(_state(node, gpu), gpm_read_at=at))
+            return _with_window(node, gpu, at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
+        case GpuReading(gpu=gpu, at=at, problem=None):
+            known = _state(node, gpu)
+            if known.gpm_read_at is not None and abs(at - known.gpm_read_at) < GPM_SECONDS:
+                return node
+            if seen.sm_utilization is not None and seen.gpm_seconds is not None:
+                return _with_window(node, gpu, at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
+            node = _with_state(node, gpu, replace(known, read_at=at))
+            active = _time_active(seen)
+            if known.read_at is not None and active is not None and node.work is not None:
+                return _with_window(node, gpu, at, at - known.read_at, active, None, measured=False)
     return node
 
 
@@ -81,53 +105,54 @@ def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:
     return clients, frozenset(others - clients.keys())
 
 
-def _with_sm_time(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: float, dram: float | None) -> Node:
-    """Update the estimates by a window in which the fraction `sm` of the SMs was busy, divide it, and post it."""
+def _with_window(
+    node: Node, uuid: GpuUuid, at: float, seconds: float, busy: float, dram: float | None, *, measured: bool = True
+) -> Node:
+    """Update the estimates by a window, divide its SM time, and post it.
+
+    `busy` is the fraction of the SMs that were busy; if it is not `measured`, of the time with any kernel running.
+    """
     gpu, known = node.gpus.get(uuid), _state(node, uuid)
-    if gpu is None or math.isnan(sm) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(known, at):
+    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(known, at):
         return node
-    sm = min(max(sm, 0.0), 1.0)
-    present = _clients_on(node, gpu)
-    left = _left_since(node, gpu, known, present)
-    clients = present | left
-    work = node.work if node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS else None
-    fraction, deltas, detached = 0.0, None, False
-    if work is not None and known.work is not None and work.boot_ns > known.work.boot_ns:
-        fraction = _watched_fraction(node, known.work.boot_ns, work.boot_ns)
-        deltas = _deltas(node, known.work, work, present, left) if fraction else None
-        detached = not fraction
+    busy = min(max(busy, 0.0), 1.0)
     bypassing, mps = _bypassing_parts(gpu)
+    present = _clients_on(node, gpu)
+    clients = present | _left_since(node, gpu, known, present)
+    work = node.work if node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS else None
+    launches = _launches(node, known, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
+    use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
+    rate = launches.rates[-1] if launches.known else {}
+    deltas = {pid: each.scaled(seconds) for pid, each in rate.items() if pid in clients}
     estimates = known.estimates.without(_outdated(node, known, clients))
-    if deltas is not None and capacity and mps and fraction >= WATCHED_FRACTION and clients <= deltas.keys():
-        estimates = estimates.predicted(seconds)
-        estimates = kernel_times.updated(estimates, deltas, capacity * fraction, sm * mps * (capacity * fraction))
-    shares = {pid: Share(method=Method.MEASURED, sm=sm * part) for pid, part in bypassing.items() if part > 0}
-    withheld: Mapping[int, Share] = {}
-    unknown = frozenset[int]()
-    alone = len(clients) == 1 and clients == known.clients
+    if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
+        use = replace(use, watched=launches.watched)
+        complete = clients <= deltas.keys()
+        estimates = kernel_times.updated(estimates.predicted(seconds), deltas, use, complete=complete)
     if not mps:
-        unknown = clients | (bypassing.keys() - shares.keys())
-    elif alone:
-        shares |= dict.fromkeys(clients, Share(method=Method.MEASURED, sm=sm * mps))
+        found = _Shares(unknown=clients)
+    elif measured and len(clients) == 1 and clients == known.clients:
+        found = _Shares(shares=dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)))
+    elif launches.known and capacity:
+        found = _estimated(clients, deltas, estimates, use, {} if launches.watched else launches.changes)
     else:
-        if deltas is None:
-            found = _as_before(clients, sm * mps, known.watched_windows if detached else ())
-        else:
-            found = _estimated(clients, deltas, estimates, sm * mps, capacity)
-        found = _with_equal_parts(*found, sm * mps) if node.attribution.equal else found
-        shares, withheld, unknown = {**shares, **found[0]}, *found[1:]
+        found = _Shares(unknown=clients)
+    if measured:
+        found = _with_equal_parts(found, busy * mps) if mps and node.attribution.equal else found
+        others = {pid: Share(method=Method.MEASURED, sm=busy * part) for pid, part in bypassing.items() if part > 0}
+        found = replace(found, shares={**found.shares, **others})
+    sm = busy if measured else sum(share.sm for share in found.shares.values())
     split = Split(
         at=at,
         seconds=seconds,
         sm=sm,
-        shares=shares,
-        unattributed=max(0.0, sm - sum(share.sm for share in shares.values())),
+        shares=found.shares,
+        unattributed=max(0.0, sm - sum(share.sm for share in found.shares.values())),
         dram=dram,
-        withheld=withheld,
-        unknown=unknown,
-        clients=clients,
-        assumed=detached and not alone,
+        withheld=found.withheld,
+        unknown=found.unknown | (bypassing.keys() - found.shares.keys()),
+        measured=measured,
     )
     known = replace(
         known,
@@ -135,12 +160,64 @@ def _with_sm_time(node: Node, uuid: GpuUuid, at: float, seconds: float, sm: floa
         estimates=estimates,
         clients=present,
         work=work or known.work,
-        watched_windows=known.watched_windows if deltas is None else (*known.watched_windows, split)[-2:],
+        rates=launches.rates,
     )
     node = _with_state(node, uuid, known)
     windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launches:
+    """What each client launched in a second of a window, and before: the last two known rates.
+
+    The last one is of this window if the probes were attached, for the fraction `watched` of it. It is `known` if the
+    launches were read at the end of the window.
+    """
+
+    rates: tuple[Mapping[int, WorkDelta], ...]
+    watched: float = 0.0
+    known: bool = False
+
+    @property
+    def changes(self) -> Mapping[int, float]:
+        """How much each client's launches changed between the two rates, as a fraction of the last one; at most 1."""
+        earlier = self.rates[0] if len(self.rates) > 1 else {}
+        return {
+            pid: min(1.0, abs(each.widths - earlier[pid].widths) / max(1, each.widths)) if pid in earlier else 1.0
+            for pid, each in self.rates[-1].items()
+        }
+
+
+def _launches(
+    node: Node, known: GpuAttribution, work: WorkReading | None, present: frozenset[int], left: frozenset[int]
+) -> _Launches:
+    """Return the launch rates of the clients at the end of a window, at which `work` was read."""
+    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+        return _Launches(rates=known.rates)
+    fraction = _watched_fraction(node, known.work.boot_ns, work.boot_ns)
+    seconds = (work.boot_ns - known.work.boot_ns) / 1e9 * fraction
+    if seconds < LEAST_WATCHED_SECONDS:
+        return _Launches(rates=known.rates, known=bool(known.rates))
+    deltas = _deltas(node, known.work, work, present, left)
+    rate = {pid: each.scaled(1 / seconds) for pid, each in deltas.items()}
+    return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
+
+
+def _time_active(gpu: GpuReading) -> float | None:
+    """Return the fraction of the time with any kernel running, by NVML's samples since the last reading."""
+    if gpu.process_utilization is None:
+        return None if gpu.gpu_percent is None else gpu.gpu_percent / 100
+    return sum(_utilization(gpu).values()) / 100
+
+
+def _utilization(gpu: GpuReading) -> Mapping[int, float]:
+    """Return the mean SM utilization of each process in percent. NVML may have several samples of one process."""
+    percentages: dict[int, list[int]] = {}
+    for sample in gpu.process_utilization or ():
+        percentages.setdefault(sample.pid, []).append(sample.sm_percent)
+    return {pid: sum(each) / len(each) for pid, each in percentages.items()}
 
 
 def _is_late(known: GpuAttribution, at: float) -> bool:
@@ -183,11 +260,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
     """
     if not gpu.bypassing:
         return {}, 1.0
-    percentages: dict[int, list[int]] = {}
-    # NVML may have several samples of one process.
-    for sample in gpu.reading.process_utilization or ():
-        percentages.setdefault(sample.pid, []).append(sample.sm_percent)
-    means = {pid: sum(each) / len(each) for pid, each in percentages.items()}
+    means = _utilization(gpu.reading)
     total = sum(means.values())
     if not total:
         return dict.fromkeys(gpu.bypassing, 0.0), 0.0
@@ -231,80 +304,67 @@ def _deltas(
             deltas[pid] = WorkDelta()
         elif _is_of_pid(node, now[pid]):
             gpus = (len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients)
-            deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).divided(max((1, *gpus)))
+            deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).scaled(1 / max((1, *gpus)))
     return deltas
-
-
-def _as_before(clients: frozenset[int], mps_sm: float, earlier: Sequence[Split]) -> _Shares:
-    """Assume that each client goes on as in the last of the `earlier` windows, unless the measurement refutes that.
-
-    An error covers how much the client changed between the last two of them, and the difference between what the GPU
-    measured now and then.
-    """
-    if not earlier:
-        return {}, {}, clients
-    last, previous = earlier[-1], earlier[-2].estimates if len(earlier) > 1 else {}
-    shares = {
-        pid: share for pid, share in last.estimates.items() if pid in clients and share.method is not Method.EQUAL
-    }
-    total = sum(share.sm for share in shares.values())
-    unknown = (clients - last.clients) | (clients & last.unknown)
-    scale = mps_sm / total if total else 0.0
-    scale = min(1.0, scale) if unknown else scale
-    if not 1 / MAX_SCALE <= scale <= MAX_SCALE:
-        return {}, {}, clients
-    certain: dict[int, Share] = {}
-    withheld: dict[int, Share] = {}
-    for pid, share in shares.items():
-        change = abs(share.sm - previous[pid].sm) if pid in previous else share.sm
-        error = math.hypot(scale * share.error, change / 2, (scale - 1) * total / 2)
-        found = withheld if error > MAX_ERROR * mps_sm else certain
-        found[pid] = Share(method=Method.FLIGHT, sm=scale * share.sm, error=error)
-    return certain, withheld, unknown
 
 
 def _estimated(
     clients: frozenset[int],
     deltas: Mapping[int, WorkDelta],
     estimates: KernelTimeEstimates,
-    mps_sm: float,
-    capacity: float,
+    gpu: GpuBusy,
+    changes: Mapping[int, float],
 ) -> _Shares:
     """Return the shares by what the clients launched.
 
-    If all clients were watched, they used all of the SM time. Any of them may have used what the launches do not
-    explain, so each error covers it. If no launches explain the busy SMs, the use of every client is unknown.
+    If all clients were watched, they used all of the measured SM time. Any of them may have used what the launches do
+    not explain, so each error covers it. If no launches explain the busy SMs, the use of every client is unknown.
+    `changes` has the changes of the clients' launches before the probes were detached, if they were.
     """
-    used = kernel_times.used_sm_time(estimates, deltas, mps_sm * capacity)
+    used = kernel_times.used_sm_time(estimates, deltas, gpu)
     total, unwatched = sum(used.values()), clients.difference(deltas)
-    if total <= 0 or capacity <= 0:
-        return {}, {}, unwatched or clients
-    scale = min(mps_sm / (total / capacity), 1.0 if unwatched else MAX_SCALE) / capacity
-    unexplained = 0.0 if unwatched else max(0.0, mps_sm - scale * total)
-    errors = kernel_times.relative_errors(estimates, deltas, used, complete=not unwatched)
-    certain: dict[int, Share] = {}
+    if total <= 0:
+        return _Shares(unknown=unwatched or clients if gpu.measured else unwatched)
+    complete = gpu.measured and not unwatched
+    scale = min(gpu.busy / total, MAX_SCALE if complete else 1.0)
+    unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
+    errors = kernel_times.relative_errors(estimates, deltas, used, complete=complete)
+    model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
+    method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
+    busy = gpu.busy / gpu.capacity
+    least = busy / 2 / len(used)
+    shares: dict[int, Share] = {}
     withheld: dict[int, Share] = {}
     for pid, each in used.items():
         if each:
-            error = math.hypot(scale * total * errors[pid], unexplained / 2)
-            found = withheld if errors[pid] > MAX_ERROR else certain
-            found[pid] = Share(method=Method.FLIGHT, sm=scale * each, error=error)
-    return certain, withheld, unwatched
+            sm = scale * each / gpu.capacity
+            changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2) if pid in changes else 0.0
+            most = max(sm, busy) - sm
+            own = min(
+                scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
+            )
+            error = math.hypot(own, sm * model, sm * changed, unexplained / 2)
+            found = withheld if gpu.measured and error > MAX_ERROR * busy else shares
+            found[pid] = Share(method=method, sm=sm, error=error)
+    return _Shares(shares=shares, withheld=withheld, unknown=unwatched)
 
 
-def _with_equal_parts(
-    shares: dict[int, Share], withheld: dict[int, Share], unknown: frozenset[int], mps_sm: float
-) -> _Shares:
-    """Divide what the other clients leave among the `unknown` ones."""
-    left = max(0.0, mps_sm - sum(share.sm for share in (*shares.values(), *withheld.values())))
-    equal = dict.fromkeys(unknown, Share(method=Method.EQUAL, sm=left / len(unknown))) if unknown else {}
-    return {**shares, **equal}, withheld, frozenset()
+def _with_equal_parts(found: _Shares, mps_sm: float) -> _Shares:
+    """Divide what the other clients leave among the clients with unknown use."""
+    if not found.unknown:
+        return found
+    left = max(0.0, mps_sm - sum(share.sm for share in (*found.shares.values(), *found.withheld.values())))
+    equal = dict.fromkeys(found.unknown, Share(method=Method.EQUAL, sm=left / len(found.unknown)))
+    return _Shares(shares={**found.shares, **equal}, withheld=found.withheld)
 
 
 def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:
-    """Return the part of each account in the SM time of a window."""
+    """Return the part of each account in the SM time of a window.
+
+    Without GPM the part of a client is unknown if another's use is unknown: then all is unattributed.
+    """
     parts: dict[UsageKey, float] = {}
-    if split.sm > 0:
+    if split.sm > 0 and (split.measured or not split.unknown):
         for pid, share in split.shares.items():
             account = account_of(node, pid, at=split.at)
             key = UNATTRIBUTED if account is SharedAccount.UNATTRIBUTED else (account, share.method)

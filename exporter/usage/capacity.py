@@ -14,7 +14,7 @@ from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.state.failure_domains import gpus_of_clients
-from exporter.state.gpus import GPM, gpus_by_ordinal
+from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
@@ -131,7 +131,7 @@ class GpuSharing:
 
     `threads_committed` and `memory_committed` are the sums of the clients' limits, as fractions of what the GPU has.
     `bypassing` has the shares of processes that bypass MPS, by PID. `departed_sm` is the fraction of the SMs that was
-    used by processes that have left the GPU. `gpm` is whether the GPU has GPM, which alone measures SM time.
+    used by processes that have left the GPU.
     """
 
     clients: Sequence[ClientUsage]
@@ -143,7 +143,6 @@ class GpuSharing:
     contention: BandwidthContention | None
     bypassing: Mapping[int, Share]
     departed_sm: float
-    gpm: bool | None = None
 
     @property
     def memory_held(self) -> int | None:
@@ -210,7 +209,11 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         recent = RecentUse(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
     else:
         recent = RecentUse(
-            seconds=split.seconds, sm=split.sm, dram=split.dram, shares=split.shares, unattributed=split.unattributed
+            seconds=split.seconds,
+            sm=split.sm if split.measured or not split.unknown else None,
+            dram=split.dram,
+            shares=split.shares,
+            unattributed=split.unattributed,
         )
     threads = [each.threads for each in clients if each.threads is not None]
     limits = [each.memory_limit for each in clients if each.memory_limit is not None]
@@ -236,7 +239,6 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         contention=_contention(recent, len(clients) + len(gpu.bypassing)),
         bypassing={pid: recent.shares[pid] for pid in gpu.bypassing if pid in recent.shares},
         departed_sm=departed,
-        gpm=gpu.supported.get(GPM),
     )
 
 

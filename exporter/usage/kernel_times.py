@@ -2,17 +2,18 @@
 
 A client's SM time is the sum of the widths of its launched kernels, times their mean duration. The first window of a
 client gives the first estimate of that duration. If the GPU was behind at the end of its bursts, the duration is
-observed: the length of the bursts, less the cost of launches and synchronisation. Otherwise it is only known that the
-kernels lasted no longer than work was in flight. Every later window corrects the estimates of all clients, so that
-together they explain the SM time that the GPU measured: the larger an estimate's variance, the larger its correction.
+observed: the length of the bursts, less the cost of launches and synchronisation. Otherwise kernels have a typical
+duration. It is at most the time for which work was in flight. Every later window corrects the estimates of all clients,
+so that together they explain what the GPU measured: the larger an estimate's variance, the larger its correction.
 
-Measured on an H200 (driver 580.159.04). docs/accounting.md has the accuracy.
+Constants were measured on an H200 (driver 580.159.04), or fitted to half of the recorded mixes. docs/accounting.md has
+the accuracy.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from exporter.model.usage import KernelTimeEstimates, WorkDelta
+from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
 
 SYNC_NS, EVENT_NS, GAP_NS = 14_000, 90_000, 1_250
 """Time that a burst takes in addition to its kernels: until the first starts and the caller learns that the last has
@@ -22,15 +23,26 @@ within a graph."""
 SYNC_ERROR_NS, EVENT_ERROR_NS, KERNEL_ERROR_NS = 6_000, 45_000, 1_500
 """Standard errors of SYNC_NS and EVENT_NS, for each burst, and of GAP_NS, for each kernel."""
 
-RELATIVE_ERROR, SHARED_ERROR, FULL_ERROR = 0.05, 0.25, 1.0
+RELATIVE_ERROR, SHARED_ERROR, FULL_ERROR = 0.05, 0.25, 0.5
 """Standard errors of an observed kernel time, as fractions of it: always; because other clients slowed it down, if they
-had work in flight on all SMs; and the same on a full GPU."""
+had work in flight on all SMs; and on a full GPU."""
 
 OBSERVED_FRACTION = 0.2
 """The kernel time of at least this fraction of a client's launches must have been observed."""
 
-FIRST_MEAN, FIRST_ERROR = 0.25, 0.5
-"""Estimate of a kernel time that was not observed, and its standard error, as fractions of the longest possible."""
+TYPICAL_NS, TYPICAL_ERROR_NS, LAUNCH_NS = 6_000, 5_000, 40_000
+"""Kernel time of a client that launches as fast as it can, and its standard error: 2.4 to 11 us in six frameworks. Such
+a client takes up to LAUNCH_NS for a launch."""
+
+FEW_LAUNCHES = 16
+"""A client that waits after at most so many launches probably waits for the GPU."""
+
+WAITING, WAITING_ERROR, SLOW, SLOW_ERROR = 0.7, 0.4, 0.4, 0.5
+"""Kernel time of a client that takes longer than LAUNCH_NS for a launch, and its standard error, as fractions of the
+excess: if it probably waits for the GPU, and otherwise."""
+
+AREA_ERROR = 1.5
+"""Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration."""
 
 OBSERVATION_RATIO = 3.0
 """An observation is used if its standard error is less than so many times that of the estimate."""
@@ -47,6 +59,10 @@ CONTRADICTION_ERRORS = 3.0
 DEVICE_ERROR, LEAST_DEVICE_ERROR = 0.02, 0.001
 """Standard error of the measured SM time, as a fraction of it, and as a fraction of all SMs; both are added."""
 
+ALONE_FRACTION = 0.6
+"""If the other clients had work in flight on more than this fraction of the SMs, an observed kernel time is only an
+upper bound."""
+
 FULL, CROWDED = 0.8, 1.15
 """A GPU is full from this fraction of its SMs on. A full GPU is crowded if its clients' estimates exceed the measured
 SM time by this factor: then they wait for each other, and no kernel takes as long as it would alone."""
@@ -54,41 +70,73 @@ SM time by this factor: then they wait for each other, and no kernel takes as lo
 CROWDED_ERROR = 0.1
 """Additional standard error of the SM time of a crowded GPU, as a fraction of it."""
 
+KERNEL_ACTIVE_NS, KERNEL_ACTIVE_ERROR_NS = 7_000, 2_000
+"""NVML counts this time for each kernel in addition to its SM time; and its standard error."""
+
+ACTIVE_ERROR, LEAST_ACTIVE_ERROR, UNWATCHED_ERROR, LARGEST_ACTIVE = 0.2, 0.02, 0.5, 0.97
+"""Standard error of the mean number of running kernels, as a fraction of it; of the time with any kernel running, as a
+fraction of the window; and of the first one while no probe is attached. If any kernel runs for more than the last
+fraction of the time, all SMs may be busy."""
+
+FULL_BUSY, FULL_BUSY_ERROR = 0.9, 0.2
+"""SM time of a GPU on which all SMs may be busy, as a fraction of all SMs, and its standard error."""
+
 
 def updated(
-    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], capacity: float, busy: float
+    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], gpu: GpuBusy, *, complete: bool
 ) -> KernelTimeEstimates:
-    """Update the estimates after a window. `deltas` must include all clients that contributed to `busy`.
-
-    `capacity` is the SM time of the window and `busy` the used part of it, in nanoseconds of one SM.
-    """
+    """Update the estimates after a window. What `gpu` reports counts only if `deltas` has all clients (`complete`)."""
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
     continuing = sum(delta.area for pid, delta in deltas.items() if _continues(estimates, pid, delta))
     area = continuing + sum(delta.area for delta in launched.values())
-    slowdowns = {pid: _slowdown_error(area - delta.area, capacity, busy) for pid, delta in launched.items()}
-    estimates = _with_possible(estimates, launched, slowdowns)
-    expected = sum(_expected(estimates, pid, delta) for pid, delta in launched.items())
-    crowded = busy > FULL * capacity and expected > CROWDED * busy
+    slowdown = max(1.0, area / gpu.busy) if gpu.busy > FULL * gpu.capacity else 1.0
+    errors = {pid: _sharing_error(area - delta.area, gpu) for pid, delta in launched.items()}
+    observed = {pid: _observed(delta, slowdown, errors[pid]) for pid, delta in launched.items()}
+    estimates = _with_possible(estimates, launched, observed, gpu.capacity)
+    expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
+    crowded = gpu.busy > FULL * gpu.capacity and expected > CROWDED * gpu.busy
     if not crowded:
-        estimates = _with_observations(estimates, launched, slowdowns)
-    if continuing and expected < busy:
+        shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
+        estimates = _with_observations(estimates, observed, shared)
+    if not complete or (continuing and expected < gpu.busy):
         return estimates
-    error = DEVICE_ERROR * busy + LEAST_DEVICE_ERROR * capacity + (CROWDED_ERROR * busy if crowded else 0.0)
+    if not gpu.measured:
+        return _with_active_time(estimates, launched, gpu)
+    error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity + (CROWDED_ERROR * gpu.busy if crowded else 0.0)
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
-    measurement = weights, busy, math.hypot(error, min(busy, float(continuing)) / 2)
+    measurement = weights, gpu.busy, math.hypot(error, min(gpu.busy, float(continuing)) / 2)
     return (estimates if crowded else estimates.inflated(*measurement)).updated(*measurement)
 
 
-def used_sm_time(estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], busy: float) -> dict[int, float]:
-    """Return the expected SM time of each client, in nanoseconds of one SM; at most its `area`.
+def _with_active_time(
+    estimates: KernelTimeEstimates, launched: Mapping[int, WorkDelta], gpu: GpuBusy
+) -> KernelTimeEstimates:
+    """Correct the estimates by the time with any kernel running, as if the clients' kernels overlapped by chance."""
+    fraction = gpu.busy / gpu.capacity
+    if fraction > LARGEST_ACTIVE:
+        if sum(_longest(delta, gpu.capacity) * delta.widths for delta in launched.values()) < gpu.capacity:
+            return estimates
+        weights = {pid: float(delta.widths) for pid, delta in launched.items()}
+        return estimates.updated(weights, FULL_BUSY * gpu.capacity, FULL_BUSY_ERROR * gpu.capacity)
+    sms = gpu.capacity / gpu.seconds / 1e9
+    kernels = {pid: delta.kernel_count(sms) for pid, delta in launched.items()}
+    active, count = -math.log1p(-fraction) * gpu.seconds * 1e9, sum(kernels.values())
+    least = LEAST_ACTIVE_ERROR / (1 - fraction) * gpu.seconds * 1e9
+    error = math.hypot(ACTIVE_ERROR * active, least, KERNEL_ACTIVE_ERROR_NS * count)
+    error = math.hypot(error, UNWATCHED_ERROR * (1 - gpu.watched) * active)
+    return estimates.updated(kernels, max(0.0, active - KERNEL_ACTIVE_NS * count), error)
+
+
+def used_sm_time(estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], gpu: GpuBusy) -> dict[int, float]:
+    """Return the expected SM time of each client, in nanoseconds of one SM; at most what was in flight.
 
     A client that launched nothing may have work in flight from before. Such clients share what the others leave of
-    `busy`.
+    the busy time.
     """
-    used = {pid: _expected(estimates, pid, delta) for pid, delta in deltas.items()}
+    used = {pid: _expected(estimates, pid, delta, gpu.capacity) for pid, delta in deltas.items()}
     continuing = {pid: float(delta.area) for pid, delta in deltas.items() if _continues(estimates, pid, delta)}
     if continuing:
-        fraction = min(1.0, max(0.0, busy - sum(used.values())) / sum(continuing.values()))
+        fraction = min(1.0, max(0.0, gpu.busy - sum(used.values())) / sum(continuing.values()))
         used.update({pid: fraction * area for pid, area in continuing.items()})
     return used
 
@@ -122,38 +170,56 @@ def _continues(estimates: KernelTimeEstimates, pid: int, delta: WorkDelta) -> bo
     return mean is None or delta.idle_ns <= mean + FINISHED_ERRORS * estimates.standard_deviation(pid)
 
 
-def _expected(estimates: KernelTimeEstimates, pid: int, delta: WorkDelta) -> float:
+def _expected(estimates: KernelTimeEstimates, pid: int, delta: WorkDelta, capacity: float) -> float:
     """Return the SM time of the launched kernels, at most what was in flight."""
     if not delta.widths:
         return 0.0
     mean = estimates.mean(pid)
-    return float(delta.area) if mean is None else min(delta.widths * mean, float(delta.area))
+    longest = _longest(delta, capacity)
+    return float(delta.area) if mean is None else delta.widths * min(mean, longest)
+
+
+def _longest(delta: WorkDelta, capacity: float) -> float:
+    """Return the longest possible kernel time: the client used no more than all SMs while it had work in flight."""
+    return min(float(delta.bound or AREA_ERROR * delta.area), capacity) / delta.widths
 
 
 def _with_possible(
-    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], slowdowns: Mapping[int, float]
+    estimates: KernelTimeEstimates,
+    deltas: Mapping[int, WorkDelta],
+    observed: Mapping[int, tuple[float, float] | None],
+    capacity: float,
 ) -> KernelTimeEstimates:
     """Add the estimates of new clients, and replace impossible ones: no kernel lasts longer than work was in flight."""
     for pid, delta in deltas.items():
-        longest = delta.area / delta.widths
+        longest = _longest(delta, capacity)
         mean = estimates.mean(pid)
         if mean is None or mean > IMPOSSIBLE * longest or estimates.standard_deviation(pid) > IMPOSSIBLE * longest:
-            guess = FIRST_MEAN * longest, max(FIRST_ERROR * longest, KERNEL_ERROR_NS)
-            first = _observed(delta, slowdowns[pid]) or guess
-            estimates = estimates.without((pid,)).with_client(pid, *first)
+            estimates = estimates.without((pid,)).with_client(pid, *(observed[pid] or _typical(delta, longest)))
     return estimates
 
 
+def _typical(delta: WorkDelta, longest: float) -> tuple[float, float]:
+    """Return the kernel time to expect if none was observed, and its standard error."""
+    few = 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans
+    fraction, error, limit = (WAITING, WAITING_ERROR, WAITING) if few else (SLOW, SLOW_ERROR, SLOW_ERROR)
+    waited = max(0.0, longest - LAUNCH_NS)
+    mean = min(TYPICAL_NS + fraction * waited, limit * longest)
+    return mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited)
+
+
 def _with_observations(
-    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], slowdowns: Mapping[int, float]
+    estimates: KernelTimeEstimates, observed: Mapping[int, tuple[float, float] | None], shared: Collection[int]
 ) -> KernelTimeEstimates:
     """Update the estimates by each observed kernel time. A contradicting one first raises the estimate's variance."""
-    for pid, delta in deltas.items():
-        observed = _observed(delta, slowdowns[pid])
-        if observed is None:
+    for pid, each in observed.items():
+        if each is None:
             continue
-        mean, error = observed
-        innovation = abs(mean - (estimates.mean(pid) or 0.0))
+        mean, error = each
+        known = estimates.mean(pid) or 0.0
+        if mean > known and pid in shared:
+            continue
+        innovation = abs(mean - known)
         if innovation > CONTRADICTION_ERRORS * math.hypot(error, estimates.standard_deviation(pid)):
             estimates = estimates.with_least_deviation(pid, innovation)
         if estimates.standard_deviation(pid) * OBSERVATION_RATIO > error:
@@ -161,13 +227,13 @@ def _with_observations(
     return estimates
 
 
-def _slowdown_error(others_area: int, capacity: float, busy: float) -> float:
+def _sharing_error(others_area: int, gpu: GpuBusy) -> float:
     """Return the relative error of an observed kernel time that is due to the other clients' work in flight."""
-    others = min(1.0, others_area / capacity)
-    return SHARED_ERROR * others if busy < FULL * capacity else FULL_ERROR * min(1.0, 4 * others)
+    others = min(1.0, others_area / gpu.capacity)
+    return SHARED_ERROR * others if gpu.busy < FULL * gpu.capacity else FULL_ERROR * min(1.0, 4 * others)
 
 
-def _observed(delta: WorkDelta, slowdown: float) -> tuple[float, float] | None:
+def _observed(delta: WorkDelta, slowdown: float, sharing_error: float) -> tuple[float, float] | None:
     """Return the mean kernel time while the GPU was behind, and its standard error; None if too little was observed."""
     if not delta.widths or delta.sure_widths < OBSERVED_FRACTION * delta.widths:
         return None
@@ -177,4 +243,4 @@ def _observed(delta: WorkDelta, slowdown: float) -> tuple[float, float] | None:
     mean = max(gross - SYNC_NS * syncs - EVENT_NS * events - gaps, gross / 10)
     mean = min(mean, delta.area / delta.widths) if delta.area else mean
     error = math.hypot(SYNC_ERROR_NS * syncs, EVENT_ERROR_NS * events, KERNEL_ERROR_NS, RELATIVE_ERROR * mean)
-    return mean, math.hypot(error, slowdown * mean)
+    return mean / slowdown, math.hypot(error, sharing_error * mean) / slowdown

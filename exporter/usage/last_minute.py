@@ -1,13 +1,11 @@
 """Attribution of the last minute: the windows of a GPU, added up, with the errors."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import Method, Share, Split
-from exporter.model.values import replace
 
 MINUTE_SECONDS = 60.0
 MAX_WINDOWS = 120
@@ -16,12 +14,8 @@ MAX_WINDOWS = 120
 MAX_UNKNOWN = 0.5
 """A client has no share of the minute if its use is unknown for more than this fraction of it."""
 
-MAX_ERROR, MAX_RELATIVE_ERROR = 0.1, 0.25
+MAX_ERROR, MAX_RELATIVE_ERROR = 0.15, 0.5
 """A client has no share either if its standard error exceeds both these fractions, of all SMs and of the share."""
-
-MAX_CHANGE = 0.2
-"""If the clients' shares before and after the probes were detached differ by more than this fraction of the used SM
-time, the use in between is unknown."""
 
 
 class Splits(Mapping[GpuUuid, Split]):
@@ -61,17 +55,21 @@ def combined(windows: tuple[Split, ...]) -> Split:
     and all of what is unattributed. A share with too large an error is omitted.
     """
     seconds = sum(window.seconds for window in windows)
-    sm = sum(window.sm * window.seconds for window in windows) / seconds
+    measured = all(window.measured for window in windows)
     dram = [(window.dram, window.seconds) for window in windows if window.dram is not None]
     dram_seconds = sum(each for _, each in dram)
-    shares = _shares(_with_assumptions_checked(windows), seconds)
+    shares = _shares(windows[::-1], seconds)
+    total = sum(share.sm for share in shares.values())
+    sm = sum(window.sm * window.seconds for window in windows) / seconds if measured else total
     return Split(
         at=windows[-1].at,
         seconds=seconds,
         sm=sm,
         shares=shares,
-        unattributed=max(0.0, sm - sum(share.sm for share in shares.values())),
+        unattributed=max(0.0, sm - total),
         dram=sum(used * each for used, each in dram) / dram_seconds if dram_seconds else None,
+        unknown=windows[-1].unknown,
+        measured=measured,
     )
 
 
@@ -130,44 +128,15 @@ def _add_unknown(
 ) -> None:
     """Add the mean use of the clients with unknown use in a window, scaled down to what is left in it.
 
-    Two standard errors cover both extremes: that a client used nothing, and that it used all that is left.
+    Two standard errors cover both extremes: that a client used nothing, and that it used all that is left. Without GPM
+    that is unknown, and counts as twice the mean use.
     """
     pids = (window.unknown | unmixable) & sums.keys()
-    left = max(0.0, window.sm - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
     expected = sum(means.get(pid, 0.0) for pid in pids)
+    limit = window.sm if window.measured else min(1.0, window.sm + 2 * expected)
+    left = max(0.0, limit - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
     scale = min(1.0, left / expected) if expected else 0.0
     for pid in pids:
         likely = scale * means.get(pid, 0.0)
         sums[pid].used += window.seconds * likely
         sums[pid].error += window.seconds * max(likely, left - likely) / 2
-
-
-def _with_assumptions_checked(windows: tuple[Split, ...]) -> list[Split]:
-    """Check each window in which the probes were detached by the first window after it in which they were attached.
-
-    The latest window is the first in the result.
-    """
-    checked: list[Split] = []
-    after: Split | None = None
-    for window in reversed(windows):
-        if not window.assumed:
-            after = window
-        checked.append(_checked(window, after) if window.assumed and after is not None else window)
-    return checked
-
-
-def _checked(window: Split, after: Split) -> Split:
-    """Confirm the assumed shares if the clients' use before and after is about the same; else the use is unknown."""
-    assumed = {pid: share for pid, share in window.estimates.items() if pid in window.clients}
-    estimates, nothing = after.estimates, Share(method=Method.FLIGHT, sm=0.0)
-    later = {pid: share if pid in after.unknown else estimates.get(pid, nothing) for pid, share in assumed.items()}
-    used = sum(share.sm for share in assumed.values())
-    changed = sum(abs(share.sm - later[pid].sm) for pid, share in assumed.items())
-    if changed > 2 * MAX_CHANGE * used:
-        others = {pid: share for pid, share in window.shares.items() if pid not in assumed}
-        return replace(window, shares=others, withheld={}, unknown=window.unknown | assumed.keys())
-    confirmed = {
-        pid: replace(share, error=math.hypot(later[pid].error, abs(share.sm - later[pid].sm) / 2))
-        for pid, share in assumed.items()
-    }
-    return replace(window, shares={**window.shares, **confirmed}, withheld={})

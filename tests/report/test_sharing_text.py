@@ -69,19 +69,17 @@ def test_names_the_option_if_sm_time_is_not_attributed() -> None:
     assert texts(looking)[-1] == "SM time by client is not known yet"
 
 
-def test_names_no_option_without_gpm() -> None:
-    """NVML's utilisation is the time with any kernel running, and does not stand for it."""
+def test_does_not_show_the_time_with_a_kernel_running_as_sm_time() -> None:
+    """Without GPM, NVML has only that time."""
     readings = [
         gpu_reading({TRAIN: 1540, VLLM: 2564}, gpu=gpu, index=index, at=AT + 4, gpm_supported=False, gpu_percent=90)
         for index, gpu in enumerate((GPU, OTHER_GPU))
     ]
     present = reduced(*readings, start=three_clients()).node
     lines = texts(present)
-    assert lines[0] == (
-        "sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown: this GPU has no GPM"
-    )
+    assert lines[0] == ("sharing of GPU 0: 2 clients hold 3 % of its memory; its SM time is unknown")
     assert "unknown by SM time" in lines[1]
-    assert not [line for line in lines if "--attribution" in line or "90 %" in line]
+    assert not [line for line in lines if "90 %" in line]
     found = sharing_object(present, gpu_sharing(present)[GPU])
     assert found is not None
     assert (found["sm_utilization_ratio"], found["clients_sm_ratio"], found["unattributed_ratio"]) == (None, None, None)

@@ -24,9 +24,7 @@ def window(
     """Return one second in which `sm` of the SMs were busy."""
     known_shares = {pid: Share(method=method, sm=each, error=error) for pid, each in (shares or {}).items()}
     rest = sm - sum(share.sm for share in known_shares.values())
-    return Split(
-        at=0, seconds=1.0, sm=sm, shares=known_shares, unattributed=rest, unknown=unknown, clients=BOTH, **known
-    )
+    return Split(at=0, seconds=1.0, sm=sm, shares=known_shares, unattributed=rest, unknown=unknown, **known)
 
 
 def minute(*windows: Split) -> Split:
@@ -110,28 +108,3 @@ class TestMethods:
         share = minute(*20 * [equal], *40 * [window(0.2, {A: 0.15, B: 0.05})]).shares[A]
         assert (share.method, share.sm) == (Method.FLIGHT, pytest.approx(0.15))
         assert share.error > 20 * 0.15 / 2 / 60
-
-
-class TestRests:
-    """While the probes are detached, each client is assumed to continue. The next window checks this."""
-
-    BEFORE = 10 * [window(0.2, {A: 0.15, B: 0.05})]
-    ASSUMED = 10 * [window(0.2, {A: 0.15, B: 0.05}, assumed=True)]
-
-    def test_the_shares_remain_if_the_clients_continued(self) -> None:
-        """The error is small."""
-        split = minute(*self.BEFORE, *self.ASSUMED, window(0.2, {A: 0.15, B: 0.05}))
-        assert split.shares[A].sm == pytest.approx(0.15)
-        assert split.shares[A].error < 0.005
-
-    def test_the_error_covers_a_small_change(self) -> None:
-        """The error is half of the change."""
-        share = minute(*self.BEFORE, *self.ASSUMED, window(0.2, {A: 0.13, B: 0.07})).shares[A]
-        assert share.error >= 10 * 0.01 / 21
-
-    def test_the_gap_is_unknown_if_the_shares_were_exchanged(self) -> None:
-        """Even though the GPU was equally busy."""
-        after = 10 * [window(0.2, {A: 0.05, B: 0.15})]
-        split = minute(*self.BEFORE, *self.ASSUMED, *after)
-        assert split.shares[A].sm == pytest.approx(0.1)
-        assert 2 * split.shares[A].error >= 10 * 0.1 / 30

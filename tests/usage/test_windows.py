@@ -46,7 +46,7 @@ def test_equal_parts_divide_only_the_rest() -> None:
     )
     window = node.attribution.gpus[GPU].windows[-1]
     assert window.shares[NEXT].method is Method.EQUAL
-    assert window.withheld[CLIENT].method is Method.FLIGHT
+    assert window.shares[CLIENT].method is Method.FLIGHT
     assert sum(share.sm for share in window.estimates.values()) == pytest.approx(0.26)
 
 
@@ -149,17 +149,38 @@ def without_gpm(at: float, *, energy: int = 0) -> GpuReading:
 
 
 class TestWithoutGpm:
-    """The time with any kernel running is not SM time, so SM time is unknown."""
+    """The time with any kernel running is not SM time."""
 
-    def test_no_sm_time_is_reported(self) -> None:
-        """Even though one client is alone and has probes."""
+    def test_sm_time_is_estimated_by_launches(self) -> None:
+        """The client had work in flight on a quarter of the SMs for 90 % of the time: NVML allows 40 % at most."""
         node = present(CLIENT)
         for at in range(21):
             node = after(node, second(AT + at, done(CLIENT, 900 * at), watched=[CLIENT])[0])
             if at % 10 == 0:
                 node = after(node, without_gpm(AT + at))
+        found = split(node)
+        share = found.shares[CLIENT]
+        assert (share.method, found.measured, found.unattributed) == (Method.LAUNCHES, False, 0)
+        assert share.sm == found.sm < 0.25
+        assert share.error > 0.2 * share.sm
+        window = node.attribution.gpus[GPU].windows[-1]  # the first window has no earlier reading of launches
+        assert node.usage_totals.gpus[GPU].total.sm_us == pytest.approx(10e6 * window.sm, rel=0.01)
+
+    def test_no_sm_time_is_reported_without_probes(self) -> None:
+        node = after(present(CLIENT), *(without_gpm(AT + at) for at in (10, 20, 30)))
         assert node.splits == {}
         assert node.usage_totals.gpus[GPU].total.sm_us == 0
+
+    def test_energy_is_unattributed_if_the_use_of_a_client_is_unknown(self) -> None:
+        """Otherwise the other client would pay for both."""
+        node = present(CLIENT, NEXT)
+        for at in range(31):
+            node = after(node, second(AT + at, done(CLIENT, 900 * at), watched=[CLIENT])[0])
+            if at % 10 == 0:
+                node = after(node, without_gpm(AT + at, energy=1000 * at))
+        assert split(node).shares.keys() == {CLIENT}
+        energies = {key: used.energy_mj for key, used in node.usage_totals.gpus[GPU].by_account.items()}
+        assert energies == {(SharedAccount.UNATTRIBUTED, None): 30_000}
 
     def test_energy_is_unattributed(self) -> None:
         """There is no basis to divide it. The parts still add up."""
