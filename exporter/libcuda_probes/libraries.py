@@ -35,7 +35,9 @@ class Kind(StrEnum):
 
     LAUNCH = "launch"
     LAUNCH_EX = "launch_ex"
+    LAUNCH_OLD = "launch_old"
     GRAPH = "graph"
+    INIT = "init"
     BEGIN_CAPTURE = "begin_capture"
     END_CAPTURE = "end_capture"
     RECORD = "record"
@@ -43,12 +45,13 @@ class Kind(StrEnum):
     WAIT_STREAM = "wait_stream"
     WAIT_EVENT = "wait_event"
     WAIT_DEFAULT = "wait_default"
+    COPY = "copy"
 
 
-LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.GRAPH})
+LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
 
-WAITS = frozenset({Kind.WAIT_EVERY, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT})
-"""Synchronisations. Their return is probed too, by the program `RETURN`."""
+WAITS = frozenset({Kind.WAIT_EVERY, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY})
+"""Synchronisations, and copies that may wait. Their return is probed too, by the program `RETURN`."""
 
 RETURN = "return"
 
@@ -75,7 +78,9 @@ def _with_variants(kind: Kind, *names: str, suffix: str = "_ptsz") -> tuple[Prob
 PROBE_POINTS = (
     *_with_variants(Kind.LAUNCH, "cuLaunchKernel", "cuLaunchCooperativeKernel"),
     *_with_variants(Kind.LAUNCH_EX, "cuLaunchKernelEx"),
+    *_points(Kind.LAUNCH_OLD, "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"),
     *_with_variants(Kind.GRAPH, "cuGraphLaunch"),
+    *_points(Kind.INIT, "cuInit"),
     *_points(
         Kind.BEGIN_CAPTURE,
         *("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph"),
@@ -91,10 +96,11 @@ PROBE_POINTS = (
     *_points(Kind.WAIT_STREAM, "cuStreamDestroy_v2"),
     *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
     *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
+    *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),
 )
-"""A copy from the device that waits is a synchronisation with the default stream. The destruction of a stream ends its
-span, because nothing later reports on its work. Queries have no probe: a client can query a million times a second,
-and each call would have its cost."""
+"""A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
+memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
+probe: a client can query a million times a second, and each call would have its cost."""
 
 PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN]))
 

@@ -74,19 +74,23 @@ struct registers { u64 x[31], sp, pc, pstate; };
 struct stream {
 	u64 key; /* see stream_key(); 0: no stream has used this slot yet */
 	u64 since, last; /* the begin of the span (0: the stream is idle), and its last launch */
-	u64 launches, width;
+	u64 launches, width, widest; /* the width of the widest kernel */
+	u64 copied; /* when the last copy to the host was called that took so long that the GPU was behind */
 	u64 burst_since, burst_launches, burst_width;
 	u64 burst_gaps; /* the widths, each multiplied by the gap before its kernel: see launch() */
 };
 
 struct process {
 	u64 first; /* the time of its first call */
-	u64 kernels, graphs, syncs, records;
-	u64 spans, flight, area; /* ended spans: their number, length, and length times mean width */
+	u64 kernels, graphs, graph_kernels, syncs, records;
+	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
+	u64 spans, flight, area, bound;
 	u64 widths;
 	/* Bursts at whose end the client had to wait, so that the GPU was busy all along. */
 	u64 sure_area, sure_widths, sure_gaps, sure_heights, sure_event_heights;
 	u64 launched, failed; /* the last launch, and the first synchronisation that failed */
+	u64 initialized; /* the first call of cuInit, which precedes all launches */
+	u64 synced; /* when the last synchronisation of a whole context was called that succeeded */
 	u64 capturing; /* since when a graph is captured; 0: none is */
 	u64 captures, captured, captured_width; /* captures, and the kernels in them */
 	struct stream streams[STREAMS];
@@ -97,7 +101,7 @@ struct process {
 struct call { /* the synchronisation that a thread is in */
 	u64 stream; /* its key, or EVERY_STREAM */
 	u64 before; /* launches until then are done when it returns */
-	u64 called, by_event;
+	u64 called, kind;
 };
 
 struct event_key { u64 pid, event; };
@@ -123,6 +127,8 @@ MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
 #define LEGACY_STREAM 1 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD in cuda.h; 0 is either */
 #define PER_THREAD_STREAM 2
 #define EVERY_STREAM 0
+
+enum { PLAIN, BY_EVENT, COPY }; /* kinds of synchronisations */
 
 INLINE u64 current_pid(void) { return bpf_get_current_pid_tgid() >> 32; }
 INLINE u64 *number(u32 index) { return bpf_map_lookup_elem(&numbers, &index); }
@@ -196,9 +202,12 @@ INLINE struct stream *get_slot(struct process *process, u64 key)
 	return stream;
 }
 
-/* Add kernels to the span of a stream, or begin one; `watched_since` makes older spans void. */
+/*
+ * Add kernels to the span of a stream, or begin one; `watched_since` makes older spans void. `width` is
+ * their sum, and `widest` that of one.
+ */
 INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64 kernels, u64 width,
-			  u64 gaps)
+			  u64 widest, u64 gaps)
 {
 	u64 since = READ_ONCE(stream->since);
 	int begins = since == 0 || since < watched_since;
@@ -207,6 +216,7 @@ INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64
 		if (since) {
 			WRITE_ONCE(stream->launches, 0);
 			WRITE_ONCE(stream->width, 0);
+			WRITE_ONCE(stream->widest, 0);
 		}
 		COMPARE_EXCHANGE(stream->since, since, now);
 	}
@@ -219,6 +229,8 @@ INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64
 	ADD(stream->launches, kernels);
 	ADD(stream->burst_launches, kernels);
 	ADD(stream->width, width);
+	if (widest > READ_ONCE(stream->widest))
+		WRITE_ONCE(stream->widest, widest);
 	ADD(stream->burst_width, width);
 	ADD(stream->burst_gaps, width * gaps);
 	WRITE_ONCE(stream->last, now);
@@ -253,6 +265,7 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 			kernels = captured / captures;
 		}
 		ADD(process->graphs, 1);
+		ADD(process->graph_kernels, kernels);
 	} else {
 		capturing = READ_ONCE(process->capturing);
 		if (capturing && now - capturing <= CAPTURE_NS) { /* it does not run */
@@ -266,7 +279,8 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 	ADD(process->widths, width);
 	since = number(WATCHED_SINCE);
 	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
-		add_to_stream(get_slot(process, key), now, *since, kernels, width, graph ? 1 : 2);
+		add_to_stream(get_slot(process, key), now, *since, kernels, width, graph ? *limit : width,
+			      graph ? 1 : 2);
 	return 0;
 }
 
@@ -289,6 +303,17 @@ INLINE int launch_kernel_ex(struct registers *regs, int ptsz)
 	bpf_probe_read_user(grid, sizeof(grid), (void *)config);
 	bpf_probe_read_user(&stream, sizeof(stream), (void *)(config + 32));
 	return launch((u64)grid[0] * grid[1] * grid[2], stream, 0, ptsz);
+}
+
+/* The first call of a process, which creates its entry: without one, the probes came too late. */
+INLINE int init(void)
+{
+	u64 now = bpf_ktime_get_boot_ns();
+	struct process *process = get_process(current_pid(), now);
+
+	if (process)
+		COMPARE_EXCHANGE(process->initialized, 0, now);
+	return 0;
 }
 
 INLINE int capture(int begins)
@@ -324,10 +349,10 @@ INLINE int record(struct registers *regs, int ptsz)
 }
 
 /* A wait begins. It creates the process too: waits have a cost, which the rate limit counts. */
-INLINE int wait(u64 stream, u64 event, int by_event)
+INLINE int wait(u64 stream, u64 event, int kind)
 {
 	u64 pid = current_pid(), thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
-	struct call call = { stream, now, now, by_event };
+	struct call call = { stream, now, now, kind };
 	struct event_key key = { pid, event };
 	struct process *process = get_process(pid, now);
 	struct recording *recording;
@@ -335,7 +360,7 @@ INLINE int wait(u64 stream, u64 event, int by_event)
 	if (!process)
 		return 0;
 	ADD(process->syncs, 1);
-	if (by_event) {
+	if (kind == BY_EVENT) {
 		recording = bpf_map_lookup_elem(&events, &key);
 		if (!recording)
 			return 0;
@@ -350,8 +375,10 @@ INLINE int wait(u64 stream, u64 event, int by_event)
 INLINE void add_sure(struct process *process, struct stream *stream, struct call *call, u64 now)
 {
 	u64 length = now - READ_ONCE(stream->burst_since), waited = now - call->called;
-	u64 width, launches, height;
+	u64 width, launches, height, copied = READ_ONCE(stream->copied);
 
+	if (copied > READ_ONCE(stream->last) && copied < call->called)
+		waited = now - copied;
 	if (waited < BEHIND_NS && length > 2 * waited)
 		return;
 	width = READ_ONCE(stream->burst_width);
@@ -361,7 +388,7 @@ INLINE void add_sure(struct process *process, struct stream *stream, struct call
 	if (!launches)
 		return;
 	height = MEAN_WIDTH(width, launches);
-	ADD(*(call->by_event ? &process->sure_event_heights : &process->sure_heights), height);
+	ADD(*(call->kind == BY_EVENT ? &process->sure_event_heights : &process->sure_heights), height);
 	ADD(process->sure_area, length * height >> FRACTION_BITS);
 }
 
@@ -369,7 +396,7 @@ INLINE void add_sure(struct process *process, struct stream *stream, struct call
 INLINE void end_span(struct process *process, struct stream *stream, struct call *call, u64 now,
 		     u64 watched_since)
 {
-	u64 since, launches, width, length;
+	u64 since, launches, width, widest, length;
 
 	if (!READ_ONCE(stream->since) || READ_ONCE(stream->last) > call->before)
 		return;
@@ -378,13 +405,30 @@ INLINE void end_span(struct process *process, struct stream *stream, struct call
 	since = EXCHANGE(stream->since, 0);
 	launches = EXCHANGE(stream->launches, 0);
 	width = EXCHANGE(stream->width, 0);
+	widest = EXCHANGE(stream->widest, 0);
 	if (since < watched_since || since > now)
 		return;
 	length = now - since;
 	ADD(process->spans, 1);
 	ADD(process->flight, length);
 	ADD(process->area, length * MEAN_WIDTH(width, launches ?: 1) >> FRACTION_BITS);
+	ADD(process->bound, length * widest);
 	add_sure(process, stream, call, now);
+}
+
+/*
+ * A copy to the host returns. If it took long, the client has waited since it was called. The span does
+ * not end: only the next synchronisation proves that the copy has ended, and not just been queued.
+ */
+INLINE void copy_returns(struct process *process, struct call *call, u64 now)
+{
+	int i;
+
+	if (now - call->called < BEHIND_NS)
+		return;
+	for (i = 0; i < STREAMS; i++)
+		if (READ_ONCE(process->streams[i].key) == call->stream)
+			WRITE_ONCE(process->streams[i].copied, call->called);
 }
 
 /* A wait returns. After an error, the spans of its streams have no end. */
@@ -407,6 +451,12 @@ INLINE int wait_returns(struct registers *regs)
 			WRITE_ONCE(process->failed, now);
 		return 0;
 	}
+	if (call.kind == COPY) {
+		copy_returns(process, &call, now);
+		return 0;
+	}
+	if (call.stream == EVERY_STREAM)
+		WRITE_ONCE(process->synced, call.called);
 #pragma unroll /* the verifier then needs a quarter of the steps */
 	for (i = 0; i < STREAMS; i++)
 		end_span(process, &process->streams[i], &call, now, *since);
@@ -423,14 +473,19 @@ PROGRAM(launch_ex, launch_kernel_ex(regs, 0))
 PROGRAM(launch_ex_ptsz, launch_kernel_ex(regs, 1))
 PROGRAM(graph, launch(0, ARGUMENT_1(regs), 1, 0)) /* cuGraphLaunch(graph, stream) */
 PROGRAM(graph_ptsz, launch(0, ARGUMENT_1(regs), 1, 1))
+PROGRAM(launch_old, launch(~0ULL, 0, 0, 0)) /* cuLaunch(function) and the like: of unknown width */
+PROGRAM(init, init())
 PROGRAM(begin_capture, capture(1))
 PROGRAM(end_capture, capture(0))
 PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
-PROGRAM(wait_every, wait(EVERY_STREAM, 0, 0))
-PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, 0))
-PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, 0))
-PROGRAM(wait_default, wait(stream_key(0, 0), 0, 0))
-PROGRAM(wait_default_ptsz, wait(stream_key(0, 1), 0, 0))
-PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), 1))
+PROGRAM(wait_every, wait(EVERY_STREAM, 0, PLAIN))
+PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, PLAIN))
+PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, PLAIN))
+PROGRAM(wait_default, wait(stream_key(0, 0), 0, PLAIN))
+PROGRAM(wait_default_ptsz, wait(stream_key(0, 1), 0, PLAIN))
+PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), BY_EVENT))
+/* cuMemcpyDtoHAsync(to, from, bytes, stream) */
+PROGRAM(copy, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY))
+PROGRAM(copy_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY))
 PROGRAM(return, wait_returns(regs))

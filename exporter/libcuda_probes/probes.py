@@ -25,11 +25,13 @@ FIELDS = (
     "first",
     "kernels",
     "graphs",
+    "graph_kernels",
     "syncs",
     "records",
     "spans",
     "flight",
     "area",
+    "bound",
     "widths",
     "sure_area",
     "sure_widths",
@@ -38,6 +40,8 @@ FIELDS = (
     "sure_event_heights",
     "launched",
     "failed",
+    "initialized",
+    "synced",
     "capturing",
     "captures",
     "captured",
@@ -49,6 +53,8 @@ STREAM_FIELDS = (
     "last",
     "launches",
     "width",
+    "widest",
+    "copied",
     "burst_since",
     "burst_launches",
     "burst_width",
@@ -66,10 +72,11 @@ _INDEX = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenSpan:
-    """A span that has not ended: since when, and the mean width of its kernels in SMs."""
+    """A span that has not ended: since when, and the mean and the greatest width of its kernels in SMs."""
 
     since: int
     width: float
+    widest: int
 
 
 def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
@@ -82,11 +89,13 @@ def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         first_ns=head["first"],
         kernels=head["kernels"],
         graphs=head["graphs"],
+        graph_kernels=head["graph_kernels"],
         syncs=head["syncs"],
         records=head["records"],
         spans=head["spans"],
         flight_ns=head["flight"],
         area=head["area"],
+        bound=head["bound"],
         widths=head["widths"],
         sure_area=head["sure_area"],
         sure_widths=head["sure_widths"],
@@ -95,16 +104,21 @@ def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         sure_event_heights=head["sure_event_heights"] >> FRACTION_BITS,
         open_ns=sum(until - span.since for span in spans),
         open_area=int(sum((until - span.since) * span.width for span in spans)),
+        open_bound=sum((until - span.since) * span.widest for span in spans),
         open_since_ns=min((span.since for span in spans), default=0),
         launched_ns=head["launched"],
         failed_ns=head["failed"],
+        initialized_ns=head["initialized"] if head["initialized"] >= watched_since else 0,
+        synced_ns=head["synced"] if head["synced"] >= watched_since else 0,
     )
 
 
 def _open_spans(value: bytes) -> list[_OpenSpan]:
     streams = _STREAM.iter_unpack(value[_HEAD.size :])
     return [
-        _OpenSpan(since=since, width=width / max(launches, 1)) for _, since, _, launches, width, *_ in streams if since
+        _OpenSpan(since=since, width=width / max(launches, 1), widest=widest)
+        for _, since, _, launches, width, widest, *_ in streams
+        if since
     ]
 
 

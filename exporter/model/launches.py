@@ -19,21 +19,24 @@ def began_ns(start_ticks: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessWork:
-    """What one process has launched since `first_ns`. All but the last five fields only increase.
+    """What one process has launched since `first_ns`. All but the fields from `open_ns` on only increase.
 
-    `kernels` and `graphs` are launches, `syncs` synchronisations, `records` recorded events. `widths` is the sum of the
-    widths of all kernels, in SMs, those of graphs included. A span is the time from a launch on an idle stream until a
-    synchronisation with that stream returns: `spans` counts the ended ones, `flight_ns` is their length, and `area`
-    their length times the mean width of their kernels, in nanoseconds of one SM.
+    `kernels` and `graphs` are launches, and `graph_kernels` the kernels in the graphs. `syncs` are synchronisations and
+    copies to the host, `records` recorded events. `widths` is the sum of the widths of all kernels, in SMs. A span is
+    the time from a launch on an idle stream until a synchronisation with that stream returns: `spans` counts the ended
+    ones, and `flight_ns` is their length. `area` is their length times the mean width of their kernels, and `bound`
+    times the greatest width, in nanoseconds of one SM.
 
     A burst is a series of launches without a pause. `sure_` fields count bursts only if the GPU was behind at their
     end, and so was busy all the time: `sure_area` is their area, `sure_widths` the sum of their kernels' widths.
     `sure_gaps` is that sum in units of the gaps before each kernel. `sure_heights` adds the mean width of each burst,
     `sure_event_heights` of each burst that an event waited for.
 
-    `open_ns` and `open_area` are those of the spans that are still open, up to now, and `open_since_ns` is when the
-    first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned an
-    error; 0: never.
+    `open_ns`, `open_area` and `open_bound` are those of the spans that are still open, up to now. `open_since_ns` is
+    when the first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned
+    an error; 0: never. `initialized_ns` is the first CUDA call, if the probes were attached then, and ever since; else
+    0. `synced_ns` is when the last successful synchronisation of a whole context was called; 0: none since they are
+    attached.
     """
 
     pid: int
@@ -59,6 +62,8 @@ class ProcessWork:
     open_since_ns: int = 0
     launched_ns: int = 0
     failed_ns: int = 0
+    initialized_ns: int = 0
+    synced_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

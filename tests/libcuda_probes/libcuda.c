@@ -225,6 +225,19 @@ TWINS(cuLaunchKernelEx, _ptsz,
       extended(on, config, f, entered))
 TWINS(cuGraphLaunch, _ptsz, (CUgraph launched, CUstream s), graph(on(s), launched, entered))
 
+CUresult cuInit(UNUSED unsigned flags) { return CUDA_SUCCESS; }
+CUresult cuLaunch(CUfunction f) { return kernel(legacy_stream, f, now()); }
+CUresult cuLaunchGrid(CUfunction f, UNUSED int width, UNUSED int height) { return kernel(legacy_stream, f, now()); }
+CUresult cuLaunchGridAsync(CUfunction f, UNUSED int width, UNUSED int height, CUstream s)
+{
+    return kernel(legacy(s), f, now());
+}
+/* The real function has a list of launches. Here it has the function of one. */
+CUresult cuLaunchCooperativeKernelMultiDevice(void *f, UNUSED unsigned devices, UNUSED unsigned flags)
+{
+    return kernel(legacy_stream, f, now());
+}
+
 static CUresult capture(struct stream *stream, struct graph *into)
 {
     stream->capture = into;
@@ -274,6 +287,16 @@ CUresult cuCtxDestroy_v2(UNUSED void *context) { return wait_for_all(); }
 CUresult cuDevicePrimaryCtxReset_v2(UNUSED int device) { return wait_for_all(); }
 TWINS(cuMemcpyDtoH_v2, _ptds, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
 TWINS(cuMemcpy, _ptds, (UNUSED uint64_t to, UNUSED uint64_t from, UNUSED size_t bytes), wait_for(on(NULL)))
+
+/* A copy to pageable memory waits for the stream. It does not return the stream's errors. */
+static CUresult copied(struct stream *stream)
+{
+    sleep_until(stream->ends);
+    return CUDA_SUCCESS;
+}
+
+TWINS(cuMemcpyDtoHAsync_v2, _ptsz, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes, CUstream s),
+      copied(on(s)))
 
 /* ---- functions without probes ---- */
 

@@ -99,6 +99,10 @@ static CUresult launched(cuda_function *launch, CUstream stream, CUgraph graph)
         CUlaunchConfig config = {work.blocks, 1, 1, 32, 1, 1, 0, stream, NULL, 0};
         return launch(&config, function, NULL, NULL);
     }
+    if (strcmp(work.launch, "cuLaunchGridAsync") == 0)
+        return launch(function, 1, 1, stream);
+    if (strcmp(work.launch, "cuLaunchGrid") == 0 || strcmp(work.launch, "cuLaunch") == 0 || strstr(work.launch, "Multi"))
+        return launch(function, 1, 1);
     return launch(function, work.blocks, 1u, 1u, 32u, 1u, 1u, 0u, stream, NULL, NULL);
 }
 
@@ -109,6 +113,10 @@ static CUresult waited(cuda_function *synchronise, CUstream stream, CUevent even
         return synchronise(stream);
     if (begins(work.synchronise, "cuEvent"))
         return synchronise(event);
+    if (begins(work.synchronise, "cuMemcpyDtoHAsync")) {
+        checked(synchronise(bytes, bytes, sizeof bytes, stream));
+        return find(strstr(work.synchronise, "_ptsz") ? "cuStreamSynchronize_ptsz" : "cuStreamSynchronize")(stream);
+    }
     if (begins(work.synchronise, "cuMemcpy"))
         return synchronise(bytes, bytes, sizeof bytes);
     return synchronise(NULL);
@@ -122,6 +130,7 @@ static void *worked(void *stream)
     CUgraph graph = begins(work.launch, "cuGraph") ? captured(stream, variant) : NULL;
     CUevent event = NULL;
     uint64_t began = 0;
+    checked(find("cuInit")(0u));
     if (record)
         find("cuEventCreate")(&event, 0u);
     for (unsigned long done = 0; done < work.launches; done++) {

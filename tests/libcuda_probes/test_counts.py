@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.libcuda_probes.libraries import LAUNCHES, PROBE_POINTS, WAITS
+from exporter.libcuda_probes.libraries import LAUNCHES, PROBE_POINTS, WAITS, Kind
 from exporter.libcuda_probes.probes import LibcudaProbes
 
-from .process_work import work_of
+from .process_work import SMS, work_of
 from .standin import NEVER, StandInCuda, Truth, Work
 
 LAUNCHING = [point.name for point in PROBE_POINTS if point.kind in LAUNCHES]
-SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS]
+OLD = [point.name for point in PROBE_POINTS if point.kind is Kind.LAUNCH_OLD]
+SYNCHRONISATIONS = [point.name for point in PROBE_POINTS if point.kind in WAITS - {Kind.COPY}]
 TWINS = ("_ptsz", "_ptds")
 
 
@@ -60,7 +61,13 @@ def test_adds_up_the_widths_of_kernels(function: str, probes: LibcudaProbes, cud
     truth = run(cuda, Work(launch=function, blocks=7))
 
     kernels = truth.kernels + truth.graphs * truth.captured
-    assert work_of(probes, truth.pid).widths == 7 * kernels
+    assert work_of(probes, truth.pid).widths == (SMS if function in OLD else 7) * kernels
+
+
+def test_counts_the_kernels_of_graphs(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    truth = run(cuda, Work(launch="cuGraphLaunch"))
+
+    assert work_of(probes, truth.pid).graph_kernels == truth.graphs * truth.captured > 0
 
 
 @pytest.mark.parametrize("function", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])

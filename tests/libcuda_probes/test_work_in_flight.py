@@ -185,3 +185,54 @@ def test_failed_synchronisation_is_reported_and_ends_no_span(probes: LibcudaProb
     assert before < work.failed_ns < boot_ns()
     assert work.spans == 2
     assert work.open_ns == work_of(probes, truth.pid).open_ns > 0
+
+
+def test_a_copy_that_waits_counts_as_waiting(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """The synchronisation after it returns at once. Only the copy shows that the GPU was behind."""
+    truth = run(cuda, Work(synchronise="cuMemcpyDtoHAsync_v2", nanoseconds=MILLISECOND))
+
+    work = work_of(probes, truth.pid)
+    assert work.spans == truth.spans == 4
+    assert work.sure_widths == work.widths
+
+
+def test_a_copy_alone_ends_no_span(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """It may have waited for room in a queue, and not for its end."""
+    with cuda.started(Work(mode="flight", synchronise="cuMemcpyDtoHAsync_v2", launches=3)) as program:
+        program.go()
+        program.reach("in flight")
+        assert work_of(probes, program.pid).open_ns > 0
+        _, (truth,) = program.end()
+    assert work_of(probes, truth.pid).syncs == 2
+
+
+def test_bound_has_the_width_of_the_widest_kernel(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """All kernels are equally wide here, so it is the area."""
+    work = work_of(probes, run(cuda, Work(blocks=40)).pid)
+    assert work.bound == work.area
+
+
+def test_the_first_cuda_call_is_known_if_the_probes_were_attached_before(
+    probes: LibcudaProbes, cuda: StandInCuda
+) -> None:
+    with cuda.started(Work(mode="flight")) as program:
+        before = boot_ns()
+        program.go()
+        program.reach("in flight")
+        assert before <= work_of(probes, program.pid).initialized_ns <= boot_ns()
+        probes.begin()
+        assert work_of(probes, program.pid).initialized_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("synchronise", "faulty", "synced"),
+    [("cuCtxSynchronize", "9", True), ("cuCtxSynchronize", "1", False), ("cuStreamSynchronize", "9", False)],
+)
+def test_the_last_synchronisation_of_the_whole_context_is_known(
+    synchronise: str, faulty: str, synced: bool, probes: LibcudaProbes, cuda: StandInCuda
+) -> None:
+    """It must have succeeded."""
+    truth = run(cuda, Work(synchronise=synchronise), STANDIN_CUDA_FAULTY_FROM=faulty)
+
+    work = work_of(probes, truth.pid)
+    assert (work.synced_ns >= work.launched_ns > 0) is synced
