@@ -114,7 +114,7 @@ enum { WATCHED_SINCE, LOST, ALL_SMS, NUMBERS };
 
 MAP(processes, BPF_MAP_TYPE_HASH, u64, struct process, 2048); /* by PID */
 MAP(calls, BPF_MAP_TYPE_LRU_HASH, u64, struct call, 4096); /* by pid_tgid */
-MAP(events, BPF_MAP_TYPE_LRU_HASH, struct event_key, struct recording, 16384);
+MAP(events, BPF_MAP_TYPE_LRU_HASH, struct event_key, struct recording, 32768);
 /* How many SMs a process may use, by PID, if not all. The exporter writes it. */
 MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
 /* Since when spans are complete, launches without room in `processes`, and the SMs of a GPU. */

@@ -32,7 +32,7 @@ Uses = Callable[[], tuple[GpuUse, ...]]
 
 MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
 USE = GpuUse(at=1.0, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)
-MUCH = Work(mode="turns", count=2, launches=50_000, each=50_000, nanoseconds=0)
+MUCH = Work(mode="turns", count=2, launches=200_000, each=200_000, nanoseconds=0)
 GROW = (
     *("kernels", "graphs", "syncs", "spans", "flight_ns", "area", "widths"),
     *("sure_area", "sure_widths", "sure_gaps", "sure_heights", "sure_event_heights"),
@@ -143,10 +143,10 @@ def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollec
         _, (truth,) = target.end()
     later = timed.after(1)
 
-    assert truth.kernels == 100_000
+    assert truth.kernels == 400_000
     assert (last.seconds, resting.seconds, later.seconds) == (1, 0, 0)
     assert last.watched == resting.watched == (truth.pid,)
-    assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 50_000
+    assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 200_000
 
 
 def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:
@@ -156,16 +156,16 @@ def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollec
         target.go()
         target.reach("turn")
         timed.after(1)
-        first = timed.after(50_000 / MAX_HITS_PER_SECOND)
+        first = timed.after(200_000 / MAX_HITS_PER_SECOND)
         second = timed.after(1)
         target.end()
     third = timed.after(1)
 
     assert (first.seconds, second.seconds, third.seconds) == (0, 1, 1)
-    assert of(third, target.pid).kernels == 100_000
+    assert of(third, target.pid).kernels == 400_000
 
 
-def test_pauses_limit_the_cost_to_one_percent() -> None:
+def test_pauses_limit_the_rate_of_probe_hits() -> None:
     for rate in (MAX_HITS_PER_SECOND, 2 * MAX_HITS_PER_SECOND, 10 * MAX_HITS_PER_SECOND, 1000 * MAX_HITS_PER_SECOND):
         rest = pause_seconds({}, {7: ProcessWork(pid=7, first_ns=1, kernels=int(rate))}, 1.0)
         assert rest == MAX_PAUSE_SECONDS or rate / (1 + rest) <= MAX_HITS_PER_SECOND * 1.001
@@ -192,7 +192,7 @@ def test_counts_never_decrease(start_collector: Callable[..., TimedCollector], c
     """Covers a pause with work in flight, the next attachment, and the end of that work."""
     timed = start_collector()
     readings: list[ProcessWork] = []
-    with cuda.started(Work(mode="turns", count=3, launches=50_000, each=20_000, nanoseconds=0)) as target:
+    with cuda.started(Work(mode="turns", count=3, launches=200_000, each=80_000, nanoseconds=0)) as target:
         timed.after(0)
         for count in (1, 6):
             target.go()
@@ -205,7 +205,7 @@ def test_counts_never_decrease(start_collector: Callable[..., TimedCollector], c
         assert all(getattr(before, name) <= getattr(after, name) for name in GROW)
         assert before.flight_ns + before.open_ns <= after.flight_ns + after.open_ns
         assert before.area + before.open_area <= after.area + after.open_area
-    assert [work.kernels for work in (readings[0], readings[-1])] == [50_000, 100_000]
+    assert [work.kernels for work in (readings[0], readings[-1])] == [200_000, 400_000]
     assert readings[-1].flight_ns < boot_ns() - readings[0].first_ns
 
 
@@ -214,7 +214,7 @@ def test_ends_work_in_flight_at_the_start_of_a_pause(
 ) -> None:
     timed = start_collector()
     timed.after(0)
-    with cuda.started(Work(mode="flight", launches=50_000, nanoseconds=0)) as target:
+    with cuda.started(Work(mode="flight", launches=200_000, nanoseconds=0)) as target:
         target.go()
         target.reach("in flight")
         in_flight_at = boot_ns()
