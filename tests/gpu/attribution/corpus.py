@@ -1,0 +1,309 @@
+"""Record mixes of framework clients with their truth.
+
+    OUT=DIR python3 -m tests.gpu.attribution.corpus [--seconds S] [--budget S] [--alone S] [--only MIX]...
+
+All clients start once. Each works alone first, so that GPM measures the SM time of a step. Then each mix is recorded
+for S seconds: its clients work, and the others are idle. DIR gets `corpus.tar.gz`, written again after each mix, with
+MIX.jsonl.gz and MIX.truth.json, which `tests/usage/mix_recordings.py` reads; and `alone.json`.
+"""
+
+import argparse
+import gzip
+import itertools
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from tests.gpu.child import Child
+from tests.gpu.mps import ControlDaemon
+from tests.gpu.program import SOURCE, Recorder
+
+READY_SECONDS = 120.0
+SETTLE_SECONDS = 1.0
+GPM_SECONDS = 0.25
+TAIL_SECONDS = 1.5
+SMS = 132
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Clients by name that work in a mix. `changes` are pairs of seconds and a client that starts or stops then."""
+
+    name: str
+    clients: tuple[str, ...]
+    changes: tuple[tuple[float, str], ...] = field(default=())
+
+
+MIXES = (
+    Mix("conv-softmax-sort-copies", ("torch_conv", "triton_softmax", "cupy_sort", "torch_copies")),
+    Mix("training-decoders-sort", ("jax_training_large", "torch_decode", "torch_decode_small", "cupy_sort")),
+    Mix("fft-training-decode", ("cupy_fft", "jax_training", "torch_decode")),
+    Mix("gemm-streams", ("torch_gemm", "torch_streams")),
+    Mix("compiled-graph-conv", ("torch_compiled", "torch_graph", "jax_conv")),
+    Mix(
+        "twelve",
+        (
+            *("torch_prefill", "torch_decode_small", "torch_graph", "torch_lstm", "torch_conv", "torch_compiled"),
+            *("torch_copies", "jax_conv", "cupy_fft", "cupy_gemm", "cupy_elementwise", "triton_softmax"),
+        ),
+    ),
+    Mix(
+        "come-and-go",
+        ("torch_prefill", "cupy_fft"),
+        ((8.0, "torch_conv_large"), (16.0, "cupy_fft"), (24.0, "cupy_gemm"), (32.0, "torch_prefill")),
+    ),
+    Mix("full-prefill-conv-sort", ("torch_prefill_large", "torch_conv_large", "torch_sort", "cupy_gemm")),
+    Mix("lstm-elementwise", ("torch_lstm", "cupy_elementwise")),
+    Mix("pageable-gemm-softmax", ("torch_copies_pageable", "cupy_gemm", "triton_softmax", "torch_decode_small")),
+    Mix("full-training-gemm", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph")),
+)
+
+
+class Gpm:
+    """Samples of the GPU's SM utilization, taken by a thread of its own."""
+
+    def __init__(self) -> None:
+        pynvml.nvmlInit()
+        self._gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        self.windows: list[tuple[int, int, float]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._thread.start()
+
+    def busy(self, began: int, ended: int) -> float:
+        """Return the SM time between two times, in nanoseconds of the whole GPU."""
+        return sum(use * max(0, min(b, ended) - max(a, began)) for a, b, use in list(self.windows))
+
+    def end(self) -> None:
+        """Stop."""
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        """Take samples. GPM reports what happened a tenth of a second ago."""
+        samples = [pynvml.c_nvmlGpmSample_t(), pynvml.c_nvmlGpmSample_t()]
+        samples = [pynvml.nvmlGpmSampleAlloc() for _ in samples]
+        at = None
+        while not self._ended.wait(GPM_SECONDS):
+            pynvml.nvmlGpmSampleGet(self._gpu, samples[1])
+            now = boot_ns() - 100_000_000
+            if at is not None:
+                get = pynvml.c_nvmlGpmMetricsGet_t()
+                get.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+                get.numMetrics, get.sample1, get.sample2 = 1, samples[0], samples[1]
+                get.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
+                pynvml.nvmlGpmMetricsGet(get)
+                self.windows.append((at, now, get.metrics[0].value / 100))
+            at, samples = now, samples[::-1]
+
+
+class Client:
+    """A client of a kind."""
+
+    def __init__(self, kind: str, daemon: ControlDaemon, directory: Path) -> None:
+        self.kind = kind
+        self._going = directory / f"{kind}.going"
+        self._child = Child(
+            [sys.executable, "-m", "tests.gpu.attribution.frameworks", kind, str(self._going)],
+            output=directory / f"{kind}.out",
+            environment={
+                **daemon.environment,
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+                "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
+            },
+            directory=SOURCE,
+        )
+        self.sm_seconds_of_step = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The PID."""
+        return self._child.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has warmed up."""
+        return "ready\n" in self._child.text()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has exited."""
+        return self._child.exit_code is not None
+
+    def go(self) -> None:
+        """Let it work."""
+        self._going.touch()
+
+    def stop(self) -> None:
+        """Let it pause."""
+        self._going.unlink(missing_ok=True)
+
+    def toggle(self) -> None:
+        """Let it pause if it works, else let it work."""
+        if self._going.exists():
+            self.stop()
+        else:
+            self.go()
+
+    def steps(self) -> list[tuple[int, int]]:
+        """Return the times and the numbers of steps until then."""
+        lines = (line.split() for line in self._child.text().splitlines(keepends=True) if line.endswith("\n"))
+        return [(int(each[0]), int(each[1])) for each in lines if len(each) == 2 and each[0].isdigit()]
+
+    def end(self) -> None:
+        """End it."""
+        self._child.end(3)
+
+    def evidence(self) -> str:
+        """Return its last output."""
+        return self._child.evidence()[-1500:]
+
+
+def boot_ns() -> int:
+    """Return nanoseconds of CLOCK_BOOTTIME."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _steps_at(steps: Sequence[tuple[int, int]], at: int) -> float:
+    for (a, before), (b, after) in itertools.pairwise(steps):
+        if a <= at < b:
+            return before + (after - before) * (at - a) / (b - a)
+    return steps[-1][1] if steps and at >= steps[-1][0] else 0
+
+
+def measure_alone(client: Client, gpm: Gpm, seconds: float) -> Mapping[str, Any]:
+    """Let a client work alone, and return what a step takes."""
+    client.go()
+    time.sleep(SETTLE_SECONDS)
+    began = boot_ns()
+    time.sleep(seconds)
+    ended = boot_ns()
+    client.stop()
+    time.sleep(0.3)
+    number = _steps_at(client.steps(), ended) - _steps_at(client.steps(), began)
+    busy = gpm.busy(began, ended)
+    client.sm_seconds_of_step = busy / 1e9 / number if number else 0.0
+    return {"kind": client.kind, "steps_per_second": number / seconds, "sm": busy / (ended - began)}
+
+
+def record(mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float) -> None:
+    """Record a mix."""
+    file = directory / f"{mix.name}.jsonl"
+    recorder = Recorder(daemon, file, "--attribution=bpf")
+    deadline = time.monotonic() + 20
+    while recorder.text().count('"source": "work"') < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    working = [clients[kind] for kind in mix.clients if kind in clients]
+    began = boot_ns()
+    for client in working:
+        client.go()
+    start = time.monotonic()
+    for at, kind in mix.changes:
+        time.sleep(max(0.0, start + at - time.monotonic()))
+        if kind in clients:
+            clients[kind].toggle()
+    time.sleep(max(0.0, start + seconds - time.monotonic()))
+    ended = boot_ns()
+    for client in clients.values():
+        client.stop()
+    time.sleep(TAIL_SECONDS)
+    recorder.interrupt_later()
+    recorder.child.wait()
+    epoch = time.time_ns() - boot_ns()
+    (directory / f"{mix.name}.truth.json").write_text(json.dumps(_truth(clients, began, ended, epoch)))
+    with file.open("rb") as plain, gzip.open(f"{file}.gz", "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+    file.unlink()
+
+
+def _truth(clients: Mapping[str, Client], began: int, ended: int, epoch: int) -> Mapping[str, Any]:
+    """Return the truth as mix_recordings.py reads it: SM time so far of each client, in seconds of one SM."""
+    samples = {}
+    for client in clients.values():
+        each = [(at, number) for at, number in client.steps() if began - 1e9 <= at <= ended + 2e9]
+        factor = SMS * client.sm_seconds_of_step
+        first = each[0][1] if each else 0
+        samples[client.pid] = [((at + epoch) / 1e9, round((number - first) * factor, 5)) for at, number in each]
+    names = {client.pid: client.kind for client in clients.values()}
+    return {"sms": SMS, "from": (began + epoch) / 1e9, "to": (ended + epoch) / 1e9, "clients": samples, "kinds": names}
+
+
+def main() -> None:
+    """Record all mixes for which there is time."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--alone", type=float, default=2.5)
+    parser.add_argument("--budget", type=float, default=560.0)
+    parser.add_argument("--only", action="append")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.budget
+    out = Path(os.environ["OUT"])
+    mixes = [mix for mix in MIXES if options.only is None or mix.name in options.only]
+    kinds = dict.fromkeys(kind for mix in mixes for kind in (*mix.clients, *(each for _, each in mix.changes)))
+    with tempfile.TemporaryDirectory(prefix="mps") as name:
+        directory, results = Path(name), Path(name, "results")
+        results.mkdir()
+        daemon = ControlDaemon(directory / "d")
+        daemon.start()
+        clients = {kind: Client(kind, daemon, directory) for kind in kinds}
+        gpm = Gpm()
+        try:
+            _play(mixes, clients, daemon, gpm, results, out, options, deadline)
+        finally:
+            gpm.end()
+            for client in clients.values():
+                client.end()
+            daemon.end()
+
+
+def _play(
+    mixes: Sequence[Mix],
+    clients: dict[str, Client],
+    daemon: ControlDaemon,
+    gpm: Gpm,
+    results: Path,
+    out: Path,
+    options: argparse.Namespace,
+    deadline: float,
+) -> None:
+    until = time.monotonic() + READY_SECONDS
+    while time.monotonic() < until and not all(each.ready or each.ended for each in clients.values()):
+        time.sleep(0.2)
+    _log(f"{sum(each.ready for each in clients.values())} of {len(clients)} clients are ready")
+    for kind in [kind for kind, client in clients.items() if not client.ready]:
+        _log(clients[kind].evidence())
+        clients.pop(kind).end()
+    alone = [measure_alone(client, gpm, options.alone) for client in clients.values()]
+    for each in alone:
+        _log(f"{each['kind']:24} {each['steps_per_second']:8.1f} steps/s  SM {100 * each['sm']:5.1f} %")
+    (results / "alone.json").write_text(json.dumps(alone))
+    for mix in mixes:
+        if time.monotonic() + options.seconds + 8 > deadline:
+            _log(f"{mix.name}: no time")
+            continue
+        try:
+            record(mix, clients, daemon, results, options.seconds)
+            _log(f"{mix.name}: recorded")
+        except Exception as problem:  # another mix may still succeed
+            _log(f"{mix.name}: {problem!r}")
+        with tarfile.open(out / "corpus.tar.gz", "w:gz") as archive:
+            archive.add(results, arcname=".")
+
+
+def _log(text: str) -> None:
+    print(time.strftime("%T"), text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
