@@ -47,7 +47,7 @@ MAX_PAUSE_SECONDS = 30.0
 
 def probe_hits(work: ProcessWork) -> int:
     """Return how often a process has hit a probe. A synchronisation hits two: its return is probed as well."""
-    return work.kernels + work.graphs + work.records + 2 * work.syncs
+    return work.kernels + work.graphs + work.records + work.uploads + 2 * work.syncs
 
 
 def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> float:

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     BEGIN_CAPTURE = "begin_capture"
     END_CAPTURE = "end_capture"
     RECORD = "record"
+    UPLOAD = "upload"
     WAIT_EVERY = "wait_every"
     WAIT_STREAM = "wait_stream"
     WAIT_EVENT = "wait_event"
@@ -88,6 +89,7 @@ PROBE_POINTS = (
     ),
     *_points(Kind.END_CAPTURE, "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
     *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
+    *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
     *_points(
         Kind.WAIT_EVERY,
         *("cuCtxSynchronize", "cuCtxSynchronize_v2", "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),

@@ -82,7 +82,7 @@ struct stream {
 
 struct process {
 	u64 first; /* the time of its first call */
-	u64 kernels, graphs, graph_kernels, syncs, records;
+	u64 kernels, graphs, graph_kernels, syncs, records, uploads; /* uploads are copies to the GPU */
 	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
 	u64 spans, flight, area, bound;
 	u64 widths;
@@ -348,6 +348,16 @@ INLINE int record(struct registers *regs, int ptsz)
 	return 0;
 }
 
+/* cuMemcpyHtoDAsync: its time in flight is no kernel's. */
+INLINE int upload(void)
+{
+	struct process *process = find_process(current_pid());
+
+	if (process)
+		ADD(process->uploads, 1);
+	return 0;
+}
+
 /* A wait begins. It creates the process too: waits have a cost, which the rate limit counts. */
 INLINE int wait(u64 stream, u64 event, int kind)
 {
@@ -479,6 +489,7 @@ PROGRAM(begin_capture, capture(1))
 PROGRAM(end_capture, capture(0))
 PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
+PROGRAM(upload, upload())
 PROGRAM(wait_every, wait(EVERY_STREAM, 0, PLAIN))
 PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, PLAIN))
 PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, PLAIN))

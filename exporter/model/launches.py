@@ -22,10 +22,10 @@ class ProcessWork:
     """What one process has launched since `first_ns`. All but the fields from `open_ns` on only increase.
 
     `kernels` and `graphs` are launches, and `graph_kernels` the kernels in the graphs. `syncs` are synchronisations and
-    copies to the host, `records` recorded events. `widths` is the sum of the widths of all kernels, in SMs. A span is
-    the time from a launch on an idle stream until a synchronisation with that stream returns: `spans` counts the ended
-    ones, and `flight_ns` is their length. `area` is their length times the mean width of their kernels, and `bound`
-    times the greatest width, in nanoseconds of one SM.
+    copies to the host, `uploads` asynchronous copies to the GPU, and `records` recorded events. `widths` is the sum of
+    the widths of all kernels, in SMs. A span is the time from a launch on an idle stream until a synchronisation with
+    that stream returns: `spans` counts the ended ones, and `flight_ns` is their length. `area` is their length times
+    the mean width of their kernels, and `bound` times the greatest width, in nanoseconds of one SM.
 
     A burst is a series of launches without a pause. `sure_` fields count bursts only if the GPU was behind at their
     end, and so was busy all the time: `sure_area` is their area, `sure_widths` the sum of their kernels' widths.
@@ -45,6 +45,7 @@ class ProcessWork:
     graphs: int = 0
     syncs: int = 0
     records: int = 0
+    uploads: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0

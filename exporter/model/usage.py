@@ -71,6 +71,7 @@ class WorkDelta:
     kernels: int = 0
     graphs: int = 0
     graph_kernels: int = 0
+    uploads: int = 0
     spans: int = 0
     widths: int = 0
     area: int = 0
@@ -92,20 +93,26 @@ class WorkDelta:
 
 
 _COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
-_counts = attrgetter(*_COUNTS, "open_area", "open_bound")
-_AREA, _BOUND = _COUNTS.index("area"), _COUNTS.index("bound")
+_OPEN = {"area": "open_area", "bound": "open_bound"}
+_counts = attrgetter(*_COUNTS, *_OPEN.values())
+
+
+def _with_open(work: ProcessWork | None) -> list[int]:
+    """Return the counts of a process, open spans included, in the order of _COUNTS."""
+    if work is None:
+        return [0] * len(_COUNTS)
+    found = _counts(work)
+    counts = dict(zip(_COUNTS, found, strict=False))
+    for name, value in zip(_OPEN, found[len(_COUNTS) :], strict=True):
+        counts[name] += value
+    return list(counts.values())
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
     """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    *earlier, area_before, bound_before = (0,) * (len(_COUNTS) + 2) if before is None else _counts(before)
-    *later, area_now, bound_now = _counts(now)
-    earlier[_AREA] += area_before
-    earlier[_BOUND] += bound_before
-    later[_AREA] += area_now
-    later[_BOUND] += bound_now
+    earlier, later = _with_open(before), _with_open(now)
     growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
 

@@ -328,7 +328,7 @@ def _estimated(
     complete = gpu.measured and not unwatched
     scale = min(gpu.busy / total, MAX_SCALE if complete else 1.0)
     unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
-    errors = kernel_times.relative_errors(estimates, deltas, used, complete=complete)
+    errors = kernel_times.relative_errors(estimates, deltas, used, complete=not unwatched)
     model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
     method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
     busy = gpu.busy / gpu.capacity

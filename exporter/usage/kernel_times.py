@@ -23,9 +23,10 @@ within a graph."""
 SYNC_ERROR_NS, EVENT_ERROR_NS, KERNEL_ERROR_NS = 6_000, 45_000, 1_500
 """Standard errors of SYNC_NS and EVENT_NS, for each burst, and of GAP_NS, for each kernel."""
 
-RELATIVE_ERROR, SHARED_ERROR, FULL_ERROR = 0.05, 0.25, 0.5
-"""Standard errors of an observed kernel time, as fractions of it: always; because other clients slowed it down, if they
-had work in flight on all SMs; and on a full GPU."""
+RELATIVE_ERROR = 0.05
+"""Standard error of an observed kernel time, as a fraction of it."""
+
+WAIT, WAIT_ERROR, SLOWDOWN, SHARED_ERROR, LEAST_NS = 0.9, 0.25, 0.6, 0.5, 3_000.0
 
 OBSERVED_FRACTION = 0.2
 """The kernel time of at least this fraction of a client's launches must have been observed."""
@@ -37,14 +38,14 @@ a client takes up to LAUNCH_NS for a launch."""
 FEW_LAUNCHES = 16
 """A client that waits after at most so many launches probably waits for the GPU."""
 
-WAITING, WAITING_ERROR, SLOW, SLOW_ERROR = 0.7, 0.4, 0.4, 0.5
+WAITING, WAITING_ERROR, SLOW, SLOW_ERROR, MIXED, MIXED_ERROR = 0.85, 0.4, 0.4, 0.5, 0.05, 0.3
 """Kernel time of a client that takes longer than LAUNCH_NS for a launch, and its standard error, as fractions of the
-excess: if it probably waits for the GPU, and otherwise."""
+excess: if it probably waits for the GPU, otherwise, and if copies or graphs of unknown kernels take part of the time."""
 
 AREA_ERROR = 1.5
 """Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration."""
 
-OBSERVATION_RATIO = 3.0
+OBSERVATION_RATIO = 1.0
 """An observation is used if its standard error is less than so many times that of the estimate."""
 
 FINISHED_ERRORS = 2.0
@@ -70,15 +71,15 @@ SM time by this factor: then they wait for each other, and no kernel takes as lo
 CROWDED_ERROR = 0.1
 """Additional standard error of the SM time of a crowded GPU, as a fraction of it."""
 
-KERNEL_ACTIVE_NS, KERNEL_ACTIVE_ERROR_NS = 7_000, 2_000
+KERNEL_ACTIVE_NS, KERNEL_ACTIVE_ERROR_NS = 6_500, 2_000
 """NVML counts this time for each kernel in addition to its SM time; and its standard error."""
 
-ACTIVE_ERROR, LEAST_ACTIVE_ERROR, UNWATCHED_ERROR, LARGEST_ACTIVE = 0.2, 0.02, 0.5, 0.97
+ACTIVE_ERROR, LEAST_ACTIVE_ERROR, UNWATCHED_ERROR, LARGEST_ACTIVE = 0.2, 0.02, 0.5, 0.95
 """Standard error of the mean number of running kernels, as a fraction of it; of the time with any kernel running, as a
 fraction of the window; and of the first one while no probe is attached. If any kernel runs for more than the last
 fraction of the time, all SMs may be busy."""
 
-FULL_BUSY, FULL_BUSY_ERROR = 0.9, 0.2
+FULL_BUSY, FULL_BUSY_ERROR = 0.95, 0.15
 """SM time of a GPU on which all SMs may be busy, as a fraction of all SMs, and its standard error."""
 
 
@@ -89,14 +90,17 @@ def updated(
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
     continuing = sum(delta.area for pid, delta in deltas.items() if _continues(estimates, pid, delta))
     area = continuing + sum(delta.area for delta in launched.values())
-    slowdown = max(1.0, area / gpu.busy) if gpu.busy > FULL * gpu.capacity else 1.0
-    errors = {pid: _sharing_error(area - delta.area, gpu) for pid, delta in launched.items()}
-    observed = {pid: _observed(delta, slowdown, errors[pid]) for pid, delta in launched.items()}
+    latencies = {pid: _latency(delta, gpu) for pid, delta in launched.items()}
+    wait = min((latency for latency, _, _ in latencies.values()), default=0.0)
+    observed = {}
+    for pid, (latency, error, sure) in latencies.items():
+        others = min(1.0, (area - launched[pid].area) / gpu.capacity)
+        observed[pid] = _observed(latency, error, wait, others, gpu) if sure else None
+    shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
     expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
     crowded = gpu.busy > FULL * gpu.capacity and expected > CROWDED * gpu.busy
     if not crowded:
-        shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
         estimates = _with_observations(estimates, observed, shared)
     if not complete or (continuing and expected < gpu.busy):
         return estimates
@@ -203,6 +207,8 @@ def _typical(delta: WorkDelta, longest: float) -> tuple[float, float]:
     """Return the kernel time to expect if none was observed, and its standard error."""
     few = 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans
     fraction, error, limit = (WAITING, WAITING_ERROR, WAITING) if few else (SLOW, SLOW_ERROR, SLOW_ERROR)
+    if _is_mixed(delta):
+        fraction, error = MIXED, MIXED_ERROR
     waited = max(0.0, longest - LAUNCH_NS)
     mean = min(TYPICAL_NS + fraction * waited, limit * longest)
     return mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited)
@@ -227,20 +233,32 @@ def _with_observations(
     return estimates
 
 
-def _sharing_error(others_area: int, gpu: GpuBusy) -> float:
-    """Return the relative error of an observed kernel time that is due to the other clients' work in flight."""
-    others = min(1.0, others_area / gpu.capacity)
-    return SHARED_ERROR * others if gpu.busy < FULL * gpu.capacity else FULL_ERROR * min(1.0, 4 * others)
+def _is_mixed(delta: WorkDelta) -> bool:
+    """Return whether much time in flight is no kernel's: of copies to the GPU, or of graphs of unknown kernels."""
+    return 2 * delta.uploads > delta.spans or 0 < delta.graphs == delta.graph_kernels
 
 
-def _observed(delta: WorkDelta, slowdown: float, sharing_error: float) -> tuple[float, float] | None:
-    """Return the mean kernel time while the GPU was behind, and its standard error; None if too little was observed."""
-    if not delta.widths or delta.sure_widths < OBSERVED_FRACTION * delta.widths:
-        return None
+def _latency(delta: WorkDelta, gpu: GpuBusy) -> tuple[float, float, bool]:
+    """Return the time in flight of a kernel, its standard error, and whether the GPU was behind."""
+    streams = max(1.0, delta.area / gpu.capacity)
+    if delta.sure_widths < OBSERVED_FRACTION * delta.widths or _is_mixed(delta):
+        return delta.area / delta.widths / streams, 0.0, False
     syncs, events = delta.sure_heights / delta.sure_widths, delta.sure_event_heights / delta.sure_widths
     gaps = GAP_NS * delta.sure_gaps / delta.sure_widths
     gross = delta.sure_area / delta.sure_widths
     mean = max(gross - SYNC_NS * syncs - EVENT_NS * events - gaps, gross / 10)
     mean = min(mean, delta.area / delta.widths) if delta.area else mean
     error = math.hypot(SYNC_ERROR_NS * syncs, EVENT_ERROR_NS * events, KERNEL_ERROR_NS, RELATIVE_ERROR * mean)
-    return mean / slowdown, math.hypot(error, sharing_error * mean) / slowdown
+    return mean / streams, error, True
+
+
+def _observed(latency: float, error: float, wait: float, others: float, gpu: GpuBusy) -> tuple[float, float]:
+    """Return a kernel time by the time in flight, and its standard error.
+
+    A kernel waits about as long as those of other clients do, and beside them it is slower. `others` is the fraction of
+    the SMs on which the other clients had work in flight.
+    """
+    busy = others * gpu.busy / gpu.capacity
+    waited = busy * WAIT * wait
+    mean = max((latency - waited) / (1 + SLOWDOWN * busy), min(LEAST_NS, latency / 2))
+    return mean, math.hypot(error, busy * SHARED_ERROR * mean, WAIT_ERROR * waited)

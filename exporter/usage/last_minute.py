@@ -14,7 +14,7 @@ MAX_WINDOWS = 120
 MAX_UNKNOWN = 0.5
 """A client has no share of the minute if its use is unknown for more than this fraction of it."""
 
-MAX_ERROR, MAX_RELATIVE_ERROR = 0.15, 0.5
+MAX_ERROR, MAX_RELATIVE_ERROR = 0.3, 0.5
 """A client has no share either if its standard error exceeds both these fractions, of all SMs and of the share."""
 
 
@@ -133,10 +133,12 @@ def _add_unknown(
     """
     pids = (window.unknown | unmixable) & sums.keys()
     expected = sum(means.get(pid, 0.0) for pid in pids)
-    limit = window.sm if window.measured else min(1.0, window.sm + 2 * expected)
-    left = max(0.0, limit - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
+    left = max(0.0, window.sm - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
+    if not window.measured:
+        left = expected
     scale = min(1.0, left / expected) if expected else 0.0
     for pid in pids:
         likely = scale * means.get(pid, 0.0)
         sums[pid].used += window.seconds * likely
-        sums[pid].error += window.seconds * max(likely, left - likely) / 2
+        error = max(likely, left - likely) / 2 if window.measured else likely
+        sums[pid].error += window.seconds * error

@@ -298,6 +298,9 @@ static CUresult copied(struct stream *stream)
 TWINS(cuMemcpyDtoHAsync_v2, _ptsz, (UNUSED void *to, UNUSED uint64_t from, UNUSED size_t bytes, CUstream s),
       copied(on(s)))
 
+TWINS(cuMemcpyHtoDAsync_v2, _ptsz, (UNUSED uint64_t to, UNUSED void *from, UNUSED size_t bytes, UNUSED CUstream s),
+      CUDA_SUCCESS)
+
 /* ---- functions without probes ---- */
 
 CUresult cuStreamCreate(CUstream *stream, UNUSED unsigned flags)
