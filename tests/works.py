@@ -23,6 +23,7 @@ def work(pid: int, *, launched: float | None = None, since: float | None = None,
         pid=pid,
         **{
             "first_ns": boot_ns(BOOTED + 9_000),
+            "initialized_ns": boot_ns(BOOTED + 9_000),
             "kernels": 0 if launched is None else 1,
             "launched_ns": 0 if launched is None else boot_ns(launched),
             "open_ns": 0 if since is None else boot_ns(SEEN) - boot_ns(since),

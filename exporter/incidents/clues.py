@@ -147,21 +147,16 @@ class _Counts(NamedTuple):
     """What the libcuda probes counted before and after a fault, by PID.
 
     `before` is of the last reading before the fault and `after` of the first one after it. `healthy` has the last
-    counts without a failed synchronisation, `counted` all PIDs with counts. The probes covered `probed` in all readings
-    but the last two. If launches were `lost`, a process without counts may have launched them.
+    counts without a failed synchronisation. The probes covered `probed` in all readings but the last two.
     """
 
     fault_ns: int
-    lost: bool
     probed: frozenset[int]
     probed_before: frozenset[int]
     before: Mapping[int, ProcessWork]
     before_is_recent: bool
-    has_after: bool
-    probed_after: frozenset[int]
     after: Mapping[int, ProcessWork]
     healthy: Mapping[int, ProcessWork]
-    counted: frozenset[int]
 
 
 def _in_flight_work(node: Node, incident: Incident) -> tuple[InFlightWork, ...]:
@@ -174,7 +169,7 @@ def _in_flight_work(node: Node, incident: Incident) -> tuple[InFlightWork, ...]:
     counts = _counts(readings, fault_ns)
     if counts is not None:
         for process, alive in _affected_processes(node, incident, fault_ns):
-            work = _work_of(counts, process, alive=alive)
+            work = _work_of(node, counts, process, alive=alive)
             known.update({} if work is None else {work.pid: work})
     return tuple(known.values())
 
@@ -202,37 +197,46 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
         return None
     return _Counts(
         fault_ns=fault_ns,
-        lost=around[-1].lost > 0,
         probed=frozenset(before[0].watched).intersection(*(each.watched for each in before[:-1])),
         probed_before=frozenset(before[-1].watched),
         before={each.pid: each for each in before[-1].processes},
         before_is_recent=fault_ns - before[-1].boot_ns <= RECENT_NS,
-        has_after=bool(after),
-        probed_after=frozenset(pid for each in after for pid in each.watched),
         after={each.pid: each for reading in after for each in reading.processes},
         healthy={each.pid: each for reading in before for each in reading.processes if not each.failed_ns},
-        counted=frozenset(each.pid for reading in around for each in reading.processes),
     )
 
 
-def _work_of(counts: _Counts, process: ProcessReading, *, alive: bool) -> InFlightWork | None:
+def _work_of(node: Node, counts: _Counts, process: ProcessReading, *, alive: bool) -> InFlightWork | None:
     """Return whether a client had work in flight; None if that is unknown."""
     pid, fault_ns = process.pid, counts.fault_ns
     before, after = counts.before.get(pid), counts.after.get(pid)
-    if pid not in counts.probed or (alive and pid not in counts.probed_before):
-        return None
     for each in (before, after):
         if each is not None and not may_belong_to(each.first_ns, process):
             return None
         if each is not None and 0 < each.failed_ns < fault_ns - FAILED_NS:
             return None
-    if after is not None and after.first_ns < fault_ns:
-        return _work_by_reading_after(counts.healthy.get(pid), after, fault_ns)
-    if pid not in counts.counted and not counts.lost and counts.has_after and alive is (pid in counts.probed_after):
-        return InFlightWork(pid=pid, in_flight=False)
+    after = after if after is not None and after.first_ns < fault_ns else None
+    last = after or before
+    if last is None:
+        return None
+    complete = _is_complete(node, last)
+    if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
+        return None
+    if after is not None:
+        found = _work_by_reading_after(counts.healthy.get(pid), after, fault_ns)
+        return None if found is not None and not found.in_flight and not complete else found
     # A client that has exited may have launched since this reading, but it cannot have synchronised.
-    open_before = before is not None and before.open_ns and counts.before_is_recent
-    return _result(before, fault_ns, in_flight=True) if before is not None and open_before else None
+    open_before = last.open_ns and counts.before_is_recent
+    return _result(last, fault_ns, in_flight=True) if open_before else None
+
+
+def _is_complete(node: Node, work: ProcessWork) -> bool:
+    """Return whether the probes know of all work: an unknown kernel may run since before they were attached.
+
+    They saw the first CUDA call, or a successful synchronisation of the whole context. A process may have a context on
+    each of several GPUs.
+    """
+    return bool(work.initialized_ns or (work.synced_ns and len(node.gpus) == 1))
 
 
 def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:

@@ -60,7 +60,10 @@ ONLY_AFFECTED = 0.75
 IDLE_FACTOR = 0.1
 """What a client without work in flight retains of its share. Inferred, not measured: probes may miss some calls."""
 
-ONLY_IN_FLIGHT = 0.75
+ONLY_IN_FLIGHT = Calibration(12, 12)
+"""The only client with work in flight, if all others were idle."""
+
+ONLY_POSSIBLE = 0.75
 """At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""
 
 MAX_IF_LOG_UNRELIABLE = 0.45
@@ -205,12 +208,13 @@ def _rank_affected(incident: Incident, total: float, excluded: Collection[int]) 
         idle = set()
     equal, busy = total / len(pids), len(pids) - len(idle)
     share = (total - len(idle) * equal * IDLE_FACTOR) / busy
-    highest = ONLY_IN_FLIGHT if idle else ONLY_AFFECTED
     ranked: dict[int, Ranking] = {}
     for pid in pids:
+        highest = ONLY_POSSIBLE if idle else ONLY_AFFECTED
         indications = list(_indications(incident, pid, work.get(pid)))
         if idle and busy == 1 and pid not in idle:
             indications.append(Reason(ReasonCode.ONLY_WORK_IN_FLIGHT))
+            highest = ONLY_IN_FLIGHT.confidence if pid in work else ONLY_POSSIBLE
         confidence = equal * IDLE_FACTOR if pid in idle else min(share, highest)
         ranked[pid] = Ranking(confidence, tuple(indications))
     return ranked

@@ -40,7 +40,7 @@ FEW_LAUNCHES = 16
 
 WAITING, WAITING_ERROR, SLOW, SLOW_ERROR, MIXED, MIXED_ERROR = 0.85, 0.4, 0.4, 0.5, 0.05, 0.3
 """Kernel time of a client that takes longer than LAUNCH_NS for a launch, and its standard error, as fractions of the
-excess: if it probably waits for the GPU, otherwise, and if copies or graphs of unknown kernels take part of the time."""
+excess: if it probably waits for the GPU; otherwise; and if copies or graphs of unknown kernels take part of it."""
 
 AREA_ERROR = 1.5
 """Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration."""

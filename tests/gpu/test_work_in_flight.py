@@ -17,9 +17,9 @@ from .trial_kinds import LOADS
 
 pytestmark = pytest.mark.gpu
 
-FAULT_AFTER_SECONDS = 8
+FAULT_AFTER_SECONDS = 5
 WATCHED_WITHIN_SECONDS = 4
-"""The probes are read once a second, and must be attached for three seconds before the fault."""
+"""The probes are read once a second."""
 
 LAUNCHES = "cuda_mps_client_kernel_launches_total"
 
@@ -30,6 +30,8 @@ TRIALS = (
     ("trap", ("idle", "idle", "idle"), "busy"),
     ("trap", ("busy", "idle", "idle"), "idle"),
     ("oob-read", ("idle", "idle", "full"), "full"),
+    *(("oob", others, own) for others in (("idle",), ("idle",) * 3) for own in ("idle", "busy", "full")),
+    *(("oob-read", ("idle", "idle"), own) for own in ("busy", "full")),
 )
 """What the cause does at the fault, what each other client does, and what the cause does before."""
 
@@ -47,9 +49,7 @@ def watching(daemon: ControlDaemon) -> Iterator[Exporter]:
 class TestTrials:
     """Trials with one daemon. All affected clients exit at once, and the server recovers."""
 
-    @pytest.mark.parametrize(
-        ("fault", "mix", "own"), TRIALS, ids=lambda value: value if type(value) is str else "-".join(value)
-    )
+    @pytest.mark.parametrize(("fault", "mix", "own"), TRIALS, ids=str)
     def test_the_cause_had_work_in_flight_and_idle_clients_had_none(
         self, watching: Exporter, clients: Clients, fault: str, mix: tuple[str, ...], own: str
     ) -> None:
@@ -69,7 +69,7 @@ class TestTrials:
         sure = {each["pid"]: each["confidence"] for each in incident["suspects"]}
         assert sure[cause.pid] == max(sure.values()), incident["suspects"]
         assert all(sure.get(pid, 0.0) < sure[cause.pid] for pid in idle), incident["suspects"]
-        assert idle != loads.keys() or sure[cause.pid] >= ONLY_IN_FLIGHT, incident["suspects"]
+        assert idle != loads.keys() or sure[cause.pid] >= round(ONLY_IN_FLIGHT.confidence, 2), incident["suspects"]
 
 
 def _watches(exporter: Exporter, pids: set[int]) -> None:

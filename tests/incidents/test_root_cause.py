@@ -180,15 +180,15 @@ class TestUnknown:
 
 
 class TestInFlight:
-    """A client without a kernel in flight hardly caused the fault. The confidence is inferred, not measured."""
+    """A client without a kernel in flight hardly caused the fault."""
 
     def test_only_client_with_work_in_flight_is_likely(self) -> None:
-        """Its confidence is below that of measured evidence."""
+        """In all trials, the only client with work in flight was the cause."""
         incident = fault(A, B, C, in_flight_work=(idle(A), busy(B), idle(C)), access=DATA)
         ranking = confidences(incident)
         assert incident.suspect is not None
-        assert (incident.suspect.client.pid, ranking[B]) == (B, root_cause.ONLY_IN_FLIGHT)
-        assert 0.5 < ranking[B] < 0.8
+        assert (incident.suspect.client.pid, ranking[B]) == (B, round(root_cause.ONLY_IN_FLIGHT.confidence, 2))
+        assert 0.7 < ranking[B] < 0.9
         assert incident.suspect.indications[-1] == Reason(ReasonCode.ONLY_WORK_IN_FLIGHT)
 
     def test_idle_clients_have_a_low_confidence_with_a_reason(self) -> None:
@@ -208,6 +208,11 @@ class TestInFlight:
         ranking = confidences(fault(A, B, C, in_flight_work=(busy(A), idle(B)), access=DATA))
         assert ranking[A] == ranking[C]
 
+    def test_a_client_of_which_nothing_is_known_is_less_likely_than_one_with_work_in_flight(self) -> None:
+        """It is the only one that was not idle."""
+        ranking = confidences(fault(A, B, in_flight_work=(idle(A),), access=DATA))
+        assert ranking[B] == root_cause.ONLY_POSSIBLE
+
     def test_no_suspect_if_all_clients_were_busy(self) -> None:
         """The ranking does not change, but the work in flight is reported."""
         incident = fault(A, B, in_flight_work=(busy(A), busy(B)), access=DATA)
@@ -222,7 +227,7 @@ class TestInFlight:
         """The number of idle clients does not matter."""
         all_pids = range(1000, 1048)
         incident = fault(*all_pids, in_flight_work=(*(idle(pid) for pid in all_pids[1:]), busy(1000)), access=DATA)
-        assert confidences(incident) == {1000: root_cause.ONLY_IN_FLIGHT}
+        assert confidences(incident) == {1000: round(root_cause.ONLY_IN_FLIGHT.confidence, 2)}
 
     def test_work_in_flight_does_not_change_the_rank_of_a_killed_client(self) -> None:
         """The killed client is not one of the affected clients."""

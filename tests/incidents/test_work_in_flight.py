@@ -16,6 +16,8 @@ from tests.works import SECOND_NS, boot_ns, reading, work
 UP = reduced(exited(C, at=AT), start=THREE_CLIENTS).node
 """A server with two clients on one GPU."""
 
+CONFIDENCE = round(root_cause.ONLY_IN_FLIGHT.confidence, 2)
+
 LOGGED_AT = AT + 5
 """When the exporter read the fault log block. The fault occurred about 0.3 s before."""
 
@@ -35,18 +37,24 @@ def fault(
 ) -> Incident:
     """Return the incident of a fault that affects both clients, with the probe readings before and after it.
 
-    If `after` is None, the probes are not read again.
+    If `after` is None, the probes are not read again. A watched client without counts has initialised CUDA only.
     """
-    later = () if after is None else (reading(LOGGED_AT + 0.5, *after, watched=watched_after, seconds=seconds),)
+    later = () if after is None else (reading_of(LOGGED_AT + 0.5, *after, watched=watched_after, seconds=seconds),)
     seen = (
         *history,
-        reading(AT + 4.5, *before, watched=(A, B), seconds=1.5),
+        reading_of(AT + 4.5, *before, watched=(A, B), seconds=1.5),
         *block(A, B, at=LOGGED_AT),
         *(exited(pid, at=LOGGED_AT + 0.1) for pid in exited_pids),
         *later,
         LATER,
     )
     return only(reduced(*seen, start=UP))
+
+
+def reading_of(at: float, *works: ProcessWork, watched: Iterable[int], seconds: float) -> WorkReading:
+    counted = {each.pid for each in works}
+    idle = (work(pid) for pid in watched if pid not in counted)
+    return reading(at, *works, *idle, watched=watched, seconds=seconds)
 
 
 def in_flight_work(incident: Incident) -> dict[int, bool]:
@@ -56,21 +64,23 @@ def in_flight_work(incident: Incident) -> dict[int, bool]:
 class TestIdle:
     """A client without open work after a fault had none at the fault: no work completes in a broken context."""
 
-    def test_client_without_launches_is_idle(self) -> None:
-        """It is probed, and no launch was counted."""
+    def test_client_that_never_launched_is_idle(self) -> None:
+        """The probes saw its first CUDA call, and no launch since."""
         assert in_flight_work(fault(after=(work(B, launched=LOGGED_AT - 0.2, since=LOGGED_AT - 0.2),))) == {
             A: False,
             B: True,
         }
 
     def test_exited_client_without_launches_is_idle(self) -> None:
-        """The counts of an exited process are read once more. Without counts it launched nothing."""
+        """The counts of an exited process are read once more."""
         died = fault(
-            after=(work(B, launched=LOGGED_AT - 0.2, since=LOGGED_AT - 0.2),), watched_after=(), exited_pids=(A, B)
+            after=(work(A), work(B, launched=LOGGED_AT - 0.2, since=LOGGED_AT - 0.2)),
+            watched_after=(),
+            exited_pids=(A, B),
         )
         assert in_flight_work(died) == {A: False, B: True}
         assert died.suspect is not None
-        assert (died.suspect.client.pid, died.suspect.confidence) == (B, root_cause.ONLY_IN_FLIGHT)
+        assert (died.suspect.client.pid, died.suspect.confidence) == (B, CONFIDENCE)
 
     def test_client_that_only_synchronized_is_idle(self) -> None:
         """A reading before the fault is not necessary."""
@@ -130,29 +140,24 @@ class TestIdle:
             fault(slept, after=(work(A, launched=LOGGED_AT - 0.4, kernels=2, failed_ns=1 << 62),))
         )
 
-    def test_lost_launches_make_a_client_without_launches_unknown(self) -> None:
-        """The lost launches may be its own."""
-        after = reading(LOGGED_AT + 0.5, work(B, launched=AT), watched=(A,), lost=1)
-        seen = (*WATCHED, reading(AT + 4.5, watched=(A, B), seconds=1.5), *block(A, B, at=LOGGED_AT), after, LATER)
-        assert in_flight_work(only(reduced(*seen, start=UP))) == {B: False}
+    def test_client_that_synchronised_its_context_is_idle(self) -> None:
+        """Also if it made its first CUDA call before the probes were attached."""
+        late = work(A, launched=AT + 2, initialized_ns=0, synced_ns=boot_ns(AT + 3))
+        assert in_flight_work(fault(late, after=(late,)))[A] is False
 
-    def test_exited_client_without_counts_is_unknown_if_readings_are_incomplete(self) -> None:
-        """Launches were lost, the probes were not read again, the PID was reused, or the client had just started."""
-        dead = {"watched_after": (B,), "exited_pids": (A,)}
+    def test_client_with_an_unknown_past_is_unknown(self) -> None:
+        """A kernel from before the probes were attached may still run."""
+        late = work(A, launched=AT + 2, initialized_ns=0)
+        assert in_flight_work(fault(late, after=(late,))) == {B: False}
+
+    def test_client_without_counts_is_unknown(self) -> None:
+        """It made its first CUDA call before the probes were attached."""
+        after = reading(LOGGED_AT + 0.5, work(B), watched=(A, B), seconds=1.5)
+        seen = (*WATCHED, reading(AT + 4.5, work(B), watched=(A, B), seconds=1.5), *block(A, B, at=LOGGED_AT))
+        assert in_flight_work(only(reduced(*seen, after, LATER, start=UP))) == {B: False}
+
+    def test_exited_client_is_unknown_if_the_probes_were_not_read_again(self) -> None:
         assert A not in in_flight_work(fault(after=None, exited_pids=(A,)))
-        assert A not in in_flight_work(fault(after=(), watched_after=(A, B), exited_pids=(A,)))
-        late = tuple(reading(AT + at, watched=(B,)) for at in (-1.0, 0.0, 1.0, 2.0, 3.0))
-        assert in_flight_work(fault(after=(), history=late, **dead)) == {B: False}
-        lost = reading(LOGGED_AT + 0.5, watched=(B,), lost=1)
-        seen = (
-            *WATCHED,
-            reading(AT + 4.5, watched=(A, B), seconds=1.5),
-            *block(A, B, at=LOGGED_AT),
-            exited(A, at=LOGGED_AT + 0.1),
-            lost,
-            LATER,
-        )
-        assert in_flight_work(only(reduced(*seen, start=UP))) == {}
 
 
 class TestInFlight:
@@ -212,7 +217,7 @@ class TestUnknown:
     def test_unknown_for_a_client_whose_libcuda_was_not_probed(self) -> None:
         """Its container has another copy of the library. The other client is known."""
         before = tuple(reading(AT + at, watched=(B,)) for at in (1.0, 2.0, 3.0, 4.0))
-        after = reading(LOGGED_AT + 0.5, watched=(A, B), seconds=1.5)
+        after = reading(LOGGED_AT + 0.5, work(B), watched=(A, B), seconds=1.5)
         assert in_flight_work(only(reduced(*before, *block(A, B, at=LOGGED_AT), after, LATER, start=UP))) == {B: False}
 
     def test_unknown_for_a_client_with_an_older_error(self) -> None:
@@ -225,7 +230,9 @@ class TestUnknown:
 
     def test_unknown_for_a_client_whose_probes_were_detached_just_before(self) -> None:
         """The process is alive and probed again."""
-        before, after = reading(AT + 4.5, watched=(B,), seconds=1.5), reading(LOGGED_AT + 0.5, watched=(A, B))
+        late = work(A, initialized_ns=0)
+        before = reading(AT + 4.5, work(B), watched=(B,), seconds=1.5)
+        after = reading(LOGGED_AT + 0.5, late, work(B), watched=(A, B))
         assert in_flight_work(only(reduced(*WATCHED, before, *block(A, B, at=LOGGED_AT), after, LATER, start=UP))) == {
             B: False
         }
@@ -253,7 +260,7 @@ class TestUnknown:
                 *block(A, B, at=LOGGED_AT),
                 exited(A, at=LOGGED_AT + 0.1),
                 successor,
-                reading(LOGGED_AT + 0.5, *works, watched=(A, B)),
+                reading(LOGGED_AT + 0.5, *works, work(B), watched=(A, B)),
                 LATER,
             )
             assert in_flight_work(only(reduced(*seen, start=UP))) == {B: False}
@@ -272,7 +279,7 @@ class TestEffect:
         incident = fault(after=(work(B, launched=LOGGED_AT - 0.3, since=LOGGED_AT - 0.3),))
         assert incident.suspect is not None
         assert incident.suspect.client.pid == B
-        assert incident.suspect.confidence == root_cause.ONLY_IN_FLIGHT
+        assert incident.suspect.confidence == CONFIDENCE
         assert Reason(ReasonCode.WORK_IN_FLIGHT, seconds=0.3) in incident.suspect.indications
 
     def test_work_in_flight_outlives_the_readings(self) -> None:
