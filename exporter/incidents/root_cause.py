@@ -60,8 +60,9 @@ ONLY_AFFECTED = 0.75
 IDLE_FACTOR = 0.1
 """What a client without work in flight retains of its share. Inferred, not measured: probes may miss some calls."""
 
-ONLY_IN_FLIGHT = Calibration(12, 12)
-"""The only client with work in flight, if all others were idle."""
+ONLY_IN_FLIGHT = Calibration(26, 26)
+"""The client that caused a fault had work in flight, and clients without work were found idle (H200, 580.159.04). So
+the only client with work in flight is the cause, if all others were idle."""
 
 ONLY_POSSIBLE = 0.75
 """At most this for the only client that may have had work in flight. Inferred, for the reason of `ONLY_AFFECTED`."""

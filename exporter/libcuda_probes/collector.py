@@ -69,6 +69,9 @@ PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SM_GRANULARITY = 2
 """MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
 
+VERIFIED_CALLS = 5
+"""So often, the start times of the processes are read again: another process may have a PID now."""
+
 
 def sms_of(percentage: float, sms: int) -> int | None:
     """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
@@ -84,10 +87,13 @@ class SmLimits:
         self._proc = proc
         self._sms = sms
         self._own: dict[int, tuple[int, float]] = {}
+        self._calls = 0
 
     def of(self, percentages: Mapping[int, float]) -> Mapping[int, int]:
         """Return the limits by PID, for processes with these percentages from their servers."""
-        self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
+        self._calls += 1
+        if percentages.keys() != self._own.keys() or self._calls % VERIFIED_CALLS == 0:
+            self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
         allowed = {pid: min(percentage, self._own.get(pid, (0, 100.0))[1]) for pid, percentage in percentages.items()}
         limits = {pid: sms_of(percentage, self._sms) for pid, percentage in allowed.items()}
         return {pid: sms for pid, sms in limits.items() if sms is not None}

@@ -85,7 +85,7 @@ class WorkDelta:
 
     def scaled(self, factor: float) -> "WorkDelta":
         """Return this work times a factor."""
-        return replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
+        return self if factor == 1 else replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
 
     def kernel_count(self, sms: float) -> float:
         """Return the number of kernels. Recordings of earlier versions do not have those of graphs."""
@@ -115,6 +115,14 @@ def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> Work
     earlier, later = _with_open(before), _with_open(now)
     growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRate:
+    """What each client did in some seconds with attached probes."""
+
+    seconds: float
+    deltas: Mapping[int, WorkDelta]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,16 +262,15 @@ class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
     `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
-    `work` is the last reading with attributed launches. `rates` are the last two known launch rates of the clients:
-    what each did in a second. `gpm_read_at` is when GPM was last read for attribution alone, and `read_at` when the GPU
-    was last read without GPM.
+    `work` is the last reading with attributed launches. `rates` are the last two known launch rates. `gpm_read_at` is
+    when GPM was last read for attribution alone, and `read_at` when the GPU was last read without GPM.
     """
 
     windows: tuple[Split, ...] = ()
     estimates: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None
-    rates: tuple[Mapping[int, WorkDelta], ...] = ()
+    rates: tuple[LaunchRate, ...] = ()
     gpm_read_at: float | None = None
     read_at: float | None = None
 

@@ -18,6 +18,7 @@ from exporter.model.usage import (
     GpuAttribution,
     GpuBusy,
     KernelTimeEstimates,
+    LaunchRate,
     Method,
     Share,
     SharedAccount,
@@ -123,8 +124,10 @@ def _with_window(
     launches = _launches(node, known, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
-    rate = launches.rates[-1] if launches.known else {}
-    deltas = {pid: each.scaled(seconds) for pid, each in rate.items() if pid in clients}
+    deltas: Mapping[int, WorkDelta] = {}
+    if launches.known:
+        rate = launches.rates[-1]
+        deltas = {pid: each.scaled(seconds / rate.seconds) for pid, each in rate.deltas.items() if pid in clients}
     estimates = known.estimates.without(_outdated(node, known, clients))
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
@@ -170,23 +173,26 @@ def _with_window(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launches:
-    """What each client launched in a second of a window, and before: the last two known rates.
+    """How much the clients launched: the last two known rates.
 
     The last one is of this window if the probes were attached, for the fraction `watched` of it. It is `known` if the
     launches were read at the end of the window.
     """
 
-    rates: tuple[Mapping[int, WorkDelta], ...]
+    rates: tuple[LaunchRate, ...]
     watched: float = 0.0
     known: bool = False
 
     @property
     def changes(self) -> Mapping[int, float]:
         """How much each client's launches changed between the two rates, as a fraction of the last one; at most 1."""
-        earlier = self.rates[0] if len(self.rates) > 1 else {}
+        last, earlier = self.rates[-1], self.rates[0]
+        before = {pid: each.widths * last.seconds / earlier.seconds for pid, each in earlier.deltas.items()}
+        if last is earlier:
+            before = {}
         return {
-            pid: min(1.0, abs(each.widths - earlier[pid].widths) / max(1, each.widths)) if pid in earlier else 1.0
-            for pid, each in self.rates[-1].items()
+            pid: min(1.0, abs(each.widths - before[pid]) / max(1, each.widths)) if pid in before else 1.0
+            for pid, each in last.deltas.items()
         }
 
 
@@ -200,8 +206,7 @@ def _launches(
     seconds = (work.boot_ns - known.work.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
         return _Launches(rates=known.rates, known=bool(known.rates))
-    deltas = _deltas(node, known.work, work, present, left)
-    rate = {pid: each.scaled(1 / seconds) for pid, each in deltas.items()}
+    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, known.work, work, present, left))
     return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
 
 

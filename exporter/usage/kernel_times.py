@@ -26,7 +26,10 @@ SYNC_ERROR_NS, EVENT_ERROR_NS, KERNEL_ERROR_NS = 6_000, 45_000, 1_500
 RELATIVE_ERROR = 0.05
 """Standard error of an observed kernel time, as a fraction of it."""
 
-WAIT, WAIT_ERROR, SLOWDOWN, SHARED_ERROR, LEAST_NS = 0.9, 0.25, 0.6, 0.5, 3_000.0
+WAIT, WAIT_ERROR, SLOWDOWN, SHARED_ERROR, LEAST_NS = 0.9, 0.25, 0.6, 0.5, 3_000
+"""On a contended GPU a kernel waits for this fraction of the shortest time in flight of any client's kernels. Standard
+error of that time, as a fraction of it. How much longer kernels take, and the standard error of their time, both as
+fractions of it. The least kernel time then."""
 
 OBSERVED_FRACTION = 0.2
 """The kernel time of at least this fraction of a client's launches must have been observed."""
@@ -92,10 +95,11 @@ def updated(
     area = continuing + sum(delta.area for delta in launched.values())
     latencies = {pid: _latency(delta, gpu) for pid, delta in launched.items()}
     wait = min((latency for latency, _, _ in latencies.values()), default=0.0)
-    observed = {}
-    for pid, (latency, error, sure) in latencies.items():
-        others = min(1.0, (area - launched[pid].area) / gpu.capacity)
-        observed[pid] = _observed(latency, error, wait, others, gpu) if sure else None
+    contention = gpu.busy / gpu.capacity * min(1.0, max(0.0, area / gpu.capacity - 1))
+    observed = {
+        pid: _observed(latency, error, contention, wait) if sure else None
+        for pid, (latency, error, sure) in latencies.items()
+    }
     shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
     expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
@@ -252,13 +256,12 @@ def _latency(delta: WorkDelta, gpu: GpuBusy) -> tuple[float, float, bool]:
     return mean / streams, error, True
 
 
-def _observed(latency: float, error: float, wait: float, others: float, gpu: GpuBusy) -> tuple[float, float]:
+def _observed(latency: float, error: float, contention: float, wait: float) -> tuple[float, float]:
     """Return a kernel time by the time in flight, and its standard error.
 
-    A kernel waits about as long as those of other clients do, and beside them it is slower. `others` is the fraction of
-    the SMs on which the other clients had work in flight.
+    If the clients want more SMs than there are (`contention`, up to 1), a kernel waits about as long as all others do,
+    and it is slower.
     """
-    busy = others * gpu.busy / gpu.capacity
-    waited = busy * WAIT * wait
-    mean = max((latency - waited) / (1 + SLOWDOWN * busy), min(LEAST_NS, latency / 2))
-    return mean, math.hypot(error, busy * SHARED_ERROR * mean, WAIT_ERROR * waited)
+    waited = contention * WAIT * wait
+    mean = max((latency - waited) / (1 + SLOWDOWN * contention), min(LEAST_NS, latency / 2))
+    return mean, math.hypot(error, contention * SHARED_ERROR * mean, WAIT_ERROR * waited)

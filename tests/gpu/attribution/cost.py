@@ -56,6 +56,7 @@ class Pace:
 PACES = (
     Pace("1,000 launches/s", 1_000),
     Pace("10,000 launches/s", 10_000),
+    Pace("30,000 launches/s", 30_000),
     Pace("100,000 launches/s", 100_000),
     Pace("10,000 launches/s, each synchronised", 10_000, sync_every=1),
     Pace("as many as it can", 0),
