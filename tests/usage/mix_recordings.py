@@ -21,6 +21,10 @@ FRAMEWORKS = HERE / "frameworks"
 the SM time that one of its steps took then, by GPM, times its steps. One of the clients launches so much in some of the
 mixes that the probes are detached most of the time."""
 
+TOGETHER = HERE / "together"
+"""Such mixes whose clients began together, when the recorder had just started. They worked alone before. Constants of
+usage/kernel_times.py were fitted to these mixes."""
+
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1
 
@@ -36,12 +40,18 @@ def without_gpm(seen: Iterable[Observation]) -> Iterator[Observation]:
 
 @dataclass(frozen=True)
 class Minute:
-    """The gauge of a client at one time (None: absent), and its true use."""
+    """The gauge of a client at one time (None: absent), its true use, and the use of the GPU."""
 
     pid: int
     at: float
     share: Share | None
     true: float
+    whole: float
+
+    @property
+    def error(self) -> float:
+        """The error in percentage points of all SMs. An absent gauge counts as 0."""
+        return 100 * abs((0.0 if self.share is None else self.share.sm) - self.true)
 
     @property
     def is_covered(self) -> bool:
@@ -69,49 +79,62 @@ class Mix:
     @cached_property
     def windows(self) -> tuple[Split, ...]:
         """The exporter's attribution of each window."""
-        return tuple(last[-1] for last, _ in self._minutes_of_windows())
-
-    @cached_property
-    def node_without_gpm(self) -> Node:
-        """The node at the end, without GPM."""
-        with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
-            recording = Recording(stream)
-            node = recording.header.node()
-            for seen in without_gpm(recording.observations()):
-                node, _ = reduce(node, seen)
-        return node
+        return tuple(last[-1] for last, _ in self._minutes_of_windows(self._observations))
 
     @cached_property
     def minutes(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
         """The attribution of the last minute, every few seconds, with gauge and truth of each client."""
-        found, due = [], self.truth.began + 15
-        for windows, split in self._minutes_of_windows():
+        return tuple(self._every_few_seconds(self._observations))
+
+    @cached_property
+    def minutes_without_gpm(self) -> tuple[tuple[Split, tuple[Minute, ...]], ...]:
+        """The same without GPM."""
+        return tuple(self._every_few_seconds(tuple(without_gpm(self._observations))))
+
+    @cached_property
+    def _recording(self) -> tuple[Node, tuple[Observation, ...]]:
+        with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
+            recording = Recording(stream)
+            return recording.header.node(), tuple(recording.observations())
+
+    @property
+    def _observations(self) -> tuple[Observation, ...]:
+        return self._recording[1]
+
+    def _every_few_seconds(self, observations: Iterable[Observation]) -> Iterator[tuple[Split, tuple[Minute, ...]]]:
+        due = self.truth.began + 15
+        for windows, split in self._minutes_of_windows(observations):
             if due <= split.at <= self.truth.ended + 0.5:
                 due = split.at + EVERY_SECONDS
-                found.append((split, self._minutes(windows[0].at - windows[0].seconds, split)))
-        return tuple(found)
+                yield split, self._minutes(windows[0].at - windows[0].seconds, split)
 
     def _minutes(self, began: float, split: Split) -> tuple[Minute, ...]:
         """Return gauges and truths. If needed, scale the truth to GPM: kernels take longer beside other clients."""
         used = {
             pid: self.truth.used(pid, began - GPM_LAG_SECONDS, split.at - GPM_LAG_SECONDS) for pid in self.truth.samples
         }
+        measured = self._measured(began, split.at)
         whole = sum(used.values()) / (self.truth.sms * (split.at - began))
-        scale = split.sm / whole if whole and 0.8 < split.sm / whole < 1.25 else 1.0
+        scale = measured / whole if whole and 0.8 < measured / whole < 1.25 else 1.0
         part = scale / (self.truth.sms * (split.at - began))
-        return tuple(Minute(pid, split.at, split.shares.get(pid), part * each) for pid, each in used.items())
+        return tuple(Minute(pid, split.at, split.shares.get(pid), part * each, measured) for pid, each in used.items())
 
-    def _minutes_of_windows(self) -> Iterator[tuple[tuple[Split, ...], Split]]:
+    def _measured(self, began: float, ended: float) -> float:
+        """Return what GPM measured between two times, as a fraction of all SMs."""
+        uses = [(each.at - each.seconds, each) for each in self._observations if isinstance(each, GpuUse)]
+        return sum(use.sm_utilization * max(0.0, min(ended, use.at) - max(began, since)) for since, use in uses) / (
+            ended - began
+        )
+
+    def _minutes_of_windows(self, observations: Iterable[Observation]) -> Iterator[tuple[tuple[Split, ...], Split]]:
         """Yield the last windows of the GPU and their sum, after each window."""
-        with gzip.open(self.directory / f"{self.name}.jsonl.gz", "rt") as stream:
-            recording = Recording(stream)
-            node, last = recording.header.node(), None
-            for seen in recording.observations():
-                node, _ = reduce(node, seen)
-                for uuid, known in node.attribution.gpus.items():
-                    if known.windows and known.windows[-1] is not last:
-                        last = known.windows[-1]
-                        yield known.windows, node.splits[uuid]
+        node, last = self._recording[0], None
+        for seen in observations:
+            node, _ = reduce(node, seen)
+            for uuid, known in node.attribution.gpus.items():
+                if known.windows and known.windows[-1] is not last:
+                    last = known.windows[-1]
+                    yield known.windows, node.splits[uuid]
 
     def errors_of(self) -> Mapping[int, float]:
         """Return the error of each client's share over the whole mix, in percentage points of all SMs."""

@@ -75,9 +75,9 @@ class TestUnknown:
         assert share.sm + share.error > IDLE_BELOW
 
     def test_a_client_with_a_large_error_has_no_share(self) -> None:
-        """All SMs were busy for a third of the minute; the client used little in the rest."""
-        windows = *40 * [window(0.05, {A: 0.04, B: 0.01})], *20 * [window(1.0, unknown=BOTH)]
-        assert minute(*windows).shares == {}
+        """Its use is known within 70 points only."""
+        unsure = {A: Share(method=Method.FLIGHT, sm=0.4, error=0.35)}
+        assert minute(*60 * [window(0.9, withheld=unsure)]).shares == {}
 
 
 class TestWithheld:
