@@ -134,6 +134,7 @@ def _work(process: SimulatedProcess, first_ns: int, now: int) -> ProcessWork:
     return ProcessWork(
         pid=process.pid,
         first_ns=first_ns,
+        initialized_ns=first_ns,
         kernels=kernels,
         graphs=seconds * (process.pid % 3) * 20,
         spans=kernels,
