@@ -34,6 +34,8 @@ SETTLE_SECONDS = 1.0
 GPM_SECONDS = 0.25
 TAIL_SECONDS = 1.5
 SMS = 132
+SAMPLES = 5
+"""So many reports of a client make one sample of the truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +234,13 @@ def _truth(clients: Mapping[str, Client], began: int, ended: int, epoch: int) ->
     samples = {}
     for client in clients.values():
         each = [(at, number) for at, number in client.steps() if began - 1e9 <= at <= ended + 2e9]
-        factor = SMS * client.sm_seconds_of_step
-        first = each[0][1] if each else 0
-        samples[client.pid] = [((at + epoch) / 1e9, round((number - first) * factor, 5)) for at, number in each]
-    names = {client.pid: client.kind for client in clients.values()}
-    return {"sms": SMS, "from": (began + epoch) / 1e9, "to": (ended + epoch) / 1e9, "clients": samples, "kinds": names}
+        if not each or each[-1][1] == each[0][1]:
+            continue
+        factor, first = SMS * client.sm_seconds_of_step, each[0][1]
+        spaced = [*each[::SAMPLES], each[-1]]
+        samples[client.pid] = [(round((at + epoch) / 1e9, 2), round((n - first) * factor, 3)) for at, n in spaced]
+    kinds = {client.pid: client.kind for client in clients.values() if client.pid in samples}
+    return {"sms": SMS, "from": (began + epoch) / 1e9, "to": (ended + epoch) / 1e9, "kinds": kinds, "clients": samples}
 
 
 def main() -> None:
