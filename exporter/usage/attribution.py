@@ -154,7 +154,7 @@ def _with_window(
         unattributed=max(0.0, sm - sum(share.sm for share in found.shares.values())),
         dram=dram,
         withheld=found.withheld,
-        unknown=found.unknown | (bypassing.keys() - found.shares.keys()),
+        unknown=found.unknown if measured and mps else found.unknown | (bypassing.keys() - found.shares.keys()),
         measured=measured,
     )
     known = replace(
@@ -186,10 +186,10 @@ class _Launches:
     @property
     def changes(self) -> Mapping[int, float]:
         """How much each client's launches changed between the two rates, as a fraction of the last one; at most 1."""
-        last, earlier = self.rates[-1], self.rates[0]
-        before = {pid: each.widths * last.seconds / earlier.seconds for pid, each in earlier.deltas.items()}
-        if last is earlier:
-            before = {}
+        *earlier, last = self.rates
+        before = {
+            pid: each.widths * last.seconds / rate.seconds for rate in earlier for pid, each in rate.deltas.items()
+        }
         return {
             pid: min(1.0, abs(each.widths - before[pid]) / max(1, each.widths)) if pid in before else 1.0
             for pid, each in last.deltas.items()

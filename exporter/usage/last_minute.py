@@ -129,7 +129,7 @@ def _add_unknown(
     """Add the mean use of the clients with unknown use in a window, scaled down to what is left in it.
 
     Two standard errors cover both extremes: that a client used nothing, and that it used all that is left. Without GPM
-    that is unknown, and counts as twice the mean use.
+    it is unknown what is left, and one standard error is the mean use.
     """
     pids = (window.unknown | unmixable) & sums.keys()
     expected = sum(means.get(pid, 0.0) for pid in pids)
