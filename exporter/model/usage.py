@@ -56,6 +56,9 @@ class Split:
         return {**self.withheld, **self.shares}
 
 
+NEGLIGIBLE = 0.02
+"""GPM's windows differ from those of the launches by less than this fraction, and its error is larger."""
+
 MAX_DELTA = 1 << 53
 """A float is exact up to here, and no process does more in a window. A client can claim any width for a kernel."""
 
@@ -84,8 +87,10 @@ class WorkDelta:
     idle_ns: int = 0
 
     def scaled(self, factor: float) -> "WorkDelta":
-        """Return this work times a factor."""
-        return self if factor == 1 else replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
+        """Return this work times a factor. It is the same if the factor is hardly different from 1."""
+        if abs(factor - 1) < NEGLIGIBLE:
+            return self
+        return replace(self, **{name: int(getattr(self, name) * factor) for name in _COUNTS})
 
     def kernel_count(self, sms: float) -> float:
         """Return the number of kernels. Recordings of earlier versions do not have those of graphs."""
