@@ -6,8 +6,8 @@ observed: the length of the bursts, less the cost of launches and synchronisatio
 duration. It is at most the time for which work was in flight. Every later window corrects the estimates of all clients,
 so that together they explain what the GPU measured: the larger an estimate's variance, the larger its correction.
 
-Constants were measured on an H200 (driver 580.159.04), or fitted to the mixes in tests/attribution. docs/hardware.md has
-the accuracy.
+Constants were measured on an H200 (driver 580.159.04), or fitted to the mixes in tests/attribution. docs/hardware.md
+has the accuracy.
 """
 
 import math
