@@ -13,7 +13,7 @@ from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
+from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.problem import Problem, ProblemCode, joined
 
 CLEANUP_SECONDS = 10.0
@@ -47,7 +47,7 @@ MAX_PAUSE_SECONDS = 30.0
 
 def probe_hits(work: ProcessWork) -> int:
     """Return how often a process has hit a probe. A synchronisation hits two: its return is probed as well."""
-    return work.kernels + work.graphs + work.records + work.uploads + 2 * work.syncs
+    return work.kernels + work.graphs + work.records + work.uploads + work.context_calls + 2 * work.syncs
 
 
 def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWork], seconds: float) -> float:
@@ -124,7 +124,8 @@ def _percentage(text: str | None) -> float:
 class LibcudaCollector:
     """Attaches the probes as far as the rate limit allows, and reads them together with the GPUs.
 
-    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs they have; both raise DriverError.
+    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs the largest one has, and how
+    many GPUs there are; both raise DriverError.
     `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises BpfError if probes would kill clients;
     then the collector attaches none.
     """
@@ -133,7 +134,7 @@ class LibcudaCollector:
         self,
         *,
         uses: Callable[[], tuple[GpuUse, ...]],
-        sms: Callable[[], int | None],
+        sms: Callable[[], tuple[int | None, int]],
         libraries: Libraries,
         proc: Proc,
         clock: Clock,
@@ -154,12 +155,14 @@ class LibcudaCollector:
         self._check_failure: BpfError | None = None
         self._probes: LibcudaProbes | None = None
         self._attached: dict[str, Library] = {}
+        self._attached_at: dict[str, int] = {}
+        self._watched_from_start: dict[tuple[int, int], bool] = {}
         self._failed: dict[str, tuple[str, float]] = {}
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
         self._sm_limits: SmLimits | None = None
         self._last: Mapping[int, ProcessWork] = {}
-        self._ended_by_pauses: dict[int, tuple[int, int, int]] = {}
+        self._ended_by_pauses: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._pause_due = 0.0
         self._paused_until: float | None = None
         self._read_at: float | None = None
@@ -213,8 +216,9 @@ class LibcudaCollector:
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
             raise self._check_failure
-        sms = self._sms() or DEFAULT_SMS
-        probes = LibcudaProbes(Kernel(self._machine), self._boot_ns, sms)
+        found, gpus = self._sms()
+        sms = found or DEFAULT_SMS
+        probes = LibcudaProbes(Kernel(self._machine), self._boot_ns, sms, several_gpus=gpus > 1)
         try:
             self._check_seccomp(probes, self._machine)
         except BpfError as error:
@@ -249,6 +253,7 @@ class LibcudaCollector:
         try:
             if path not in self._attached:
                 probes.attach(path, library.offsets)
+                self._attached_at[path] = self._boot_ns()
             self._attached[path] = library
             self._failed.pop(path, None)
         except BpfError as error:
@@ -258,8 +263,8 @@ class LibcudaCollector:
         now = self._clock.monotonic()
         watched = 0.0 if self._read_at is None or not self._watching else now - self._read_at
         self._read_at, self._watching = now, bool(self._attached)
-        work = self._work(probes)
-        self._last = work
+        parts = self._work(probes)
+        work = self._last = self._with_known_beginnings(sums(parts.values()))
         limits = {} if self._sm_limits is None else self._sm_limits.of(self._percentages)
         probes.limit_sms(limits)
         reading = WorkReading(
@@ -270,19 +275,37 @@ class LibcudaCollector:
             lost=probes.lost,
             narrowed=limits,
             processes=tuple(work.values()),
+            on_devices=tuple(part for part in parts.values() if part.device >= 0),
             watched=self._watched_pids(),
         )
         self._clean_up(probes, now)
         return reading
 
-    def _work(self, probes: LibcudaProbes) -> dict[int, ProcessWork]:
-        return {work.pid: self._with_paused_spans(work) for work in probes.read()}
+    def _work(self, probes: LibcudaProbes) -> dict[tuple[int, int], ProcessWork]:
+        return {(work.pid, work.device): self._with_paused_spans(work) for work in probes.read()}
+
+    def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
+        """Drop `initialized_ns` of a process that is older than the probes on its library: it may be a later call."""
+        beginnings = {}
+        for pid, work in works.items():
+            key = pid, work.first_ns
+            path = next((path for path, library in self._attached.items() if pid in library.pids), None)
+            if key in self._watched_from_start:
+                beginnings[key] = self._watched_from_start[key]
+            elif work.initialized_ns and path is not None:
+                ticks = self._proc.start_ticks(pid)
+                beginnings[key] = ticks is not None and began_ns(ticks) >= self._attached_at[path]
+        self._watched_from_start = beginnings
+        return {
+            pid: work if beginnings.get((pid, work.first_ns)) else replace(work, initialized_ns=0)
+            for pid, work in works.items()
+        }
 
     def _with_paused_spans(self, work: ProcessWork) -> ProcessWork:
         """Add the spans that a pause ended: they count until its begin."""
-        if work.pid not in self._ended_by_pauses:
+        if (work.pid, work.device) not in self._ended_by_pauses:
             return work
-        flight, area, bound = self._ended_by_pauses[work.pid]
+        flight, area, bound = self._ended_by_pauses[work.pid, work.device]
         return replace(work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound)
 
     def _pause(self, probes: LibcudaProbes, seconds: float) -> None:
@@ -291,10 +314,10 @@ class LibcudaCollector:
         for path in tuple(self._attached):
             probes.detach(path)
         self._attached.clear()
-        for work in self._work(probes).values():
-            flight, area, bound = self._ended_by_pauses.get(work.pid, (0, 0, 0))
+        for key, work in self._work(probes).items():
+            flight, area, bound = self._ended_by_pauses.get(key, (0, 0, 0))
             ended = flight + work.open_ns, area + work.open_area, bound + work.open_bound
-            self._ended_by_pauses[work.pid] = ended
+            self._ended_by_pauses[key] = ended
         probes.begin()
         self._watching, self._pause_due = False, 0.0
         self._paused_until = self._clock.monotonic() + seconds
@@ -314,8 +337,8 @@ class LibcudaCollector:
             pid for pid, work in self._last.items() if (crowded and pid not in clients) or not self._lives(work)
         ]
         probes.forget(unneeded)
-        for pid in unneeded:
-            self._ended_by_pauses.pop(pid, None)
+        for key in [each for each in self._ended_by_pauses if each[0] in unneeded]:
+            del self._ended_by_pauses[key]
 
     def _lives(self, work: ProcessWork) -> bool:
         """Return whether the process still exists, and no other process has its PID now."""

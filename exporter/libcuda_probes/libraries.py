@@ -43,18 +43,32 @@ class Kind(StrEnum):
     RECORD = "record"
     UPLOAD = "upload"
     WAIT_EVERY = "wait_every"
+    WAIT_CONTEXT = "wait_context"
     WAIT_STREAM = "wait_stream"
     WAIT_EVENT = "wait_event"
     WAIT_DEFAULT = "wait_default"
     COPY = "copy"
+    SET_CONTEXT = "set_context"
+    PUSH_CONTEXT = "push_context"
+    POP_CONTEXT = "pop_context"
+    RETAIN_CONTEXT = "retain_context"
+    CREATE_CONTEXT = "create_context"
+    CREATE_CONTEXT_V3 = "create_context_v3"
+    CREATE_CONTEXT_V4 = "create_context_v4"
 
 
 LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
 
-WAITS = frozenset({Kind.WAIT_EVERY, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY})
+WAITS = frozenset({Kind.WAIT_EVERY, Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY})
 """Synchronisations, and copies that may wait. Their return is probed too, by the program `RETURN`."""
 
-RETURN = "return"
+CREATIONS = frozenset({Kind.RETAIN_CONTEXT, Kind.CREATE_CONTEXT, Kind.CREATE_CONTEXT_V3, Kind.CREATE_CONTEXT_V4})
+"""Functions that return a context. Their return is probed by the program `CREATED`."""
+
+CONTEXTS = CREATIONS | {Kind.SET_CONTEXT, Kind.PUSH_CONTEXT, Kind.POP_CONTEXT}
+"""Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
+
+RETURN, CREATED = "return", "created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +104,26 @@ PROBE_POINTS = (
     *_points(Kind.END_CAPTURE, "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
     *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
     *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
-    *_points(
-        Kind.WAIT_EVERY,
-        *("cuCtxSynchronize", "cuCtxSynchronize_v2", "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
-    ),
+    *_points(Kind.WAIT_CONTEXT, "cuCtxSynchronize", "cuCtxSynchronize_v2"),
+    *_points(Kind.WAIT_EVERY, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
     *_with_variants(Kind.WAIT_STREAM, "cuStreamSynchronize"),
     *_points(Kind.WAIT_STREAM, "cuStreamDestroy_v2"),
     *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
     *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
     *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),
+    *_points(Kind.SET_CONTEXT, "cuCtxSetCurrent"),
+    *_points(Kind.PUSH_CONTEXT, "cuCtxPushCurrent_v2"),
+    *_points(Kind.POP_CONTEXT, "cuCtxPopCurrent_v2"),
+    *_points(Kind.RETAIN_CONTEXT, "cuDevicePrimaryCtxRetain"),
+    *_points(Kind.CREATE_CONTEXT, "cuCtxCreate_v2"),
+    *_points(Kind.CREATE_CONTEXT_V3, "cuCtxCreate_v3"),
+    *_points(Kind.CREATE_CONTEXT_V4, "cuCtxCreate_v4"),
 )
 """A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
 memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
 probe: a client can query a million times a second, and each call would have its cost."""
 
-PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN]))
+PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED]))
 
 NODE_PATHS = tuple(
     Path(directory) / "libcuda.so.1"

@@ -47,6 +47,7 @@ struct registers {
 #define ARGUMENT_1(regs) ((regs)->si)
 #define ARGUMENT_2(regs) ((regs)->dx)
 #define ARGUMENT_3(regs) ((regs)->cx)
+#define ARGUMENT_4(regs) ((regs)->r8)
 #define ARGUMENT_8_ADDRESS(regs) ((regs)->sp + 8 + 8 * (8 - 6)) /* the return address, 6, 7, 8 */
 #define RESULT(regs) ((regs)->ax)
 #elif defined(MACHINE_AARCH64) /* struct user_pt_regs, arch/arm64/include/uapi/asm/ptrace.h; AAPCS64 */
@@ -55,6 +56,7 @@ struct registers { u64 x[31], sp, pc, pstate; };
 #define ARGUMENT_1(regs) ((regs)->x[1])
 #define ARGUMENT_2(regs) ((regs)->x[2])
 #define ARGUMENT_3(regs) ((regs)->x[3])
+#define ARGUMENT_4(regs) ((regs)->x[4])
 #define ARGUMENT_8_ADDRESS(regs) ((regs)->sp)
 #define RESULT(regs) ((regs)->x[0])
 #else
@@ -64,6 +66,7 @@ struct registers { u64 x[31], sp, pc, pstate; };
 /* -- what the exporter reads: probes.py has the same fields in the same order ------------------ */
 
 #define STREAMS 16
+#define MOST_DEVICES 64
 #define FRACTION_BITS 4
 #define MEAN_WIDTH(width, launches) (((width) << FRACTION_BITS) / (launches)) /* in 16ths of an SM */
 
@@ -83,6 +86,7 @@ struct stream {
 struct process {
 	u64 first; /* the time of its first call */
 	u64 kernels, graphs, graph_kernels, syncs, records, uploads; /* uploads are copies to the GPU */
+	u64 contexts; /* calls that change the current context */
 	/* Ended spans: their number, length, and length times mean width and times the greatest width. */
 	u64 spans, flight, area, bound;
 	u64 widths;
@@ -99,25 +103,35 @@ struct process {
 /* -- maps: all are bounded; the LRU maps forget their oldest entries --------------------------- */
 
 struct call { /* the synchronisation that a thread is in */
+	u64 process; /* its key: see process_key() */
 	u64 stream; /* its key, or EVERY_STREAM */
 	u64 before; /* launches until then are done when it returns */
 	u64 called, kind;
 };
 
-struct event_key { u64 pid, event; };
-struct recording { u64 stream, at; };
+struct handle { u64 pid, value; }; /* of an event, a stream or a context of a process */
+struct recording { u64 process, stream, at; };
+/* The devices of the contexts that a thread has pushed, each plus one (0: unknown); the last one is current. */
+#define DEPTH 4
+struct current { u32 depth, devices[DEPTH]; };
+struct creation { u64 context; u32 device, push; }; /* the address that receives a new context */
 struct map_definition { u32 type, key_size, value_size, max_entries; };
-enum { WATCHED_SINCE, LOST, ALL_SMS, NUMBERS };
+enum { WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS, NUMBERS };
 
 #define MAP(name, type, key, value, entries) \
 	struct map_definition name SEC("maps") = { type, sizeof(key), sizeof(value), entries }
 
-MAP(processes, BPF_MAP_TYPE_HASH, u64, struct process, 2048); /* by PID */
+MAP(processes, BPF_MAP_TYPE_HASH, u64, struct process, 2048); /* by process_key() */
 MAP(calls, BPF_MAP_TYPE_LRU_HASH, u64, struct call, 4096); /* by pid_tgid */
-MAP(events, BPF_MAP_TYPE_LRU_HASH, struct event_key, struct recording, 32768);
+MAP(events, BPF_MAP_TYPE_LRU_HASH, struct handle, struct recording, 32768);
+/* On nodes with several GPUs: devices by context, the contexts of threads, and processes by stream. */
+MAP(contexts, BPF_MAP_TYPE_LRU_HASH, struct handle, u32, 4096);
+MAP(currents, BPF_MAP_TYPE_LRU_HASH, u64, struct current, 8192);
+MAP(creations, BPF_MAP_TYPE_LRU_HASH, u64, struct creation, 1024);
+MAP(streams, BPF_MAP_TYPE_LRU_HASH, struct handle, u64, 8192);
 /* How many SMs a process may use, by PID, if not all. The exporter writes it. */
 MAP(sm_limits, BPF_MAP_TYPE_HASH, u64, u64, 2048);
-/* Since when spans are complete, launches without room in `processes`, and the SMs of a GPU. */
+/* Since when spans are complete, launches without room in `processes`, the SMs of a GPU, and several GPUs. */
 MAP(numbers, BPF_MAP_TYPE_ARRAY, u32, u64, NUMBERS);
 /* An empty process, which is too large for a program's stack. */
 MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
@@ -128,11 +142,42 @@ MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
 #define PER_THREAD_STREAM 2
 #define EVERY_STREAM 0
 
-enum { PLAIN, BY_EVENT, COPY }; /* kinds of synchronisations */
+enum { PLAIN, CONTEXT, BY_EVENT, COPY }; /* kinds of synchronisations */
 
 INLINE u64 current_pid(void) { return bpf_get_current_pid_tgid() >> 32; }
 INLINE u64 *number(u32 index) { return bpf_map_lookup_elem(&numbers, &index); }
-INLINE struct process *find_process(u64 pid) { return bpf_map_lookup_elem(&processes, &pid); }
+INLINE struct process *find_process(u64 key) { return bpf_map_lookup_elem(&processes, &key); }
+
+/*
+ * What identifies a process: its PID. If the node has several GPUs, also the device of the current
+ * context, plus one: each device has counts of its own.
+ */
+INLINE u64 process_key(void)
+{
+	u64 thread = bpf_get_current_pid_tgid(), *several = number(SEVERAL_GPUS);
+	struct current *current;
+	u32 top;
+
+	if (!several || !*several)
+		return thread >> 32;
+	current = bpf_map_lookup_elem(&currents, &thread);
+	if (!current)
+		return thread >> 32;
+	top = READ_ONCE(current->depth);
+	return thread >> 32 | (top && top <= DEPTH ? (u64)current->devices[(top - 1) & (DEPTH - 1)] << 32 : 0);
+}
+
+/* The key of the process that launched on a stream: a wait need not have its context current. */
+INLINE u64 process_of_stream(u64 stream)
+{
+	u64 *several = number(SEVERAL_GPUS), *found;
+	struct handle key = { current_pid(), stream };
+
+	if (!several || !*several || stream == EVERY_STREAM)
+		return process_key();
+	found = bpf_map_lookup_elem(&streams, &key);
+	return found ? *found : process_key();
+}
 
 /*
  * What identifies a stream within its process; never 0. A handle is an address, a multiple of 8. To
@@ -148,9 +193,9 @@ INLINE u64 stream_key(u64 handle, int ptsz)
 }
 
 /* Return the process, created if it is new; NULL if there is no room. */
-INLINE struct process *get_process(u64 pid, u64 now)
+INLINE struct process *get_process(u64 key, u64 now)
 {
-	struct process *process = find_process(pid), *empty;
+	struct process *process = find_process(key), *empty;
 	u32 zero = 0;
 
 	if (process)
@@ -158,8 +203,8 @@ INLINE struct process *get_process(u64 pid, u64 now)
 	empty = bpf_map_lookup_elem(&blank, &zero);
 	if (!empty)
 		return 0;
-	bpf_map_update_elem(&processes, &pid, empty, BPF_NOEXIST);
-	process = find_process(pid);
+	bpf_map_update_elem(&processes, &key, empty, BPF_NOEXIST);
+	process = find_process(key);
 	if (process)
 		COMPARE_EXCHANGE(process->first, 0, now);
 	return process;
@@ -239,9 +284,10 @@ INLINE void add_to_stream(struct stream *stream, u64 now, u64 watched_since, u64
 /* A launch of a kernel of so many blocks, or of a graph. */
 INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 {
-	u64 pid = current_pid(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
+	u64 pid = current_pid(), owner = process_key(), key = stream_key(handle, ptsz), now = bpf_ktime_get_boot_ns();
 	u64 width = blocks, kernels = 1, captured, captures, capturing, *limit, *since, *lost;
-	struct process *process = get_process(pid, now);
+	struct process *process = get_process(owner, now);
+	struct handle stream = { pid, key };
 
 	if (!process) {
 		lost = number(LOST);
@@ -277,6 +323,8 @@ INLINE int launch(u64 blocks, u64 handle, int graph, int ptsz)
 	}
 	WRITE_ONCE(process->launched, now);
 	ADD(process->widths, width);
+	if (owner >> 32)
+		bpf_map_update_elem(&streams, &stream, &owner, BPF_ANY);
 	since = number(WATCHED_SINCE);
 	if (since) /* within a graph, the gap before a kernel is 1 unit; before other kernels it is 2 */
 		add_to_stream(get_slot(process, key), now, *since, kernels, width, graph ? *limit : width,
@@ -311,15 +359,16 @@ INLINE int init(void)
 	u64 now = bpf_ktime_get_boot_ns();
 	struct process *process = get_process(current_pid(), now);
 
-	if (process)
-		COMPARE_EXCHANGE(process->initialized, 0, now);
+	/* A program may call it again: then it says nothing about what came before. */
+	if (process && READ_ONCE(process->first) == now)
+		WRITE_ONCE(process->initialized, now);
 	return 0;
 }
 
 INLINE int capture(int begins)
 {
-	u64 pid = current_pid(), now = bpf_ktime_get_boot_ns();
-	struct process *process = begins ? get_process(pid, now) : find_process(pid);
+	u64 key = process_key(), now = bpf_ktime_get_boot_ns();
+	struct process *process = begins ? get_process(key, now) : find_process(key);
 
 	if (!process)
 		return 0;
@@ -337,9 +386,10 @@ INLINE int capture(int begins)
 /* cuEventRecord(event, stream): a wait for the event waits for what the stream has now. */
 INLINE int record(struct registers *regs, int ptsz)
 {
-	struct event_key key = { current_pid(), ARGUMENT_0(regs) };
-	struct recording recording = { stream_key(ARGUMENT_1(regs), ptsz), bpf_ktime_get_boot_ns() };
-	struct process *process = find_process(key.pid);
+	struct handle key = { current_pid(), ARGUMENT_0(regs) };
+	u64 stream = stream_key(ARGUMENT_1(regs), ptsz), owner = process_of_stream(stream);
+	struct recording recording = { owner, stream, bpf_ktime_get_boot_ns() };
+	struct process *process = find_process(owner);
 
 	if (process) {
 		ADD(process->records, 1);
@@ -351,7 +401,7 @@ INLINE int record(struct registers *regs, int ptsz)
 /* cuMemcpyHtoDAsync: its time in flight is no kernel's. */
 INLINE int upload(void)
 {
-	struct process *process = find_process(current_pid());
+	struct process *process = find_process(process_key());
 
 	if (process)
 		ADD(process->uploads, 1);
@@ -361,10 +411,10 @@ INLINE int upload(void)
 /* A wait begins. It creates the process too: waits have a cost, which the rate limit counts. */
 INLINE int wait(u64 stream, u64 event, int kind)
 {
-	u64 pid = current_pid(), thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
-	struct call call = { stream, now, now, kind };
-	struct event_key key = { pid, event };
-	struct process *process = get_process(pid, now);
+	u64 owner = process_of_stream(stream), thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns();
+	struct call call = { owner, stream, now, now, kind };
+	struct handle key = { current_pid(), event };
+	struct process *process = get_process(owner, now);
 	struct recording *recording;
 
 	if (!process)
@@ -374,6 +424,7 @@ INLINE int wait(u64 stream, u64 event, int kind)
 		recording = bpf_map_lookup_elem(&events, &key);
 		if (!recording)
 			return 0;
+		call.process = recording->process;
 		call.stream = recording->stream;
 		call.before = recording->at;
 	}
@@ -446,13 +497,14 @@ INLINE int wait_returns(struct registers *regs)
 {
 	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since;
 	struct call *found = bpf_map_lookup_elem(&calls, &thread), call;
-	struct process *process = find_process(current_pid());
+	struct process *process;
 	int i;
 
 	if (!found)
 		return 0;
 	call = *found;
 	bpf_map_delete_elem(&calls, &thread);
+	process = find_process(call.process);
 	since = number(WATCHED_SINCE);
 	if (!process || !since)
 		return 0;
@@ -465,11 +517,86 @@ INLINE int wait_returns(struct registers *regs)
 		copy_returns(process, &call, now);
 		return 0;
 	}
-	if (call.stream == EVERY_STREAM)
+	if (call.kind == CONTEXT && call.called > READ_ONCE(process->synced))
 		WRITE_ONCE(process->synced, call.called);
 #pragma unroll /* the verifier then needs a quarter of the steps */
 	for (i = 0; i < STREAMS; i++)
 		end_span(process, &process->streams[i], &call, now, *since);
+	return 0;
+}
+
+/* -- contexts: only nodes with several GPUs have these probes ---------------------------------- */
+
+enum { REPLACE, PUSH, POP };
+
+/* Change the contexts of a thread. `device` is that of the new current one, plus one. */
+INLINE void change_current(u64 thread, u32 device, int change)
+{
+	struct current *known = bpf_map_lookup_elem(&currents, &thread), current = {};
+	struct process *process;
+
+	if (known)
+		current = *known;
+	if (current.depth > DEPTH)
+		current.depth = DEPTH;
+	if (change == POP) {
+		if (current.depth)
+			current.depth--;
+	} else {
+		if (current.depth == 0 || (change == PUSH && current.depth < DEPTH))
+			current.depth++;
+		current.devices[(current.depth - 1) & (DEPTH - 1)] = device;
+	}
+	bpf_map_update_elem(&currents, &thread, &current, BPF_ANY);
+	process = find_process(process_key());
+	if (process)
+		ADD(process->contexts, 1);
+}
+
+/* cuCtxSetCurrent(context), cuCtxPushCurrent(context) */
+INLINE int set_context(u64 context, int change)
+{
+	struct handle key = { current_pid(), context };
+	u32 *device = bpf_map_lookup_elem(&contexts, &key);
+
+	change_current(bpf_get_current_pid_tgid(), device ? *device : 0, change);
+	return 0;
+}
+
+INLINE int pop_context(void)
+{
+	change_current(bpf_get_current_pid_tgid(), 0, POP);
+	return 0;
+}
+
+/* A context of a device is created, or retained. cuCtxCreate makes it current. */
+INLINE int create(u64 address, u32 device, u32 push)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	struct creation creation = { address, device, push };
+
+	bpf_map_update_elem(&creations, &thread, &creation, BPF_ANY);
+	return 0;
+}
+
+INLINE int created(struct registers *regs)
+{
+	u64 thread = bpf_get_current_pid_tgid();
+	struct creation *found = bpf_map_lookup_elem(&creations, &thread), creation;
+	struct handle key = { thread >> 32, 0 };
+	u32 device;
+
+	if (!found)
+		return 0;
+	creation = *found;
+	bpf_map_delete_elem(&creations, &thread);
+	if ((u32)RESULT(regs) || creation.device >= MOST_DEVICES)
+		return 0;
+	bpf_probe_read_user(&key.value, sizeof(key.value), (void *)creation.context);
+	device = creation.device + 1;
+	bpf_map_update_elem(&contexts, &key, &device, BPF_ANY);
+	if (creation.push)
+		change_current(thread, device, PUSH);
 	return 0;
 }
 
@@ -491,6 +618,7 @@ PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
 PROGRAM(upload, upload())
 PROGRAM(wait_every, wait(EVERY_STREAM, 0, PLAIN))
+PROGRAM(wait_context, wait(EVERY_STREAM, 0, CONTEXT))
 PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, PLAIN))
 PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, PLAIN))
 PROGRAM(wait_default, wait(stream_key(0, 0), 0, PLAIN))
@@ -500,3 +628,11 @@ PROGRAM(wait_event, wait(EVERY_STREAM, ARGUMENT_0(regs), BY_EVENT))
 PROGRAM(copy, wait(stream_key(ARGUMENT_3(regs), 0), 0, COPY))
 PROGRAM(copy_ptsz, wait(stream_key(ARGUMENT_3(regs), 1), 0, COPY))
 PROGRAM(return, wait_returns(regs))
+PROGRAM(set_context, set_context(ARGUMENT_0(regs), REPLACE))
+PROGRAM(push_context, set_context(ARGUMENT_0(regs), PUSH))
+PROGRAM(pop_context, pop_context())
+PROGRAM(retain_context, create(ARGUMENT_0(regs), ARGUMENT_1(regs), 0)) /* cuDevicePrimaryCtxRetain(context, device) */
+PROGRAM(create_context, create(ARGUMENT_0(regs), ARGUMENT_2(regs), 1)) /* cuCtxCreate(context, flags, device) */
+PROGRAM(create_context_v3, create(ARGUMENT_0(regs), ARGUMENT_4(regs), 1)) /* (context, limits, number, flags, device) */
+PROGRAM(create_context_v4, create(ARGUMENT_0(regs), ARGUMENT_3(regs), 1)) /* (context, limits, flags, device) */
+PROGRAM(created, created(regs))

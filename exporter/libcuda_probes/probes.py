@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from exporter.libcuda_probes.libraries import PROBE_POINTS, PROGRAMS, RETURN, WAITS
+from exporter.libcuda_probes.libraries import CONTEXTS, CREATED, CREATIONS, PROBE_POINTS, PROGRAMS, RETURN, WAITS
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.model.launches import ProcessWork
 
@@ -18,7 +18,7 @@ MAX_PROCESSES = 2048
 """A launch of a further process is lost, and counted. Of threads and events, of which the C file has the bounds, the
 least recently used one makes room for a new one."""
 
-WATCHED_SINCE, LOST, ALL_SMS = 0, 1, 2
+WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3
 """Indexes in the map `numbers`."""
 
 FIELDS = (
@@ -29,6 +29,7 @@ FIELDS = (
     "syncs",
     "records",
     "uploads",
+    "contexts",
     "spans",
     "flight",
     "area",
@@ -69,6 +70,7 @@ _HEAD = struct.Struct(f"<{len(FIELDS)}Q")
 _STREAM = struct.Struct(f"<{len(STREAM_FIELDS)}Q")
 _NUMBER = struct.Struct("<Q")
 _INDEX = struct.Struct("<I")
+_PID_MASK = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +82,14 @@ class _OpenSpan:
     widest: int
 
 
-def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
-    """Return the work of a process from its map value. A span that began before `watched_since` does not count."""
+def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
+    """Return the work of a process on a device from its map entry. Spans from before `watched_since` do not count."""
     head = dict(zip(FIELDS, _HEAD.unpack_from(value), strict=True))
     until = head["failed"] or now
     spans = [span for span in _open_spans(value) if watched_since <= span.since < until]
     return ProcessWork(
-        pid=pid,
+        pid=key & _PID_MASK,
+        device=(key >> 32) - 1,
         first_ns=head["first"],
         kernels=head["kernels"],
         graphs=head["graphs"],
@@ -94,6 +97,7 @@ def work_of(pid: int, value: bytes, now: int, watched_since: int) -> ProcessWork
         syncs=head["syncs"],
         records=head["records"],
         uploads=head["uploads"],
+        context_calls=head["contexts"],
         spans=head["spans"],
         flight_ns=head["flight"],
         area=head["area"],
@@ -127,8 +131,12 @@ def _open_spans(value: bytes) -> list[_OpenSpan]:
 class LibcudaProbes:
     """The loaded programs and their maps. They count in every attached library until `close`."""
 
-    def __init__(self, kernel: Kernel, boot_ns: Callable[[], int], sms: int) -> None:
-        """`boot_ns` reads CLOCK_BOOTTIME; `sms` is the number of SMs of a GPU. Raises BpfError if it is refused."""
+    def __init__(self, kernel: Kernel, boot_ns: Callable[[], int], sms: int, *, several_gpus: bool = False) -> None:
+        """`boot_ns` reads CLOCK_BOOTTIME; `sms` is the number of SMs of a GPU. Raises BpfError if it is refused.
+
+        If there are `several_gpus`, a process has counts for each of them.
+        """
+        self._several_gpus = several_gpus
         self._kernel = kernel
         self._boot_ns = boot_ns
         self.sms = sms
@@ -145,6 +153,7 @@ class LibcudaProbes:
                 self._descriptors.append(maps[name].descriptor)
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
             self._numbers.put(_INDEX.pack(ALL_SMS), _NUMBER.pack(sms))
+            self._numbers.put(_INDEX.pack(SEVERAL_GPUS), _NUMBER.pack(several_gpus))
             descriptors = {name: each.descriptor for name, each in maps.items()}
             self._programs: dict[str, int] = {}
             for name in PROGRAMS:
@@ -183,7 +192,7 @@ class LibcudaProbes:
         self._limits = wanted
 
     def read(self) -> Iterable[ProcessWork]:
-        """Yield what each process has done so far."""
+        """Yield what each process has done so far, on each device."""
         now, since = self._boot_ns(), self._number(WATCHED_SINCE)
         for key, value in self._processes.items():
             yield work_of(_NUMBER.unpack(key)[0], value, now, since)
@@ -195,8 +204,10 @@ class LibcudaProbes:
 
     def forget(self, pids: Iterable[int]) -> None:
         """Delete the counts of processes, to make room."""
-        for pid in pids:
-            self._processes.delete(_NUMBER.pack(pid))
+        unneeded = {*pids}
+        for key in [_NUMBER.unpack(key)[0] for key, _ in self._processes.items()]:
+            if key & _PID_MASK in unneeded:
+                self._processes.delete(_NUMBER.pack(key))
 
     def close(self) -> None:
         """Remove all probes, programs and maps."""
@@ -215,8 +226,10 @@ class LibcudaProbes:
         """Return the offsets for each program, and whether it runs on return."""
         places: dict[tuple[str, bool], list[int]] = {}
         for point in PROBE_POINTS:
-            if point.name in offsets:
+            if point.name in offsets and (self._several_gpus or point.kind not in CONTEXTS):
                 places.setdefault((point.program, False), []).append(offsets[point.name])
+                if point.kind in CREATIONS:
+                    places.setdefault((CREATED, True), []).append(offsets[point.name])
                 if point.kind in WAITS:
                     places.setdefault((RETURN, True), []).append(offsets[point.name])
         return places

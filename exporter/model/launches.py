@@ -3,8 +3,8 @@
 Points in time are in nanoseconds of CLOCK_BOOTTIME, the clock of a process' start time in /proc.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from operator import add
 from typing import NamedTuple
 
@@ -34,18 +34,23 @@ class ProcessWork:
 
     `open_ns`, `open_area` and `open_bound` are those of the spans that are still open, up to now. `open_since_ns` is
     when the first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned
-    an error; 0: never. `initialized_ns` is the first CUDA call, if the probes were attached then, and ever since; else
-    0. `synced_ns` is when the last successful synchronisation of a whole context was called; 0: none since they are
-    attached.
+    an error; 0: never. `initialized_ns` is the first CUDA call, if the probes were attached before the process began
+    and ever since; else 0. `synced_ns` is when the last successful synchronisation of a whole context was called; 0:
+    none since the probes are attached.
+
+    `device` is the CUDA ordinal of the GPU that the work is of, as the client counts them; -1: unknown, or of all.
+    `context_calls` changed the current context; they are counted on nodes with several GPUs only.
     """
 
     pid: int
     first_ns: int
+    device: int = -1
     kernels: int = 0
     graphs: int = 0
     syncs: int = 0
     records: int = 0
     uploads: int = 0
+    context_calls: int = 0
     spans: int = 0
     flight_ns: int = 0
     area: int = 0
@@ -67,6 +72,25 @@ class ProcessWork:
     synced_ns: int = 0
 
 
+_LATEST = ("launched_ns", "synced_ns")
+_FIRST = ("first_ns", "open_since_ns", "failed_ns", "initialized_ns")
+
+
+def sums(parts: Iterable[ProcessWork]) -> dict[int, ProcessWork]:
+    """Return the work of each process by PID, on all devices together. The first of two times counts, if not 0."""
+    found: dict[int, ProcessWork] = {}
+    for part in parts:
+        known = found.get(part.pid)
+        if known is None:
+            found[part.pid] = replace(part, device=-1) if part.device >= 0 else part
+            continue
+        amounts = {each.name: getattr(known, each.name) + getattr(part, each.name) for each in fields(ProcessWork)}
+        latest = {name: max(getattr(known, name), getattr(part, name)) for name in _LATEST}
+        first = {name: min(filter(None, (getattr(known, name), getattr(part, name))), default=0) for name in _FIRST}
+        found[part.pid] = ProcessWork(**{**amounts, **latest, **first, "pid": part.pid, "device": -1})
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     """How busy a GPU was in the last `seconds`, by GPM: its SMs, and its memory's bandwidth, each 0 to 1.
@@ -86,7 +110,8 @@ class WorkReading:
     """What every process that uses CUDA has launched so far, as the libcuda probes count it.
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
-    `watched` are the probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU
+    `processes` has the sum over all devices, and `on_devices` the parts on nodes with several GPUs. `watched` are the
+    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU
     has, and `narrowed` how many of them a process may use, if that is not all. `lost` are launches of any process that
     did not fit into a BPF map.
     """
@@ -98,6 +123,7 @@ class WorkReading:
     lost: int = 0
     narrowed: Mapping[int, int] = field(default_factory=dict)
     processes: tuple[ProcessWork, ...] = ()
+    on_devices: tuple[ProcessWork, ...] = ()
     watched: tuple[int, ...] = ()
 
 

@@ -14,6 +14,7 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
+from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import (
     GpuAttribution,
     GpuBusy,
@@ -28,6 +29,8 @@ from exporter.model.usage import (
     work_delta,
 )
 from exporter.model.values import replace
+from exporter.parse.mps_variables import visible_gpu_uuids
+from exporter.state.gpus import gpus_by_ordinal
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window
@@ -121,7 +124,7 @@ def _with_window(
     present = _clients_on(node, gpu)
     clients = present | _left_since(node, gpu, known, present)
     work = node.work if node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS else None
-    launches = _launches(node, known, work, present, clients - present)
+    launches = _launches(node, uuid, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
@@ -197,16 +200,17 @@ class _Launches:
 
 
 def _launches(
-    node: Node, known: GpuAttribution, work: WorkReading | None, present: frozenset[int], left: frozenset[int]
+    node: Node, uuid: GpuUuid, work: WorkReading | None, present: frozenset[int], left: frozenset[int]
 ) -> _Launches:
-    """Return the launch rates of the clients at the end of a window, at which `work` was read."""
+    """Return the launch rates of the clients on a GPU at the end of a window, at which `work` was read."""
+    known = _state(node, uuid)
     if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
         return _Launches(rates=known.rates)
     fraction = _watched_fraction(node, known.work.boot_ns, work.boot_ns)
     seconds = (work.boot_ns - known.work.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
         return _Launches(rates=known.rates, known=bool(known.rates))
-    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, known.work, work, present, left))
+    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, known.work, work, present, left))
     return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
 
 
@@ -295,22 +299,56 @@ def _watched_fraction(node: Node, began_ns: int, ended_ns: int) -> float:
 
 
 def _deltas(
-    node: Node, before: WorkReading, work: WorkReading, present: frozenset[int], left: frozenset[int]
+    node: Node, uuid: GpuUuid, before: WorkReading, work: WorkReading, present: frozenset[int], left: frozenset[int]
 ) -> Mapping[int, WorkDelta]:
-    """Return what each watched client did between two readings, divided by the number of its GPUs.
+    """Return what each watched client did on a GPU between two readings.
 
-    A client that has left is not watched any more, but the last reading may still have its launches.
+    If it is unknown on which of its GPUs, it counts as the same on each. A client that has left is not watched any
+    more, but the last reading may still have its launches.
     """
-    earlier = {each.pid: each for each in before.processes if each.pid in present or each.pid in left}
-    now = {each.pid: each for each in work.processes if each.pid in present or each.pid in left}
+    pids = present | left
+    earlier = {each.pid: each for each in before.processes if each.pid in pids}
+    now = {each.pid: each for each in work.processes if each.pid in pids}
+    earlier_parts, parts = _by_device(before, pids), _by_device(work, pids)
     deltas = {}
     for pid in (present & {*work.watched}) | (left & {*before.watched, *now}):
         if pid not in now:
             deltas[pid] = WorkDelta()
-        elif _is_of_pid(node, now[pid]):
-            gpus = (len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients)
-            deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).scaled(1 / max((1, *gpus)))
+            continue
+        if not _is_of_pid(node, now[pid]):
+            continue
+        device = _device_of(node, pid, uuid) if any(key[0] == pid for key in parts) else None
+        if device is not None:
+            part = parts.get((pid, device))
+            known = earlier_parts.get((pid, device))
+            deltas[pid] = WorkDelta() if part is None else work_delta(known, part, work.boot_ns)
+            continue
+        gpus = (len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients)
+        deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).scaled(1 / max((1, *gpus)))
     return deltas
+
+
+def _by_device(work: WorkReading, pids: Collection[int]) -> Mapping[tuple[int, int], ProcessWork]:
+    return {(each.pid, each.device): each for each in work.on_devices if each.pid in pids}
+
+
+def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
+    """Return the ordinal by which a client knows a GPU; None if it is unknown.
+
+    The client counts those devices of its daemon that its own CUDA_VISIBLE_DEVICES selects.
+    """
+    process = node.processes.get(pid)
+    for daemon in node.daemons.values():
+        if pid in daemon.clients:
+            ordinals = {gpu: ordinal for ordinal, gpu in gpus_by_ordinal(node, daemon).items()}
+            variables = None if process is None else process.environment
+            if variables is None:
+                return None
+            if VISIBLE_DEVICES in variables:
+                visible = visible_gpu_uuids(variables[VISIBLE_DEVICES], ordinals)
+                return visible.index(uuid) if uuid in visible else None
+            return ordinals.get(uuid)
+    return None
 
 
 def _estimated(

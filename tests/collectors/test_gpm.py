@@ -196,4 +196,4 @@ def test_raises_an_error_if_the_driver_is_not_open(nvml: Nvml) -> None:
 def test_computes_the_sm_count_of_the_largest_gpu(nvml: Nvml, capability: tuple[int, int], sms: int) -> None:
     """NVML reports only cores. An SM has 64 or 128 of them."""
     nvml.capability = capability
-    assert Reader().uses.sms() == sms
+    assert Reader().uses.sms() == (sms, 2)

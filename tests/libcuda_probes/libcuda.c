@@ -301,6 +301,27 @@ TWINS(cuMemcpyDtoHAsync_v2, _ptsz, (UNUSED void *to, UNUSED uint64_t from, UNUSE
 TWINS(cuMemcpyHtoDAsync_v2, _ptsz, (UNUSED uint64_t to, UNUSED void *from, UNUSED size_t bytes, UNUSED CUstream s),
       CUDA_SUCCESS)
 
+/* Contexts: the handle of a context is its device plus 0x1000. Streams do not depend on them here. */
+static CUresult made_context(void **context, int device)
+{
+    *context = (void *)(uintptr_t)(0x1000 + device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(void **context, int device) { return made_context(context, device); }
+CUresult cuCtxCreate_v2(void **context, UNUSED unsigned flags, int device) { return made_context(context, device); }
+CUresult cuCtxCreate_v3(void **context, UNUSED void *limits, UNUSED int number, UNUSED unsigned flags, int device)
+{
+    return made_context(context, device);
+}
+CUresult cuCtxCreate_v4(void **context, UNUSED void *limits, UNUSED unsigned flags, int device)
+{
+    return made_context(context, device);
+}
+CUresult cuCtxSetCurrent(UNUSED void *context) { return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent_v2(UNUSED void *context) { return CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent_v2(UNUSED void **context) { return CUDA_SUCCESS; }
+
 /* ---- functions without probes ---- */
 
 CUresult cuStreamCreate(CUstream *stream, UNUSED unsigned flags)

@@ -230,6 +230,30 @@ static void in_flight(void)
         checked(waited(find(work.synchronise), NULL, NULL));
 }
 
+/* Launch on two devices, `launches` on the first and `each` on the second. Wait for the second from the first. */
+static void on_two_devices(void)
+{
+    cuda_function *launch = find(work.launch), *set = find("cuCtxSetCurrent");
+    void *first = NULL, *second = NULL, *popped = NULL;
+    CUstream other = another();
+    gate("ready");
+    checked(find("cuInit")(0u));
+    find("cuDevicePrimaryCtxRetain")(&first, 0);
+    find("cuCtxCreate_v2")(&second, 0u, 1);
+    for (unsigned long done = 0; done < work.each; done++)
+        checked(launched(launch, other, NULL));
+    find("cuCtxPopCurrent_v2")(&popped);
+    set(first);
+    for (unsigned long done = 0; done < work.launches; done++)
+        checked(launched(launch, NULL, NULL));
+    checked(find("cuStreamSynchronize")(other));
+    gate("in flight");
+    find("cuCtxPushCurrent_v2")(second);
+    checked(launched(launch, other, NULL));
+    find("cuCtxPopCurrent_v2")(&popped);
+    checked(find("cuCtxSynchronize")());
+}
+
 /* Synchronise only one of two streams; then launch before and after an event, and synchronise again. */
 static void on_two_streams(void)
 {
@@ -261,6 +285,8 @@ static void go(const char *mode, unsigned long count)
         on_streams(count);
     else if (strcmp(mode, "flight") == 0)
         in_flight();
+    else if (strcmp(mode, "devices") == 0)
+        on_two_devices();
     else if (strcmp(mode, "apart") == 0)
         on_two_streams();
     else if (strcmp(mode, "bad-configurations") == 0)

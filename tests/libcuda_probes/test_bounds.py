@@ -44,7 +44,7 @@ def timed(kernel: Kernel, cuda: StandInCuda) -> Iterator[TimedCollector]:
     proc = Proc(Path("/proc"), clock)
     collector = LibcudaCollector(
         uses=tuple,
-        sms=lambda: SMS,
+        sms=lambda: (SMS, 1),
         libraries=Libraries(proc, clock, machine, (cuda.library,)),
         proc=proc,
         clock=clock,

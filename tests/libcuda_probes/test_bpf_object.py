@@ -64,7 +64,16 @@ def test_every_map_has_a_bound(checked_in: BpfObject) -> None:
     entries = {name: each.entries for name, each in checked_in.maps.items()}
 
     assert {entries.pop(name) for name in ("processes", "sm_limits")} == {MAX_PROCESSES}
-    assert entries == {"calls": 4096, "events": 32768, "numbers": 3, "blank": 1}
+    assert entries == {
+        "calls": 4096,
+        "events": 32768,
+        "contexts": 4096,
+        "currents": 8192,
+        "creations": 1024,
+        "streams": 8192,
+        "numbers": 4,
+        "blank": 1,
+    }
 
 
 def test_python_uses_the_layout_of_the_programs(checked_in: BpfObject, machine: str) -> None:

@@ -69,7 +69,9 @@ def start_collector(kernel: Kernel, cuda: StandInCuda) -> Iterator[Callable[...,
         proc = Proc(Path("/proc"), clock)
         libraries = Libraries(proc, clock, MACHINES[platform.machine()], nodes_own)
         made.append(
-            LibcudaCollector(uses=uses, sms=lambda: SMS, libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns)
+            LibcudaCollector(
+                uses=uses, sms=lambda: (SMS, 1), libraries=libraries, proc=proc, clock=clock, boot_ns=boot_ns
+            )
         )
         return TimedCollector(made[-1], clock)
 
@@ -147,6 +149,27 @@ def test_pauses_at_a_high_launch_rate(start_collector: Callable[..., TimedCollec
     assert (last.seconds, resting.seconds, later.seconds) == (1, 0, 0)
     assert last.watched == resting.watched == (truth.pid,)
     assert of(last, truth.pid).kernels == of(later, truth.pid).kernels == 200_000
+
+
+def test_the_first_cuda_call_is_known_only_of_processes_that_began_after_the_probes(
+    start_collector: Callable[..., TimedCollector], cuda: StandInCuda
+) -> None:
+    """An older process may have launched before, and calls cuInit again."""
+    timed = start_collector()
+    with cuda.started(Work(mode="flight")) as older:
+        timed.collector.watch({older.pid: 100.0}, ())
+        timed.after(0)
+        with cuda.started(Work(mode="flight")) as later:
+            timed.collector.watch({older.pid: 100.0, later.pid: 100.0}, ())
+            for target in (older, later):
+                target.go()
+                target.reach("in flight")
+            timed.after(1)
+            reading = timed.after(1)
+            assert of(reading, later.pid).initialized_ns > 0
+            assert of(reading, older.pid).initialized_ns == 0
+            later.end()
+        older.end()
 
 
 def test_attaches_again_after_a_pause(start_collector: Callable[..., TimedCollector], cuda: StandInCuda) -> None:

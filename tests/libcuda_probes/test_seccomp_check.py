@@ -62,7 +62,7 @@ def test_attaches_nothing_after_a_failed_check_and_checks_once(cuda: StandInCuda
     libraries = Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,))
     collector = LibcudaCollector(
         uses=lambda: (),
-        sms=lambda: SMS,
+        sms=lambda: (SMS, 1),
         libraries=libraries,
         proc=proc,
         clock=clock,

@@ -224,9 +224,25 @@ def test_the_first_cuda_call_is_known_if_the_probes_were_attached_before(
         assert work_of(probes, program.pid).initialized_ns == 0
 
 
+def test_a_repeated_first_call_proves_nothing(probes: LibcudaProbes, cuda: StandInCuda) -> None:
+    """The program launched before it called cuInit again."""
+    with cuda.started(Work(mode="turns", count=3)) as program:
+        program.go()
+        program.reach("turn")
+        probes.begin()
+        program.go()
+        program.reach("turn")
+        assert work_of(probes, program.pid).initialized_ns == 0
+
+
 @pytest.mark.parametrize(
     ("synchronise", "faulty", "synced"),
-    [("cuCtxSynchronize", "9", True), ("cuCtxSynchronize", "1", False), ("cuStreamSynchronize", "9", False)],
+    [
+        ("cuCtxSynchronize", "9", True),
+        ("cuCtxSynchronize", "1", False),
+        ("cuStreamSynchronize", "9", False),
+        ("cuCtxDestroy_v2", "9", False),
+    ],
 )
 def test_the_last_synchronisation_of_the_whole_context_is_known(
     synchronise: str, faulty: str, synced: bool, probes: LibcudaProbes, cuda: StandInCuda

@@ -3,9 +3,10 @@
 import pytest
 
 from exporter.model.identity import Workload, WorkloadKind
-from exporter.model.launches import GpuUse
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessUtilization
+from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, SharedAccount, Usage
 from exporter.model.values import replace
 from exporter.usage.capacity import gpu_sharing
@@ -255,7 +256,7 @@ class TestTimes:
 
 
 class TestSeveralGpus:
-    """The probes do not report the GPU of a launch."""
+    """A client's launches count on the GPU of their context, if it is known."""
 
     def node(self) -> Node:
         """Return a node with one client on both GPUs and one on the first."""
@@ -264,13 +265,33 @@ class TestSeveralGpus:
         return after(node, *server_log(*lines, active(CLIENT, 1), active(CLIENT, 2)))
 
     def test_the_only_client_of_a_gpu_has_all_of_its_time(self) -> None:
-        """It has a share of the other GPU, too."""
+        """It has a share of the other GPU, too, because its launches may be on either."""
         node = self.node()
         for n in (1, 2):
             works = done(CLIENT, 900 * (n - 1)), done(NEXT, 300 * (n - 1))
             node = after(node, *busy(AT + n, *works, gpus=(GPU, OTHER_GPU)))
         assert last(node, OTHER_GPU) == {CLIENT: 50}
         assert last(node)[CLIENT] > 0
+
+    @pytest.mark.parametrize(
+        ("visible", "ratio"), [(None, 2.0), ("0,1", 2.0), ("1,0", 0.22)], ids=["all", "same order", "reversed"]
+    )
+    def test_a_client_is_divided_by_what_it_launched_on_each_gpu(self, visible: str | None, ratio: float) -> None:
+        """It launched nine times as much on its first device. The client may count the devices in its own order."""
+        node = self.node()
+        ((name, daemon),) = node.daemons.items()
+        runtime = replace(daemon.runtime, devices={0: GPU, 1: OTHER_GPU})
+        node = replace(node, daemons={name: replace(daemon, runtime=runtime)})
+        environment = {} if visible is None else {VISIBLE_DEVICES: visible}
+        node = after(node, process(CLIENT, ticks=TICKS, environment=environment))
+        for n in range(1, 4):
+            parts = [replace(done(CLIENT, part * (n - 1)), device=device) for device, part in ((0, 900), (1, 100))]
+            whole = done(CLIENT, 1000 * (n - 1))
+            work, *uses = busy(AT + n, whole, done(NEXT, 450 * (n - 1)), gpus=(GPU, OTHER_GPU))
+            assert isinstance(work, WorkReading)
+            node = after(node, replace(work, on_devices=tuple(parts)), *uses)
+        estimates = node.attribution.gpus[GPU].windows[-1].estimates
+        assert estimates[CLIENT].sm / estimates[NEXT].sm == pytest.approx(ratio, rel=0.1)
 
 
 def test_under_mig_without_gpm_nothing_is_invented() -> None:

@@ -46,11 +46,12 @@ class GpuUses:
                 self._find_gpus()
             return tuple(use for uuid in self._gpus if (use := self._use(uuid)) is not None)
 
-    def sms(self) -> int | None:
-        """Return the number of SMs of the largest GPU. Raises DriverError as `read` does."""
+    def sms(self) -> tuple[int | None, int]:
+        """Return the number of SMs of the largest GPU, and that of GPUs. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
-            return max((sms for handle, _ in self._gpus.values() if (sms := _sms(handle)) is not None), default=None)
+            found = (sms for handle, _ in self._gpus.values() if (sms := _sms(handle)) is not None)
+            return max(found, default=None), len(self._gpus)
 
     def _find_gpus(self) -> None:
         self._free()
