@@ -291,7 +291,7 @@ class TestSeveralGpus:
             assert isinstance(work, WorkReading)
             node = after(node, replace(work, on_devices=tuple(parts)), *uses)
         estimates = node.attribution.gpus[GPU].windows[-1].estimates
-        assert estimates[CLIENT].sm / estimates[NEXT].sm == pytest.approx(ratio, rel=0.1)
+        assert estimates[CLIENT].sm / estimates[NEXT].sm == pytest.approx(ratio, rel=0.25)
 
 
 def test_under_mig_without_gpm_nothing_is_invented() -> None:
