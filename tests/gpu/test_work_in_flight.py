@@ -41,6 +41,8 @@ def watching(daemon: ControlDaemon) -> Iterator[Exporter]:
     exporter = Exporter(daemon, "--client-min-age=0s", "--attribution=bpf")
     try:
         exporter.wait()
+        # The probes must be attached before the first client begins.
+        eventually(lambda: _probes_are_read(exporter), within=WATCHED_WITHIN_SECONDS)
         yield exporter
     finally:
         exporter.end()
@@ -70,6 +72,11 @@ class TestTrials:
         assert sure[cause.pid] == max(sure.values()), incident["suspects"]
         assert all(sure.get(pid, 0.0) < sure[cause.pid] for pid in idle), incident["suspects"]
         assert idle != loads.keys() or sure[cause.pid] >= round(ONLY_IN_FLIGHT.confidence, 2), incident["suspects"]
+
+
+def _probes_are_read(exporter: Exporter) -> None:
+    (sample,) = exporter.scrape().select("cuda_mps_exporter_source_up", source="libcuda_probes")
+    assert sample.value == 1
 
 
 def _watches(exporter: Exporter, pids: set[int]) -> None:
