@@ -18,6 +18,7 @@ from exporter.event_log import EventLog
 from exporter.history import Store
 from exporter.model.action import Action
 from exporter.model.event import Event
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
@@ -31,6 +32,8 @@ MIN_INTERVAL_SECONDS = 0.1
 """Least time between two publications."""
 IDLE_INTERVAL_SECONDS = 10.0
 """Interval of publications if nothing changes, and the longest time that a change waits."""
+LAUNCHES_INTERVAL_SECONDS = 5.0
+"""The same while launches are read. Every second has new ones, and to publish them costs more than to read them."""
 MAX_SHARE = 0.01
 """Largest part of all time that publishing takes, in the long run."""
 MAX_URGENT_SHARE = 0.1
@@ -55,9 +58,11 @@ class PublishThrottle:
         self._next_at = ended + max(MIN_INTERVAL_SECONDS, -self._unused / MAX_SHARE)
         self._next_urgent_at = ended + max(MIN_INTERVAL_SECONDS, (ended - began) / MAX_URGENT_SHARE)
 
-    def wait(self, now: float, *, changed: bool, urgent: bool = False) -> float:
+    def wait(
+        self, now: float, *, changed: bool, urgent: bool = False, idle_interval: float = IDLE_INTERVAL_SECONDS
+    ) -> float:
         """Return the seconds until the next publication is due, 0 if it is due now."""
-        due = self._next_at if changed or urgent else self._began + IDLE_INTERVAL_SECONDS
+        due = self._next_at if changed or urgent else self._began + idle_interval
         return max(0.0, (min(due, self._next_urgent_at) if urgent else due) - now)
 
 
@@ -232,7 +237,7 @@ class Loop:
         """Return how many seconds the next cycle can wait for observations."""
         now = self._clock.monotonic()
         longest = IDLE_CYCLE_SECONDS if now - self._changed_at >= IDLE_AFTER_SECONDS else CYCLE_SECONDS
-        return min(longest, self._throttle.wait(now, changed=self._changed, urgent=self._urgent))
+        return min(longest, self._until_publication(now))
 
     def once(self, timeout: float) -> tuple[Event, ...]:
         """Run one cycle, which waits up to `timeout` seconds for observations."""
@@ -252,7 +257,7 @@ class Loop:
             self._watchdog.act(self.node)
         # A reply can be among the observations that are still in the inbox.
         self._request(() if self._inbox_left else idle)
-        if events or any(not isinstance(each, SourceReading) or each.problem is not None for each in observations):
+        if events or any(map(_is_change, observations)):
             self._changed, self._changed_at = True, self._clock.monotonic()
         self._urgent = self._urgent or any(event.urgent for event in events)
         self._publish_if_due()
@@ -287,10 +292,14 @@ class Loop:
 
     def _publish_if_due(self) -> None:
         began = self._clock.monotonic()
-        if self._throttle.wait(began, changed=self._changed, urgent=self._urgent) == 0:
+        if self._until_publication(began) == 0:
             self._publish(self.node)
             self._throttle.published(began, self._clock.monotonic())
             self._changed = self._urgent = False
+
+    def _until_publication(self, now: float) -> float:
+        idle_interval = IDLE_INTERVAL_SECONDS if self.node.work is None else LAUNCHES_INTERVAL_SECONDS
+        return self._throttle.wait(now, changed=self._changed, urgent=self._urgent, idle_interval=idle_interval)
 
     def _request(self, idle: Sequence[tuple[str, ControlPoller]]) -> None:
         """Request the next readings from the collectors, and query idle daemons if a query is due."""
@@ -305,3 +314,10 @@ class Loop:
         nvml = self._pool.nvml
         if nvml is not None and not nvml.busy and poll_schedule.nvml_due(now, self.intervals):
             nvml.trigger()
+
+
+def _is_change(observation: Observation) -> bool:
+    """Return whether to publish an observation soon. Launches and the use of GPUs wait: they are read every second."""
+    if isinstance(observation, SourceReading):
+        return observation.problem is not None
+    return not isinstance(observation, WorkReading | GpuUse)

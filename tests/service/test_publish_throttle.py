@@ -9,12 +9,14 @@ from exporter.collectors.thread import Inbox
 from exporter.loop import (
     BURST_SECONDS,
     IDLE_INTERVAL_SECONDS,
+    LAUNCHES_INTERVAL_SECONDS,
     MAX_SHARE,
     MAX_URGENT_SHARE,
     MIN_INTERVAL_SECONDS,
     Loop,
     PublishThrottle,
 )
+from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.model.settings import PollIntervals
@@ -118,6 +120,27 @@ def test_publishes_a_fault_at_once_among_other_changes() -> None:
         clock.at += 0.1
 
     assert [server.state for each in published[:1] for server in each.daemons[DAEMON].servers.values()] == ["fault"]
+
+
+@pytest.mark.parametrize("news_at", [None, 7.0])
+def test_publishes_launches_at_an_interval_and_a_change_at_once(news_at: float | None) -> None:
+    """With the change, the launches of that time are published as well."""
+    clock, inbox, published = Stopped(), Inbox(), list[float]()
+
+    def publish(_: Node) -> None:
+        published.append(clock.at)
+
+    cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
+    while clock.at < 4 * LAUNCHES_INTERVAL_SECONDS:
+        work = WorkReading(at=clock.at, boot_ns=int(1e9 * clock.at) + 1, seconds=1.0)
+        news = LogLine(at=clock.at, daemon="node", file="control.log", line="news")
+        inbox.put((work, GpuUse(at=clock.at, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)))
+        inbox.put((news,) if clock.at == news_at else ())
+        cycle.once(0)
+        clock.at += 1.0
+
+    expected = [5.0, 10.0, 15.0] if news_at is None else [5.0, 7.0, 12.0, 17.0]
+    assert published == expected
 
 
 @dataclass(slots=True)
