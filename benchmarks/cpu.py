@@ -19,8 +19,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = arguments.parser("cpu", __doc__ or "", gpus=1, clients=48)
     parser.add_argument("--seconds", type=float, default=120.0, help="measure for so long (default: %(default)s)")
     parser.add_argument("--settle", type=float, default=15.0, help="but leave out so much of its start")
+    parser.add_argument(
+        "--attribution", action="store_true", help="with --attribution=bpf, and clients that launch kernels; as root"
+    )
     options = parser.parse_args(words)
-    with real_or_standin(options) as node, exporter(node, options.flag) as program:
+    flags = [*options.flag, *["--attribution=bpf"] * options.attribution]
+    with real_or_standin(options, launching=options.attribution) as node, exporter(node, flags) as program:
+        if options.attribution:
+            program.wait_until('^cuda_mps_client_kernel_launches_total{.*kind="kernel"', times=len(node.clients))
         scrape_for(options.settle, program)
         before, began = cpu(program.pid), time.monotonic()
         scrape_for(options.seconds, program)

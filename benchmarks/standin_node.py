@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks import launching_client
+from tests.libcuda_probes.standin import StandInCuda
 from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Behaviour, Device, NvmlStandIn, Process, hangs
 
@@ -24,8 +27,10 @@ class StandInNode:
     constants: Mapping[str, Any] = MappingProxyType({"discovery": False})
     """Without discovery, because other daemons would be measured too. The environment names the directory."""
 
-    def __init__(self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT) -> None:
-        """`command` is the program of a client."""
+    def __init__(
+        self, gpus: int, clients_each: int, command: Sequence[str] = CLIENT, *, launching: bool = False
+    ) -> None:
+        """`command` is the program of a client. If `launching`, it is one that launches kernels instead."""
         self.directory = Path(tempfile.mkdtemp(prefix="mps-node-"))
         self.title = f"stand-ins, {gpus} GPU" + "s" * (gpus != 1)
         self.clients: Sequence[int] = ()
@@ -37,6 +42,7 @@ class StandInNode:
         )
         self._nvml = NvmlStandIn(self.directory)
         self._command = command
+        self._launching = launching
         self._clients_each = clients_each
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -44,6 +50,9 @@ class StandInNode:
         """Start all processes."""
         self._nvml.build()
         self._mps.start()
+        if self._launching:
+            library = StandInCuda(self.directory).library
+            self._command = sys.executable, launching_client.__file__, str(library)
         for device in self._devices * self._clients_each:
             self._processes.append(subprocess.Popen(self._command))
             self._mps.connect_and_wait(self._processes[-1].pid, devices=(device.index,))
@@ -118,7 +127,8 @@ class StandInNode:
         count = len(self._devices)
         clients = [Process(pid, 2048 * MEBIBYTE) for pid in self.clients[device.index :: count]]
         server = Process(self.server_pid, 66 * MEBIBYTE, in_mps_list=False, sm_percent=50)
-        return replace(device, processes=(server, *clients), gpu_percent=50, memory_percent=20)
+        readings = {"sm_utilization": 20.0, "dram_bandwidth": 10.0} if self._launching else {}
+        return replace(device, processes=(server, *clients), gpu_percent=50, memory_percent=20, readings=readings)
 
 
 def _uuid(index: int) -> str:

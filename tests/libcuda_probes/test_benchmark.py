@@ -1,10 +1,11 @@
-"""The benchmark of the probes succeeds and measures a cost."""
+"""The benchmarks of the probes succeed and measure a cost."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import cpu
 from benchmarks.probed_call import main
 
 
@@ -19,3 +20,15 @@ def test_a_probed_call_costs_something(tmp_path: Path, capsys: pytest.CaptureFix
     assert figures["launch, added, mean"] > 0
     assert figures["launch and wait, added, mean"] > 0
     assert all(name in printed for name in figures)
+
+
+@pytest.mark.systems
+@pytest.mark.usefixtures("kernel")
+def test_attribution_uses_cpu_time(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    small = ("--clients=2", "--seconds=1", "--settle=0", "--flag=--client-min-age=0")
+
+    assert cpu.main(["--attribution", *small, f"--json={file}"]) in (0, 1)
+
+    figures = {each["name"]: each["value"] for each in json.loads(file.read_text())["figures"]}
+    assert figures["its own"] > 0
