@@ -87,12 +87,14 @@ class SmLimits:
         self._proc = proc
         self._sms = sms
         self._own: dict[int, tuple[int, float]] = {}
+        self._verified = frozenset[int]()
         self._calls = 0
 
     def of(self, percentages: Mapping[int, float]) -> Mapping[int, int]:
         """Return the limits by PID, for processes with these percentages from their servers."""
         self._calls += 1
-        if percentages.keys() != self._own.keys() or self._calls % VERIFIED_CALLS == 0:
+        if percentages.keys() != self._verified or self._calls % VERIFIED_CALLS == 0:
+            self._verified = frozenset(percentages)
             self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
         allowed = {pid: min(percentage, self._own.get(pid, (0, 100.0))[1]) for pid, percentage in percentages.items()}
         limits = {pid: sms_of(percentage, self._sms) for pid, percentage in allowed.items()}
