@@ -226,7 +226,7 @@ def test_records_only_numbers_of_work() -> None:
     observation = WorkReading(
         at=AT, boot_ns=1, seconds=1.0, narrowed={600: 32}, processes=(busy,), on_devices=(part,), watched=(600,)
     )
-    assert read(written(observation)) == (observation,)
+    assert read(written(observation)) == [observation]
     line = json.loads(written(observation).splitlines()[-1])
     (output,), (output_of_device,) = line.pop("processes"), line.pop("on_devices")
     assert (line.pop("source"), line.pop("watched"), line.pop("narrowed")) == ("work", [600], {"600": 32})
