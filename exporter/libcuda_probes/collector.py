@@ -126,10 +126,9 @@ def _percentage(text: str | None) -> float:
 class LibcudaCollector:
     """Attaches the probes as far as the rate limit allows, and reads them together with the GPUs.
 
-    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs the largest one has, and how
-    many GPUs there are; both raise DriverError.
-    `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises BpfError if probes would kill clients;
-    then the collector attaches none.
+    `uses` reads how busy the GPUs were since the last call, `sms` how many SMs the largest one has, and how many GPUs
+    there are; both raise DriverError. `boot_ns` reads CLOCK_BOOTTIME, and `wait` sleeps. `check_seccomp` raises
+    BpfError if probes would kill clients; then the collector attaches none.
     """
 
     def __init__(
@@ -318,8 +317,7 @@ class LibcudaCollector:
         self._attached.clear()
         for key, work in self._work(probes).items():
             flight, area, bound = self._ended_by_pauses.get(key, (0, 0, 0))
-            ended = flight + work.open_ns, area + work.open_area, bound + work.open_bound
-            self._ended_by_pauses[key] = ended
+            self._ended_by_pauses[key] = flight + work.open_ns, area + work.open_area, bound + work.open_bound
         probes.begin()
         self._watching, self._pause_due = False, 0.0
         self._paused_until = self._clock.monotonic() + seconds

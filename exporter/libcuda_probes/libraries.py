@@ -42,9 +42,10 @@ class Kind(StrEnum):
     END_CAPTURE = "end_capture"
     RECORD = "record"
     UPLOAD = "upload"
-    WAIT_EVERY = "wait_every"
+    END_CONTEXT = "end_context"
     WAIT_CONTEXT = "wait_context"
     WAIT_STREAM = "wait_stream"
+    END_STREAM = "end_stream"
     WAIT_EVENT = "wait_event"
     WAIT_DEFAULT = "wait_default"
     COPY = "copy"
@@ -59,8 +60,9 @@ class Kind(StrEnum):
 
 LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
 
-WAITS = frozenset({Kind.WAIT_EVERY, Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY})
-"""Synchronisations, and copies that may wait. Their return is probed too, by the program `RETURN`."""
+ENDS = frozenset({Kind.END_CONTEXT, Kind.END_STREAM})
+WAITS = ENDS | {Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY}
+"""Synchronisations, copies that may wait, and the end of a context or stream. `RETURN` probes their return."""
 
 CREATIONS = frozenset({Kind.RETAIN_CONTEXT, Kind.CREATE_CONTEXT, Kind.CREATE_CONTEXT_V3, Kind.CREATE_CONTEXT_V4})
 """Functions that return a context. Their return is probed by the program `CREATED`."""
@@ -105,9 +107,9 @@ PROBE_POINTS = (
     *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
     *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
     *_points(Kind.WAIT_CONTEXT, "cuCtxSynchronize", "cuCtxSynchronize_v2"),
-    *_points(Kind.WAIT_EVERY, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
+    *_points(Kind.END_CONTEXT, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
     *_with_variants(Kind.WAIT_STREAM, "cuStreamSynchronize"),
-    *_points(Kind.WAIT_STREAM, "cuStreamDestroy_v2"),
+    *_points(Kind.END_STREAM, "cuStreamDestroy_v2"),
     *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
     *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
     *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),

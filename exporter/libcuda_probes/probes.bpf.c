@@ -142,7 +142,7 @@ MAP(blank, BPF_MAP_TYPE_ARRAY, u32, struct process, 1);
 #define PER_THREAD_STREAM 2
 #define EVERY_STREAM 0
 
-enum { PLAIN, CONTEXT, BY_EVENT, COPY }; /* kinds of synchronisations */
+enum { PLAIN, CONTEXT, BY_EVENT, COPY, DESTROY }; /* kinds of synchronisations */
 
 INLINE u64 current_pid(void) { return bpf_get_current_pid_tgid() >> 32; }
 INLINE u64 *number(u32 index) { return bpf_map_lookup_elem(&numbers, &index); }
@@ -481,21 +481,20 @@ INLINE void end_span(struct process *process, struct stream *stream, struct call
  * A copy to the host returns. If it took long, the client has waited since it was called. The span does
  * not end: only the next synchronisation proves that the copy has ended, and not just been queued.
  */
-INLINE void copy_returns(struct process *process, struct call *call, u64 now)
+INLINE int copy_returns(struct process *process, struct call *call, u64 now)
 {
 	int i;
 
-	if (now - call->called < BEHIND_NS)
-		return;
-	for (i = 0; i < STREAMS; i++)
+	for (i = 0; now - call->called >= BEHIND_NS && i < STREAMS; i++)
 		if (READ_ONCE(process->streams[i].key) == call->stream)
 			WRITE_ONCE(process->streams[i].copied, call->called);
+	return 0;
 }
 
 /* A wait returns. After an error, the spans of its streams have no end. */
 INLINE int wait_returns(struct registers *regs)
 {
-	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since;
+	u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_boot_ns(), *since, spans;
 	struct call *found = bpf_map_lookup_elem(&calls, &thread), call;
 	struct process *process;
 	int i;
@@ -513,15 +512,20 @@ INLINE int wait_returns(struct registers *regs)
 			WRITE_ONCE(process->failed, now);
 		return 0;
 	}
-	if (call.kind == COPY) {
-		copy_returns(process, &call, now);
-		return 0;
-	}
+	if (call.kind == COPY)
+		return copy_returns(process, &call, now);
 	if (call.kind == CONTEXT && call.called > READ_ONCE(process->synced))
 		WRITE_ONCE(process->synced, call.called);
+	spans = READ_ONCE(process->spans);
 #pragma unroll /* the verifier then needs a quarter of the steps */
 	for (i = 0; i < STREAMS; i++)
 		end_span(process, &process->streams[i], &call, now, *since);
+	if (call.kind != DESTROY || READ_ONCE(process->spans) == spans)
+		return 0;
+	WRITE_ONCE(process->synced, 0); /* what was destroyed may still run, or have failed */
+	process = find_process(thread >> 32);
+	if (process)
+		WRITE_ONCE(process->initialized, 0);
 	return 0;
 }
 
@@ -617,8 +621,9 @@ PROGRAM(end_capture, capture(0))
 PROGRAM(record, record(regs, 0))
 PROGRAM(record_ptsz, record(regs, 1))
 PROGRAM(upload, upload())
-PROGRAM(wait_every, wait(EVERY_STREAM, 0, PLAIN))
+PROGRAM(end_context, wait(EVERY_STREAM, 0, DESTROY))
 PROGRAM(wait_context, wait(EVERY_STREAM, 0, CONTEXT))
+PROGRAM(end_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, DESTROY))
 PROGRAM(wait_stream, wait(stream_key(ARGUMENT_0(regs), 0), 0, PLAIN))
 PROGRAM(wait_stream_ptsz, wait(stream_key(ARGUMENT_0(regs), 1), 0, PLAIN))
 PROGRAM(wait_default, wait(stream_key(0, 0), 0, PLAIN))

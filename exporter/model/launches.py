@@ -36,7 +36,7 @@ class ProcessWork:
     when the first of them began. `launched_ns` is the last launch. `failed_ns` is when a synchronisation first returned
     an error; 0: never. `initialized_ns` is the first CUDA call, if the probes were attached before the process began
     and ever since; else 0. `synced_ns` is when the last successful synchronisation of a whole context was called; 0:
-    none since the probes are attached.
+    none since the probes are attached. Both are 0 if a context or stream was destroyed with work in flight.
 
     `device` is the CUDA ordinal of the GPU that the work is of, as the client counts them; -1: unknown, or of all.
     `context_calls` changed the current context; they are counted on nodes with several GPUs only.
@@ -111,9 +111,8 @@ class WorkReading:
 
     `boot_ns` is `at` by CLOCK_BOOTTIME. `seconds` is how long the probes were attached since the reading before.
     `processes` has the sum over all devices, and `on_devices` the parts on nodes with several GPUs. `watched` are the
-    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU
-    has, and `narrowed` how many of them a process may use, if that is not all. `lost` are launches of any process that
-    did not fit into a BPF map.
+    probed PIDs; what other processes did is unknown. `sms` is how many SMs a GPU has, and `narrowed` how many of them
+    a process may use, if that is not all. `lost` are launches that did not fit into a BPF map.
     """
 
     at: float

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from exporter.libcuda_probes.libraries import ENDS, PROBE_POINTS
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.eventually import eventually
 
@@ -252,3 +253,16 @@ def test_the_last_synchronisation_of_the_whole_context_is_known(
 
     work = work_of(probes, truth.pid)
     assert (work.synced_ns >= work.launched_ns > 0) is synced
+
+
+@pytest.mark.parametrize("function", [point.name for point in PROBE_POINTS if point.kind in ENDS])
+@pytest.mark.parametrize(("launches", "known"), [(3, False), (0, True)], ids=["in flight", "idle"])
+def test_the_past_of_a_process_is_unknown_after_work_in_flight_was_destroyed(
+    launches: int, known: bool, function: str, probes: LibcudaProbes, cuda: StandInCuda
+) -> None:
+    """The work may still run, or have failed. The destruction of an idle context or stream changes nothing."""
+    truth = run(cuda, Work(mode="flight", launches=launches, synchronise=function))
+
+    work = work_of(probes, truth.pid)
+    assert work.open_ns == work.synced_ns == 0
+    assert (work.initialized_ns > 0) is known
