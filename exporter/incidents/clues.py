@@ -9,7 +9,7 @@ from exporter.model.incident import Clues, EarlyDisconnect, Incident, InFlightWo
 from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.server import Disconnect, FaultLogBlock
+from exporter.model.server import Client, Disconnect, FaultLogBlock
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
 from exporter.state.clients import MOST_CLIENTS
@@ -62,7 +62,7 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     return replace(
         clues,
         early_disconnects=tuple(each for pid, each in early.items() if pid not in daemon.clients),
-        in_flight_work=_in_flight_work(node, incident),
+        in_flight_work=_in_flight_work(node, daemon, incident),
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
 
@@ -86,11 +86,15 @@ def without(clues: Clues, pids: Collection[int]) -> Clues:
 
 def _existed(node: Node, daemon: Daemon, pid: int) -> bool:
     """Return whether a source other than the log, which any user can write, showed the client or its end."""
-    client = daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
+    client = _client(daemon, pid)
     listed = client is not None and client.listed_at is not None
     return (
         listed or pid in node.deaths or any(pid in gpu.mps_since or pid in gpu.mps_left for gpu in node.gpus.values())
     )
+
+
+def _client(daemon: Daemon, pid: int) -> Client | None:
+    return daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
 
 
 def _seconds_before(disconnect: Disconnect, incident: Incident) -> float:
@@ -159,7 +163,7 @@ class _Counts(NamedTuple):
     healthy: Mapping[int, ProcessWork]
 
 
-def _in_flight_work(node: Node, incident: Incident) -> tuple[InFlightWork, ...]:
+def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
     readings, affected = node.launch_history.readings, set(incident.affected)
     known = {each.pid: each for each in incident.clues.in_flight_work if each.pid in affected}
@@ -169,7 +173,9 @@ def _in_flight_work(node: Node, incident: Incident) -> tuple[InFlightWork, ...]:
     counts = _counts(readings, fault_ns)
     if counts is not None:
         for process, alive in _affected_processes(node, incident, fault_ns):
-            work = _work_of(node, counts, process, alive=alive)
+            client = _client(daemon, process.pid)
+            one_context = len(node.gpus) == 1 and (client is None or len(client.contexts) <= 1)
+            work = _work_of(counts, process, one_context=one_context, alive=alive)
             known.update({} if work is None else {work.pid: work})
     return tuple(known.values())
 
@@ -206,8 +212,12 @@ def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
     )
 
 
-def _work_of(node: Node, counts: _Counts, process: ProcessReading, *, alive: bool) -> InFlightWork | None:
-    """Return whether a client had work in flight; None if that is unknown."""
+def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | None:
+    """Return whether a client had work in flight; None if that is unknown.
+
+    It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
+    saw its first CUDA call, or a successful synchronisation of its only context.
+    """
     pid, fault_ns = process.pid, counts.fault_ns
     before, after = counts.before.get(pid), counts.after.get(pid)
     for each in (before, after):
@@ -219,31 +229,22 @@ def _work_of(node: Node, counts: _Counts, process: ProcessReading, *, alive: boo
     last = after or before
     if last is None:
         return None
-    complete = _is_complete(node, last)
+    complete = last.initialized_ns > 0 or (one_context and last.synced_ns > 0)
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
         return None
-    if after is not None:
-        found = _work_by_reading_after(counts.healthy.get(pid), after, fault_ns)
+    if after is not None or last.failed_ns:
+        found = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
         return None if found is not None and not found.in_flight and not complete else found
     # A client that has exited may have launched since this reading, but it cannot have synchronised.
     open_before = last.open_ns and counts.before_is_recent
     return _result(last, fault_ns, in_flight=True) if open_before else None
 
 
-def _is_complete(node: Node, work: ProcessWork) -> bool:
-    """Return whether the probes know of all work: an unknown kernel may run since before they were attached.
-
-    They saw the first CUDA call, or a successful synchronisation of the whole context. A process may have a context on
-    each of several GPUs.
-    """
-    return bool(work.initialized_ns or (work.synced_ns and len(node.gpus) == 1))
-
-
 def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:
     """Return the result by the first reading after the fault.
 
     A client whose synchronisation failed may have closed its context, and with it the open spans. The fault may precede
-    even the last reading before its detection. `healthy` is from before the fault in any case.
+    even the last reading before its detection, which then is `after`. `healthy` is from before the fault in any case.
     """
     if after.open_ns:
         return _result(after, fault_ns, in_flight=after.open_since_ns <= fault_ns)

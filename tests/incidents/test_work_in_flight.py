@@ -8,7 +8,7 @@ from exporter.model.launches import ProcessWork, WorkReading
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import build, plain
-from tests.builders import AT, exited, process, reduced
+from tests.builders import AT, OTHER_GPU, active, exited, gpu_reading, process, reduced, server_log
 from tests.incidents.test_incidents import UP as THREE_CLIENTS
 from tests.incidents.test_incidents import A, B, C, block, only, time_passes
 from tests.works import SECOND_NS, boot_ns, reading, work
@@ -149,6 +149,20 @@ class TestIdle:
         """A kernel from before the probes were attached may still run."""
         late = work(A, launched=AT + 2, initialized_ns=0)
         assert in_flight_work(fault(late, after=(late,))) == {B: False}
+
+    def test_synchronisation_of_one_of_several_contexts_is_no_proof(self) -> None:
+        """The log reports two contexts of the client, or the node has two GPUs."""
+        late = work(A, launched=AT + 2, initialized_ns=0, synced_ns=boot_ns(AT + 3))
+        contexts = server_log(active(A, 7), at=AT + 1)
+        for seen in (contexts, (gpu_reading(at=AT + 1, gpu=OTHER_GPU, index=1),)):
+            assert in_flight_work(fault(late, after=(late,), history=(*WATCHED[:3], *seen, *WATCHED[3:]))) == {B: False}
+
+    def test_exited_client_is_idle_if_its_last_counts_were_read_between_fault_and_log(self) -> None:
+        """Its synchronisation had failed. The counts were deleted after that reading."""
+        slept, failed = (work(A, launched=AT, failed_ns=at) for at in (0, boot_ns(AT + 4.4)))
+        history = (*WATCHED[:-1], reading(AT + 3.0, slept, watched=(A, B)))
+        died = fault(failed, after=(), history=history, watched_after=(B,), exited_pids=(A,))
+        assert in_flight_work(died) == {A: False, B: False}
 
     def test_client_without_counts_is_unknown(self) -> None:
         """It made its first CUDA call before the probes were attached."""
