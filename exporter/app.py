@@ -59,7 +59,6 @@ PODS_PERIOD = 10.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
-LIBCUDA_PROBES_PERIOD = 1.0
 UNCHANGED_PERIOD = 5.0
 """How often a frequent collector reports that nothing has changed."""
 UNITS_DEADLINE = 10.0
@@ -194,7 +193,8 @@ class Assembly:
             yield self._journal_thread
         yield self._thread(NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
         if self._libcuda_probes is not None:
-            yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
+            period = self._config.constants.libcuda_probes_period
+            yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=period)
         problem = self._kernel_log.open()
         if problem is None:
             yield self._thread(KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)

@@ -113,9 +113,9 @@ class Exporter:
 class Recorder:
     """`record FILE`, which runs until an interrupt."""
 
-    def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str) -> None:
+    def __init__(self, daemon: ControlDaemon, file: Path, *arguments: str, **constants: Any) -> None:
         self.file = file
-        command = _command("record", str(file), *_directories(daemon), *arguments)
+        command = _command("record", str(file), *_directories(daemon), *arguments, **constants)
         output = daemon.directory / "recorder.log"
         self.child = Child(command, output=output, environment=_environment(), directory=SOURCE)
 

@@ -1,10 +1,11 @@
 """Record mixes of framework clients with their truth.
 
-    OUT=DIR python3 -m tests.gpu.attribution.corpus [--seconds S] [--budget S] [--alone S] [--only MIX]...
+    OUT=DIR python3 -m tests.gpu.attribution.corpus [--smoke] [--seconds S] [--period S] [--only MIX]...
 
 All clients start once. Each works alone first, so that GPM measures the SM time of a step. Then each mix is recorded
-for S seconds: its clients work, and the others are idle. DIR gets `corpus.tar.gz`, written again after each mix, with
-MIX.jsonl.gz and MIX.truth.json, which `tests/usage/mix_recordings.py` reads; and `alone.json`.
+for S seconds: its clients work, and the others are idle. The recorder reads the probes and GPM every `--period`
+seconds. DIR gets `corpus.tar.gz`, written again after each mix, with MIX.jsonl.gz and MIX.truth.json, which
+`tests/usage/mix_recordings.py` reads; and `alone.json`. `--smoke` starts all clients and records two mixes for 6 s.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import gzip
 import itertools
 import json
 import os
-import shutil
 import sys
 import tarfile
 import tempfile
@@ -34,6 +34,7 @@ SETTLE_SECONDS = 1.0
 GPM_SECONDS = 0.25
 TAIL_SECONDS = 1.5
 SMS = 132
+WATCHED_SECONDS = 20.0
 SAMPLES = 5
 """So many reports of a client make one sample of the truth."""
 
@@ -127,6 +128,8 @@ class Client:
             directory=SOURCE,
         )
         self.sm_seconds_of_step = 0.0
+        self._started = time.monotonic()
+        self.seconds_to_start: float | None = None
 
     @property
     def pid(self) -> int:
@@ -136,7 +139,9 @@ class Client:
     @property
     def ready(self) -> bool:
         """Whether it has warmed up."""
-        return "ready\n" in self._child.text()
+        if self.seconds_to_start is None and "ready\n" in self._child.text():
+            self.seconds_to_start = time.monotonic() - self._started
+        return self.seconds_to_start is not None
 
     @property
     def ended(self) -> bool:
@@ -196,37 +201,43 @@ def measure_alone(client: Client, gpm: Gpm, seconds: float) -> Mapping[str, Any]
     number = _steps_at(client.steps(), ended) - _steps_at(client.steps(), began)
     busy = gpm.busy(began, ended)
     client.sm_seconds_of_step = busy / 1e9 / number if number else 0.0
-    return {"kind": client.kind, "steps_per_second": number / seconds, "sm": busy / (ended - began)}
+    started = client.seconds_to_start
+    return {"kind": client.kind, "start": started, "steps_per_second": number / seconds, "sm": busy / (ended - began)}
 
 
-def record(mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float) -> None:
-    """Record a mix."""
-    file = directory / f"{mix.name}.jsonl"
-    recorder = Recorder(daemon, file, "--attribution=bpf")
-    deadline = time.monotonic() + 20
-    while recorder.text().count('"source": "work"') < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    working = [clients[kind] for kind in mix.clients if kind in clients]
-    began = boot_ns()
-    for client in working:
-        client.go()
-    start = time.monotonic()
-    for at, kind in mix.changes:
-        time.sleep(max(0.0, start + at - time.monotonic()))
-        if kind in clients:
-            clients[kind].toggle()
-    time.sleep(max(0.0, start + seconds - time.monotonic()))
-    ended = boot_ns()
-    for client in clients.values():
-        client.stop()
-    time.sleep(TAIL_SECONDS)
-    recorder.interrupt_later()
-    recorder.child.wait()
+def record(
+    mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float, period: float
+) -> None:
+    """Record a mix. If the probes are not read, raise TimeoutError."""
+    file = directory.parent / f"{mix.name}.jsonl"
+    recorder = Recorder(daemon, file, "--attribution=bpf", libcuda_probes_period=period)
+    try:
+        deadline = time.monotonic() + WATCHED_SECONDS
+        while recorder.text().count('"source": "work"') < 2:
+            if time.monotonic() > deadline:
+                raise TimeoutError(recorder.evidence())
+            time.sleep(0.1)
+        began = boot_ns()
+        _work(mix, clients, seconds)
+        ended = boot_ns()
+    finally:
+        for client in clients.values():
+            client.stop()
+        time.sleep(TAIL_SECONDS)
+        recorder.end()
     epoch = time.time_ns() - boot_ns()
     (directory / f"{mix.name}.truth.json").write_text(json.dumps(_truth(clients, began, ended, epoch)))
-    with file.open("rb") as plain, gzip.open(f"{file}.gz", "wb") as packed:
-        shutil.copyfileobj(plain, packed)
-    file.unlink()
+    with file.open() as plain, gzip.open(directory / f"{file.name}.gz", "wt") as packed:
+        packed.writelines(line for line in plain if '"source": "source"' not in line)
+
+
+def _work(mix: Mix, clients: Mapping[str, Client], seconds: float) -> None:
+    start = time.monotonic()
+    changes = (*((0.0, kind) for kind in mix.clients), *mix.changes)
+    for at, client in ((at, clients[kind]) for at, kind in changes if kind in clients and at < seconds):
+        time.sleep(max(0.0, start + at - time.monotonic()))
+        client.toggle()
+    time.sleep(max(0.0, start + seconds - time.monotonic()))
 
 
 def _truth(clients: Mapping[str, Client], began: int, ended: int, epoch: int) -> Mapping[str, Any]:
@@ -246,11 +257,15 @@ def _truth(clients: Mapping[str, Client], began: int, ended: int, epoch: int) ->
 def main() -> None:
     """Record all mixes for which there is time."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--alone", type=float, default=2.5)
-    parser.add_argument("--budget", type=float, default=560.0)
-    parser.add_argument("--only", action="append")
+    parser.add_argument("--smoke", action="store_true", help="start all clients, and record two mixes for 6 s")
+    parser.add_argument("--seconds", type=float, default=40.0, help="for each mix")
+    parser.add_argument("--alone", type=float, default=2.5, help="for each client")
+    parser.add_argument("--budget", type=float, default=560.0, help="for all of it")
+    parser.add_argument("--period", type=float, default=1.0, help="between two readings of the probes")
+    parser.add_argument("--only", action="append", metavar="MIX")
     options = parser.parse_args()
+    if options.smoke:
+        options.seconds, options.alone = 6.0, 2.0
     deadline = time.monotonic() + options.budget
     out = Path(os.environ["OUT"])
     mixes = [mix for mix in MIXES if options.only is None or mix.name in options.only]
@@ -263,7 +278,7 @@ def main() -> None:
         clients = {kind: Client(kind, daemon, directory) for kind in kinds}
         gpm = Gpm()
         try:
-            _play(mixes, clients, daemon, gpm, results, out, options, deadline)
+            _play(mixes[:2] if options.smoke else mixes, clients, daemon, gpm, results, out, options, deadline)
         finally:
             gpm.end()
             for client in clients.values():
@@ -282,7 +297,7 @@ def _play(
     deadline: float,
 ) -> None:
     until = time.monotonic() + READY_SECONDS
-    while time.monotonic() < until and not all(each.ready or each.ended for each in clients.values()):
+    while time.monotonic() < until and sum(each.ready or each.ended for each in clients.values()) < len(clients):
         time.sleep(0.2)
     _log(f"{sum(each.ready for each in clients.values())} of {len(clients)} clients are ready")
     for kind in [kind for kind, client in clients.items() if not client.ready]:
@@ -290,15 +305,16 @@ def _play(
         clients.pop(kind).end()
     alone = [measure_alone(client, gpm, options.alone) for client in clients.values()]
     for each in alone:
-        _log(f"{each['kind']:24} {each['steps_per_second']:8.1f} steps/s  SM {100 * each['sm']:5.1f} %")
+        rate, sm, start = each["steps_per_second"], 100 * each["sm"], each["start"]
+        _log(f"{each['kind']:24} started in {start:5.1f} s  {rate:8.1f} steps/s  SM {sm:5.1f} %")
     (results / "alone.json").write_text(json.dumps(alone))
     for mix in mixes:
         if time.monotonic() + options.seconds + 8 > deadline:
             _log(f"{mix.name}: no time")
             continue
         try:
-            record(mix, clients, daemon, results, options.seconds)
-            _log(f"{mix.name}: recorded")
+            record(mix, clients, daemon, results, options.seconds, options.period)
+            _log(f"{mix.name}: recorded; ended: {[kind for kind, each in clients.items() if each.ended]}")
         except Exception as problem:  # another mix may still succeed
             _log(f"{mix.name}: {problem!r}")
         with tarfile.open(out / "corpus.tar.gz", "w:gz") as archive:
