@@ -1,7 +1,7 @@
 """SM time by client: mixes of MPS clients with a known load, the exporter's attribution, and the truth.
 
-`tests/gpu/attribution/run.sh spin`, and then `pytorch`, play them on a node with one GPU, its driver, nvcc and
-PyTorch, as root. $OUT then has `mixes.tar.gz`: of each mix the recording of `record --attribution=bpf`, the truth,
-NVML's samples by process, and the results of PyTorch's profiler. `score.py` computes from these how far off the shares
-were.
+`tests/gpu/attribution/run.sh spin` plays clients that count their own SM time, on a node with one GPU, its driver and
+nvcc, as root. $OUT then has `mixes.tar.gz`: the recording of `record --attribution=bpf`, the truth, and NVML's samples
+by process for each mix. `score.py` computes the errors of the shares from these. `run.sh frameworks` plays clients of
+PyTorch, JAX, CuPy and Triton. $OUT then has `corpus.tar.gz` (corpus.py), which `tests/usage/mix_recordings.py` reads.
 """

@@ -1,6 +1,6 @@
 """Run all mixes, one after another, within a time.
 
-    OUT=DIR python3 -m tests.gpu.attribution.collect [--group spin|pytorch] [--seconds S] [--only MIX]...
+    OUT=DIR python3 -m tests.gpu.attribution.collect [--seconds S] [--only MIX]...
 
 DIR gets `mixes.tar.gz`, written anew after every mix: what goes wrong with one costs none of the others.
 """
@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -30,8 +29,6 @@ LONGEST_SECONDS = 62.0
 SHORTEST_SECONDS = 8.0
 # Seconds of a mix outside its measured time: start and end of the clients.
 JOINING_SECONDS = 6.0
-MODELS_SECONDS = 22.0
-MODEL_SECONDS = 5.0
 
 
 class Collection:
@@ -99,8 +96,7 @@ class Collection:
 
 
 def _overhead(mix: Mix) -> float:
-    joining = JOINING_SECONDS + mix.apart * (len(mix.parts) - mix.models)
-    return joining + (MODELS_SECONDS + MODEL_SECONDS * mix.models if mix.models else 0.0)
+    return JOINING_SECONDS + mix.apart * len(mix.parts)
 
 
 def _print(text: str) -> None:
@@ -112,17 +108,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=560.0, help="for all of it, building included")
     parser.add_argument("--only", action="append", metavar="MIX", help="play this mix alone; may be repeated")
-    parser.add_argument("--group", choices=("spin", "pytorch"), help="play only these")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
-    mixes = [
-        mix for mix in MIXES if (not options.only or mix.name in options.only) and options.group in (None, mix.group)
-    ]
-    # Its files are then in memory for later imports.
-    warming = subprocess.Popen([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL)
+    mixes = [mix for mix in MIXES if not options.only or mix.name in options.only]
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
         wrong = Collection(Path(directory), Path(os.environ["OUT"]), deadline).play(mixes)
-    warming.wait()
     return 1 if wrong else 0
 
 

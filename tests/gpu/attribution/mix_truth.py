@@ -2,17 +2,12 @@
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.model.usage import Split
-
 from .series import Series
-
-PROFILER, ALONE = "profiler", "alone"
-"""Sources of PyTorch's time for a step: its profiler in the mix, or the GPU's SM time while it ran alone."""
 
 GPM_LAG_SECONDS = 0.1
 """Seconds from the end of a window of SM time to its reading."""
@@ -24,7 +19,6 @@ class Client:
 
     pid: int
     name: str
-    learns: bool
     used: Series
 
     def present(self, begin: float, end: float) -> float:
@@ -48,53 +42,21 @@ class MixTruth:
         return (at - GPM_LAG_SECONDS) * 1e9 + self.boot_minus_epoch_ns
 
 
-def read_truth(directory: Path, windows: Sequence[Split], sms: int, way: str = PROFILER) -> MixTruth:
-    """Read the files of a run. The windows contain the use of a PyTorch client while it ran alone."""
+def read_truth(directory: Path, sms: int) -> MixTruth:
+    """Read the truth of a run on a GPU with so many SMs."""
     with gzip.open(directory / "truth.json.gz", "rt") as stream:
         document = json.load(stream)
-    offset = document["boot_minus_epoch_ns"]
     return MixTruth(
         mix=document["mix"],
         begin=document["moments"]["all_in"],
         end=document["moments"]["measured"],
-        boot_minus_epoch_ns=offset,
-        clients=tuple(_client(each, windows, offset, sms, way) for each in document["clients"]),
+        boot_minus_epoch_ns=document["boot_minus_epoch_ns"],
+        clients=tuple(_client(each, sms) for each in document["clients"]),
     )
 
 
-def _client(document: Mapping[str, Any], windows: Sequence[Split], offset: int, sms: int, way: str) -> Client:
-    if document["learns"]:
-        unit = _step_in_mix(document) if way == PROFILER else _step_alone(document, windows, offset)
-        key = "steps"
-    else:
-        unit, key = 1 / sms / 1e9, "occupied_ns"
+def _client(document: Mapping[str, Any], sms: int) -> Client:
     keys = document["count_keys"]
-    counts = [(row[keys.index("boot_ns")], row[keys.index(key)] * unit) for row in document["counts"]]
-    return Client(document["pid"], document["name"], document["learns"], Series(counts))
-
-
-def _step_in_mix(document: Mapping[str, Any]) -> float:
-    """Return the seconds of all SMs for a step, from the kernels' times."""
-    profiled = _event(document, "profiled")
-    return float(profiled["weighted_us"]) / 1e6 / float(profiled["steps"])
-
-
-def _step_alone(document: Mapping[str, Any], windows: Sequence[Split], offset: int) -> float:
-    """Return the same from the GPU, in the windows while the client ran alone and without the profiler."""
-    worked = _event(document, "alone")["unobserved"]
-    begin, end = float(worked["from_ns"]), float(worked["to_ns"])
-    used = seconds = 0.0
-    for window in windows:
-        until = (window.at - GPM_LAG_SECONDS) * 1e9 + offset
-        if begin <= until - window.seconds * 1e9 and until <= end:
-            used += window.sm * window.seconds
-            seconds += window.seconds
-    if not seconds:
-        raise ValueError(f"{document['name']}: no window lies within its time alone")
-    steps: int = worked["steps"]
-    return used / seconds * (end - begin) / 1e9 / steps
-
-
-def _event(document: Mapping[str, Any], event: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = next(each for each in document["events"] if each["event"] == event)
-    return found
+    at, used = keys.index("boot_ns"), keys.index("occupied_ns")
+    counts = [(row[at], row[used] / sms / 1e9) for row in document["counts"]]
+    return Client(document["pid"], document["name"], Series(counts))

@@ -12,8 +12,6 @@ class Part:
 
     name: str
     options: Mapping[str, str]
-    learns: bool = False
-    """Whether it is a PyTorch client. Others count their own SM time."""
     environment: Mapping[str, str] = field(default_factory=dict)
     comes: float | None = None
     changes: float | None = None
@@ -22,21 +20,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Clients that share the GPU. They start one after another; PyTorch clients, which ran alone before, at once."""
+    """Clients that share the GPU. They start one after another."""
 
     name: str
     parts: tuple[Part, ...]
     apart: float = 2.0
-
-    @property
-    def models(self) -> int:
-        """The number of PyTorch clients."""
-        return sum(part.learns for part in self.parts)
-
-    @property
-    def group(self) -> str:
-        """The group of runs that contains it."""
-        return "pytorch" if self.models else "spin"
 
 
 def known(
@@ -50,16 +38,8 @@ def known(
 ) -> Part:
     """Return a client that counts its SM time. Options have underscores for hyphens; a flag has the value True."""
     environment = {} if cap is None else {CAP: str(cap)}
-    return Part(name, _options(options), environment=environment, comes=comes, changes=changes, leaves=leaves)
-
-
-def model(name: str, **options: object) -> Part:
-    """Return a PyTorch client."""
-    return Part(name, _options(options), learns=True)
-
-
-def _options(options: Mapping[str, object]) -> Mapping[str, str]:
-    return {f"--{key.replace('_', '-')}": "" if value is True else str(value) for key, value in options.items()}
+    words = {f"--{key.replace('_', '-')}": "" if value is True else str(value) for key, value in options.items()}
+    return Part(name, words, environment=environment, comes=comes, changes=changes, leaves=leaves)
 
 
 FULL = (
@@ -129,31 +109,6 @@ MIXES = (
             known("changes", blocks=32, us=200, every_us=1000, then_us=1500, then_every_us=6000, changes=30),
             known("leaves", blocks=24, us=300, every_us=1200, leaves=30),
             known("comes", blocks=20, us=600, every_us=2000, comes=30),
-        ),
-    ),
-    Mix(
-        "inference",
-        (
-            model("eager", kind="classifier", batch=8, dtype="float16", pause_ms=3),
-            model("graphs", kind="transformer", batch=4, dtype="bfloat16", graph=True, pause_ms=4),
-            model("steady-batch", kind="transformer", batch=32, dtype="bfloat16", pause_ms=20),
-        ),
-    ),
-    Mix(
-        "training",
-        (
-            model("eager", kind="transformer", train=True, batch=16, dtype="float32"),
-            model("graphs", kind="mlp", train=True, batch=256, dtype="bfloat16", graph=True),
-            known("spin", blocks=20, us=300, every_us=1500),
-        ),
-    ),
-    Mix(
-        "sizes",
-        (
-            model("small-half", kind="mlp", batch=32, dtype="float16", pause_ms=2),
-            model("large-half", kind="mlp", batch=2048, dtype="float16", pause_ms=8),
-            model("small-single", kind="classifier", batch=2, dtype="float32", pause_ms=5),
-            model("training-single", kind="mlp", train=True, batch=512, dtype="float32", pause_ms=10),
         ),
     ),
 )

@@ -4,7 +4,6 @@ import gzip
 import json
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,8 +19,6 @@ from .rows import Rows
 
 SOURCE = Path(__file__).resolve().parents[3]
 READY_SECONDS = 15
-MODELS_READY_SECONDS = 50
-PROFILE_SECONDS = 15
 FAREWELL_SECONDS = 5
 WATCHED_SECONDS = 20
 # Time for late reports of clients and for the recorder's last reading.
@@ -62,7 +59,10 @@ class Play:
             f"{part.name}: exit code {child.exit_code}" for part, child in self._started if child.exit_code != 0
         ]
         return failures + [
-            f"{part.name}: {event}" for part, child in self._started for event in _events(child) if _is_problem(event)
+            f"{part.name}: {event}"
+            for part, child in self._started
+            for event in _events(child)
+            if event["event"] == "error"
         ]
 
     def pack(self) -> None:
@@ -73,18 +73,11 @@ class Play:
             plain.unlink()
 
     def _act(self, seconds: float) -> None:
-        models = [part for part in self.mix.parts if part.learns]
-        for part in models:
-            self._start(part)
-        self._wait_ready(MODELS_READY_SECONDS)
-        (self.directory / "go").touch()
         began = time.monotonic()
-        self._note("go")
-        counted = (part for part in self.mix.parts if not part.learns and part.comes is None)
-        for place, part in enumerate(counted, start=bool(models)):
+        for place, part in enumerate(part for part in self.mix.parts if part.comes is None):
             _sleep_until(began + place * self.mix.apart)
             self._start(part)
-        self._wait_ready(READY_SECONDS)
+        self._wait_ready()
         self._note("all_in")
         all_in = time.monotonic()
         for after, happen in sorted(self._turns(), key=lambda turn: turn[0]):
@@ -93,8 +86,6 @@ class Play:
                 happen()
         _sleep_until(all_in + seconds)
         self._note("measured")
-        if models:
-            self._profile()
 
     def _turns(self) -> list[tuple[float, Callable[[], None]]]:
         """Return the actions, and their times after the start of all clients."""
@@ -110,34 +101,19 @@ class Play:
 
     def _start(self, part: Part) -> None:
         options = [word for item in part.options.items() for word in item if word]
-        command = [str(self._program), *options]
-        if part.learns:
-            places = {"--lock": "alone.lock", "--go": "go", "--out": part.name}
-            arguments = [word for key, name in places.items() for word in (key, str(self.directory / name))]
-            command = [sys.executable, "-m", "tests.gpu.attribution.model", *options, *arguments]
         child = Child(
-            command,
+            [str(self._program), *options],
             output=self.directory / f"{part.name}.events.jsonl",
             environment={**self._daemon.environment, **part.environment},
             directory=SOURCE,
         )
         self._started.append((part, child))
 
-    def _wait_ready(self, within: float) -> None:
+    def _wait_ready(self) -> None:
         """Wait until all clients are ready. Others start late."""
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and not all(_has(child, "ready") for _, child in self._started):
             time.sleep(0.05)
-
-    def _profile(self) -> None:
-        """Let all PyTorch clients profile themselves at the same time."""
-        models = [child for part, child in self._started if part.learns and child.exit_code is None]
-        for child in models:
-            child.send(signal.SIGUSR1)
-        deadline = time.monotonic() + PROFILE_SECONDS
-        while time.monotonic() < deadline and not all(_has(child, "profiled") for child in models):
-            time.sleep(0.1)
-        self._note("profiled")
 
     def _leave(self) -> None:
         for _, child in self._started:
@@ -154,7 +130,7 @@ class Play:
         truth = {
             "mix": self.mix.name,
             "note": "occupied_ns: time of SMs that had at least one block of this client; sum_ns: of all its blocks, "
-            "two on one SM twice. An SM that two clients share counts for both. PyTorch's: see its steps and traces.",
+            "two on one SM twice. An SM that two clients share counts for both.",
             "boot_minus_epoch_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.time_ns(),
             "moments": self._moments,
             "clients": [_truth_of(part, child) for part, child in self._started],
@@ -183,7 +159,6 @@ def _truth_of(part: Part, child: Child) -> Mapping[str, Any]:
     return {
         "pid": child.pid,
         "name": part.name,
-        "learns": part.learns,
         "options": dict(part.options),
         "environment": dict(part.environment),
         "exit_code": child.exit_code,
@@ -200,7 +175,3 @@ def _has(child: Child, event: str) -> bool:
 def _events(child: Child) -> list[dict[str, Any]]:
     lines = (line for line in child.text().splitlines(keepends=True) if line.startswith("{") and line.endswith("}\n"))
     return [json.loads(line) for line in lines]
-
-
-def _is_problem(event: Mapping[str, Any]) -> bool:
-    return event["event"] == "error" or "problem" in event or "problem" in event.get("profiled", {})

@@ -1,13 +1,16 @@
 #!/bin/sh
-# Measures attribution on a node with one GPU, its driver, MPS, nvcc and PyTorch, as root, and leaves what it found in
-# $OUT: log, mixes.tar.gz (see collect.py), and with `pytorch` also cost.json and cost.md (cost.py), live.tar.gz
-# (live.py), and where there is time for it evidence.tar.gz (test_work_in_flight.py). `frameworks` leaves corpus.tar.gz
-# (corpus.py). Each of the three takes under 10 minutes. score.py compares the mixes with their truth.
+# Measures attribution on a node with one GPU, its driver, MPS and nvcc, as root. Results are in $OUT, with a log:
 #
-#   OUT=/tmp/out tests/gpu/attribution/run.sh spin|pytorch|frameworks [--seconds S] [--only MIX]...
+#   spin        mixes.tar.gz (collect.py) of clients that count their SM time; score.py compares it with the shares
+#   frameworks  corpus.tar.gz (corpus.py) of clients of PyTorch, JAX, CuPy and Triton
+#   service     cost.json and cost.md (cost.py), live.tar.gz (live.py), evidence.tar.gz (test_work_in_flight.py)
+#
+# Each takes less than 10 minutes.
+#
+#   OUT=/tmp/out tests/gpu/attribution/run.sh spin|frameworks|service [--seconds S] [--only MIX]...
 set -u
 : "${OUT:?names the folder for what comes out}"
-group=${1:?spin, pytorch or frameworks}
+group=${1:?spin, frameworks or service}
 shift
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
 cd "$(dirname "$0")/../../.." || exit 2
@@ -53,14 +56,13 @@ apart() {
 
 all() {
     if [ "$group" = spin ]; then
-        measure 578 collect --group spin --seconds 565 "$@"
+        measure 578 collect --seconds 565 "$@"
     elif [ "$group" = frameworks ]; then
         measure 590 corpus --budget 565 "$@"
     else
-        measure 345 collect --group pytorch --seconds 330 "$@"
         measure 165 cost
         apart live live_and_well
-        if [ $(($(date +%s) - began)) -lt 490 ]; then apart evidence tests/gpu/run.sh -k test_work_in_flight; fi
+        apart evidence tests/gpu/run.sh -k test_work_in_flight
     fi
     echo "$(date -u +%T) took $(($(date +%s) - began)) s; $([ $wrong = 0 ] && echo well || echo 'not all well')"
     return $wrong

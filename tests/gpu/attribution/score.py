@@ -16,7 +16,7 @@ from exporter.model.usage import Split
 from exporter.recording import Recording, open_recording
 from exporter.state.reducer import reduce
 
-from .mix_truth import ALONE, PROFILER, MixTruth, read_truth
+from .mix_truth import MixTruth, read_truth
 from .nvitop import Nvitop, read_rows
 from .score_tables import report
 from .verdict import Score, Stretch, Verdict
@@ -55,21 +55,17 @@ def stretches(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop, seconds
             gathered = []
 
 
-def scored(directory: Path) -> Iterator[Score]:
-    """Yield the scores of a mix: one, or two if it has PyTorch clients."""
+def scored(directory: Path) -> Score:
+    """Return the score of a mix."""
     windows, sms = replayed(directory / "recording.jsonl.gz")
     nvitop = read_rows(directory / "rows.jsonl.gz")
-    learns = any(client.learns for client in read_truth(directory, windows, sms).clients)
-    for way in (PROFILER, ALONE) if learns else ("counted",):
-        truth = read_truth(directory, windows, sms, way)
-        yield Score(
-            mix=truth.mix,
-            group=f"PyTorch, {way}" if learns else "spin",
-            way=way,
-            clients=len(truth.clients),
-            short=tuple(stretches(windows, truth, nvitop, SHORT)),
-            long=tuple(stretches(windows, truth, nvitop, LONG)),
-        )
+    truth = read_truth(directory, sms)
+    return Score(
+        mix=truth.mix,
+        clients=len(truth.clients),
+        short=tuple(stretches(windows, truth, nvitop, SHORT)),
+        long=tuple(stretches(windows, truth, nvitop, LONG)),
+    )
 
 
 def _stretch(windows: Sequence[Split], truth: MixTruth, nvitop: Nvitop) -> Stretch:
@@ -124,7 +120,7 @@ def main() -> int:
                 tar.extractall(directory, filter="data")
             for truth in sorted(Path(directory).glob("mixes/*/truth.json.gz")):
                 try:
-                    scores += scored(truth.parent)
+                    scores.append(scored(truth.parent))
                 except Exception as problem:
                     failed += 1
                     print(f"{truth.parent.name}: {problem!r}", file=sys.stderr)

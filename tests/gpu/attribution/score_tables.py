@@ -6,19 +6,19 @@ from statistics import fmean
 from .verdict import Score, Stretch, errors, within
 
 ENOUGH = 0.9
-MIXES_HEAD = """| mix (truth) | clients | SM | 10 s: mean, worst | 1 min | got | equal | nvitop | within 1, 2 doubts |
+MIXES_HEAD = """| mix | clients | SM | 10 s: mean, worst | 1 min | got | equal | nvitop | within 1, 2 doubts |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
-CLIENTS_HEAD = """| mix (truth) | client | true | got | error | stated ± | equal | nvitop |
+CLIENTS_HEAD = """| mix | client | true | got | error | stated ± | equal | nvitop |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
-SUMMARY_HEAD = """| 1 min, coverage 90 % or more | mixes | mean | worst | 10 s: mean | worst | within 1, 2 doubts |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |"""
+SUMMARY_HEAD = """| mixes, coverage 90 % or more | 1 min: mean | worst | 10 s: mean | worst | within 1, 2 doubts |
+| ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 
 def mix_row(score: Score) -> str:
     """Return the row of a mix."""
     long = score.long or score.short
     cells = (
-        f"{score.mix} ({score.way})",
+        score.mix,
         str(score.clients),
         f"{100 * fmean(stretch.sm for stretch in long):.1f} %" if long else "-",
         _mean_worst(errors(score.short)),
@@ -36,7 +36,7 @@ def client_rows(score: Score) -> Iterator[str]:
     for verdict in (score.long or score.short)[-1].verdicts if score.long or score.short else ():
         shares = (verdict.true, verdict.flight)
         cells = (
-            f"{score.mix} ({score.way})",
+            score.mix,
             verdict.name,
             *(f"{100 * share:.1f} %" for share in shares),
             f"{verdict.error():+.2f}",
@@ -47,13 +47,12 @@ def client_rows(score: Score) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def summary_row(group: str, scores: Sequence[Score]) -> str:
-    """Return the row of a group's mixes with enough attributed time."""
+def summary_row(scores: Sequence[Score]) -> str:
+    """Return the row of the mixes with enough attributed time."""
     long = [stretch for score in scores for stretch in score.long if stretch.coverage >= ENOUGH]
     short = [stretch for score in scores for stretch in score.short if stretch.coverage >= ENOUGH]
     mixes = sum(any(stretch.coverage >= ENOUGH for stretch in score.long) for score in scores)
     cells = (
-        group,
         f"{mixes} of {len(scores)}",
         *_mean_worst(errors(long)).split(" / "),
         *_mean_worst(errors(short)).split(" / "),
@@ -64,9 +63,7 @@ def summary_row(group: str, scores: Sequence[Score]) -> str:
 
 def report(scores: Sequence[Score], *, clients: bool) -> str:
     """Return the tables."""
-    groups = {group: [score for score in scores if score.group == group] for group in (s.group for s in scores)}
-    lines = [MIXES_HEAD, *map(mix_row, scores), "", SUMMARY_HEAD]
-    lines += [summary_row(group, its) for group, its in groups.items()]
+    lines = [MIXES_HEAD, *map(mix_row, scores), "", SUMMARY_HEAD, summary_row(scores)]
     if clients:
         lines += ["", CLIENTS_HEAD, *(row for score in scores for row in client_rows(score))]
     return "\n".join(lines) + "\n"

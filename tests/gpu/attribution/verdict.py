@@ -33,11 +33,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A mix, with one source of the truth."""
+    """A mix."""
 
     mix: str
-    group: str
-    way: str
     clients: int
     short: tuple[Stretch, ...]
     long: tuple[Stretch, ...]
