@@ -151,7 +151,8 @@ class ControlClient:
         """Send the requested commands, until one gets no answer.
 
         A query that a stopped server must answer is not sent: the daemon would hang for every other program too
-        (measured, R580). The reducer's states are up to half a second old, so they are read again here.
+        (measured, R580). The reducer's states are up to half a second old, so they are read again here. They are not
+        reported: `DaemonHealth` reports changes only, so it would not correct a stop that it did not read itself.
         """
         request, self._request = self._request, Request()
         if self._closed or foreign_listener(self._location) is not None:
@@ -161,7 +162,6 @@ class ControlClient:
         for command in request.commands:
             stopped = self._stopped_server(command, request.servers)
             if stopped is not None:
-                seen.append(stopped)
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
             reply = self.send(command)

@@ -17,7 +17,7 @@ from exporter.collectors.daemon_health import probe
 from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
-from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
+from exporter.model.observation import ControlReply, ControlSocket, Observation
 from exporter.model.problem import Problem, ProblemCode
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -231,9 +231,7 @@ def test_does_not_send_a_query_that_a_stopped_server_must_answer(
 
     reading = control.collect()
 
-    stopped, reply = reading.observations
-    assert isinstance(stopped, ProcessState)
-    assert (stopped.pid, stopped.state) == (server, "T")
+    (reply,) = reading.observations
     assert isinstance(reply, ControlReply)
     assert (reply.command, reply.exit_code) == ("get_server_list", 0)
     assert reading.problem == Problem(code=ProblemCode.SERVER_STOPPED, subject=query, pid=server)
@@ -248,7 +246,7 @@ def test_does_not_send_a_query_that_every_server_must_answer(mps: MpsStandIn, cl
     control = client(deadline=PATIENCE_SECONDS)
     control.request(("device_query --csv", f"get_server_status {other}"), servers=(server, other))
 
-    assert [type(each) for each in control.collect().observations] == [ProcessState, ControlReply]
+    assert [type(each) for each in control.collect().observations] == [ControlReply]
 
 
 def _assert(condition: bool) -> None:
