@@ -28,7 +28,7 @@ def _identities(view: View) -> Samples:
         known, pod = cgroup_of(process), pod_of(view.node, process)
         groups = (known.unit or "", known.container or "", known.pod_uid or "")
         names = ("", "") if pod is None else (pod.name, pod.namespace)
-        job = (known.slurm_job_id or "", known.slurm_job_sluid or "")
+        job = (known.slurm_job_id or "", known.slurm_job_sluid or "", known.task or "")
         labels = (daemon.name, str(client.server), client_id, str(client.pid), uid, user, command)
         yield (*labels, *groups, *names, *job), 1
 
@@ -65,7 +65,7 @@ CLIENTS = group(
         "cuda_mps_client_info",
         (
             *("daemon", "server", "client", "pid", "uid", "user", "command", "unit", "client_container"),
-            *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid"),
+            *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid", "task"),
         ),
         _identities,
     ),
@@ -156,7 +156,8 @@ WORKLOADS = group(
     "workloads that were the likely cause of a fault in the last day",
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
     family("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients),
-    "Connected clients of the workload: a Slurm job, pod (by UID), container, unit or user, the first that is known.",
+    "Connected clients of the workload: a Slurm job, pod (by UID), task (Amazon ECS, Nomad), container, unit or user, "
+    "the first that is known.",
     family("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory),
     "GPU memory that the workload's clients use, including their contexts, from NVML.",
     family("cuda_mps_workload_clients_connected_total", _WORKLOAD, _account(lambda each: each.connected)),

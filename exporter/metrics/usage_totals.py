@@ -9,7 +9,7 @@ from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount
 from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.state.gpus import GPM
-from exporter.usage.capacity import Bound, GpuSharing
+from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View
 
@@ -131,6 +131,23 @@ USAGE = group(
 
 _CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
 
+
+def _client_threads(view: View) -> Samples:
+    for daemon, client, client_id in view.clients:
+        ratio = thread_ratio(view.node, daemon, client)
+        if ratio is not None:
+            yield (daemon.name, client_id), ratio
+
+
+def _client_memory_limit(view: View) -> Samples:
+    shown = {(daemon.name, client.pid): client_id for daemon, client, client_id in view.clients}
+    for gpu, sharing in view.sharing.items():
+        for each in sharing.clients:
+            client_id = shown.get((each.daemon, each.client.pid))
+            if client_id is not None and each.memory_limit is not None:
+                yield (each.daemon, client_id, gpu), each.memory_limit
+
+
 CAPACITY = group(
     "Capacity",
     "how many more clients fit on each GPU at most",
@@ -143,4 +160,10 @@ CAPACITY = group(
     _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed),
     "Sum of the memory limits of the GPU's clients, divided by its memory. Absent if a client's limit is unknown or "
     "not set.",
+    family("cuda_mps_client_active_thread_ratio", ("daemon", "client"), _client_threads),
+    "Fraction of a GPU's threads that the client may use: the smaller limit of its server and of its own environment. "
+    "Absent if unknown.",
+    family("cuda_mps_client_pinned_memory_limit_bytes", ("daemon", "client", "gpu"), _client_memory_limit),
+    "GPU memory that the client may allocate: the smallest limit of its server and of its own environment. Absent if "
+    "unknown or not set.",
 )

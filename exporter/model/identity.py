@@ -34,13 +34,14 @@ class WorkloadKind(StrEnum):
     UNIT = "unit"
     CONTAINER = "container"
     POD = "pod"
+    TASK = "task"
     SLURM_JOB = "slurm_job"
     USER = "user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A workload: `name` is the name of the unit or user, or the ID of the container, pod or job."""
+    """A workload: `name` is the name of the unit or user, or the ID of the container, pod, task or job."""
 
     kind: WorkloadKind
     name: str

@@ -1,4 +1,4 @@
-"""Units, containers, pods and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
+"""Units, containers, pods, tasks and Slurm jobs of processes, from /proc/PID/cgroup (cgroups(7); v1, hybrid and v2).
 
 A cgroup path is trusted from the root on, and only as far as root or a service of root chose its names. These are
 slices, and then the first unit (as in systemd's cg_path_get_unit), or a directory of a container runtime, of the
@@ -23,7 +23,11 @@ _MAX_TEXT = 1 << 14
 _MAX_UNIT = 255
 
 _RUNTIME_SERVICES = frozenset(
-    {"containerd.service", "crio.service", "docker.service", "k3s.service", "k3s-agent.service", "rke2-agent.service"}
+    {
+        *("containerd.service", "crio.service", "docker.service", "k3s.service", "k3s-agent.service"),
+        *("rke2-agent.service", "rke2-server.service", "k0sworker.service", "k0scontroller.service"),
+        *("snap.microk8s.daemon-containerd.service", "snap.k8s.containerd.service", "snap.docker.dockerd.service"),
+    }
 )
 
 _ID = r"(?P<container>[0-9a-f]{64})"
@@ -34,6 +38,9 @@ _POD = rf"pod(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})"
 _POD_SLICE = rf"(?:[^-/:]+-){{0,8}}kubepods(?:-burstable|-besteffort)?-{_POD}\.slice"
 _POD_DIRECTORY = rf"(?:(?:burstable|besteffort)/)?{_POD}(?:/(?:crio-|cri-containerd-)?{_ID})?"
 _NODE = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
+_ALLOCATION = rf"{_UUID}[.-][A-Za-z0-9_.-]{{1,128}}"
+"""A Nomad allocation and its task."""
+
 _JOB_ID = r"job_(?P<slurm_job_id>[1-9][0-9]{0,9})"
 _JOB_SLUID = r"(?P<slurm_job_sluid>s[0-9A-HJKMNP-TV-Z]{13})"
 """An `s` and 13 digits of Crockford's base 32 (Slurm's src/common/sluid.c)."""
@@ -49,6 +56,8 @@ _UNITS = _patterns(
     rf"(?:docker|cri-containerd|containerd|crio|libpod|nerdctl)-{_ID}\.scope",
     # Slurm's cgroup/v2. From 26.05 on, SLUIDs name job directories, unless CgroupJobIdPaths=yes (cgroup.conf(5)).
     rf"(?:{_NODE}_)?slurmstepd\.scope/(?:{_JOB_ID}|{_JOB_SLUID})",
+    # Nomad's exec, raw_exec and java drivers (drivers/shared/executor; before 1.7 without a slice of the parent's).
+    rf"(?P<task>{_ALLOCATION})\.scope",
 )
 """Below any number of slices."""
 
@@ -60,7 +69,9 @@ _DIRECTORIES = _patterns(
     # The cgroupfs drivers of Docker and Podman, Docker's for Amazon ECS, and LXC's before and from 4.0.
     rf"docker/{_ID}",
     rf"libpod_parent/libpod-{_ID}",
-    rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/){{1,2}}{_ID}",
+    rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/)?(?P<task>[A-Za-z0-9_-]{{1,255}})/{_ID}",
+    # Nomad with cgroup v1.
+    rf"nomad/(?:shared/|reserved/|reserve/|share/)?(?P<task>{_ALLOCATION})",
     r"lxc(?:/|\.payload/|\.payload\.)(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})",
     # Slurm's cgroup/v1, with its node's name if a host has several.
     rf"slurm(?:_{_NODE})?/uid_[0-9]{{1,10}}/{_JOB_ID}",
@@ -71,6 +82,7 @@ _TAILS = _patterns(_POD_DIRECTORY, _ID)
 """Only outside the reader's cgroup namespace."""
 
 _SLICE_OF_POD = re.compile(_POD_SLICE)
+_SLICE_OF_TASK = re.compile(r"ecstasks-(?P<task>[A-Za-z0-9_-]{1,255})\.slice")
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]+\.(?:service|scope|socket|mount|swap)")
 
 
@@ -80,12 +92,14 @@ class CgroupMembership:
 
     `unit` is the system unit that `systemctl status PID` names, escaped as there. For a user's own units it is
     `user@UID.service`, because a user can choose their names. `container` is the whole ID, a join key for other
-    exporters' families (LXC: the name); the outermost if containers are nested.
+    exporters' families (LXC: the name); the outermost if containers are nested. `task` is the ID of an Amazon ECS task,
+    or a Nomad allocation with its task, `ALLOCATION.TASK`.
     """
 
     unit: str | None = None
     container: str | None = None
     pod_uid: str | None = None
+    task: str | None = None
     slurm_job_id: str | None = None
     slurm_job_sluid: str | None = None
 
@@ -109,6 +123,7 @@ def parse_cgroup(text: str) -> CgroupMembership:
         unit=_unit_of(paths.get("name=systemd") or paths.get("") or ""),
         container=found.get("container"),
         pod_uid=None if pod_uid is None else pod_uid.replace("_", "-"),
+        task=found.get("task"),
         slurm_job_id=found.get("slurm_job_id"),
         slurm_job_sluid=found.get("slurm_job_sluid"),
     )
@@ -121,7 +136,11 @@ def _names_in(path: str) -> Mapping[str, str]:
     service, _, below = rest.partition("/")
     if service in _RUNTIME_SERVICES:
         patterns, rest = _DIRECTORIES, below
-    matches = (*map(_SLICE_OF_POD.fullmatch, slices), *(pattern.match(rest) for pattern in patterns))
+    matches = (
+        *map(_SLICE_OF_POD.fullmatch, slices),
+        *map(_SLICE_OF_TASK.fullmatch, slices[1:] if slices[:1] == ("ecstasks.slice",) else ()),
+        *(pattern.match(rest) for pattern in patterns),
+    )
     groups = (each.groupdict().items() for each in matches if each is not None)
     return {key: value for items in groups for key, value in items if value is not None}
 

@@ -231,6 +231,7 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
         "fit": {"clients": found.headroom.fits, "bound": found.headroom.binding, "by": dict(found.headroom.by_bound)},
         "idle": [each.client.pid for each in found.idle],
         "at_limit": [each.client.pid for each in found.at_limit],
+        "over_limit": [each.client.pid for each in found.over_limit],
         "bandwidth": None
         if contention is None
         else {"used_ratio": contention.dram, "largest_user_of_sm_time": contention.pid},
@@ -350,6 +351,7 @@ def _belonging(node: Node, process: ProcessReading | None) -> dict[str, Any]:
         "namespace": None if pod is None else pod.namespace,
         "slurm_job_id": belonging.slurm_job_id,
         "slurm_job_sluid": belonging.slurm_job_sluid,
+        "task": belonging.task,
         "workload": plain(workload_of(process)),
     }
 

@@ -7,7 +7,7 @@ from exporter.model.node import Node
 from exporter.model.usage import Method, Share
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, pid_text, warning
-from exporter.usage.capacity import BandwidthContention, Bound, GpuSharing
+from exporter.usage.capacity import BandwidthContention, Bound, ClientUsage, GpuSharing
 
 MOST_NAMED = 4
 """At most so many processes are named in one sentence."""
@@ -107,6 +107,13 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
     if found.at_limit:
         names = [_process(node, each.client.pid) for each in found.at_limit]
         yield f"at the limit: {_first(names)} used about all the threads allowed"
+    if found.over_limit:
+        uses = [f"{_process(node, each.client.pid)} holds {_allowed(each)}" for each in found.over_limit]
+        yield f"over the memory limit: {_first(uses)}"
+
+
+def _allowed(usage: ClientUsage) -> str:
+    return f"{mebibytes(usage.memory or 0)} of the {mebibytes(usage.memory_limit or 0)} allowed"
 
 
 def _contention(node: Node, found: BandwidthContention) -> str:

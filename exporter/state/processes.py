@@ -94,7 +94,7 @@ def cgroup_of(process: ProcessReading | None) -> CgroupMembership:
 
 
 def workload_of(process: ProcessReading | None) -> Workload | None:
-    """Return the workload of a process: its Slurm job, pod, container, unit or user; None if all are unknown.
+    """Return the workload of a process: its Slurm job, pod, task, container, unit or user; None if all are unknown.
 
     A pod is named by its UID, which is known at once. Its name may be known later, or never.
     """
@@ -109,6 +109,7 @@ def _workload(cgroup: str, user: str | None) -> Workload | None:
     names = (
         (WorkloadKind.SLURM_JOB, member.slurm_job_id or member.slurm_job_sluid),
         (WorkloadKind.POD, member.pod_uid),
+        (WorkloadKind.TASK, member.task),
         (WorkloadKind.CONTAINER, member.container),
         (WorkloadKind.UNIT, None if member.unit is None or _SHARED_UNIT.fullmatch(member.unit) else member.unit),
         (WorkloadKind.USER, user),

@@ -15,6 +15,7 @@ from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
+from exporter.state.processes import cgroup_of
 from exporter.state.servers import clients_limit
 from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
@@ -35,6 +36,9 @@ CLEAR_ERRORS = 2.0
 LARGE_CLIENT = 0.9
 """A new client is expected to need as much memory as this quantile of the clients: memory that runs out is an error.
 It is expected to use the mean SM time: if SM time runs out, all clients only become slower."""
+
+CONTEXT_BYTES = 640 << 20
+"""NVML's memory of a client includes its context (516 to 610 MiB, H200, R580), which no memory limit counts."""
 
 LEAST_SM = 1e-4
 """If all clients used less of the SMs, nothing follows about a new one."""
@@ -195,6 +199,15 @@ class GpuSharing:
             and (each.found.sm - each.found.error if each.found else 0.0) >= AT_LIMIT * each.threads
         ]
 
+    @property
+    def over_limit(self) -> Sequence[ClientUsage]:
+        """The clients that hold more memory than they may have, as if a limit was set after they allocated it."""
+        return [
+            each
+            for each in self.clients
+            if each.memory_limit is not None and (each.memory or 0) > each.memory_limit + CONTEXT_BYTES
+        ]
+
 
 def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
     """Return how each GPU is shared that has MPS clients."""
@@ -251,12 +264,12 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
             continue
-        ordinals = gpus_by_ordinal(node, daemon)
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
+            threads = thread_ratio(node, daemon, client)
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)
-                threads, limit_known, limit = _limits(node, daemon, client, uuid, ordinals)
+                limit_known, limit = _memory_limit(node, daemon, client, uuid, gpus)
                 found[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
@@ -276,24 +289,42 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     }
 
 
-def _limits(
-    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, ordinals: Mapping[int, GpuUuid]
-) -> tuple[float | None, bool, int | None]:
-    """Return the fields `threads`, `memory_limit_known` and `memory_limit` of a client on a GPU."""
-    server, process = daemon.servers.get(client.server), node.processes.get(client.pid)
-    variables = None if process is None else process.environment
+def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
+    """Return the fraction of a GPU's threads that a client may use; None if it is not known."""
+    server, variables = daemon.servers.get(client.server), _variables(node, client)
     if server is None or server.active_thread_percentage is None or variables is None:
-        return None, False, None
-    own_threads, own = client_thread_percentage(variables), client_memory_limits(variables)
-    threads = None if own_threads is None else min(server.active_thread_percentage, own_threads) / 100
-    limits = {str(device): limit for device, limit in server.pinned_memory_limits.items()}
-    # A client that chooses among several GPUs may count them in its own way.
-    reordered = own and VISIBLE_DEVICES in variables and len(ordinals) > 1
-    if own is None or reordered or ((limits or own) and not ordinals):
-        return threads, False, None
+        return None
+    own = client_thread_percentage(variables)
+    return None if own is None else min(server.active_thread_percentage, own) / 100
+
+
+def _variables(node: Node, client: Client) -> Mapping[str, str] | None:
+    process = node.processes.get(client.pid)
+    return None if process is None else process.environment
+
+
+def _memory_limit(
+    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
+) -> tuple[bool, int | None]:
+    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
+    server, variables = daemon.servers.get(client.server), _variables(node, client)
+    if server is None or server.active_thread_percentage is None or variables is None:
+        return False, None
+    ordinals = gpus_by_ordinal(node, daemon)
+    own, limits = client_memory_limits(variables), {str(each): n for each, n in server.pinned_memory_limits.items()}
+    if own is None or (limits and not ordinals):
+        return False, None
     devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
-    here = [limit for device, limit in (*limits.items(), *own.items()) if devices.get(device, device) == uuid]
-    return threads, True, min(here, default=None)
+    here = [limit for device, limit in limits.items() if devices.get(device, device) == uuid]
+    if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(node.processes.get(client.pid)).pod_uid is not None:
+        # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
+        # pkg/gpu/nvidia/manager.go).
+        own, devices = {uuid: own["0"]}, {}
+    # A client that chooses among several GPUs may count them in its own way.
+    elif own and (not ordinals or (VISIBLE_DEVICES in variables and len(ordinals) > 1)):
+        return False, None
+    here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]
+    return True, min(here, default=None)
 
 
 def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None:

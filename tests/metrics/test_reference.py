@@ -29,8 +29,8 @@ BY_NAME = {family.name: family for family in CATALOGUE}
 FREE = {
     "client", "client_container", "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
     "daemon", "driver", "file", "gpu", "incident", "index", "name", "pci_bus_id", "pid", "pipe_directory", "protocol",
-    "python", "reading", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "uid", "unit",
-    "user", "version", "workload", "xid",
+    "python", "reading", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "task", "uid",
+    "unit", "user", "version", "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""
 

@@ -10,6 +10,7 @@ ID, OTHER_ID = "99f3a16ea25b7724cb56a4f0c0df1113ad9474fbf5545bead97fd5c7f61c13f4
 UID = "eab5a334-93fe-48a8-b139-9e8079c1f163"
 UID_ = UID.replace("-", "_")
 STATIC_UID = "712b37831be464ccc2fb1553ef89aa91"
+TASK = "529630467358463ab6bbba4e73afe704"
 SLUID = "sEKNKTV3WPV500"
 USERS = "/user.slice/user-1000.slice/user@1000.service"
 
@@ -95,10 +96,40 @@ CONTAINERS = {
         CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
     ),
     "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CgroupMembership(container=ID)),
-    "Amazon ECS, v1": (v1(f"/ecs/529630467358463ab6bbba4e73afe704/{ID}"), CgroupMembership(container=ID)),
+    "Amazon ECS, v1": (v1(f"/ecs/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
+    "Amazon ECS, v1, with the cluster": (v1(f"/ecs/prod/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v2": (
-        v2(f"/ecstasks.slice/ecstasks-529630467358463ab6bbba4e73afe704.slice/docker-{ID}.scope"),
+        v2(f"/ecstasks.slice/ecstasks-{TASK}.slice/docker-{ID}.scope"),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID, task=TASK),
+    ),
+    "a slice that a user named like a task": (
+        v2(f"/user.slice/ecstasks-{TASK}.slice/docker-{ID}.scope"),
         CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "Nomad": (
+        v2(f"/nomad.slice/share.slice/{UID}.train.scope"),
+        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
+    ),
+    "Nomad, 1.6": (
+        v2(f"/nomad.slice/{UID}.train.scope"),
+        CgroupMembership(unit=f"{UID}.train.scope", task=f"{UID}.train"),
+    ),
+    "Nomad with Docker": (
+        v2(f"/nomad.slice/share.slice/docker-{ID}.scope"),
+        CgroupMembership(unit=f"docker-{ID}.scope", container=ID),
+    ),
+    "Nomad, v1": (v1(f"/nomad/{UID}.train"), CgroupMembership(task=f"{UID}.train")),
+    "a user's scope named like Nomad's": (v2(f"{USERS}/{UID}.train.scope"), CgroupMembership(unit="user@1000.service")),
+    "MicroK8s": (
+        v1(f"/kubepods/besteffort/pod{UID}/{ID}", "/system.slice/snap.microk8s.daemon-containerd.service"),
+        CgroupMembership(unit="snap.microk8s.daemon-containerd.service", container=ID, pod_uid=UID),
+    ),
+    "MicroK8s below its service": (
+        v2(
+            f"/system.slice/snap.microk8s.daemon-containerd.service/kubepods-besteffort-pod{UID_}.slice:"
+            f"cri-containerd:{ID}"
+        ),
+        CgroupMembership(unit="snap.microk8s.daemon-containerd.service", container=ID, pod_uid=UID),
     ),
     "LXC": (v2("/lxc.payload.web-1/system.slice/nginx.service"), CgroupMembership(container="web-1")),
     "LXC, v1": (v1("/lxc/web-1"), CgroupMembership(container="web-1")),

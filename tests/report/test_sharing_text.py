@@ -56,6 +56,7 @@ PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
 sharing of GPU 1: 2 clients hold 4 % of its memory; its SM time is unknown
   room for 29 more clients like these, the smallest of: 29 by memory, 45 by client slots, unknown by SM time
   limits: its clients together may use 100 % of its threads and 3 % of its memory
+  over the memory limit: PID 602 (eval.py) holds 4612 MiB of the 2048 MiB allowed
 """
 
 
@@ -215,6 +216,7 @@ def test_object_with_all_keys() -> None:
         "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
         "at_limit": [TRAIN],
+        "over_limit": [],
         "bandwidth": {"used_ratio": 0.91, "largest_user_of_sm_time": TRAIN},
         "beside": [],
         "clients": [

@@ -213,6 +213,7 @@ class TestJson:
                                     "namespace": None,
                                     "slurm_job_id": None,
                                     "slurm_job_sluid": None,
+                                    "task": None,
                                     "workload": {"kind": "unit", "name": "train.service"},
                                     "memory_used_bytes": {GPU: used},
                                     "failure_domain": {"others": [], "gpus": [GPU]},

@@ -30,6 +30,7 @@ from tests.builders import (
 )
 
 TRAIN, VLLM, EVAL, STRANGER = 600, 601, 602, 801
+POD = "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
 
 
 def of(present: Node, gpu: str = GPU) -> GpuSharing:
@@ -160,6 +161,24 @@ def test_a_single_client_starves_no_other() -> None:
 def test_an_old_attribution_is_not_shown() -> None:
     old = split(three_clients(), {TRAIN: flight(0.5)}, dram=0.9)
     assert of(replace(old, at=AT + 3600)).shares == []
+
+
+def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
+    """GKE sets `0=SIZE`, whatever the ordinal of the GPU is for the daemon, whose device 1 this is."""
+    pod = f"0::/kubepods/burstable/pod{POD}/{'1f' * 32}\n"
+    variables = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: "0=1024M"}
+    reading = process(VLLM, cgroup=pod, environment=variables)
+    _, vllm = of(reduced(reading, start=limited()).node).clients
+    assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
+
+
+def test_finds_clients_with_more_memory_than_their_limit() -> None:
+    """The limit was set after they had allocated it. A context does not count."""
+    within, over = (
+        of(reduced(process(VLLM, environment={PINNED_MEMORY_LIMIT: f"{GPU}={limit}M"}), start=limited()).node)
+        for limit in (2000, 1900)
+    )
+    assert (pids(within.over_limit), pids(over.over_limit)) == ([], [VLLM])
 
 
 def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsage:
