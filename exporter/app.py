@@ -63,15 +63,6 @@ UNCHANGED_PERIOD = 5.0
 """How often a frequent collector reports that nothing has changed."""
 UNITS_DEADLINE = 10.0
 
-PIPE_DIRECTORIES = (
-    "/tmp/nvidia-mps*",  # noqa: S108 (chosen by NVIDIA)
-    "/run/nvidia-mps",
-    "/run/nvidia-mps/*",
-    "/run/nvidia/mps/*/pipe",
-    "/run/nvidia/mps/*/*/pipe",
-)
-"""Where discovery searches for pipe directories."""
-
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 """The driver makes it on a machine with GPUs. NVIDIA's container runtime gives it to containers that use GPUs."""
 
@@ -108,7 +99,12 @@ class Assembly:
             self._journal_thread = self._thread(JOURNAL, collect, period=JOURNAL_PERIOD, quiet=True)
         self.discovery = None
         if constants.discovery:
-            self.discovery = Discovery(patterns=PIPE_DIRECTORIES, proc=constants.procfs, clock=clock)
+            self.discovery = Discovery(
+                patterns=constants.pipe_directories,
+                proc=constants.procfs,
+                clock=clock,
+                gke_config=constants.gke_config,
+            )
         self.locations = LocationRegistry(discovery=self.discovery, processes=self.processes, journal=self._journal)
 
     def pool(self) -> CollectorPool:

@@ -1,9 +1,8 @@
-"""Discovery of control daemons: running processes, known directories, and those that the device plugin declares."""
+"""Discovery of control daemons: running processes, known directories, and those that the node declares."""
 
 import itertools
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.declarations import Declarations
 from exporter.collectors.pid_files import read_pid, socket_owner
 from exporter.collectors.pid_namespace import PidNamespace
 from exporter.collectors.pipe_dir import (
@@ -31,8 +31,6 @@ from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTOR
 from exporter.parse.cgroup import parse_cgroup
 
 MOST_OF_ONE_PATTERN = 256
-MOST_DECLARED = 64
-STARTED = ".started"
 LONGEST_NAME = 110
 """With `@` and a container after it, a name is at most as long as a label may be (128).
 
@@ -67,22 +65,6 @@ def _has_socket(path: Path) -> bool:
         return not path.is_symlink() and (path / CONTROL_SOCKET).is_socket()
     except OSError:
         return False
-
-
-def _is_declared(path: Path) -> bool:
-    """Return whether NVIDIA's device plugin for Kubernetes has started a daemon here and has not stopped it.
-
-    The plugin creates the file `.started` beside the pipe directory after it started the daemon, and removes it after
-    it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later). A file of another user
-    than root and the exporter's declares nothing.
-    """
-    if path.name != "pipe":
-        return False
-    try:
-        found = path.with_name(STARTED).lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
 
 
 MOST_DAEMONS = 64
@@ -152,7 +134,9 @@ def too_many(refused: Iterable[Candidate]) -> Problem | None:
 class Discovery:
     """Finds the locations of daemons, and follows those of named ones."""
 
-    def __init__(self, *, patterns: Sequence[str], proc: Path, clock: Clock) -> None:
+    def __init__(
+        self, *, patterns: Sequence[str], proc: Path, clock: Clock, gke_config: Path = Path("/nowhere")
+    ) -> None:
         """`patterns` are absolute globs of pipe directories."""
         self._patterns = patterns
         self._proc = Proc(proc, clock)
@@ -162,7 +146,7 @@ class Discovery:
         self._found: dict[str, Candidate] = {}
         self._examined: set[tuple[int, int]] = set()
         self._reported: Mapping[str, DaemonLocation] = {}
-        self._declared: Mapping[str, DaemonLocation] = {}
+        self._declarations = Declarations(lambda: _matches(patterns), procfs=proc, gke_config=gke_config)
         self.locations: Mapping[str, DaemonLocation] = {}
         """By daemon name. It is replaced as a whole, so any thread may read it."""
 
@@ -171,7 +155,7 @@ class Discovery:
         self._named = {location.name: location for location in locations}
 
     def collect(self) -> Reading:
-        """Return the locations that are new or changed, and those that the device plugin declares."""
+        """Return the locations that are new or changed, and those that the node declares."""
         now = self._clock.monotonic()
         self._found = {name: each for name, each in self._found.items() if self._is_current(each, now)}
         daemons = self._daemons.all()
@@ -186,7 +170,7 @@ class Discovery:
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
         self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
-        return Reading((*self._changed(), *self._declarations()), joined(problems))
+        return Reading((*self._changed(), *self._declared()), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
         """Return whether a daemon ran there recently, and its name is not that of another directory since."""
@@ -239,15 +223,13 @@ class Discovery:
             if name not in before or _key(before[name]) != _key(location):
                 yield _observation(location, self._clock.now())
 
-    def _declarations(self) -> Iterator[DaemonFound]:
-        """Yield the daemons that the node's device plugin no longer declares, then all that it declares."""
-        matches = (each for each in _matches(self._patterns) if _is_declared(each.pipe.path))
-        declared = {each.name: each for each in itertools.islice(matches, MOST_DECLARED)}
-        withdrawn = [each for name, each in self._declared.items() if name not in declared]
-        self._declared, at = declared, self._clock.now()
-        for expected, locations in ((False, withdrawn), (True, declared.values())):
-            for each in locations:
-                yield replace(_observation(each, at), expected=expected, by=NamedBy.DEVICE_PLUGIN)
+    def _declared(self) -> Iterator[DaemonFound]:
+        """Yield the daemons that the node no longer declares, then all that it declares."""
+        declared, withdrawn = self._declarations.read()
+        at = self._clock.now()
+        for expected, found in ((False, withdrawn), (True, declared)):
+            for by, each in found.values():
+                yield replace(_observation(each, at), expected=expected, by=by)
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""

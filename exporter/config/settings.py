@@ -66,12 +66,26 @@ class DaemonConfig:
         return self.label or str(self.pipe_directory)
 
 
+PIPE_DIRECTORIES = (
+    "/tmp/nvidia-mps*",  # noqa: S108 (chosen by NVIDIA)
+    "/run/nvidia-mps",
+    "/run/nvidia-mps/*",
+    "/run/nvidia/mps/*/pipe",
+    "/run/nvidia/mps/*/*/pipe",
+    "/var/lib/kubelet/plugins/gpu.nvidia.com/mps/*/pipe",
+)
+"""Where discovery searches for pipe directories: the defaults, and those of NVIDIA's device plugin and DRA driver."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """Values that are not options. Only tests replace them, by the parameter of `exporter.cli.main`."""
 
     discovery: bool = True
     """Whether to find daemons that the configuration does not name."""
+    pipe_directories: tuple[str, ...] = PIPE_DIRECTORIES
+    gke_config: Path = Path("/etc/nvidia/gpu_config.json")
+    """The configuration of GKE's device plugin."""
     journal: bool = True
     """Whether to read the logs of foreground daemons from the journal."""
     control_executable: str = "nvidia-cuda-mps-control"

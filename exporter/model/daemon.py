@@ -69,6 +69,8 @@ class NamedBy(StrEnum):
     """Source of a daemon's name, in ascending precedence."""
 
     DISCOVERED = "discovered"
+    GKE = "gke"
+    DRA = "dra"
     DEVICE_PLUGIN = "device_plugin"
     UNIT = "unit"
     CONFIGURATION = "configuration"
@@ -153,7 +155,7 @@ class Declaration:
     """How the exporter knows of a daemon, and whether the daemon must run."""
 
     expected: bool = False
-    """Whether its absence is an outage: configuration, enabled unit or device plugin declares it."""
+    """Whether its absence is an outage: the configuration, an enabled unit, or Kubernetes on the node declares it."""
     by: NamedBy = NamedBy.CONFIGURATION
     unit: str | None = None
     """The systemd unit of the configuration, or the unit that declares the daemon. The watchdog restarts this unit."""
@@ -316,7 +318,7 @@ class Daemon:
 
     @property
     def discovered(self) -> bool:
-        """Whether no configuration, unit or device plugin declares the daemon."""
+        """Whether nothing on the node declares the daemon."""
         return self.declared.by is NamedBy.DISCOVERED
 
     @property

@@ -214,7 +214,7 @@ class LogUnrecognized:
 class DaemonFound:
     """A control daemon that was found or declared, or (`expected` is False) is no longer declared.
 
-    `by` is the source: "configuration", "unit", "device_plugin" or "discovered". None: the source does not know it.
+    `by` is the source: a value of `NamedBy`. None: the source does not know it.
     `clients_limit` is from a recording, `visible_devices` from the unit, `owner` (a UID) from configuration or unit.
     """
 

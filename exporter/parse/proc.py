@@ -213,6 +213,12 @@ def tcp_listeners(text: str) -> Iterator[TcpListener]:
         yield TcpListener(address, int(port, 16), int(uid), int(inode))
 
 
+def boot_time(text: str) -> float | None:
+    """Return when the machine booted (`btime` of /proc/stat), in seconds since the epoch."""
+    found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
+    return None if found is None else float(found[1])
+
+
 def listening_unix_sockets(text: str) -> Iterator[str]:
     """Yield the paths of the listening sockets of /proc/net/unix. The path of an abstract socket begins with @.
 

@@ -38,7 +38,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="never started",
         summary="MPS daemon {daemon} on {node} has never run",
-        meaning="The configuration, a unit or a device plugin declares the control daemon, but it has never run here.",
+        meaning="The configuration, a unit or Kubernetes declares the control daemon, but it has never run here.",
         remedy="Start the daemon, or remove it from the configuration.",
         runbook="CudaMpsDaemonDead",
     ),

@@ -140,7 +140,7 @@ def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
 
 
 def _withdrawn(node: Node, found: DaemonFound, by: NamedBy) -> Node:
-    """Return the node with a daemon that is no longer declared. A unit or plugin only ends its own declaration."""
+    """Return the node with a daemon that is no longer declared. A source only ends its own declaration."""
     daemon = node.daemons.get(found.daemon)
     if daemon is None or (by is not NamedBy.DISCOVERED and by is not daemon.declared.by):
         return node

@@ -1,0 +1,102 @@
+"""Daemons that the node's MPS installation declares: NVIDIA's device plugin and DRA driver for Kubernetes, and GKE.
+
+A declared daemon must run: if it is absent, an alert fires. No access to the Kubernetes API is needed.
+"""
+
+import itertools
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.model.daemon import NamedBy
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
+from exporter.parse.proc import boot_time
+from exporter.parse.resources import claim_uid
+
+MOST_DECLARED = 64
+
+STARTED = ".started"
+"""NVIDIA's device plugin creates this file beside the pipe directory after it started the daemon, and removes it after
+it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later)."""
+
+STARTUP_LOG = Path("log") / "startup.log"
+"""The pod of NVIDIA's DRA driver removes this file when it starts, and creates it after it started the daemon. The
+driver creates the directory of a claim before that, and removes it with the claim
+(templates/mps-control-daemon.tmpl.yaml and cmd/gpu-kubelet-plugin/sharing.go of k8s-dra-driver-gpu, 25.x)."""
+
+_MAX_CONFIG = 1 << 16
+
+Declared = Mapping[str, tuple[NamedBy, DaemonLocation]]
+
+
+class Declarations:
+    """What the node declares now. Files of other users than root and the exporter's declare nothing."""
+
+    def __init__(self, matches: Callable[[], Iterable[DaemonLocation]], *, procfs: Path, gke_config: Path) -> None:
+        """`matches` returns the possible pipe directories; `gke_config` is the configuration of GKE's device plugin."""
+        self._matches = matches
+        self._gke_config = gke_config
+        self._booted_at = boot_time(_text(procfs / "stat") or "") or 0.0
+        self._declared: Declared = {}
+
+    def read(self) -> tuple[Declared, Declared]:
+        """Return the declared daemons by name, and those that are no longer declared."""
+        found = {each.name: (by, each) for by, each in itertools.islice(self._found(), MOST_DECLARED)}
+        withdrawn = {name: each for name, each in self._declared.items() if name not in found}
+        self._declared = found
+        return found, withdrawn
+
+    def _found(self) -> Iterator[tuple[NamedBy, DaemonLocation]]:
+        for location in self._matches():
+            pipe = location.pipe.path
+            if pipe.name == "pipe" and _time_of(pipe.with_name(STARTED)) is not None:
+                yield NamedBy.DEVICE_PLUGIN, location
+            elif claim_uid(str(pipe)) is not None and self._is_claim_started(location):
+                yield NamedBy.DRA, location
+        if _uses_mps(_text(self._gke_config)):
+            pipe = Path(DEFAULT_PIPE_DIRECTORY)
+            yield NamedBy.GKE, on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
+
+    def _is_claim_started(self, location: DaemonLocation) -> bool:
+        """Return whether the daemon of a claim has been started since the node booted.
+
+        A new container of the pod removes the file. If it then fails, the daemon must still run.
+        """
+        if location.name in self._declared:
+            return True
+        started = _time_of(location.pipe.path.parent / STARTUP_LOG)
+        return started is not None and started >= self._booted_at
+
+
+def _time_of(path: Path) -> float | None:
+    """Return when a regular file of root or the exporter's user was written; None if there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()) else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open(errors="replace") as file:
+            return file.read(_MAX_CONFIG)
+    except OSError:
+        return None
+
+
+def _uses_mps(configuration: str | None) -> bool:
+    """Return whether GKE's device plugin shares GPUs with MPS. It does not start without a daemon then.
+
+    (pkg/gpu/nvidia/manager.go of container-engine-accelerators)
+    """
+    try:
+        match json.loads(configuration or "{}"):
+            case {"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}:
+                return True
+    except (ValueError, RecursionError):
+        pass
+    return False
