@@ -1,0 +1,11 @@
+{{- define "labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- /* The capabilities of the process. */}}
+{{- define "capabilities" -}}
+{{- $all := list "SYS_PTRACE" }}
+{{- if eq .Values.gpuAccess "privileged" }}{{ $all = append $all "SYSLOG" }}{{ end }}
+{{- if .Values.attribution.enabled }}{{ $all = concat $all .Values.attribution.capabilities }}{{ end }}
+{{- toJson $all }}
+{{- end }}
