@@ -1,40 +1,81 @@
-"""The manifests as a cluster receives them."""
+"""The objects of the chart as a cluster receives them."""
 
 import functools
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.deploy.kustomize import Object, built
+import yaml
 
-KUBERNETES = Path(__file__).parents[2] / "deploy" / "kubernetes"
-VARIANTS = ("device-plugin", "gke", "host")
+from tests.eventually import PATIENCE_SECONDS
+from tests.tools import needed
+
+Object = dict[str, Any]
+
+CHART = Path(__file__).parents[2] / "deploy" / "helm" / "cuda-mps-exporter"
+
+NAMESPACE = "cuda-mps-exporter"
+
+INSTALLATIONS: Mapping[str, Sequence[str]] = {
+    "default": (),
+    "nri": ("--set=gpuAccess=nri",),
+    "privileged": ("--set=gpuAccess=privileged,runtimeClassName=",),
+    "none": ("--set=gpuAccess=none",),
+    "gke": (f"--values={CHART / 'values-gke.yaml'}",),
+    "host": (f"--values={CHART / 'values-host.yaml'}",),
+    "openshift": ("--set=openshift.enabled=true",),
+    "attribution": ("--set=attribution.enabled=true",),
+    "restart-pods": ("--set=restartPods.namespaces={gpu-operator,nvidia}",),
+    "monitoring": (
+        "--set=podMonitor.enabled=true,podMonitor.labels.release=stack",
+        "--set=prometheusRule.enabled=true,prometheusRule.labels.release=stack",
+        "--set=dashboards.enabled=true,networkPolicy.enabled=true",
+    ),
+    # The checkout and the stand-ins can be in /tmp.
+    "node": ("--set=mounts.tmp=",),
+}
+"""Arguments of helm by installation."""
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run helm. Its log is not part of its errors."""
+    command = (needed("helm"), *map(str, arguments))
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+
+
+def rendered(*arguments: str | Path, name: str = "cuda-mps-exporter") -> Sequence[Object]:
+    """Return all objects that the chart installs with these arguments."""
+    done = helm("template", name, CHART, f"--namespace={NAMESPACE}", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
 @functools.cache
-def objects(directory: str) -> Sequence[Object]:
-    """Return all objects that a folder of `deploy/kubernetes` installs."""
-    return built(KUBERNETES / directory)
+def objects(installation: str) -> Sequence[Object]:
+    """Return all objects of an installation."""
+    return rendered(*INSTALLATIONS[installation])
 
 
-def the(kind: str, directory: str) -> Object:
+def the(kind: str, installation: str) -> Object:
     """Return the only object of a kind."""
-    (found,) = [each for each in objects(directory) if each["kind"] == kind]
+    (found,) = [each for each in objects(installation) if each["kind"] == kind]
     return found
 
 
-def pod(variant: str) -> Object:
-    """Return the pod template of a variant."""
-    specification: Object = the("DaemonSet", variant)["spec"]["template"]["spec"]
+def pod(installation: str) -> Object:
+    """Return the specification of the pods."""
+    specification: Object = the("DaemonSet", installation)["spec"]["template"]["spec"]
     return specification
 
 
-def container(variant: str) -> Object:
+def container(installation: str) -> Object:
     """Return the exporter's container, the only one of the pod."""
-    (only,) = pod(variant)["containers"]
+    (only,) = pod(installation)["containers"]
     found: Object = only
     return found
 
 
-def host_paths(variant: str) -> dict[str, str]:
+def host_paths(installation: str) -> dict[str, str]:
     """Return the mounted paths of the node, by volume name."""
-    return {each["name"]: each["hostPath"]["path"] for each in pod(variant)["volumes"] if "hostPath" in each}
+    return {each["name"]: each["hostPath"]["path"] for each in pod(installation)["volumes"] if "hostPath" in each}

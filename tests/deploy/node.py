@@ -1,4 +1,4 @@
-"""A node and a pod on it, with the mounts, user, capabilities and PID namespace of the manifests.
+"""A node and a pod on it, with the mounts, user, capabilities and PID namespace of the chart.
 
 The node has a PID namespace of its own, so that the pod does not see the processes of this machine.
 """
@@ -81,9 +81,9 @@ class Node:
         script = self.directory / "pod.sh"
         script.write_text("\n".join(self._script(*container(self._variant)["args"], *arguments)))
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-        ours = {each["name"]: each["value"] for each in container(self._variant)["env"]}
+        ours = {each["name"]: each["value"] for each in container(self._variant)["env"] if "value" in each}
         command = (*self._processes.enter(), "unshare", "--mount", "sh", "-e", str(script))
-        # A pod has the variables of its manifest only; one that is empty sets nothing. Its paths are its own.
+        # A pod has the variables of the chart only; one that is empty sets nothing. Its paths are its own.
         unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
         unset |= {"RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": "", program.VARIABLE: "{}"}
         variables = {**unset, **ours, **environment}

@@ -1,6 +1,7 @@
-"""The manifests are valid, and request only the rights that the exporter needs."""
+"""The chart renders valid objects, which request only the rights that the exporter needs."""
 
 import copy
+import tarfile
 import tomllib
 from pathlib import Path
 
@@ -8,21 +9,41 @@ import pytest
 
 from exporter import __version__
 from exporter.cli import main
-from tests.deploy.kustomize import Object, built
-from tests.deploy.manifests import KUBERNETES, VARIANTS, container, host_paths, objects, pod, the
+from tests.deploy.manifests import (
+    CHART,
+    INSTALLATIONS,
+    container,
+    helm,
+    host_paths,
+    objects,
+    pod,
+    rendered,
+    the,
+)
 from tests.deploy.schemas import schema_errors
 
 STATE = "/var/lib/cuda-mps-exporter"
-NEEDED = {"SYS_PTRACE"}
+NEEDED = ["SYS_PTRACE"]
+BPF = ["BPF", "PERFMON"]
 
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+NRI = {"nvidia.cdi.k8s.io/container.exporter": "management.nvidia.com/gpu=all"}
+
+every_installation = pytest.mark.parametrize("installation", INSTALLATIONS)
+unprivileged = pytest.mark.parametrize("installation", sorted(INSTALLATIONS.keys() - {"privileged"}))
 
 
-@pytest.mark.parametrize("directory", [*VARIANTS, "monitoring"])
-def test_all_objects_are_valid(directory: str) -> None:
-    assert {each["kind"]: schema_errors(each) for each in objects(directory)} == {
-        each["kind"]: [] for each in objects(directory)
-    }
+def kinds(installation: str) -> list[str]:
+    return sorted(each["kind"] for each in objects(installation))
+
+
+def variables(installation: str) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container(installation)["env"] if "value" in each}
+
+
+@every_installation
+def test_all_objects_are_valid(installation: str) -> None:
+    assert [error for each in objects(installation) for error in schema_errors(each)] == []
 
 
 def test_validation_rejects_a_wrong_key() -> None:
@@ -33,72 +54,222 @@ def test_validation_rejects_a_wrong_key() -> None:
     assert len(schema_errors(wrong)) == 2
 
 
-@every_variant
-def test_the_pod_has_only_the_rights_that_it_needs(variant: str) -> None:
-    rights = container(variant)["securityContext"]
+@every_installation
+def test_the_chart_passes_strict_lint(installation: str) -> None:
+    done = helm("lint", "--strict", CHART, *INSTALLATIONS[installation])
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["colour=red", "image.name=x", "mounts.home=/home", "gpuAccess=yes", "mounts.tmp=tmp", "hostPort=10677"],
+)
+def test_the_schema_refuses_an_unknown_or_wrong_value(value: str) -> None:
+    done = helm("template", CHART, f"--set={value}")
+    assert done.returncode != 0
+    assert value.split("=")[0].split(".")[-1] in done.stderr
+
+
+def test_a_package_contains_the_alerts_and_dashboards(tmp_path: Path) -> None:
+    """In the repository they are links."""
+    assert helm("package", CHART, f"--destination={tmp_path}").returncode == 0
+    with tarfile.open(tmp_path / f"{CHART.name}-{__version__}.tgz") as package:
+        for link in (CHART / "files").iterdir():
+            packed = package.extractfile(f"{CHART.name}/files/{link.name}")
+            assert packed
+            assert packed.read() == link.read_bytes()
+
+
+@unprivileged
+def test_the_pod_has_only_the_rights_that_it_needs(installation: str) -> None:
+    rights = container(installation)["securityContext"]
 
     assert rights["capabilities"]["drop"] == ["ALL"]
-    assert set(rights["capabilities"]["add"]) <= NEEDED
+    assert rights["capabilities"]["add"] == [*NEEDED, *(BPF if installation == "attribution" else [])]
     assert not rights["privileged"]
     assert not rights["allowPrivilegeEscalation"]
     assert rights["readOnlyRootFilesystem"]
     assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not pod(variant)["automountServiceAccountToken"]
-    assert not the("ServiceAccount", variant)["automountServiceAccountToken"]
-    assert not {"hostNetwork", "hostIPC"} & pod(variant).keys()
+    assert not {"hostNetwork", "hostIPC"} & pod(installation).keys()
 
 
-@every_variant
-def test_the_pod_writes_only_to_its_state_directory_on_the_node(variant: str) -> None:
-    mounts = {each["name"]: each for each in container(variant)["volumeMounts"]}
-    written = {path for name, path in host_paths(variant).items() if not mounts[name].get("readOnly")}
+def test_the_process_of_a_privileged_container_drops_all_rights_that_it_does_not_need() -> None:
+    assert container("privileged")["securityContext"]["privileged"]
+    assert container("privileged")["securityContext"]["readOnlyRootFilesystem"]
+    program, *options, exporter = container("privileged")["command"]
+    assert (program, exporter) == ("setpriv", "cuda-mps-exporter")
+    assert options == ["--bounding-set=-all,+sys_ptrace,+syslog", "--inh-caps=-all", "--no-new-privs"]
+
+
+@pytest.mark.parametrize("installation", sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods"}))
+def test_has_no_permissions_in_the_api_server(installation: str) -> None:
+    assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {*kinds(installation)}
+    assert not pod(installation)["automountServiceAccountToken"]
+    assert not the("ServiceAccount", installation)["automountServiceAccountToken"]
+
+
+def test_the_default_has_only_three_objects() -> None:
+    assert kinds("default") == ["ConfigMap", "DaemonSet", "ServiceAccount"]
+
+
+def test_restart_pods_allows_only_to_get_and_delete_pods_in_the_listed_namespaces() -> None:
+    found = objects("restart-pods")
+    roles = {each["metadata"]["namespace"]: each["rules"] for each in found if each["kind"] == "Role"}
+    bindings = {each["metadata"]["namespace"]: each for each in found if each["kind"] == "RoleBinding"}
+
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]}
+    assert roles == {"gpu-operator": [rule], "nvidia": [rule]}
+    assert bindings.keys() == roles.keys()
+    account = the("ServiceAccount", "restart-pods")
+    for each in bindings.values():
+        assert each["roleRef"]["kind"] == "Role"
+        assert each["subjects"] == [
+            {"kind": "ServiceAccount", **{key: account["metadata"][key] for key in ("name", "namespace")}}
+        ]
+    assert account["automountServiceAccountToken"]
+    assert pod("restart-pods")["automountServiceAccountToken"]
+    assert pod("restart-pods")["serviceAccountName"] == account["metadata"]["name"]
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    assert node in container("restart-pods")["env"]
+
+
+def test_openshift_allows_what_the_pod_requests_and_no_more() -> None:
+    found = the("SecurityContextConstraints", "openshift")
+    rights = container("openshift")["securityContext"]
+
+    assert found["allowedCapabilities"] == rights["capabilities"]["add"]
+    assert not found["allowPrivilegedContainer"]
+    assert {kind for each in pod("openshift")["volumes"] for kind in each if kind != "name"} <= set(found["volumes"])
+    assert the("Role", "openshift")["rules"][0]["resourceNames"] == [found["metadata"]["name"]]
+    assert the("RoleBinding", "openshift")["subjects"][0]["name"] == pod("openshift")["serviceAccountName"]
+    assert rights["seLinuxOptions"] == {"type": "spc_t"}
+
+
+@every_installation
+def test_the_pod_writes_only_to_its_state_directory_on_the_node(installation: str) -> None:
+    mounts = {each["name"]: each for each in container(installation)["volumeMounts"]}
+    written = {path for name, path in host_paths(installation).items() if not mounts[name].get("readOnly")}
 
     assert written == {STATE}
-    assert not host_paths(variant).keys() - mounts.keys(), "what is not mounted is not asked for"
+    assert not host_paths(installation).keys() - mounts.keys(), "what is not mounted is not asked for"
 
 
-@every_variant
-def test_mounts_paths_of_the_node_at_the_same_paths(variant: str) -> None:
+@every_installation
+def test_mounts_paths_of_the_node_at_the_same_paths(installation: str) -> None:
     """Daemons then have the same names as on the node. Variables set the paths of the driver's files."""
-    mounts = {each["name"]: each["mountPath"] for each in container(variant)["volumeMounts"]}
-    elsewhere = {name for name, path in host_paths(variant).items() if mounts[name] != path}
+    mounts = {each["name"]: each["mountPath"] for each in container(installation)["volumeMounts"]}
+    elsewhere = {name for name, path in host_paths(installation).items() if mounts[name] != path}
 
-    assert elsewhere <= {"driver"}
-
-
-@every_variant
-def test_has_access_to_processes_and_gpus_without_reserving_gpus(variant: str) -> None:
-    variables = {each["name"]: each["value"] for each in container(variant)["env"]}
-
-    assert pod(variant)["hostPID"]
-    assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
-    assert set(variables["NVIDIA_DRIVER_CAPABILITIES"].split(",")) == {"compute", "utility"}
-    assert not {"nvidia.com/gpu"} & container(variant)["resources"]["limits"].keys()
+    assert elsewhere == ({"driver"} if installation == "gke" else set())
 
 
-@every_variant
-def test_runs_on_all_nodes_with_mps_despite_taints(variant: str) -> None:
-    assert pod(variant)["nodeSelector"]
-    assert pod(variant)["tolerations"] == [{"operator": "Exists"}]
+def test_one_daemon_set_has_the_directories_of_all_systems() -> None:
+    paths = set(host_paths("default").values()) - {STATE}
+    mounts = {each["mountPath"]: each for each in container("default")["volumeMounts"] if each["mountPath"] in paths}
+
+    assert mounts.keys() == {
+        "/run/nvidia/mps",
+        "/tmp",
+        "/run/nvidia-mps",
+        "/var/log/nvidia-mps",
+        "/var/lib/kubelet/plugins/gpu.nvidia.com/mps",
+        "/var/lib/kubelet/pod-resources",
+        "/var/log/pods",
+    }
+    assert {each["mountPropagation"] for each in mounts.values()} == {"HostToContainer"}
 
 
-@every_variant
-def test_the_image_has_the_version_of_the_package(variant: str) -> None:
-    assert container(variant)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
+def test_each_mount_can_be_switched_off() -> None:
+    names = ("devicePlugin", "tmp", "run", "logs", "draDriver", "podResources", "podLogs")
+    found = rendered(*(f"--set=mounts.{name}=" for name in names))
+    (specification,) = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "DaemonSet"]
+    assert {each["name"] for each in specification["volumes"]} == {"config", "runtime", "state"}
+    assert {each["name"] for each in specification["containers"][0]["volumeMounts"]} == {"config", "runtime", "state"}
 
 
-@every_variant
-def test_the_probes_request_existing_pages(variant: str) -> None:
-    (port,) = container(variant)["ports"]
-    for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
-        assert container(variant)[probe]["httpGet"] == {"path": page, "port": port["name"]}
-
-
-@pytest.mark.parametrize(("variant", "daemons"), [("device-plugin", 0), ("gke", 1), ("host", 1)])
-def test_the_configuration_is_valid_and_names_only_daemons_that_the_node_label_declares(
-    variant: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("installation", "runtime_class", "environment", "annotations"),
+    [
+        ("default", "nvidia", RUNTIME, {}),
+        ("nri", None, {}, NRI),
+        ("privileged", None, RUNTIME, {}),
+        ("none", None, {}, {}),
+    ],
+)
+def test_each_way_to_access_gpus_without_reserving_them(
+    installation: str, runtime_class: str | None, environment: dict[str, str], annotations: dict[str, str]
 ) -> None:
-    (text,) = the("ConfigMap", variant)["data"].values()
+    found = the("DaemonSet", installation)["spec"]["template"]["metadata"]["annotations"]
+
+    assert pod(installation).get("runtimeClassName") == runtime_class
+    assert variables(installation) == environment
+    assert {key: value for key, value in found.items() if key in NRI} == annotations
+    assert container(installation)["name"] == "exporter", "as in the annotation"
+    assert container(installation)["securityContext"]["privileged"] == (installation == "privileged")
+    assert "nvidia.com/gpu" not in container(installation)["resources"]["limits"]
+
+
+def test_gke_has_the_driver_of_the_node_and_can_request_a_share() -> None:
+    assert host_paths("gke")["driver"] == "/home/kubernetes/bin/nvidia"
+    assert variables("gke")["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert "/usr/local/nvidia/bin" in variables("gke")["PATH"].split(":")
+    found = rendered(*INSTALLATIONS["gke"], r"--set=resources.limits.nvidia\.com/gpu=1")
+    (specification,) = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "DaemonSet"]
+    assert specification["containers"][0]["resources"]["limits"] == {"memory": "256Mi", "nvidia.com/gpu": 1}
+
+
+@every_installation
+def test_the_process_sees_the_processes_of_the_node(installation: str) -> None:
+    assert pod(installation)["hostPID"]
+
+
+@every_installation
+def test_runs_on_all_nodes_with_mps_despite_taints(installation: str) -> None:
+    terms = pod(installation)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = [
+        (each["key"], *each["values"]) for term in terms["nodeSelectorTerms"] for each in term["matchExpressions"]
+    ]
+
+    assert labels == [
+        ("nvidia.com/gpu.present", "true"),
+        ("nvidia.com/mps.capable", "true"),
+        ("cloud.google.com/gke-gpu-sharing-strategy", "mps"),
+        ("cuda-mps-exporter/mps", "host"),
+    ]
+    assert pod(installation)["tolerations"] == [{"operator": "Exists"}]
+
+
+@pytest.mark.parametrize(
+    ("installation", "label"),
+    [
+        ("default", None),
+        ("gke", {"cloud.google.com/gke-gpu-sharing-strategy": "mps"}),
+        ("host", {"cuda-mps-exporter/mps": "host"}),
+    ],
+)
+def test_expects_a_daemon_only_on_nodes_whose_label_declares_one(installation: str, label: dict[str, str]) -> None:
+    """Not every GPU node runs MPS."""
+    assert pod(installation).get("nodeSelector") == label
+    assert bool(the("ConfigMap", installation)["data"]["config.toml"]) == (label is not None)
+
+
+@every_installation
+def test_the_image_has_the_version_of_the_package(installation: str) -> None:
+    assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
+
+
+@every_installation
+def test_the_probes_request_existing_pages(installation: str) -> None:
+    (port,) = container(installation)["ports"]
+    for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
+        assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
+
+
+@pytest.mark.parametrize(("installation", "daemons"), [("default", 0), ("gke", 1), ("host", 1)])
+def test_the_configuration_is_valid_and_names_mounted_directories(
+    installation: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (text,) = the("ConfigMap", installation)["data"].values()
     (tmp_path / "config.toml").write_text(text)
     code = main(["serve", "--config.check", f"--config.file={tmp_path / 'config.toml'}"])
     in_effect = tomllib.loads(capsys.readouterr().out)
@@ -106,42 +277,37 @@ def test_the_configuration_is_valid_and_names_only_daemons_that_the_node_label_d
     assert code == 0
     named = in_effect.get("daemons", [])
     assert len(named) == daemons
-    mounted = [each["mountPath"] for each in container(variant)["volumeMounts"]]
+    mounted = [each["mountPath"] for each in container(installation)["volumeMounts"]]
     for directory in (each[key] for each in named for key in ("pipe_directory", "log_directory")):
         assert any(Path(directory).is_relative_to(each) for each in mounted)
 
 
-def test_the_host_variant_runs_only_on_labelled_nodes() -> None:
-    """It expects a daemon on each of its nodes, but not every GPU node runs one."""
-    assert pod("host")["nodeSelector"] == {"cuda-mps-exporter/mps": "host"}
+def test_a_changed_configuration_causes_a_rollout() -> None:
+    templates = [the("DaemonSet", each)["spec"]["template"]["metadata"]["annotations"] for each in ("default", "host")]
+    assert templates[0] != templates[1]
+    volumes = {each["name"]: each for each in pod("host")["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == the("ConfigMap", "host")["metadata"]["name"]
 
 
-def configuration_of(found: Object) -> str:
-    volumes = {each["name"]: each for each in found["spec"]["template"]["spec"]["volumes"]}
-    name: str = volumes["config"]["configMap"]["name"]
-    return name
+def test_two_releases_in_one_namespace_share_no_object() -> None:
+    names = [{(each["kind"], each["metadata"]["name"]) for each in rendered(name=name)} for name in ("one", "two")]
+    assert not names[0] & names[1]
+    first, second = (
+        next(each["spec"] for each in rendered(name=name) if each["kind"] == "DaemonSet") for name in ("one", "two")
+    )
+    assert first["selector"] != second["selector"]
+    assert first["selector"]["matchLabels"] == first["template"]["metadata"]["labels"]
 
 
-@every_variant
-def test_a_changed_configuration_causes_a_rollout(variant: str) -> None:
-    """The name of a generated ConfigMap has a hash of its content, unless that is disabled."""
-    assert configuration_of(the("DaemonSet", variant)) == the("ConfigMap", variant)["metadata"]["name"]
-    assert "disableNameSuffixHash" not in (KUBERNETES / variant / "kustomization.yaml").read_text()
-
-
-def test_every_folder_of_variants_is_tested() -> None:
-    assert {each.name for each in KUBERNETES.iterdir()} == {"base", "components", "monitoring", *VARIANTS}
-    assert {each.name for each in (KUBERNETES / "components").iterdir()} == {"attribution"}
-
-
-@every_variant
-def test_the_component_only_enables_launch_counting(variant: str) -> None:
-    objects_with = built(KUBERNETES / variant, KUBERNETES / "components" / "attribution")
-    assert [schema_errors(each) for each in objects_with] == [[] for _ in objects_with]
-
-    (found,) = [each for each in objects_with if each["kind"] == "DaemonSet"]
+def test_attribution_only_adds_launch_counting() -> None:
+    found = copy.deepcopy(the("DaemonSet", "attribution"))
     (counting,) = found["spec"]["template"]["spec"]["containers"]
-    assert counting["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": [*sorted(NEEDED), "BPF", "PERFMON"]}
+    assert counting["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": [*NEEDED, *BPF]}
     counting["securityContext"]["capabilities"]["add"] = [*NEEDED]
     counting["env"].remove({"name": "CUDA_MPS_EXPORTER_ATTRIBUTION", "value": "bpf"})
-    assert found == the("DaemonSet", variant)
+    assert found == the("DaemonSet", "default")
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = (CHART / "Chart.yaml").read_text().splitlines()
+    assert {f"version: {__version__}", f"appVersion: {__version__}"} <= set(chart)

@@ -1,13 +1,14 @@
 """Objects for the Prometheus operator: scrape targets with their labels, and alerts."""
 
 import re
+from pathlib import Path
 
+import pytest
 import yaml
 
-from deploy.prometheus_rule import RULES, prometheus_rule
-from tests.deploy.kustomize import Object
-from tests.deploy.manifests import KUBERNETES, container, the
+from tests.deploy.manifests import INSTALLATIONS, Object, container, rendered, the
 
+RULES = Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml"
 JOB = "cuda-mps-exporter"
 
 
@@ -30,19 +31,22 @@ def relabeled(**labels: str) -> dict[str, str]:
 
 def test_selects_the_pods_and_their_port() -> None:
     wanted = the("PodMonitor", "monitoring")["spec"]["selector"]["matchLabels"]
-    assert wanted.items() <= the("DaemonSet", "host")["spec"]["template"]["metadata"]["labels"].items()
-    assert endpoint()["port"] in [each["name"] for each in container("host")["ports"]]
-    assert the("PodMonitor", "monitoring")["metadata"]["namespace"] == the("DaemonSet", "host")["metadata"]["namespace"]
+    assert wanted.items() <= the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"].items()
+    assert endpoint()["port"] in [each["name"] for each in container("monitoring")["ports"]]
+    assert (
+        the("PodMonitor", "monitoring")["metadata"]["namespace"]
+        == the("DaemonSet", "monitoring")["metadata"]["namespace"]
+    )
 
 
 def test_the_job_has_the_name_that_the_alerts_use() -> None:
     label = the("PodMonitor", "monitoring")["spec"]["jobLabel"]
-    assert the("DaemonSet", "host")["spec"]["template"]["metadata"]["labels"][label] == JOB
+    assert the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"][label] == JOB
     assert f'job="{JOB}"' in RULES.read_text()
 
 
 def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -> None:
-    (port,) = container("host")["ports"]
+    (port,) = container("monitoring")["ports"]
     labels = relabeled(
         __meta_kubernetes_pod_node_name="gpu-7",
         __meta_kubernetes_pod_container_port_number=str(port["containerPort"]),
@@ -55,7 +59,34 @@ def test_a_target_is_named_by_its_node_and_keeps_its_series_with_another_pod() -
 
 
 def test_the_rule_object_has_the_alerts_of_the_rule_file() -> None:
-    """To update it: python -m deploy.prometheus_rule > deploy/kubernetes/monitoring/prometheus-rule.yaml."""
-    written = KUBERNETES / "monitoring" / "prometheus-rule.yaml"
-    assert written.read_text() == prometheus_rule(RULES.read_text())
     assert the("PrometheusRule", "monitoring")["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_runbook_links_can_have_another_start() -> None:
+    wiki = "https://wiki.example.com/mps/"
+    found = rendered(*INSTALLATIONS["monitoring"], f"--set=runbookUrl={wiki}")
+    (rules,) = [each for each in found if each["kind"] == "PrometheusRule"]
+    links = [rule["annotations"]["runbook_url"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert links
+    assert {link.removeprefix(wiki) for link in links} <= {each.name for each in (RULES.parent / "runbooks").iterdir()}
+
+
+def test_a_runbook_link_opens_on_the_port_of_the_node() -> None:
+    (port,) = container("monitoring")["ports"]
+    assert port["hostPort"] == port["containerPort"], "the label instance has the port of the container"
+    (without,) = [each for each in rendered("--set=hostPort=false") if each["kind"] == "DaemonSet"]
+    assert "hostPort" not in without["spec"]["template"]["spec"]["containers"][0]["ports"][0]
+
+
+@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
+def test_objects_have_the_label_by_which_prometheus_selects(kind: str) -> None:
+    assert the(kind, "monitoring")["metadata"]["labels"]["release"] == "stack"
+
+
+def test_the_network_policy_allows_connections_to_the_metrics_only() -> None:
+    found = the("NetworkPolicy", "monitoring")["spec"]
+    labels = the("DaemonSet", "monitoring")["spec"]["template"]["metadata"]["labels"]
+    assert found["podSelector"]["matchLabels"] == labels
+    assert [each["ports"] for each in found["ingress"]] == [[{"port": "metrics"}]]
+    assert "egress" not in found
+    assert found["policyTypes"] == ["Ingress", "Egress"]

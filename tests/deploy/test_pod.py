@@ -1,4 +1,4 @@
-"""In a pod of the manifests, the exporter finds the device plugin's daemon and the pods of its clients."""
+"""In a pod of the chart, the exporter finds the device plugin's daemon and the pods of its clients."""
 
 import tempfile
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def pid_file(mps: MpsStandIn) -> Path:
 @pytest.fixture
 def node() -> Iterator[Node]:
     """A node with a path that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), "device-plugin") as node:
+    with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), "node") as node:
         yield node
 
 

@@ -18,7 +18,7 @@ from tests.exporter_process import Exporter
 pytestmark = pytest.mark.systems
 
 ROOT = Path(__file__).parents[2]
-SHARED = ["alerts", "dashboards", "deploy/kubernetes", "systemd"]
+SHARED = ["alerts", "dashboards", "deploy/helm", "systemd"]
 
 
 def _files(folder: Path) -> set[str]:

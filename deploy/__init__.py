@@ -1,1 +1,0 @@
-"""How to install the exporter in a cluster."""
