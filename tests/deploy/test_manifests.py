@@ -247,7 +247,9 @@ def test_runs_on_all_nodes_with_mps_despite_taints(installation: str) -> None:
         ("host", {"cuda-mps-exporter/mps": "host"}),
     ],
 )
-def test_expects_a_daemon_only_on_nodes_whose_label_declares_one(installation: str, label: dict[str, str]) -> None:
+def test_expects_a_daemon_only_on_nodes_with_a_label_that_declares_one(
+    installation: str, label: dict[str, str]
+) -> None:
     """Not every GPU node runs MPS."""
     assert pod(installation).get("nodeSelector") == label
     assert bool(the("ConfigMap", installation)["data"]["config.toml"]) == (label is not None)
