@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from exporter.actions.api_server import delete_pod
 from exporter.actions.evidence import Evidence
 from exporter.actions.steps import (
     Cancellation,
@@ -23,7 +24,16 @@ from exporter.collectors.pid_files import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
-from exporter.model.action import Action, ActionStep, EndProcess, GiveCommand, RestartUnit, RunCommand, SaveEvidence
+from exporter.model.action import (
+    Action,
+    ActionStep,
+    DeletePod,
+    EndProcess,
+    GiveCommand,
+    RestartUnit,
+    RunCommand,
+    SaveEvidence,
+)
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, ControlReply, Observation
 from exporter.model.reason import Reason, ReasonCode
@@ -96,6 +106,8 @@ class StepRunner:
             case RunCommand():
                 self._starting = True
                 return self._refusal(step) or run_command(step, path=tools.path, cancellation=cancellation)
+            case DeletePod():
+                return delete_pod(step)
             case GiveCommand():
                 problem = self._send(step.command)
                 return problem if step.vital else None

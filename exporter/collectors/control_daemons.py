@@ -60,6 +60,7 @@ class ControlDaemon:
     def observation(self, daemon: str) -> DaemonProcess:
         """Return it as the process of the daemon with this name."""
         visible = (self.environment or {}).get(VISIBLE_DEVICES)
+        cgroup = parse_cgroup(self.facts.cgroup or "")
         return DaemonProcess(
             at=self.facts.at,
             daemon=daemon,
@@ -71,7 +72,8 @@ class ControlDaemon:
             protocol=self.protocol,
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}"),
-            unit=parse_cgroup(self.facts.cgroup or "").unit,
+            unit=cgroup.unit,
+            pod_uid=cgroup.pod_uid,
         )
 
 

@@ -103,7 +103,16 @@ class GiveCommand:
     vital: bool = True
 
 
-ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | GiveCommand
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePod:
+    """Delete the pod that runs the daemon if it still has this UID. Its controller creates another one."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+ActionStep = SaveEvidence | EndProcess | RestartUnit | RunCommand | DeletePod | GiveCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

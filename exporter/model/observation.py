@@ -366,6 +366,7 @@ class DaemonProcess:
     stdout_in_file: bool | None = None
     """Whether that stdout is the file stdout.log of its log directory."""
     unit: str | None = None
+    pod_uid: str | None = None
     pid_file_left: bool | None = None
     """Whether a pid file exists without a daemon, as after SIGKILL and not after `quit` (measured, R580)."""
     quit_traces: bool | None = None

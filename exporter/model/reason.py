@@ -100,6 +100,8 @@ class ReasonCode(StrEnum):
     FOREIGN_DIRECTORY = "foreign_directory"
     NO_RESTART_METHOD = "no_restart_method"
     DAEMON_IN_CONTAINER = "daemon_in_container"
+    POD_DELETION_NOT_ALLOWED = "pod_deletion_not_allowed"
+    POD_NAME_UNKNOWN = "pod_name_unknown"
     SYSTEMD_UNREACHABLE = "systemd_unreachable"
     UNIT_STATE_UNKNOWN = "unit_state_unknown"
     UNIT_UNREADABLE = "unit_unreadable"
@@ -150,6 +152,10 @@ class ReasonCode(StrEnum):
     PROCESS_NOT_ENDED = "process_not_ended"
 
     # Problems of an action: a unit or a program to start
+    API_SERVER_UNKNOWN = "api_server_unknown"
+    API_SERVER_UNREACHABLE = "api_server_unreachable"
+    POD_DELETION_FORBIDDEN = "pod_deletion_forbidden"
+    POD_NOT_DELETED = "pod_not_deleted"
     UNIT_NAME_INVALID = "unit_name_invalid"
     UNIT_TIMED_OUT = "unit_timed_out"
     UNIT_NOT_PERMITTED = "unit_not_permitted"
@@ -208,6 +214,7 @@ class Reason:
     action: str | None = None
     command: str | None = None
     path: str | None = None
+    pod: str | None = None
     text: str | None = None
 
     def parameters(self) -> dict[str, object]:

@@ -22,6 +22,7 @@ class AllowedAction(StrEnum):
     SHUT_DOWN_SERVER = "shut_down_server"
     RESTART_DAEMON = "restart_daemon"
     END_HUNG_SERVER = "end_hung_server"
+    DELETE_POD = "delete_pod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

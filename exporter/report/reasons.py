@@ -74,6 +74,8 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.FOREIGN_DIRECTORY: "its pipe directory belongs to UID {uid}, who must not run this daemon",
     ReasonCode.NO_RESTART_METHOD: "no restart method is configured: set `unit` or `restart_command`",
     ReasonCode.DAEMON_IN_CONTAINER: "it ran in a container, where `restart_command` cannot start it",
+    ReasonCode.POD_DELETION_NOT_ALLOWED: "a pod runs it: set `watchdog.allow` with `delete_pod`, or delete the pod",
+    ReasonCode.POD_NAME_UNKNOWN: "a pod runs it, and the name of the pod is unknown: mount /var/log/pods",
     ReasonCode.SYSTEMD_UNREACHABLE: "the state of {unit} is unknown: systemd cannot be reached",
     ReasonCode.UNIT_STATE_UNKNOWN: "the state of {unit} is unknown, so the daemon might not start again",
     ReasonCode.START_LIMIT_HIT: "systemd has given up on {unit} (start-limit-hit): run"
@@ -118,6 +120,11 @@ _FIXED: Mapping[ReasonCode, str] = {
     ReasonCode.PROCESS_NOT_ENDED: "process {pid} was killed and has not ended: it may sleep in the kernel (state D in"
     " /proc/{pid}/stat)",
     # Problems of an action: a unit or a program to start
+    ReasonCode.API_SERVER_UNKNOWN: "no API server is known: the exporter does not run in a pod",
+    ReasonCode.API_SERVER_UNREACHABLE: "the API server cannot be used: {text}",
+    ReasonCode.POD_DELETION_FORBIDDEN: "the API server does not permit the exporter to delete pod {pod}: add its"
+    " namespace to `restartPods.namespaces` of the Helm chart",
+    ReasonCode.POD_NOT_DELETED: "the API server did not delete pod {pod} ({state}){output}",
     ReasonCode.UNIT_NAME_INVALID: "'{unit}' is not the name of a service",
     ReasonCode.UNIT_TIMED_OUT: "systemd did not restart {unit} within {seconds} s: see `systemctl status {unit}`",
     ReasonCode.UNIT_NOT_PERMITTED: "systemd does not let the exporter restart {unit}: the polkit rule"

@@ -15,6 +15,7 @@ from exporter.parse.printable import is_service_name, printable
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
+from exporter.state.processes import pod_of_daemon
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart_budget import start_environment
@@ -139,7 +140,8 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
 def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
-    The same as what the watchdog does (`watchdog/restart_budget.py`). Empty if a container ran it, or if no line can be
+    The same as what the watchdog does (`watchdog/restart_budget.py`). If a pod runs it, its controller starts it again
+    once the pod is deleted. Empty if another container ran it, or if no line can be
     written. A daemon that never ran may lack its directories.
     """
     policy = policy or Policy()
@@ -153,6 +155,9 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         limited = state is not None and state.result == _START_LIMIT
         reset = (f"systemctl reset-failed {quote(unit)}",) if limited else ()
         return (*reset, f"systemctl restart {quote(unit)}")
+    pod = None if daemon_policy.command else pod_of_daemon(node, daemon)
+    if pod is not None:
+        return _commands(_line(join(("kubectl", "delete", "pod", "--namespace", pod.namespace, pod.name))))
     if _in_container(daemon):
         return ()
     process = daemon.runtime.process or watch.process
@@ -179,7 +184,7 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what ends a running daemon, with its clients, and starts it again."""
     start = commands_to_start(node, daemon, policy)
-    if not start or start[-1].startswith("systemctl restart "):
+    if not start or start[-1].startswith(("systemctl restart ", "kubectl delete ")):
         return start
     return (*commands_to_stop(node, daemon, policy), *start)
 

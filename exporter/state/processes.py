@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 
+from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
 from exporter.model.incident import ClientDetails, Death
@@ -124,14 +125,27 @@ def pod_of(node: Node, process: ProcessReading | None) -> PodFound | None:
 
 
 def pod_uids(node: Node) -> frozenset[str]:
-    """Return the UIDs of the pods of all known processes."""
+    """Return the UIDs of the pods of all known processes, and of those that run or ran daemons."""
     uids = (cgroup_of(process).pod_uid for process in node.processes.values())
-    return frozenset(uid for uid in uids if uid is not None)
+    daemons = (pod_uid_of_daemon(node, daemon) for daemon in node.daemons.values())
+    return frozenset(uid for uid in (*uids, *daemons) if uid is not None)
+
+
+def pod_uid_of_daemon(node: Node, daemon: Daemon) -> str | None:
+    """Return the UID of the pod that runs, or last ran, a daemon."""
+    watch = node.watches.get(daemon.name)
+    process = daemon.runtime.process or (None if watch is None else watch.process)
+    return None if process is None else process.pod_uid
 
 
 def unnamed_pods(node: Node) -> frozenset[str]:
     """Return the UIDs of the pods whose name is unknown."""
     return pod_uids(node) - node.pods.keys()
+
+
+def pod_of_daemon(node: Node, daemon: Daemon) -> PodFound | None:
+    """Return that pod; None if its name is unknown, or if no pod ran the daemon."""
+    return node.pods.get(pod_uid_of_daemon(node, daemon) or "")
 
 
 # -- counts of workloads -------------------------------------------------------------------------------------------

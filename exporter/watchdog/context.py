@@ -105,6 +105,14 @@ class Context:
         return self.daemon.runtime.unit is None or self.daemon.runtime.unit == self.daemon_policy.unit
 
     @property
+    def pod_uid(self) -> str | None:
+        """Return the UID of the pod that runs, or last ran, the daemon, unless a unit or a command restarts it."""
+        if self.daemon_policy.unit is not None or self.daemon_policy.command:
+            return None
+        process = self.daemon.runtime.process or self.watch.process
+        return None if process is None else process.pod_uid
+
+    @property
     def works(self) -> bool:
         """Return whether the daemon answers or, if its protocol is not supported, runs."""
         return self.daemon.answers or (not self.daemon.supported and self.daemon.runtime.process is not None)

@@ -7,6 +7,7 @@ from exporter.model.action import (
     ActionReason,
     ActionResult,
     ActionStep,
+    DeletePod,
     EndProcess,
     GiveCommand,
     RestartUnit,
@@ -25,6 +26,7 @@ from exporter.model.settings import (
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
     VISIBLE_DEVICES,
+    AllowedAction,
     Mode,
     Thresholds,
 )
@@ -257,9 +259,14 @@ def _obstacle(context: Context) -> Wait | None:
     policy, daemon = context.daemon_policy, context.daemon
     if daemon.runtime.foreign_owner is not None:
         return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
-    if policy.unit is None and not policy.command:
+    if context.pod_uid is not None:
+        if AllowedAction.DELETE_POD not in context.thresholds.allow:
+            return Wait(reason=Reason(ReasonCode.POD_DELETION_NOT_ALLOWED))
+        if context.pod_uid not in context.node.pods:
+            return Wait(reason=Reason(ReasonCode.POD_NAME_UNKNOWN))
+    elif policy.unit is None and not policy.command:
         return Wait(reason=Reason(ReasonCode.NO_RESTART_METHOD))
-    if policy.unit is None and daemon.runtime.in_foreign_namespace:
+    elif policy.unit is None and daemon.runtime.in_foreign_namespace:
         return Wait(reason=Reason(ReasonCode.DAEMON_IN_CONTAINER))
     if context.watch.circuit_opened_at is not None:
         return Wait(reason=Reason(ReasonCode.CIRCUIT_OPEN), phase=WatchdogPhase.CIRCUIT_OPEN)
@@ -269,6 +276,8 @@ def _obstacle(context: Context) -> Wait | None:
 def _replacement_obstacle(context: Context) -> Wait | None:
     """Return why a running daemon is not ended: its process, or what would start it again, is unknown."""
     name, unit = context.daemon_policy.unit, context.unit
+    if context.pod_uid is not None:
+        return None
     if name is None:
         known = identity_of(context.daemon.runtime.process) is not None
         return None if known else Wait(reason=Reason(ReasonCode.PROCESS_UNKNOWN))
@@ -314,6 +323,10 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
     The limits are set as soon as the daemon answers: a client that waits gets a server before the exporter has read
     anything of it. If a command fails, the daemon still runs, and `limit_enforcement.py` sets the limits later.
     """
+    if context.pod_uid is not None:
+        # Its own container sets its limits. A daemon that hangs ends with the pod.
+        pod = context.node.pods[context.pod_uid]
+        return SaveEvidence(), DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
     policy, watch, runtime = context.daemon_policy, context.watch, context.daemon.runtime
     daemon, unit = identity_of(runtime.process), policy.unit
     wanted = limit_enforcement.limits_to_restore(policy.limits, watch)

@@ -17,6 +17,9 @@ RESULT_SECONDS = 180.0
 START_SECONDS = 1.0
 """A daemon runs 15 ms after its command (measured, R580), and a unit's daemon some tenths of a second later."""
 
+POD_SECONDS = 120.0
+"""A pod may take this long to end (its grace period is 30 s by default), and its successor to start."""
+
 
 def record_result(node: Node, done: ActionDone) -> Node:
     """Record the end of an action. Its effect is verified later."""
@@ -82,10 +85,11 @@ def verify(context: Context) -> Evaluated:
         return _ended(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
     # No daemon was observed since an earlier run of the exporter began the restart.
     missing = context.condition is Condition.CRASHED and not context.daemon.lifecycle.ever_ran
-    if missing and context.at - acting.done_at > START_SECONDS:
+    if missing and context.at - acting.done_at > (POD_SECONDS if context.pod_uid is not None else START_SECONDS):
         return _ended(context, acting, Reason(ReasonCode.DAEMON_MISSING))
     problem = _restart_problem(context, acting)
-    if problem is not None and context.at - acting.done_at <= context.thresholds.verify:
+    seconds = context.thresholds.verify + (POD_SECONDS if context.pod_uid is not None else 0.0)
+    if problem is not None and context.at - acting.done_at <= seconds:
         return context.watch, ()
     return _ended(context, acting, problem)
 
@@ -96,6 +100,9 @@ def _crashed_again(context: Context, acting: OngoingAction, done_at: float) -> b
     The restart itself ends a daemon that hung. The exit counts if it came after the restart, or of another process.
     """
     loss_at = context.daemon.lifecycle.last_loss_at
+    if context.pod_uid is not None and identity_of(context.watch.process) == acting.before:
+        # The pod, with a daemon that hung, ends some time after the API server has deleted it.
+        return False
     if loss_at is None or loss_at <= acting.began_at:
         return False
     another = identity_of(context.watch.process) != acting.before
