@@ -11,6 +11,7 @@ from exporter.model.daemon import (
     NamedBy,
     with_connections,
     with_declaration,
+    with_lifecycle,
     with_runtime,
 )
 from exporter.model.node import Node
@@ -146,7 +147,11 @@ def _withdrawn(node: Node, found: DaemonFound, by: NamedBy) -> Node:
         return node
     unit = None if daemon.runtime.process is None else daemon.runtime.process.unit
     discovered = Declaration(by=NamedBy.DISCOVERED, observed_at=node.at)
-    return with_daemon(node, with_runtime(replace(daemon, declared=discovered), unit=unit, foreign_owner=None))
+    daemon = with_runtime(replace(daemon, declared=discovered), unit=unit, foreign_owner=None)
+    if by is NamedBy.DRA:
+        # The driver removes the directory of a claim that no pod uses any more. The pod of the daemon ends after that.
+        daemon = with_lifecycle(daemon, quit_at=node.at)
+    return with_daemon(node, daemon)
 
 
 def pids_read(daemon: Daemon, at: float, pids: Pids) -> Transition:

@@ -6,6 +6,7 @@ from exporter.model.daemon import (
     DaemonState,
     DefaultLimits,
     LossReason,
+    NamedBy,
     with_commands,
     with_connections,
     with_lifecycle,
@@ -245,6 +246,7 @@ def explain_end(daemon: Daemon, at: float, *, unit: UnitState | None = None, for
     stopped = (
         _is_recent(daemon.lifecycle.quit_at, ended_at)
         or process_states.was_unit_stopped(unit, ended_at)
+        or _was_claim_released(daemon)
         or _was_quit(daemon, ended_at, waited=waited)
     )
     if not stopped and not waited:
@@ -259,6 +261,11 @@ def explain_end(daemon: Daemon, at: float, *, unit: UnitState | None = None, for
     daemon = with_totals(daemon, losses=increment(daemon.totals.losses, reason))
     lost = Event(at=ended_at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=reason)
     return with_lifecycle(daemon, last_loss_at=ended_at), (lost,)
+
+
+def _was_claim_released(daemon: Daemon) -> bool:
+    """Return whether NVIDIA's DRA driver has removed the directory of the claim. A crash leaves the pid file."""
+    return daemon.declared.by is NamedBy.DRA and daemon.lifecycle.pid_file_left is False
 
 
 def _was_quit(daemon: Daemon, ended_at: float, *, waited: bool = False) -> bool:

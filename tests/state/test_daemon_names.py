@@ -1,10 +1,12 @@
 """One pipe directory is one daemon. The configuration's name has precedence over a unit's, and that over the path."""
 
+import pytest
+
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, LogFile, Observation, SourceReading
-from tests.builders import AT, CLIENT, DAEMON, Reduced, at_work, look, reduced
+from tests.builders import AT, CLIENT, CONTROL, DAEMON, Reduced, at_work, daemon_process, exited, look, reduced
 
 UNIT, CONFIGURED, DISCOVERED = NamedBy.UNIT, NamedBy.CONFIGURATION, NamedBy.DISCOVERED
 
@@ -161,3 +163,33 @@ def test_a_unit_and_the_device_plugin_do_not_withdraw_each_others_declaration() 
 def test_the_configuration_has_precedence_over_the_device_plugin() -> None:
     story = after(found("night", CONFIGURED, expected=False), declared())
     assert (story.daemon.name, story.daemon.declared.expected) == ("night", False)
+
+
+def of_claim(at: float = AT, *, expected: bool = True) -> DaemonFound:
+    return found(by=NamedBy.DRA, expected=expected, at=at)
+
+
+RUNNING = (of_claim(), daemon_process(), *at_work())
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        (of_claim(AT + 10, expected=False), exited(CONTROL, at=AT + 11)),
+        (exited(CONTROL, at=AT + 10), daemon_process(None, at=AT + 10.2, left=False), look("log", at=AT + 20)),
+    ],
+    ids=["the daemon ends after the directory", "the directory is found to be missing after the end"],
+)
+def test_the_end_of_a_claim_is_no_loss_of_its_daemon(seen: tuple[Observation, ...]) -> None:
+    """The DRA driver removes the directory, and the pod of the daemon is killed."""
+    story = reduced(*RUNNING, *seen, start=Node())
+    ends = [each.event for each in story.events if each.event in (EventName.DAEMON_STOPPED, EventName.DAEMON_LOST)]
+    assert ends == [EventName.DAEMON_STOPPED]
+
+
+def test_a_crash_of_the_daemon_of_a_claim_is_a_loss() -> None:
+    """It leaves its pid file."""
+    crash = (exited(CONTROL, at=AT + 10), daemon_process(None, at=AT + 10.2, left=True), look("log", at=AT + 20))
+    story = reduced(*RUNNING, *crash, start=Node())
+    assert EventName.DAEMON_LOST in [each.event for each in story.events]
+    assert story.daemon.declared.expected
