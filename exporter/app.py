@@ -31,6 +31,7 @@ from exporter.collectors.units import Systemctl, Units, UnitStates
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
+from exporter.model.problem import Problem, ProblemCode
 from exporter.parse.elf import Machine
 from exporter.report.problem_text import problem_text
 from exporter.state import poll_schedule
@@ -137,7 +138,10 @@ class Assembly:
             self._journal.close()
 
     def collect_gpus(self) -> Reading:
-        """Read NVML. If the node has GPUs but the exporter's container got none, the failure is not a problem."""
+        """Read NVML. If the node has GPUs but the exporter's container got none, this is the problem.
+
+        On GKE it is none: there only pods that take a share from the scheduler, or are privileged, get GPUs.
+        """
         reading = self.nvml.collect()
         if reading.problem is None or NVIDIA_DEVICE.exists():
             return reading
@@ -145,7 +149,12 @@ class Assembly:
             node_has_gpus = (self._config.constants.procfs / f"1/root{NVIDIA_DEVICE}").exists()
         except OSError:
             node_has_gpus = False
-        return replace(reading, problem=None) if node_has_gpus else reading
+        if not node_has_gpus:
+            return reading
+        if self._config.constants.gke_config.exists():
+            return replace(reading, problem=None)
+        problem = Problem(code=ProblemCode.CONTAINER_WITHOUT_GPUS, detail=reading.problem.detail)
+        return replace(reading, problem=problem)
 
     def action_runner(self) -> ActionRunner:
         """Return the runner of the watchdog's actions."""

@@ -1,6 +1,7 @@
 """Queries of an MPS control daemon through nvidia-cuda-mps-control."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import subprocess
@@ -85,6 +86,9 @@ does not accept takes one of 128 places in its queue (measured, R580)."""
 
 _STOPPED = "Tt"
 
+_NOT_STARTED = 127
+"""The exit code of a shell that finds no program."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -120,6 +124,7 @@ class ControlClient:
         self._executable = executable
         self._deadline = deadline
         self._clock = clock
+        self._missing = f"{executable}: {os.strerror(errno.ENOENT)}"
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._lock = lock
         self._user = user
@@ -173,6 +178,9 @@ class ControlClient:
                 break
             self._probes_unanswered = 0
             if outcome is QueryOutcome.UNUSABLE:
+                if reply.exit_code == _NOT_STARTED and reply.stderr == self._missing:
+                    problem = Problem(code=ProblemCode.PROGRAM_MISSING, subject=self._executable)
+                    break
                 output = (reply.stderr.strip() or reply.stdout.strip())[:200]
                 problem = command_failed(self._executable, reply.exit_code, output)
             if outcome is not QueryOutcome.ANSWERED:
@@ -216,7 +224,9 @@ class ControlClient:
         foreign = foreign_listener(self._location)
         if foreign is not None:
             text = f"the control socket belongs to UID {foreign}, who must not run this daemon"
-            return ControlReply(at=self._clock.now(), daemon=self.daemon, command=command, exit_code=127, stderr=text)
+            return ControlReply(
+                at=self._clock.now(), daemon=self.daemon, command=command, exit_code=_NOT_STARTED, stderr=text
+            )
         reply: ControlReply = self._retrying(self._send_once, command)
         return reply
 
@@ -241,7 +251,7 @@ class ControlClient:
                     on_start=self._on_start,
                 )
             except OSError as error:
-                output = Output(127, stderr=f"{self._executable}: {error.strerror or error}")
+                output = Output(_NOT_STARTED, stderr=f"{self._executable}: {error.strerror or error}")
         pids = None
         if namespace is not None:
             numbers = numbers_in_text(output.stdout)

@@ -4,10 +4,11 @@ import platform
 
 from exporter import __version__
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Scope, family, group
+from exporter.metrics.family import NODE, Choice, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorState
-from exporter.view import ConfigStatus, HistoryStatus
+from exporter.model.problem import ProblemCode
+from exporter.view import ConfigStatus, HistoryStatus, View
 
 _SOURCE: Scope[CollectorState] = Scope(
     ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
@@ -27,6 +28,12 @@ def _logs_followed(daemon: Daemon) -> dict[str, bool]:
     return {file: readable and problem is None for file, problem in daemon.log.problems.items()}
 
 
+def _source_problems(view: View) -> Samples:
+    for name, source in view.node.sources.items():
+        codes = (each.code for problem in source.problems.values() for each in problem.each)
+        yield from (((name, code), 1) for code in dict.fromkeys(codes))
+
+
 EXPORTER = group(
     "The exporter",
     "sources that the exporter cannot collect",
@@ -41,6 +48,8 @@ EXPORTER = group(
     "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`.",
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None),
     "Whether the most recent collection succeeded (1) or not (0).",
+    family("cuda_mps_exporter_source_problem_info", ("source", Choice("problem", ProblemCode)), _source_problems),
+    "Why the source could not be collected, always 1. Absent if the most recent collection succeeded.",
     _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds),
     "Duration of the most recent collection. If it hangs, its duration so far.",
     _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success),

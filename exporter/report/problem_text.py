@@ -29,6 +29,10 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.WRONG_FILE_TYPE: "{subject} cannot be read: it is not the expected type of file",
     Code.COMMAND_NOT_STARTED: "{subject} cannot be started: {detail}",
     Code.COMMAND_FAILED: "{subject} failed with exit code {exit_code}: {detail}",
+    Code.PROGRAM_MISSING: (
+        "{subject} was not found. Install the driver's programs. A container gets it from the NVIDIA runtime, with the"
+        " driver capability compute; in Kubernetes, set gpuAccess of the Helm chart"
+    ),
     Code.SERVER_STOPPED: "{subject} was not sent: server {pid} is stopped, and the daemon would wait for it",
     Code.NOT_FOLLOWED: "the journal of {subject} is no longer followed",
     Code.LOG_BLOCKED: "blocked: commands that the daemon answered do not appear in it",
@@ -46,6 +50,10 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.DRIVER_NOT_LOADED: "NVML: {detail}. The NVIDIA driver is not loaded; check it with nvidia-smi",
     Code.DRIVER_MISMATCH: "NVML: {detail}. Reload the driver's kernel modules, or reboot the node",
     Code.LIBRARY_MISSING: "NVML: {detail}. Install libnvidia-ml.so.1; a container needs it from the NVIDIA runtime",
+    Code.CONTAINER_WITHOUT_GPUS: (
+        "NVML: {detail}. The node has GPUs, but the exporter's container has none. In Kubernetes, set gpuAccess of the"
+        " Helm chart; elsewhere, start the container with --gpus all"
+    ),
     Code.DRIVER_NOT_OPEN: f"the NVIDIA driver is not open: see the problem of {NVML}",
     Code.DRIVER_HANGS: "a call into the NVIDIA driver has not returned, so the driver cannot be opened again",
     Code.DRIVER_ERROR: "NVML: {detail}. Check the driver with nvidia-smi",

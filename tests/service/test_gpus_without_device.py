@@ -1,4 +1,4 @@
-"""NVML cannot be read: a problem, unless the machine has GPUs that the exporter's container was not given (GKE)."""
+"""NVML cannot be read: the problem is another one if only the exporter's container has no GPUs, and none on GKE."""
 
 import contextlib
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Nvml:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Assembly]:
     """The collectors of a machine whose root is below `tmp_path`, in a container that has no device files."""
     monkeypatch.setattr(app, "NVIDIA_DEVICE", tmp_path / "dev" / "nvidiactl")
-    constants = program.constants({"procfs": tmp_path / "proc"})
+    constants = program.constants({"procfs": tmp_path / "proc", "gke_config": tmp_path / "gpu_config.json"})
     with contextlib.closing(Assembly(Config(constants=constants), SystemClock(), Inbox())) as collectors:
         yield collectors
 
@@ -55,8 +55,14 @@ def test_reports_a_problem_on_a_machine_without_the_driver(made: Assembly) -> No
     assert problem_of(made) == PROBLEM
 
 
-def test_reports_no_problem_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
+def test_names_the_cause_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
+    assert problem_of(made) == Problem(code=ProblemCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.detail)
+
+
+def test_reports_no_problem_in_a_container_without_gpus_on_gke(made: Assembly, tmp_path: Path) -> None:
+    on_the_node(tmp_path).touch()
+    (tmp_path / "gpu_config.json").write_text("{}")
     assert problem_of(made) is None
 
 

@@ -40,7 +40,9 @@ def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
 def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML does not work. The exporter cannot read the GPUs."""
     problem = _nvml_problem(facts)
-    if problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
+    if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
+        yield Occurrence(detail=error_text(problem_text(problem, NVML)))
+    elif problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
         loaded = facts.kernel_module is not None
         fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
         yield Occurrence(
