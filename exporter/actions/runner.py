@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from exporter.actions.api_server import delete_pod
 from exporter.actions.evidence import Evidence
 from exporter.actions.steps import (
     Cancellation,
@@ -107,6 +106,9 @@ class StepRunner:
                 self._starting = True
                 return self._refusal(step) or run_command(step, path=tools.path, cancellation=cancellation)
             case DeletePod():
+                # TLS takes time and memory, and most nodes never delete a pod.
+                from exporter.actions.api_server import delete_pod
+
                 return delete_pod(step)
             case GiveCommand():
                 problem = self._send(step.command)
