@@ -55,8 +55,6 @@ CONTINUOUS = 0.0
 PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
 JOURNAL_PERIOD = 0.2
-DISCOVERY_PERIOD = 10.0
-PODS_PERIOD = 10.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
@@ -191,7 +189,7 @@ class Assembly:
     def _threads(self) -> Iterator[CollectorThread]:
         yield self._thread(PROCESS, self.processes.collect, period=CONTINUOUS, quiet=True)
         if self.discovery is not None:
-            yield self._thread(DISCOVERY, self.discovery.collect, period=DISCOVERY_PERIOD)
+            yield self._thread(DISCOVERY, self.discovery.collect, period=self._config.constants.discovery_period)
             yield self._thread(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_states_thread
         if self._journal_thread is not None:
@@ -207,7 +205,7 @@ class Assembly:
             structlog.get_logger().info(
                 "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, KERNEL)
             )
-        yield self._thread(PODS, _without_problem(self.pods.collect), period=PODS_PERIOD)
+        yield self._thread(PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)

@@ -83,6 +83,8 @@ class Constants:
 
     discovery: bool = True
     """Whether to find daemons that the configuration does not name."""
+    discovery_period: float = 10.0
+    """Seconds between two searches for daemons, and for the names of pods."""
     pipe_directories: tuple[str, ...] = PIPE_DIRECTORIES
     gke_config: Path = Path("/etc/nvidia/gpu_config.json")
     """The configuration of GKE's device plugin."""

@@ -26,14 +26,12 @@ INSTALLATIONS: Mapping[str, Sequence[str]] = {
     "host": (f"--values={CHART / 'values-host.yaml'}",),
     "openshift": ("--set=openshift.enabled=true",),
     "attribution": ("--set=attribution.enabled=true",),
-    "restart-pods": ("--set=restartPods.namespaces={gpu-operator,nvidia}",),
+    "restart-pods": ("--set=restartPods.namespaces={gpu-operator,nvidia},watchdog=act",),
     "monitoring": (
         "--set=podMonitor.enabled=true,podMonitor.labels.release=stack",
         "--set=prometheusRule.enabled=true,prometheusRule.labels.release=stack",
         "--set=dashboards.enabled=true,networkPolicy.enabled=true",
     ),
-    # The checkout and the stand-ins can be in /tmp.
-    "node": ("--set=mounts.tmp=",),
 }
 """Arguments of helm by installation."""
 

@@ -5,6 +5,7 @@ The node has a PID namespace of its own, so that the pod does not see the proces
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Self
 
 import psutil
 
+from exporter.actions.api_server import ACCOUNT
 from tests import program
 from tests.containers import Container
 from tests.deploy.manifests import container, pod, the
@@ -20,7 +22,7 @@ from tests.eventually import PATIENCE_SECONDS
 from tests.exporter_process import Exporter
 from tests.tools import needed
 
-OF_THE_NODE = ("proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
+OF_THE_NODE = ("tmp", "nvidia-mps", "proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
 """A container has directories of its own here, or none. The rest of this machine is its image."""
 
 FROM_THE_IMAGE = ("ld.so.cache", "passwd", "group")
@@ -36,6 +38,7 @@ class Node:
         self.directory = directory
         self._variant = variant
         self._cgroups: dict[int, str] = {}
+        self._service_account: Path | None = None
         self._processes = Container(directory, own_files=False)
         for volume in pod(variant)["volumes"]:
             self.source(volume).mkdir(parents=True, exist_ok=True)
@@ -60,8 +63,9 @@ class Node:
         self._processes.start_program(*command, environment=environment)
 
     def kill(self, pid: int) -> None:
-        """Send SIGKILL to a process of the node, by its PID there."""
-        self._processes.run("kill", "-KILL", str(pid))
+        """Send SIGKILL to a control daemon of the node, by its PID in its own namespace."""
+        (found,) = [each[0] for each in self._processes.all() if each[-1] == pid and _is_daemon(each[0])]
+        os.kill(found, signal.SIGKILL)
 
     def path(self, path: str) -> Path:
         """Return where a path of the node is."""
@@ -75,6 +79,10 @@ class Node:
     def set_cgroup(self, pid: int, cgroup: str) -> None:
         """Show this cgroup for a running process in the pod."""
         self._cgroups[pid] = cgroup
+
+    def set_service_account(self, account: Path) -> None:
+        """Give the pod this directory of a service account."""
+        self._service_account = account
 
     def exporter(self, environment: Mapping[str, str], *arguments: str) -> "PodExporter":
         """Start the pod's only process."""
@@ -93,16 +101,19 @@ class Node:
         root = self.directory / "container"
         root.mkdir()
         yield f"mount -t tmpfs none {root}"
-        yield from self._image(root)
+        yield from self.image(root)
         for pid, cgroup in self._cgroups.items():
             file = self.directory / f"cgroup-{pid}"
             file.write_text(cgroup)
             yield f"mount --bind {file} {root}/proc/{pid}/cgroup"
         yield from self._mounts(root)
+        if self._service_account is not None:
+            target = f"{root}{ACCOUNT}"
+            yield f"mkdir -p {target} && mount --bind {self._service_account} {target}"
         yield f"mount -o remount,ro,bind {root}"
         rights = container(self._variant)["securityContext"]["capabilities"]["add"]
         bounds = ",".join(["-all", *(f"+{each.lower()}" for each in rights)])
-        command = [sys.executable, *program.command(*arguments, intervals={"nvml": 1})]
+        command = [sys.executable, *program.command(*arguments, intervals={"nvml": 1}, discovery_period=1)]
         yield f"cd {root}"
         yield (
             f"exec chroot {root} {needed('setpriv')} --bounding-set={bounds} --inh-caps=-all --no-new-privs "
@@ -110,8 +121,10 @@ class Node:
         )
 
     @staticmethod
-    def _image(root: Path) -> Iterator[str]:
-        for each in sorted(Path("/").iterdir()):
+    def image(root: Path) -> Iterator[str]:
+        """Yield the commands that make a root directory of this machine's files, with a /tmp of its own."""
+        yield f"mkdir {root}/tmp"
+        for each in (*sorted(Path("/").iterdir()), *sorted(Path("/tmp").iterdir())):
             if each.is_symlink():
                 yield f"ln -s {os.readlink(each)} {root}{each}"
             elif each.is_dir() and each.name not in OF_THE_NODE:
@@ -123,10 +136,18 @@ class Node:
     def _mounts(self, root: Path) -> Iterator[str]:
         volumes = {each["name"]: self.source(each) for each in pod(self._variant)["volumes"]}
         for mount in container(self._variant)["volumeMounts"]:
-            target = f"{root}{mount['mountPath']}"
-            yield f"mkdir -p {target} && mount --bind {volumes[mount['name']]} {target}"
+            target, source = f"{root}{mount['mountPath']}", volumes[mount["name"]]
+            if mount["mountPath"] == "/tmp":
+                # The checkout and the stand-ins can be in this machine's /tmp.
+                target, source = f"{target}/nvidia-mps", source / "nvidia-mps"
+                source.mkdir(exist_ok=True)
+            yield f"mkdir -p {target} && mount --bind {source} {target}"
             if mount.get("readOnly"):
                 yield f"mount -o remount,ro,bind {target}"
+
+
+def _is_daemon(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"nvidia-cuda-mps-control\0")
 
 
 class PodExporter(Exporter):

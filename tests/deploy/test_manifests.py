@@ -112,12 +112,12 @@ def test_the_default_has_only_three_objects() -> None:
     assert kinds("default") == ["ConfigMap", "DaemonSet", "ServiceAccount"]
 
 
-def test_restart_pods_allows_only_to_get_and_delete_pods_in_the_listed_namespaces() -> None:
+def test_restart_pods_allows_only_to_delete_pods_in_the_listed_namespaces() -> None:
     found = objects("restart-pods")
     roles = {each["metadata"]["namespace"]: each["rules"] for each in found if each["kind"] == "Role"}
     bindings = {each["metadata"]["namespace"]: each for each in found if each["kind"] == "RoleBinding"}
 
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]}
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
     assert roles == {"gpu-operator": [rule], "nvidia": [rule]}
     assert bindings.keys() == roles.keys()
     account = the("ServiceAccount", "restart-pods")
@@ -252,7 +252,18 @@ def test_expects_a_daemon_only_on_nodes_with_a_label_that_declares_one(
 ) -> None:
     """Not every GPU node runs MPS."""
     assert pod(installation).get("nodeSelector") == label
-    assert bool(the("ConfigMap", installation)["data"]["config.toml"]) == (label is not None)
+    assert bool(the("ConfigMap", installation)["data"]["config.toml"]) == (installation == "host")
+
+
+@pytest.mark.parametrize(
+    ("installation", "arguments"),
+    [
+        ("default", ["serve", "--watchdog.mode=observe"]),
+        ("restart-pods", ["serve", "--watchdog.mode=act", "--watchdog.allow=delete_pod"]),
+    ],
+)
+def test_only_an_explicit_choice_lets_the_watchdog_act(installation: str, arguments: list[str]) -> None:
+    assert container(installation)["args"] == arguments
 
 
 @every_installation
@@ -267,7 +278,7 @@ def test_the_probes_request_existing_pages(installation: str) -> None:
         assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
-@pytest.mark.parametrize(("installation", "daemons"), [("default", 0), ("gke", 1), ("host", 1)])
+@pytest.mark.parametrize(("installation", "daemons"), [("default", 0), ("gke", 0), ("host", 1)])
 def test_the_configuration_is_valid_and_names_mounted_directories(
     installation: str, daemons: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,138 +1,151 @@
-"""In a pod of the chart, the exporter finds the device plugin's daemon and the pods of its clients."""
+"""In a pod of the chart, the exporter finds the daemons of each MPS installation and the pods of their clients."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.layouts import Layout, device_plugin, dra, gke
 from tests.deploy.node import Node
 from tests.eventually import eventually
 from tests.exporter_process import Exporter
-from tests.standin.mps import MpsStandIn, wait_until
+from tests.kubernetes_api import ApiServer
+from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import Device, NvmlStandIn, Process
-from tests.tools import needed
 
 pytestmark = pytest.mark.systems
 
-ROOT = "/run/nvidia/mps"
-"""The path on the node. The daemon's container has another one."""
-
-INSIDE = "/mnt"
-
 POD = "6f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
 CONTAINER = "1f" * 32
-CGROUP = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/"
-CGROUP += f"cri-containerd-{CONTAINER}.scope\n"
-WHOSE = {
+LABELS = {
     "client_pod_uid": POD,
     "client_container": CONTAINER,
     "client_pod": "trainer-0",
     "client_namespace": "team-a",
 }
+DAEMON_POD = "7f9a2c1e-1b5d-4c57-9b0e-3d0f5a7c2b11"
+
+LAYOUTS: dict[str, tuple[str, Callable[[Node], Sequence[Layout]]]] = {
+    "device plugin": ("default", lambda node: [device_plugin(node)]),
+    "device plugin with its own PIDs, renamed": (
+        "default",
+        lambda node: [device_plugin(node, "nvidia.com/gpu.shared", host_pid=False)],
+    ),
+    "device plugin with two resources": (
+        "default",
+        lambda node: [device_plugin(node, "nvidia.com/gpu.shared"), device_plugin(node, "nvidia.com/h200.shared")],
+    ),
+    "DRA driver in a chroot": ("default", lambda node: [dra(node, chroot=True)]),
+    "DRA driver without a chroot": ("default", lambda node: [dra(node, chroot=False)]),
+    "GKE": ("gke", lambda node: [gke(node)]),
+    "NRI plugin": ("nri", lambda node: [device_plugin(node)]),
+}
 
 
-class DevicePlugin:
-    """The pod of the device plugin on a node: a control daemon in namespaces of its own."""
-
-    def __init__(self, node: Node, resource: str, *, host_pid: bool) -> None:
-        self.mps = MpsStandIn(node.path(f"{ROOT}/{resource}"))
-        self.name = f"{ROOT}/{resource}/pipe"
-        self.started = self.mps.pipe_directory.with_name(".started")
-        inside = MpsStandIn(Path(INSIDE) / resource)
-        for directory in (self.mps.pipe_directory, self.mps.log_directory):
-            directory.mkdir(parents=True)
-        own_pids = [] if host_pid else ["--pid", "--fork", "--mount-proc"]
-        script = f"mount --bind {node.path(ROOT)} {INSIDE} && nvidia-cuda-mps-control -d && exec sleep 600"
-        unshare = (needed("unshare"), "--mount", *own_pids, "--kill-child")
-        node.start(*unshare, "sh", "-c", script, environment=inside.environment())
-        wait_until(lambda: pid_file(self.mps).exists(), "the daemon")
-        self.started.touch()
-
-
-def pid_file(mps: MpsStandIn) -> Path:
-    """Return the path of the file that the daemon writes when it starts."""
-    return mps.pipe_directory / "nvidia-cuda-mps-control.pid"
+def cgroup(pod: str, container: str = CONTAINER) -> str:
+    """Return the cgroup of a container."""
+    slices = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod.replace('-', '_')}.slice/"
+    return f"{slices}cri-containerd-{container}.scope\n"
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node with a path that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), "node") as node:
+    installation = getattr(request, "param", "default")
+    with tempfile.TemporaryDirectory(prefix="node") as directory, Node(Path(directory), installation) as node:
         yield node
 
 
-def started(node: Node, nvml: NvmlStandIn) -> Exporter:
+def started(node: Node, nvml: NvmlStandIn, *arguments: str, **variables: str) -> Exporter:
     """Start the exporter in its pod."""
-    environment = {"PATH": MpsStandIn(node.path(ROOT)).environment()["PATH"], **nvml.environment()}
-    arguments = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json")
-    return node.exporter(environment, *arguments)
+    environment = {"PATH": MpsStandIn(node.directory).environment()["PATH"], **nvml.environment(), **variables}
+    usual = ("--web.listen-address=127.0.0.1:0", "--client-min-age=0", "--log.format=json")
+    return node.exporter(environment, *usual, *arguments)
 
 
-@pytest.fixture
-def exporter(
-    request: pytest.FixtureRequest, node: Node, nvml: NvmlStandIn, mps: MpsStandIn
-) -> Iterator[tuple[Exporter, DevicePlugin, int]]:
-    """The exporter in its pod, with the device plugin's daemon and one client of another pod on the node.
-
-    The machine of the test has a daemon too, which is not on the node.
-    """
-    mps.start()
-    host_pid, resource = request.param
-    plugin = DevicePlugin(node, resource, host_pid=host_pid)
-    node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir()
-    client = node.client()
-    node.set_cgroup(client, CGROUP)
-    plugin.mps.connect_and_wait(client if host_pid else 0)
-    nvml.write([Device(processes=(Process(client),))])
-    program = started(node, nvml)
-    yield program, plugin, client
-    program.stop()
-
-
-def _assert_reported(program: Exporter, plugin: DevicePlugin, client: int) -> None:
-    told = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=plugin.name)]
-    assert [each["pid"] for each in told] == [str(client)]
-    assert {key: told[0][key] for key in WHOSE} == WHOSE
+def _assert_reported(program: Exporter, daemon: str, client: int) -> None:
+    found = [labels for labels, _ in program.samples("cuda_mps_client_info", daemon=daemon)]
+    assert [each["pid"] for each in found] == [str(client)]
+    assert {key: found[0][key] for key in LABELS} == LABELS
 
 
 @pytest.mark.parametrize(
-    "exporter",
-    [(True, "nvidia.com/gpu"), (False, "nvidia.com/gpu.shared")],
-    ids=["hostPID", "own PIDs and a renamed resource"],
-    indirect=True,
+    ("node", "layouts"), [pytest.param(*each, id=name) for name, each in LAYOUTS.items()], indirect=["node"]
 )
-def test_a_client_has_its_pod_and_the_daemon_is_expected(
-    exporter: tuple[Exporter, DevicePlugin, int],
+def test_a_node_declares_its_daemons_itself(
+    node: Node, layouts: Callable[[Node], Sequence[Layout]], nvml: NvmlStandIn, mps: MpsStandIn
 ) -> None:
-    program, plugin, client = exporter
+    """No file of the exporter names them. The machine of the test has a daemon too, which is not on the node.
 
-    program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
-    program.shows(1, "cuda_mps_daemon_info", pipe_directory=plugin.name, expected="true")
-    eventually(lambda: _assert_reported(program, plugin, client))
+    The exporter starts first. It expects no daemon before the node declares one, or after the node withdrew it.
+    """
+    mps.start()
+    found = layouts(node)
+    node.path(f"/var/log/pods/team-a_trainer-0_{POD}").mkdir(parents=True)
+    client = node.client()
+    node.set_cgroup(client, cgroup(POD))
+    nvml.write([Device(processes=(Process(client),))])
+    for each in found:
+        each.start()
+    first = found[0]
+    own_pids = "own PIDs" in "".join(name for name, each in LAYOUTS.items() if each[1] is layouts)
+    first.mps.connect_and_wait(0 if own_pids else client)
+    program = started(node, nvml)
 
-    assert len(program.samples("cuda_mps_daemon_info")) == 1
+    for each in found:
+        program.shows(1, "cuda_mps_daemon_up", daemon=each.name)
+        program.shows(1, "cuda_mps_daemon_info", pipe_directory=each.name, expected="true")
+    eventually(lambda: _assert_reported(program, first.name, client))
+    assert len(program.samples("cuda_mps_daemon_info")) == len(found)
     assert program.value("cuda_mps_workload_memory_used_bytes", workload_kind="pod", workload=POD)
     assert program.value("cuda_mps_exporter_history_writable") == 1
-    ill = [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up]
-    assert ill == []
-    assert not list(plugin.mps.pipe_directory.glob("pipe-*"))
+    assert [labels["source"] for labels, up in program.samples("cuda_mps_exporter_source_up") if not up] == []
+    assert not list(first.mps.pipe_directory.glob("pipe-*"))
+
+    first.die()
+    program.shows(0, "cuda_mps_daemon_up", daemon=first.name)
+    assert program.value("cuda_mps_daemon_info", daemon=first.name, expected="true") == 1
+
+    first.withdraw()
+    program.shows(1, "cuda_mps_daemon_info", daemon=first.name, expected="false")
+    for each in found[1:]:
+        assert program.value("cuda_mps_daemon_info", daemon=each.name, expected="true") == 1
+    program.stop()
 
 
-def test_a_daemon_is_expected_only_while_the_device_plugin_declares_it(node: Node, nvml: NvmlStandIn) -> None:
-    """The exporter starts first. No daemon is expected before the plugin starts one, or after it stopped it."""
+def test_a_node_without_mps_expects_no_daemon(node: Node, nvml: NvmlStandIn) -> None:
+    """The chart runs on all GPU nodes, of which not all share GPUs."""
     program = started(node, nvml)
     program.shows(1, "cuda_mps_exporter_source_up", source="finder")
-    expected = program.samples("cuda_mps_daemon_info", expected="true")
-    plugin = DevicePlugin(node, "nvidia.com/gpu.shared", host_pid=True)
-    program.shows(1, "cuda_mps_daemon_info", daemon=plugin.name, expected="true")
-    program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
-
-    node.kill(plugin.mps.pid)
-    program.shows(0, "cuda_mps_daemon_up", daemon=plugin.name)
-    assert program.value("cuda_mps_daemon_info", daemon=plugin.name, expected="true") == 1
-
-    plugin.started.unlink()
-    program.shows(1, "cuda_mps_daemon_info", daemon=plugin.name, expected="false")
+    assert program.samples("cuda_mps_daemon_info") == []
     program.stop()
-    assert expected == []
+
+
+@pytest.mark.parametrize("node", ["restart-pods"], indirect=True)
+def test_the_watchdog_deletes_the_pod_of_a_dead_daemon(node: Node, nvml: NvmlStandIn, tmp_path: Path) -> None:
+    """Its controller then creates another pod, with another UID."""
+    nvml.write([Device()])
+    plugin = device_plugin(node)
+    node.path(f"/var/log/pods/gpu-operator_mps-control-daemon-x7k2p_{DAEMON_POD}").mkdir(parents=True)
+    plugin.start()
+    node.set_cgroup(plugin.mps.pid, cgroup(DAEMON_POD, "2f" * 32))
+    pods = {("gpu-operator", "mps-control-daemon-x7k2p"): DAEMON_POD}
+    with ApiServer(tmp_path, pods=pods, permitted=frozenset({"gpu-operator"})) as api:
+        api.on_delete = lambda _: plugin.start()
+        node.set_service_account(api.account)
+        program = started(node, nvml, **api.environment)
+        program.shows(1, "cuda_mps_daemon_up", daemon=plugin.name)
+        program.shows(1, "cuda_mps_daemon_info", daemon=plugin.name, uid="0")
+
+        plugin.die()
+
+        program.shows(1, "cuda_mps_daemon_losses_total", daemon=plugin.name, reason="died")
+        eventually(lambda: _assert_restarted(program, plugin.name))
+        assert api.deleted == [("gpu-operator", "mps-control-daemon-x7k2p")]
+        program.stop()
+
+
+def _assert_restarted(program: Exporter, daemon: str) -> None:
+    assert program.value("cuda_mps_daemon_up", daemon=daemon) == 1
+    assert program.value("cuda_mps_watchdog_restarts_total", daemon=daemon, result="succeeded") == 1
