@@ -68,6 +68,8 @@ _DIRECTORIES = _patterns(
     rf"{_POD_SLICE}:cri-containerd:{_ID}",
     # The cgroupfs drivers of Docker and Podman, Docker's for Amazon ECS, and LXC's before and from 4.0.
     rf"docker/{_ID}",
+    # nerdctl's cgroupfs driver: the namespace of containerd.
+    rf"(?:default|k8s\.io)/{_ID}",
     rf"libpod_parent/libpod-{_ID}",
     rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/)?(?P<task>[A-Za-z0-9_-]{{1,255}})/{_ID}",
     # Nomad with cgroup v1.

@@ -95,6 +95,7 @@ CONTAINERS = {
         v2(f"/machine.slice/machine-libpod_pod_{OTHER_ID}.slice/libpod-{ID}.scope"),
         CgroupMembership(unit=f"libpod-{ID}.scope", container=ID),
     ),
+    "nerdctl, cgroupfs": (v2(f"/default/{ID}"), CgroupMembership(container=ID)),
     "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CgroupMembership(container=ID)),
     "Amazon ECS, v1": (v1(f"/ecs/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v1, with the cluster": (v1(f"/ecs/prod/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),

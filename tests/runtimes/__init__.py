@@ -1,0 +1,1 @@
+"""Real podman, containerd and Slurm, of which the exporter labels the clients."""
