@@ -23,6 +23,7 @@ from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.logs import log_collector
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pod_resources import PodResources
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Pods, Processes, affordable_pidfds
@@ -38,7 +39,7 @@ from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import NVML
 from exporter.state.processes import unnamed_pods
-from exporter.state.reducer import LOGS
+from exporter.state.reducer import LOGS, POD_RESOURCES
 from exporter.state.xids import KERNEL, NVML_EVENTS
 from exporter.usage.attribution import processes_to_watch
 from exporter.usage.launch_history import LIBCUDA_PROBES
@@ -55,6 +56,7 @@ CONTINUOUS = 0.0
 PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
 JOURNAL_PERIOD = 0.2
+POD_RESOURCES_PERIOD = 15.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
@@ -84,6 +86,7 @@ class Assembly:
         held = affordable_pidfds()
         self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
+        self.pod_resources = PodResources(constants.pod_resources, clock)
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
         self._kernel_log = KernelLog(constants.kmsg, clock)
@@ -206,6 +209,7 @@ class Assembly:
                 "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, KERNEL)
             )
         yield self._thread(PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period)
+        yield self._thread(POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)

@@ -19,6 +19,7 @@ from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
+from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.values import build, plain
 
@@ -46,6 +47,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "process": kinds.ProcessReading,
     "process_exit": kinds.ProcessExit,
     "pod_found": kinds.PodFound,
+    "pod_resources": PodResourcesReading,
     "daemon_process": kinds.DaemonProcess,
     "source": kinds.SourceReading,
     "process_state": kinds.ProcessState,

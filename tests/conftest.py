@@ -108,6 +108,7 @@ def _isolated_from_the_machine(
                 journal=False,
                 kmsg=own / "kmsg",
                 pods=own / "pods",
+                pod_resources=own / "kubelet.sock",
                 lock_directory=own / "locks",
             ),
             "RUNTIME_DIRECTORY": str(own / "run"),

@@ -109,6 +109,8 @@ HOMES = {
     ),
     "tenacity": ("collectors/control_client.py",),
     "psutil": ("collectors/proc.py",),
+    "grpc": ("collectors/pod_resources.py",),
+    "google": ("collectors/pod_resources_pb2.py",),
     "prometheus_client": ("metrics/", "commands/replay.py", "service.py"),
     "http": ("web/", "actions/api_server.py"),
     "sqlite3": ("store/",),

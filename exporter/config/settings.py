@@ -98,6 +98,8 @@ class Constants:
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")
     """Directory in which the kubelet stores the logs of pods; the names in it are those of the pods."""
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """Socket of the kubelet's pod resources API."""
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
     intervals: PollIntervals = field(default_factory=PollIntervals)

@@ -19,6 +19,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
+from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
 from exporter.model.usage import AttributionState, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
@@ -48,6 +49,8 @@ class Node:
     sources: Mapping[str, CollectorState] = field(default_factory=dict)
     xids: Xids = field(default_factory=Xids)
     pods: Mapping[str, PodFound] = field(default_factory=dict)
+    pod_resources: PodResourcesReading | None = None
+    """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
     """Clients of unknown workloads, which have no account."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import ProcessIdentity
 from exporter.model.launches import GpuUse, WorkReading
+from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
 from exporter.model.reason import Reason
 
@@ -423,6 +424,7 @@ Observation = (
     | ProcessReading
     | ProcessExit
     | PodFound
+    | PodResourcesReading
     | DaemonProcess
     | LogFile
     | SourceReading

@@ -8,7 +8,7 @@ from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.state.gpus import NVML
-from exporter.state.reducer import LOGS
+from exporter.state.reducer import LOGS, POD_RESOURCES
 from exporter.state.xids import KERNEL, NVML_EVENTS
 
 JOURNAL, FINDER, IN_JOURNAL = "journal", "finder", "stdout"
@@ -60,6 +60,12 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.GPU_NOT_REPORTED: "NVML no longer reports the GPU, or reading the other GPUs took too long",
     Code.PROBES_REFUSED: "launches cannot be counted: {detail}",
     Code.LIBRARY_NOT_WATCHED: "some launches cannot be counted: {detail}",
+    Code.PACKAGE_MISSING: (
+        "the Python package {subject} is missing. Install the exporter with its extra:"
+        " pip install 'cuda-mps-exporter[kubernetes]'"
+    ),
+    Code.CALL_FAILED: "{subject} failed: {detail}",
+    Code.ANSWER_TOO_LARGE: "{subject}: the answer is too large",
     Code.UNEXPECTED_ERROR: "the exporter has a defect: {detail}. Report it with the exporter's log",
     Code.UNSPECIFIED: "{detail}",
 }
@@ -77,6 +83,7 @@ ADVICE: Mapping[tuple[str, ProblemCode], str] = {
     (LOGS, Code.STILL_RUNNING): "The log directory may hang, for example on a file server that is gone",
     (NVML, Code.STILL_RUNNING): "A call into the NVIDIA driver may hang",
     (NVML_EVENTS, Code.NOT_SUPPORTED): "The exporter reads Xids from the kernel's log only",
+    (POD_RESOURCES, Code.TIMEOUT): "Check that the kubelet runs",
     (FINDER, Code.NOT_SUPPORTED): (
         "Control daemon {pid} cannot be located: this needs Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
     ),

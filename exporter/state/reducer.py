@@ -39,6 +39,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
+from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
@@ -70,8 +71,8 @@ QUERY_SECONDS = 7200.0
 EXITED_SERVER_SECONDS = 60.0
 """How long a server that exited is stored, so that a log line that is read late does not restore it."""
 
-LOGS = "log"
-"""Name of the collector that reads the logs."""
+LOGS, POD_RESOURCES = "log", "pod_resources"
+"""Names of the collectors that read the logs, and that ask the kubelet."""
 
 Reduced = tuple[Node, tuple[Event, ...]]
 
@@ -164,6 +165,8 @@ def _take(node: Node, observation: Observation) -> Reduced:
             return _process_exited(node, observation)
         case PodFound():
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
+        case PodResourcesReading():
+            return replace(node, pod_resources=observation), ()
         case SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
         case GpuEvent():
@@ -323,6 +326,8 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
         return gpus.mark_unread_gpus(node, reading), ()
     if reading.name == LOGS:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
+    if reading.name == POD_RESOURCES and reading.problem is not None:
+        return replace(node, pod_resources=None), ()
     return node, ()
 
 

@@ -1,0 +1,152 @@
+"""Asks the kubelet's pod resources API which devices and claims the containers of this node have.
+
+gRPC is imported at the first call, since it takes memory that a node without Kubernetes would hold for nothing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from exporter.clock import Clock
+from exporter.collectors.thread import Reading
+from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
+from exporter.model.problem import Problem, ProblemCode, timed_out
+
+DEADLINE_SECONDS = 3.0
+"""Both calls of a collection together may take so long."""
+
+MAX_BYTES = 16 << 20
+"""Size of an answer: the kubelet's own limit."""
+
+MAX_CONTAINERS = 4096
+"""Pods and containers of an answer. The kubelet runs 110 pods by default."""
+
+MAX_NAMES = 32768
+"""Device ids and other names of a collection. A share of a GPU is one, and a GPU has at most 60 MPS clients."""
+
+LONGEST_NAME = 512
+"""Characters. The longest name in Kubernetes is that of a resource, with 317."""
+
+_ENVIRONMENT = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""gRPC does not write into the service's log, and does nothing when the service starts a child."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+"""Each channel has its own connection, so that a failed one does not delay the next collection."""
+
+
+class _TooLargeError(Exception):
+    """An answer exceeds the limits. A part of it would give wrong sums."""
+
+
+class PodResources:
+    """The devices and claims that the kubelet has allocated to containers."""
+
+    def __init__(self, socket: Path, clock: Clock) -> None:
+        """Set the variables of gRPC: call this before any thread starts (setenv(3))."""
+        self._socket = socket
+        self._clock = clock
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+
+    def collect(self) -> Reading:
+        """Ask the kubelet. There is nothing to report if there is no socket, or if this process may not use it."""
+        if not os.access(self._socket, os.W_OK, effective_ids=True):
+            return Reading()
+        calling = "gRPC"
+        try:
+            import grpc
+
+            from exporter.collectors import pod_resources_pb2 as api
+
+            names, ends_at = _Names(), self._clock.monotonic() + DEADLINE_SECONDS
+            with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:
+
+                def call(request: Any) -> bytes:
+                    left = max(0.0, ends_at - self._clock.monotonic())
+                    answer: bytes = channel.unary_unary(f"/v1.PodResourcesLister/{calling}")(
+                        request.SerializeToString(), timeout=left
+                    )
+                    return answer
+
+                calling = "List"
+                pods = api.ListPodResourcesResponse.FromString(call(api.ListPodResourcesRequest()))
+                containers = tuple(_containers(pods.pod_resources))
+                calling = "GetAllocatableResources"
+                answer = api.AllocatableResourcesResponse.FromString(call(api.AllocatableResourcesRequest()))
+            reading = PodResourcesReading(
+                at=self._clock.now(),
+                devices=tuple(names.devices(containers)),
+                claims=tuple(names.claims(containers)),
+                allocatable=names.by_resource(answer.devices),
+            )
+        except ImportError as error:
+            return Reading(problem=Problem(code=ProblemCode.PACKAGE_MISSING, subject=error.name or "grpc"))
+        except Exception as error:
+            return Reading(problem=_problem(calling, error))
+        return Reading((reading,))
+
+
+def _problem(calling: str, error: Any) -> Problem:
+    status, detail = (error.code().name, error.details()) if hasattr(error, "code") else (type(error).__name__, error)
+    if status == "DEADLINE_EXCEEDED":
+        return timed_out(calling, DEADLINE_SECONDS)
+    if status == "RESOURCE_EXHAUSTED" or isinstance(error, _TooLargeError):
+        return Problem(code=ProblemCode.ANSWER_TOO_LARGE, subject=calling)
+    return Problem(code=ProblemCode.CALL_FAILED, subject=calling, detail=f"{status}: {detail}")
+
+
+def _containers(pods: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield each container, after its pod."""
+    left = MAX_CONTAINERS
+    for pod in pods:
+        left -= 1 + len(pod.containers)
+        if left < 0:
+            raise _TooLargeError
+        yield from ((pod, container) for container in pod.containers)
+
+
+class _Names:
+    """Reads answers, and counts their names."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NAMES
+
+    def devices(self, containers: Iterable[tuple[Any, Any]]) -> Iterator[ContainerDevices]:
+        for pod, container in containers:
+            for resource, ids in self.by_resource(container.devices).items():
+                yield ContainerDevices(**self._container(pod, container), resource=resource, ids=ids)
+
+    def claims(self, containers: Iterable[tuple[Any, Any]]) -> Iterator[ContainerClaim]:
+        for pod, container in containers:
+            for claim in container.dynamic_resources:
+                yield ContainerClaim(
+                    **self._container(pod, container),
+                    claim=self._name(claim.claim_name),
+                    claim_namespace=self._name(claim.claim_namespace),
+                    devices=tuple(
+                        self._name(device.name) for each in claim.claim_resources for device in each.CDIDevices
+                    ),
+                )
+
+    def by_resource(self, devices: Iterable[Any]) -> Mapping[str, tuple[str, ...]]:
+        """Return the device ids by resource. A resource can have several entries, such as one of each NUMA node."""
+        found: dict[str, list[str]] = {}
+        for each in devices:
+            found.setdefault(self._name(each.resource_name), []).extend(map(self._name, each.device_ids))
+        return {resource: tuple(ids) for resource, ids in found.items()}
+
+    def _container(self, pod: Any, container: Any) -> Mapping[str, str]:
+        names = {"namespace": pod.namespace, "pod": pod.name, "container": container.name}
+        return {key: self._name(name) for key, name in names.items()}
+
+    def _name(self, name: str) -> str:
+        self._left -= 1
+        if self._left < 0 or len(name) > LONGEST_NAME:
+            raise _TooLargeError
+        return name
