@@ -10,6 +10,7 @@ from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
 from exporter.model.usage import GpuUsage, UsageTotals
 from exporter.state.transition import client_id, used_bytes
+from exporter.usage.allocation import Allocation, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.watchdog.context import Policy
 
@@ -72,6 +73,11 @@ class View:
     def sharing(self) -> Mapping[GpuUuid, GpuSharing]:
         """How the clients share each GPU that has any. Several metric families use it, so it is computed once."""
         return gpu_sharing(self.node)
+
+    @cached_property
+    def allocation(self) -> Allocation:
+        """The shares of each GPU that Kubernetes allocates."""
+        return allocation(self.node)
 
     def daemons(self) -> Iterable[Daemon]:
         """Return the daemons that are shown."""

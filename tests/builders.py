@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
-from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
@@ -19,6 +19,7 @@ from exporter.model.node import Node
 from exporter.model.observation import (
     ControlReply,
     ControlSocket,
+    DaemonFound,
     DaemonProcess,
     GpuEvent,
     GpuProcess,
@@ -34,6 +35,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
+from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
@@ -504,6 +506,47 @@ def owned() -> Node:
     ).node
 
 
+CLAIM = "0b4a3c5e-7f1d-4d0c-9a53-2f6b1c8e9d10"
+SHARED = "nvidia.com/gpu.shared"
+
+
+def shares(namespace: str, pod: str, *ids: str, resource: str = SHARED, container: str = "main") -> ContainerDevices:
+    """Devices of a container."""
+    return ContainerDevices(namespace=namespace, pod=pod, container=container, resource=resource, ids=ids)
+
+
+def claimed(uid: str = CLAIM, name: str = "shared-gpu") -> ContainerClaim:
+    """A container's claim of a GPU, from NVIDIA's DRA driver."""
+    device = f"k8s.gpu.nvidia.com/claim={uid}-gpu-0"
+    return ContainerClaim(
+        namespace="team-c", pod="notebook", container="main", claim=name, claim_namespace="team-c", devices=(device,)
+    )
+
+
+def pod_resources(
+    *devices: ContainerDevices, claims: Iterable[ContainerClaim] = (), replicas: int = 4, at: float = AT
+) -> PodResourcesReading:
+    """The kubelet's answers on a node with so many shares of the first GPU, in NVIDIA's format."""
+    ids = tuple(f"{GPU}::{number}" for number in range(replicas))
+    return PodResourcesReading(
+        at=at, devices=devices, claims=tuple(claims), allocatable={SHARED: ids, "example/x": ("0",)}
+    )
+
+
+def allocated() -> Node:
+    """Two pods have shares of a GPU, and one of them has no context. A daemon runs for a resource claim."""
+    pipe = f"/var/lib/kubelet/plugins/gpu.nvidia.com/mps/{CLAIM}-0a1b2/pipe"
+    return reduced(
+        DaemonFound(at=AT, daemon=pipe, pipe_directory=pipe, log_directory="", expected=True, by=NamedBy.DRA),
+        pod_resources(
+            shares("team-a", "train-0", f"{GPU}::0"),
+            shares("team-b", "trainer-0", f"{GPU}::1", f"{GPU}::2"),
+            claims=[claimed()],
+        ),
+        start=owned(),
+    ).node
+
+
 def accounted() -> Node:
     """Two clients have used a GPU, each identified in another way. The rest is unattributed."""
     present = reduced(
@@ -628,7 +671,7 @@ def launches_counted() -> Node:
 
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery, limited, drifted, owned),
-    accounted,
+    *(accounted, allocated),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted),
 )
 SCENES = {each.__name__: each for each in _ALL}

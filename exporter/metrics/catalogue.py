@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
+from exporter.metrics import allocation, clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
 from exporter.metrics.family import Family, Group
 from exporter.view import View
 
@@ -14,6 +14,7 @@ GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
     *(usage_totals.USAGE, usage_totals.CAPACITY),
+    allocation.ALLOCATION,
     faults.FAULTS,
     watchdog.WATCHDOG,
     *(gpus.GPUS, gpus.XIDS),

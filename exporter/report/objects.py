@@ -26,6 +26,7 @@ from exporter.report.text import Lines, utc_time
 from exporter.state.gpus import NVML
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id
+from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import ClientUsage, GpuSharing
 
 MOST_LISTED = 512
@@ -367,6 +368,20 @@ def _gpu(node: Node, shown: GpuView) -> dict[str, Any]:
         "memory_total_bytes": reading.memory_total_bytes,
         "bypassing": list(shown.gpu.bypassing),
         "sharing": sharing_object(node, shown.sharing),
+        "shares": [_shares(resource, each) for resource, each in shown.shares.items()],
+    }
+
+
+def _shares(resource: str, found: AllocatedShares) -> dict[str, Any]:
+    pods = found.unused_by
+    return {
+        "resource": printable(resource),
+        "allocatable": found.allocatable,
+        "allocated": found.allocated,
+        "unused": found.unused,
+        "unused_by": None
+        if pods is None
+        else [{"namespace": printable(each.namespace), "pod": printable(each.pod)} for each in pods[:MOST_LISTED]],
     }
 
 

@@ -1,12 +1,14 @@
 """GPU sharing and capacity as text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from exporter.model.node import Node
 from exporter.model.usage import Method, Share
+from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
 from exporter.report.text import Line, counted, line_of, listed, mebibytes, pid_text, warning
+from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import BandwidthContention, Bound, ClientUsage, GpuSharing
 
 MOST_NAMED = 4
@@ -30,6 +32,18 @@ def sentences(node: Node, found: GpuSharing) -> Iterable[Line]:
         yield line_of(text)
     if found.contention is not None:
         yield line_of(warning(_contention(node, found.contention)))
+
+
+def allocation_sentences(shares: Mapping[str, AllocatedShares]) -> Iterable[Line]:
+    """Yield how many shares of a GPU Kubernetes has allocated, for each resource."""
+    for resource, found in shares.items():
+        text = f"allocated: {found.allocated} of {found.allocatable} shares of {printable(resource)}"
+        if found.unused:
+            pods = _first([printable(f"{each.namespace}/{each.pod}") for each in found.unused_by or ()])
+            text = f"{text}; {found.unused} of them to pods without a CUDA context ({pods})"
+        elif found.allocated and found.unused is None:
+            text = f"{text}; it is unknown how many of them are used"
+        yield line_of(text)
 
 
 def percent(fraction: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.observation import DaemonName
 from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
 from exporter.model.values import plain
@@ -17,7 +17,7 @@ from exporter.report.objects import node_object
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.remedy import address_of
-from exporter.report.sharing_text import percent, sentences, used_text
+from exporter.report.sharing_text import allocation_sentences, percent, sentences, used_text
 from exporter.report.status_view import (
     DaemonView,
     NamedDomain,
@@ -268,19 +268,21 @@ def _pid_and_command(node: Node, pid: int) -> str:
 
 
 def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
-    """Yield how the MPS clients of each GPU share it."""
-    node = view.node
-    found = {each.uuid: each.sharing for each in view.gpus if each.sharing is not None}
-    for uuid in by_index(node, found):
-        yield from _gpu_sharing(node, uuid, found[uuid], width)
+    """Yield how the MPS clients of each GPU share it, and how many shares Kubernetes has allocated."""
+    node, gpus = view.node, {each.uuid: each for each in view.gpus if each.sharing is not None or each.shares}
+    found = {uuid: each.sharing for uuid, each in gpus.items() if each.sharing is not None}
+    for uuid in by_index(node, gpus):
+        allocated = allocation_sentences(gpus[uuid].shares)
+        first, *others = [*(sentences(node, found[uuid]) if uuid in found else ()), *allocated]
+        yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
+        yield from (line_of("  ", *each.pieces) for each in others)
+        if uuid in found:
+            yield from _clients_table(node, found[uuid], width)
     if found and not any(each.shares for each in found.values()):
         yield line_of(dim(f"SM time by client is not known{_why_unknown(node)}"))
 
 
-def _gpu_sharing(node: Node, uuid: GpuUuid, found: GpuSharing, width: int | None) -> Iterable[Line]:
-    first, *others = sentences(node, found)
-    yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
-    yield from (line_of("  ", *each.pieces) for each in others)
+def _clients_table(node: Node, found: GpuSharing, width: int | None) -> Iterable[Line]:
     if not found.shares:
         return
     order = sorted(found.clients, key=_most_use_first)

@@ -26,6 +26,7 @@ from exporter.state.gpus import gpus_by_ordinal, sharing_mode
 from exporter.state.processes import pod_of, workload_of
 from exporter.state.servers import clients_limit
 from exporter.state.transition import client_id
+from exporter.usage.allocation import AllocatedShares, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.view import MemoryByProcess, View, clients_of, gpu_name, memory_by_process
 from exporter.watchdog.context import Policy
@@ -181,6 +182,9 @@ class GpuView:
     bypassing: Mapping[int, int | None]
     """Bytes of each process that bypasses MPS, by PID."""
 
+    shares: Mapping[str, AllocatedShares]
+    """Its shares that Kubernetes allocates, by resource."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorView:
@@ -318,7 +322,8 @@ def _limits(node: Node, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[in
 
 
 def _gpus(node: Node, found: Sequence[Finding], memory: MemoryByProcess) -> tuple[GpuView, ...]:
-    shared, first_findings = gpu_sharing(node), {each.gpu: each for each in reversed(found)}
+    shared, allocated = gpu_sharing(node), allocation(node)
+    first_findings = {each.gpu: each for each in reversed(found)}
     return tuple(
         GpuView(
             uuid=uuid,
@@ -327,6 +332,7 @@ def _gpus(node: Node, found: Sequence[Finding], memory: MemoryByProcess) -> tupl
             sharing=shared.get(uuid),
             finding=first_findings.get(uuid),
             bypassing={pid: memory.get(pid, {}).get(uuid) for pid in gpu.bypassing},
+            shares=allocated.get(uuid, {}),
         )
         for uuid, gpu in node.gpus.items()
     )

@@ -27,10 +27,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()
 BY_NAME = {family.name: family for family in CATALOGUE}
 
 FREE = {
-    "client", "client_container", "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
+    "claim_name", "claim_namespace", "claim_uid", "client", "client_container", "client_container_name",
+    "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
     "daemon", "driver", "file", "gpu", "incident", "index", "name", "pci_bus_id", "pid", "pipe_directory", "protocol",
-    "python", "reading", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "task", "uid",
-    "unit", "user", "version", "workload", "xid",
+    "python", "reading", "resource", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "task",
+    "uid", "unit", "user", "version", "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""
 

@@ -35,6 +35,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
+from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
@@ -113,6 +114,34 @@ anything = st.one_of(
         cgroup=st.none() | texts,
     ),
     st.builds(PodFound, at=times, uid=texts, name=texts, namespace=texts),
+    st.builds(
+        PodResourcesReading,
+        at=times,
+        devices=st.lists(
+            st.builds(
+                ContainerDevices,
+                namespace=texts,
+                pod=texts,
+                container=texts,
+                resource=texts,
+                ids=st.lists(texts, max_size=2).map(tuple),
+            ),
+            max_size=2,
+        ).map(tuple),
+        claims=st.lists(
+            st.builds(
+                ContainerClaim,
+                namespace=texts,
+                pod=texts,
+                container=texts,
+                claim=texts,
+                claim_namespace=texts,
+                devices=st.lists(texts, max_size=2).map(tuple),
+            ),
+            max_size=2,
+        ).map(tuple),
+        allocatable=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
+    ),
     st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts, wait_status=maybe),
     st.builds(
         DaemonProcess,

@@ -11,8 +11,9 @@ from exporter.model.observation import SourceReading
 from exporter.model.problem import ProblemCode
 from exporter.model.usage import Method, Share
 from exporter.report import status_text
-from exporter.report.objects import sharing_object
+from exporter.report.objects import node_object, sharing_object
 from exporter.report.status_text import MOST_ROWS, render_status
+from exporter.report.status_view import view_of
 from exporter.report.text import Style
 from exporter.terminal import wrap_line
 from exporter.usage.capacity import gpu_sharing
@@ -20,6 +21,7 @@ from tests.builders import (
     AT,
     GPU,
     OTHER_GPU,
+    allocated,
     failure,
     flight,
     full,
@@ -27,8 +29,10 @@ from tests.builders import (
     idle,
     limited,
     owned,
+    pod_resources,
     process,
     reduced,
+    shares,
     split,
     three_clients,
 )
@@ -280,3 +284,41 @@ def test_sharing_is_between_the_table_and_the_problems() -> None:
         next(place for place, line in enumerate(lines) if begins in line) for begins in ("domain A", "sharing", "log:")
     ]
     assert places == sorted(places)
+
+
+SHARES = "allocated: 3 of 4 shares of nvidia.com/gpu.shared"
+
+
+def test_renders_allocated_shares_beside_the_clients() -> None:
+    (line,) = [text for text in texts(allocated()) if "allocated" in text]
+    assert line == f"  {SHARES}; 2 of them to pods without a CUDA context (team-b/trainer-0)"
+
+
+def test_renders_allocated_shares_of_a_gpu_without_clients() -> None:
+    unused = shares("team-b", "trainer-0", f"{GPU}::1")
+    node = reduced(pod_resources(unused), start=idle()).node
+    (line,) = texts(node)
+    assert line.startswith("sharing of GPU 0: allocated: 1 of 4 shares of nvidia.com/gpu.shared; 1 of them to pods")
+
+
+def test_renders_shares_of_which_the_use_is_unknown_or_complete() -> None:
+    unnamed = replace(allocated(), pods={})
+    assert f"  {SHARES}; it is unknown how many of them are used" in texts(unnamed)
+    used = reduced(pod_resources(shares("team-a", "train-0", f"{GPU}::1")), start=owned()).node
+    assert "  allocated: 1 of 4 shares of nvidia.com/gpu.shared" in texts(used)
+
+
+def test_shares_have_an_object() -> None:
+    gpus = node_object(view_of(allocated()))["gpus"]
+    assert [each["shares"] for each in gpus] == [
+        [
+            {
+                "resource": "nvidia.com/gpu.shared",
+                "allocatable": 4,
+                "allocated": 3,
+                "unused": 2,
+                "unused_by": [{"namespace": "team-b", "pod": "trainer-0"}],
+            }
+        ],
+        [],
+    ]

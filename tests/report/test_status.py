@@ -233,6 +233,7 @@ class TestJson:
                     "memory_total_bytes": GPU_BYTES,
                     "bypassing": [],
                     "sharing": sharing_object(present, gpu_sharing(present)[GPU]),
+                    "shares": [],
                 }
             ],
             "incidents": [],

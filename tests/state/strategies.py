@@ -18,6 +18,7 @@ from tests.builders import (
     SERVER,
     UNIT,
     active,
+    claimed,
     clients,
     connecting,
     control_log,
@@ -28,11 +29,13 @@ from tests.builders import (
     holder,
     look,
     no_daemon,
+    pod_resources,
     process,
     refusal,
     reply,
     server_log,
     servers,
+    shares,
     silence,
     socket,
     standing,
@@ -188,6 +191,15 @@ witnesses = st.one_of(
     ),
 )
 
+allocations = st.builds(
+    lambda pods, claimed_too: pod_resources(
+        *(shares("team-a", pod, f"{GPU}::{number}") for number, pod in enumerate(pods)),
+        claims=[claimed()] if claimed_too else [],
+    ),
+    st.lists(st.sampled_from(("train-0", "train-1", "other")), max_size=3),
+    st.booleans(),
+) | st.builds(look, st.just("pod_resources"), problem=st.sampled_from((None, HANGS)))
+
 gaps = st.sampled_from((0.0, 0.01, 0.3, 0.7, 1.1, 2.5, 6.0, 40.0, 400.0))
 
 
@@ -200,7 +212,7 @@ def timed(steps: Iterable[tuple[float, Observation]]) -> list[Observation]:
     return seen
 
 
-observations = st.one_of(replies, log_lines, readings, lives, witnesses)
+observations = st.one_of(replies, log_lines, readings, lives, witnesses, allocations)
 timelines = st.lists(st.tuples(gaps, observations), max_size=60).map(timed)
 """Random observations. They need not be consistent, but time does not go back."""
 
