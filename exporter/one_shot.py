@@ -22,7 +22,7 @@ from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.processes import unnamed_pods
-from exporter.state.reducer import LOGS, reduce
+from exporter.state.reducer import LOGS, POD_RESOURCES, reduce
 
 MAX_ROUNDS = 4
 """Rounds of queries to a daemon. Each reply can lead to another query: servers, their states, their clients."""
@@ -112,6 +112,7 @@ def collect_once(config: Config) -> Node:
         assembly.pods.watch(unnamed_pods(one_shot.node))
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
+        one_shot.collect(POD_RESOURCES, assembly.pod_resources.collect)
         # A process bypasses MPS if a later list of clients does not contain it either.
         if any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values()):
             for client in clients:

@@ -83,3 +83,93 @@ SHARING = Row(
         ),
     ),
 )
+
+_ALLOCATABLE, _ALLOCATED = "cuda_mps_gpu_allocatable_shares", "cuda_mps_gpu_allocated_shares"
+_UNUSED = "cuda_mps_gpu_unused_shares"
+_CLIENTS = f"count by ({GPU}) (cuda_mps_client_memory_used_bytes{{gpus}})"
+_MEMORY_USED = "cuda_mps_gpu_memory_used_bytes{gpus} / cuda_mps_gpu_memory_total_bytes{gpus}"
+
+SHARES = Row(
+    "Sharing in Kubernetes",
+    (
+        table(
+            "Shares by GPU",
+            "Shares that the kubelet can allocate and has allocated, and how many of these belong to pods without a "
+            "CUDA context; beside them, what is used of the GPU. Best replicas: the clients with memory, and those "
+            "that still fit by the smallest bound.",
+            (
+                *(
+                    Query(f"sum by ({GPU}) ({family}{{gpus}})", instant=True)
+                    for family in (_ALLOCATABLE, _ALLOCATED, _UNUSED)
+                ),
+                Query(f"max by ({GPU}) (cuda_mps_gpu_sm_utilization_ratio{{gpus}})", instant=True),
+                Query(f"max by ({GPU}) ({_MEMORY_USED})", instant=True),
+                Query(f"{_CLIENTS} + on ({GPU}) ({_LEAST})", instant=True),
+            ),
+            {
+                "instance": Column("Node"),
+                "gpu": Column("GPU"),
+                "Value #A": Column("Allocatable", looks.COUNT),
+                "Value #B": Column("Allocated", looks.COUNT),
+                "Value #C": Column("Unused", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #D": Column("SMs busy", looks.RATIO),
+                "Value #E": Column("Memory", looks.RATIO),
+                "Value #F": Column("Best replicas", looks.COUNT),
+            },
+            sort=("Unused", True),
+            width=14,
+        ),
+        table(
+            "Shares by container",
+            "Shares of each GPU that the kubelet has allocated to a container. Kubelets before 1.34 also list pods "
+            "that have ended.",
+            (
+                Query(
+                    f"sum by ({GPU}, resource, client_namespace, client_pod, client_container_name) "
+                    "(cuda_mps_container_allocated_shares{gpus})",
+                    instant=True,
+                ),
+            ),
+            {
+                "instance": Column("Node"),
+                "gpu": Column("GPU"),
+                "resource": Column("Resource"),
+                "client_namespace": Column("Namespace"),
+                "client_pod": Column("Pod"),
+                "client_container_name": Column("Container"),
+                "Value": Column("Shares", looks.COUNT),
+            },
+            sort=("Shares", True),
+            width=10,
+        ),
+        lines(
+            "Shares over time",
+            "Shares of each GPU: allocated, and those of pods without a CUDA context. Dashed: allocatable.",
+            Query(f"sum by ({GPU}) ({_ALLOCATED}{{gpus}}) {WITH_INDEX}", f"allocated {_EACH}"),
+            Query(f"sum by ({GPU}) ({_UNUSED}{{gpus}}) {WITH_INDEX}", f"unused {_EACH}"),
+            Query(f"sum by ({GPU}) ({_ALLOCATABLE}{{gpus}}) {WITH_INDEX}", f"allocatable {_EACH}"),
+            limit="allocatable",
+            width=14,
+        ),
+        table(
+            "Resource claims",
+            "Daemons that NVIDIA's DRA driver runs, and the resource claim of each.",
+            (
+                Query(
+                    "max by (job, instance, daemon, claim_namespace, claim_name, claim_uid) "
+                    "(cuda_mps_daemon_claim_info{node})",
+                    instant=True,
+                ),
+            ),
+            {
+                "instance": Column("Node"),
+                "claim_namespace": Column("Namespace"),
+                "claim_name": Column("Claim"),
+                "claim_uid": Column("UID"),
+                "daemon": Column("Daemon"),
+            },
+            sort=("Claim", False),
+            width=10,
+        ),
+    ),
+)

@@ -11,6 +11,7 @@ from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, Proc
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.pod_resources import ContainerDevices, PodResourcesReading
 from exporter.model.settings import Mode
 from exporter.watchdog.evaluation import START
 
@@ -32,6 +33,10 @@ DAEMONS = tuple(
         ("notebooks", Mode.ACT, 25.0, 1, 16),
     )
 )
+
+
+SHARED_GPU, SHARES, IDLE_POD = "nvidia.com/gpu.shared", 10, ("notebook-0", "research")
+"""The resource of Kubernetes, its devices on one GPU, and the name and namespace of a pod that uses no GPU."""
 
 
 def simulated_config(config: Config) -> Config:
@@ -92,6 +97,19 @@ class Scenario:
         for gpu in self.gpus:
             yield gpu.reading(at, self.factory.random, servers[gpu.uuid], self.clients, self.bypassing.values())
         yield from (each.reading(at) for each in self.bypassing.values())
+
+    def pod_resources(self, at: float) -> PodResourcesReading:
+        """Return the kubelet's answers: each pod of the inference daemon has a share, and one more pod is idle."""
+        gpu, *_ = self.inference.gpus
+        pods = [each.pod[1:] for each in SERVING if each.pod is not None]
+        devices = (
+            ContainerDevices(
+                namespace=namespace, pod=name, container="main", resource=SHARED_GPU, ids=(f"{gpu}::{number}",)
+            )
+            for number, (name, namespace) in enumerate([*pods, IDLE_POD])
+        )
+        ids = tuple(f"{gpu}::{number}" for number in range(SHARES))
+        return PodResourcesReading(at=at, devices=tuple(devices), allocatable={SHARED_GPU: ids})
 
     def later(self, at: float, action: Callable[[float], Iterable[Observation]]) -> None:
         """Let this happen at a time."""

@@ -26,7 +26,7 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 MOST_CLIENTS = 8
 """Clients of a daemon, if no failure adds more."""
 
-FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events")
+FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events", "pod_resources")
 SLOW_SECONDS = 5
 DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4
@@ -86,6 +86,7 @@ class Simulation:
             if problem is None:
                 yield from scenario.nvml_readings(at)
             yield SourceReading(at=at, name="nvml", seconds=0.004, problem=problem)
+            yield scenario.pod_resources(at)
         yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
         yield SourceReading(at=at, name=LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:

@@ -9,12 +9,13 @@ from exporter.demo.failures import PlannedFailure
 from exporter.demo.scenario import initial_node
 from exporter.demo.simulation import PAST_SECONDS, Simulation, advance
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import GpuReading, LogFile
+from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
-from tests.builders import failure, reply
+from tests.builders import CLAIM, failure, reply
 from tests.clocks import HandClock
 from tests.simulated import POLICY
 from tests.tools import needed
@@ -88,7 +89,8 @@ def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
 def _unwell(node: Node) -> Node:
     """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine.
 
-    A log is blocked as well, and a watchdog does not act because its state could not be read.
+    A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
+    resource claim.
     """
     first, second, last = node.daemons
     seen = (
@@ -96,6 +98,9 @@ def _unwell(node: Node) -> Node:
         GpuReading(at=node.at, gpu=next(iter(node.gpus)), problem=failure("GPU is lost")),
         LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
+        DaemonFound(
+            at=node.at, daemon="claim", pipe_directory=f"/mps/{CLAIM}-0a1b2/pipe", log_directory="", by=NamedBy.DRA
+        ),
     )
     for each in seen:
         node, _ = reduce(node, each)

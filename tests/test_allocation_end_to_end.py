@@ -1,0 +1,105 @@
+"""The program on a node of Kubernetes: stand-ins for MPS and NVML, a kubelet, and real processes in cgroups of pods."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builders import CLAIM, POD, SHARED
+from tests.collectors.test_declarations import claim as claim_directory
+from tests.conftest import Starter
+from tests.exporter_process import FAST, GPU, Exporter, Serve
+from tests.kubelet import Kubelet, claim, kubelet, pod
+from tests.standin.mps import MpsStandIn
+from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process
+
+
+@pytest.fixture
+def serving() -> Iterator[Kubelet]:
+    with kubelet() as running:
+        yield running
+
+
+def procfs(root: Path, pid: int, uid: str) -> Path:
+    """Return a copy of /proc of links, in which a process is in the cgroup of a pod."""
+    root.mkdir()
+    for each in Path("/proc").iterdir():
+        (root / each.name).symlink_to(each)
+    (root / str(pid)).unlink()
+    (root / str(pid)).mkdir()
+    for each in Path(f"/proc/{pid}").iterdir():
+        (root / str(pid) / each.name).symlink_to(each)
+    (root / str(pid) / "cgroup").unlink()
+    (root / str(pid) / "cgroup").write_text(f"0::/kubepods/burstable/pod{uid}/{'0' * 64}\n")
+    return root
+
+
+@pytest.fixture
+def node(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter, serving: Kubelet, tmp_path: Path
+) -> Exporter:
+    """An exporter on a node whose only client is in the pod team-a/trainer-0."""
+    mps.start()
+    client = start().pid
+    mps.connect_and_wait(client)
+    assert mps.server_pid is not None
+    server = Process(mps.server_pid, 66 * MEBIBYTE, in_mps_list=False)
+    nvml.write([Device(processes=(server, Process(client)))])
+    (tmp_path / "pods" / f"team-a_trainer-0_{POD}").mkdir(parents=True)
+    # The path of pytest is too long for the name of a daemon.
+    short = serving.socket.parent
+    claim_directory(short, started_at=time.time())
+    overrides = {
+        **FAST,
+        "procfs": procfs(tmp_path / "proc", client, POD),
+        "pods": tmp_path / "pods",
+        "pod_resources": serving.socket,
+        "discovery": True,
+        "pipe_directories": [str(short / "mps" / "*" / "pipe")],
+        "gke_config": tmp_path / "gpu_config.json",
+    }
+    return serve(overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("resource", "form"), [(SHARED, f"{GPU}::{{}}"), ("nvidia.com/gpu", "nvidia0/vgpu{}")], ids=["NVIDIA", "GKE"]
+)
+def test_reports_allocated_and_unused_shares(
+    serving: Kubelet, resource: str, form: str, request: pytest.FixtureRequest
+) -> None:
+    serving.allocate(
+        pod("team-a", "trainer-0", {resource: [form.format(0)]}),
+        pod("team-b", "notebook", {resource: [form.format(1), form.format(2)]}),
+        allocatable={resource: [form.format(number) for number in range(10)]},
+    )
+    exporter: Exporter = request.getfixturevalue("node")
+
+    exporter.shows(2, "cuda_mps_gpu_unused_shares", gpu=GPU, resource=resource)
+    assert exporter.value("cuda_mps_gpu_allocatable_shares", gpu=GPU, resource=resource) == 10
+    assert exporter.value("cuda_mps_gpu_allocated_shares", gpu=GPU, resource=resource) == 3
+    containers = {
+        (labels["client_namespace"], labels["client_pod"], labels["client_container_name"]): value
+        for labels, value in exporter.samples("cuda_mps_container_allocated_shares", gpu=GPU, resource=resource)
+    }
+    assert containers == {("team-a", "trainer-0", "main"): 1, ("team-b", "notebook", "main"): 2}
+    assert exporter.value("cuda_mps_exporter_source_up", source="pod_resources") == 1
+
+
+def test_reports_the_claim_of_a_daemon(serving: Kubelet, request: pytest.FixtureRequest) -> None:
+    device = f"k8s.gpu.nvidia.com/claim={CLAIM}-gpu-0"
+    serving.allocate(pod("team-c", "notebook", {}, claim("shared-gpu", "team-c", device)))
+    exporter: Exporter = request.getfixturevalue("node")
+
+    names = {"claim_uid": CLAIM, "claim_namespace": "team-c", "claim_name": "shared-gpu"}
+    exporter.shows(1, "cuda_mps_daemon_claim_info", **names)
+    assert exporter.samples("cuda_mps_gpu_allocatable_shares") == []
+
+
+def test_a_kubelet_that_refuses_costs_only_its_families(serving: Kubelet, request: pytest.FixtureRequest) -> None:
+    serving.listed = b"garbage"
+    exporter: Exporter = request.getfixturevalue("node")
+
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="pod_resources")
+    exporter.shows(1, "cuda_mps_client_info", client_pod="trainer-0", client_namespace="team-a")
+    assert exporter.samples("cuda_mps_gpu_allocated_shares") == []
