@@ -99,7 +99,12 @@ def _unwell(node: Node) -> Node:
         LogFile(at=node.at, daemon=first, file="control.log", size=2 << 30),
         reply("get_default_active_thread_percentage", "100.0\n", at=node.at, daemon=first),
         DaemonFound(
-            at=node.at, daemon="claim", pipe_directory=f"/mps/{CLAIM}-0a1b2/pipe", log_directory="", by=NamedBy.DRA
+            at=node.at,
+            daemon="claim",
+            pipe_directory=f"/mps/{CLAIM}-0a1b2/pipe",
+            log_directory="",
+            expected=True,
+            by=NamedBy.DRA,
         ),
     )
     for each in seen:
