@@ -1,7 +1,7 @@
 """Allocation: the shares of GPUs that Kubernetes has allocated to pods, and those of pods without a CUDA context."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,7 +79,7 @@ def allocation(node: Node) -> Allocation:
                 container = ContainerName(devices.namespace, devices.pod, devices.container)
                 listed[uuid, devices.resource][container].add(each)
     keys = sorted(allocatable.keys() | listed.keys())
-    users = {uuid: _pods_with_context(node, uuid) for uuid, _ in keys}
+    users = _users(node, {uuid for uuid, _ in keys})
     found: dict[GpuUuid, dict[str, AllocatedShares]] = {}
     for uuid, resource in keys:
         shares = _shares(allocatable[uuid, resource], listed[uuid, resource], users[uuid])
@@ -117,17 +117,29 @@ def _shares(
     )
 
 
-def _pods_with_context(node: Node, uuid: GpuUuid) -> Set[PodName] | None:
-    """Return the pods with a process that has a context on a GPU, or is an MPS client there; None if one is unknown."""
-    reading = node.gpus[uuid].reading
-    if reading.compute_processes is None or reading.mig_mode:
-        return None
-    pids, servers = {each.pid for each in reading.compute_processes}, set[int]()
+def _users(node: Node, gpus: Iterable[GpuUuid]) -> Mapping[GpuUuid, Set[PodName] | None]:
+    """Return the pods with a context, or an MPS client, on each GPU; None if the pod of a process is unknown."""
+    clients: defaultdict[GpuUuid, set[int]] = defaultdict(set)
+    servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
     for daemon in node.daemons.values():
-        servers |= daemon.servers.keys()
-        pids |= {pid for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items() if uuid in gpus}
+        for pid, uuids in gpus_of_clients(node, daemon, daemon.clients).items():
+            for uuid in uuids:
+                clients[uuid].add(pid)
+    found: dict[GpuUuid, Set[PodName] | None] = {}
+    for uuid in gpus:
+        reading = node.gpus[uuid].reading
+        if reading.compute_processes is None or reading.mig_mode:
+            found[uuid] = None
+        else:
+            pids = clients[uuid].union(each.pid for each in reading.compute_processes) - servers
+            found[uuid] = _pods(node, pids)
+    return found
+
+
+def _pods(node: Node, pids: Iterable[int]) -> Set[PodName] | None:
+    """Return the pods of these processes; None if one is unknown. A process outside pods has none."""
     found = set[PodName]()
-    for pid in pids - servers:
+    for pid in pids:
         process = node.processes.get(pid)
         uid = cgroup_of(process).pod_uid
         if process is None or (uid is not None and uid not in node.pods):
