@@ -20,6 +20,19 @@ COLLECTORS = Row(
             width=8,
             height=8,
         ),
+        table(
+            "Problems of collectors",
+            "Why the most recent collection failed. The runbook of CudaMpsExporterBlind explains what to do.",
+            (
+                Query(
+                    "max by (job, instance, source, problem) (cuda_mps_exporter_source_problem_info{node})",
+                    instant=True,
+                ),
+            ),
+            {"instance": Column("Node"), "source": Column("Collector"), "problem": Column("Problem")},
+            sort=("Collector", False),
+            width=8,
+        ),
         lines(
             "Age of collected data",
             "Time since the last successful collection of each collector, and the age of all data when it was scraped.",

@@ -40,6 +40,27 @@ LIMITS = Row(
             ),
             unit=looks.BYTES,
         ),
+        lines(
+            "Active thread percentage of clients",
+            "Fraction of a GPU's threads that each client may use: the smaller limit of its server and of its own "
+            "environment.",
+            Query(
+                "max by (job, instance, daemon, client) (cuda_mps_client_active_thread_ratio{daemons})",
+                "{{client}} of {{daemon}} {{instance}}",
+            ),
+            unit=looks.RATIO,
+            ceiling=1,
+        ),
+        lines(
+            "GPU memory limit of clients",
+            "Memory that each client may allocate on a GPU: the smallest limit of its server and of its own "
+            "environment. No line: there is no limit, or it is unknown.",
+            Query(
+                'cuda_mps_client_pinned_memory_limit_bytes{daemons, gpu=~"$gpu"} ' + WITH_INDEX,
+                "{{client}} on GPU {{index}} of {{daemon}} {{instance}}",
+            ),
+            unit=looks.BYTES,
+        ),
         timeline(
             "Limits of servers",
             "Whether the limits are as configured, or as they were before the daemon was restarted.",
