@@ -172,6 +172,14 @@ def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
 
 
+def test_limits_in_the_environment_of_clients_are_committed_instead_of_the_servers() -> None:
+    """GKE and Amazon ECS limit clients only there. The server allows 50 %."""
+    limits = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: f"{GPU}=20G"}
+    found = of(reduced(*(process(pid, environment=limits) for pid in (TRAIN, VLLM)), start=limited()).node)
+    assert found.threads_committed == 0.5
+    assert found.memory_committed == 2 * (20 << 30) / GPU_BYTES
+
+
 def test_finds_clients_with_more_memory_than_their_limit() -> None:
     """The limit was set after they had allocated it. A context does not count."""
     within, over = (
