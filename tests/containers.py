@@ -9,8 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from exporter.clock import SystemClock
+from exporter.collectors.proc import Proc
 from tests.standin.mps import PATIENCE_SECONDS, MpsStandIn, is_alive, wait_until
 from tests.tools import needed, not_here
+
+PROC = Proc(Path("/proc"), SystemClock())
 
 
 class Container:
@@ -80,8 +84,8 @@ class Container:
     def all(self) -> list[list[int]]:
         """The numbers of each process inside, and in namespaces below."""
         every = [pids(int(name)) for name in os.listdir("/proc") if name.isdecimal()]
-        depth = len(pids(self.init))
-        return [numbers for numbers in every if len(numbers) >= depth]
+        depth, own = len(pids(self.init)), PROC.pid_namespace(self.init)
+        return [each for each in every if len(each) >= depth and PROC.pid_namespace(each[0], len(each) - depth) == own]
 
     def _pids(self) -> Iterator[int]:
         kind = "pid" if "--pid" in self._kinds else "mnt"
