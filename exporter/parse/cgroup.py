@@ -122,7 +122,8 @@ def parse_cgroup(text: str) -> CgroupMembership:
         found = {**_names_in(path), **found}
     pod_uid = found.get("pod_uid")
     return CgroupMembership(
-        unit=_unit_of(paths.get("name=systemd") or paths.get("") or ""),
+        # If the path in a v1 hierarchy of its name is the root, systemd does not use that hierarchy.
+        unit=_unit_of(paths.get("name=systemd", "").strip("/") or paths.get("", "")),
         container=found.get("container"),
         pod_uid=None if pod_uid is None else pod_uid.replace("_", "-"),
         task=found.get("task"),

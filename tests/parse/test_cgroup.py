@@ -35,6 +35,10 @@ SYSTEMD = {
         "3:devices:/system.slice\n1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n",
         CgroupMembership(unit="a.service"),
     ),
+    "a service, with a v1 hierarchy that systemd does not use": (
+        "9:name=systemd:/\n8:pids:/\n0::/system.slice/a.service\n",
+        CgroupMembership(unit="a.service"),
+    ),
     "a cgroup that the service made": (v2("/system.slice/a.service/worker"), CgroupMembership(unit="a.service")),
     "an instance in a slice": (
         v2("/system.slice/system-vllm.slice/vllm@llama\\x2d70b.service"),
