@@ -70,7 +70,7 @@ _DIRECTORIES = _patterns(
     rf"docker/{_ID}",
     # nerdctl's cgroupfs driver: the namespace of containerd.
     rf"(?:default|k8s\.io)/{_ID}",
-    rf"libpod_parent/libpod-{_ID}",
+    rf"libpod_parent/(?:[0-9a-f]{{64}}/)?libpod-{_ID}",
     rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/)?(?P<task>[A-Za-z0-9_-]{{1,255}})/{_ID}",
     # Nomad with cgroup v1.
     rf"nomad/(?:shared/|reserved/|reserve/|share/)?(?P<task>{_ALLOCATION})",

@@ -101,6 +101,7 @@ CONTAINERS = {
     ),
     "nerdctl, cgroupfs": (v2(f"/default/{ID}"), CgroupMembership(container=ID)),
     "Podman, cgroupfs": (v2(f"/libpod_parent/libpod-{ID}"), CgroupMembership(container=ID)),
+    "a Podman pod, cgroupfs": (v2(f"/libpod_parent/{OTHER_ID}/libpod-{ID}"), CgroupMembership(container=ID)),
     "Amazon ECS, v1": (v1(f"/ecs/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v1, with the cluster": (v1(f"/ecs/prod/{TASK}/{ID}"), CgroupMembership(container=ID, task=TASK)),
     "Amazon ECS, v2": (
