@@ -1,7 +1,7 @@
 """Deletes the pod of a daemon through the API server of Kubernetes, as the exporter's service account.
 
-Only one request is needed, so the standard library's HTTP client suffices: the official Python client takes 60 MB of
-memory. Its controller, a DaemonSet or Deployment, then creates the pod again.
+The controller of the pod, a DaemonSet or Deployment, then creates another one. Only one request is needed, so the
+standard library's HTTP client suffices. The official client takes 27 MiB more memory (measured, Python 3.11).
 """
 
 import json
@@ -20,7 +20,6 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds the certificate authority and the token of its service account. The kubelet renews the token."""
 
 REQUEST_SECONDS = 5.0
-_MAX_TOKEN = 1 << 16
 _MAX_ANSWER = 1 << 16
 _GONE = (404, 409)
 """The pod has been deleted, or another pod with another UID has its name."""
@@ -37,7 +36,7 @@ def delete_pod(
     path = f"/api/v1/namespaces/{quote(step.namespace, safe='')}/pods/{quote(step.name, safe='')}"
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": step.uid}}
     try:
-        token = (account / "token").read_text(encoding="ascii")[:_MAX_TOKEN].strip()
+        token = (account / "token").read_text(encoding="ascii").strip()
         trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
         connection = HTTPSConnection(host, int(port), timeout=REQUEST_SECONDS, context=trusted)
         try:

@@ -64,21 +64,14 @@ class PodResources:
 
             from exporter.collectors import pod_resources_pb2 as api
 
-            names, ends_at = _Names(), self._clock.monotonic() + DEADLINE_SECONDS
+            names, began = _Names(), self._clock.monotonic()
             with grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS) as channel:
-
-                def call(request: Any) -> bytes:
-                    left = max(0.0, ends_at - self._clock.monotonic())
-                    answer: bytes = channel.unary_unary(f"/v1.PodResourcesLister/{calling}")(
-                        request.SerializeToString(), timeout=left
-                    )
-                    return answer
-
                 calling = "List"
-                pods = api.ListPodResourcesResponse.FromString(call(api.ListPodResourcesRequest()))
-                containers = tuple(_containers(pods.pod_resources))
-                calling = "GetAllocatableResources"
-                answer = api.AllocatableResourcesResponse.FromString(call(api.AllocatableResourcesRequest()))
+                listed = _call(channel, calling, api.ListPodResourcesRequest(), DEADLINE_SECONDS)
+                containers = tuple(_containers(api.ListPodResourcesResponse.FromString(listed).pod_resources))
+                calling, left = "GetAllocatableResources", began + DEADLINE_SECONDS - self._clock.monotonic()
+                allocatable = _call(channel, calling, api.AllocatableResourcesRequest(), max(0.0, left))
+                answer = api.AllocatableResourcesResponse.FromString(allocatable)
             reading = PodResourcesReading(
                 at=self._clock.now(),
                 devices=tuple(names.devices(containers)),
@@ -90,6 +83,12 @@ class PodResources:
         except Exception as error:
             return Reading(problem=_problem(calling, error))
         return Reading((reading,))
+
+
+def _call(channel: Any, method: str, request: Any, seconds: float) -> bytes:
+    call = channel.unary_unary(f"/v1.PodResourcesLister/{method}")
+    answer: bytes = call(request.SerializeToString(), timeout=seconds)
+    return answer
 
 
 def _problem(calling: str, error: Any) -> Problem:

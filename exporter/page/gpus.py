@@ -11,7 +11,7 @@ from exporter.parse.printable import printable
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS
-from exporter.report.sharing_text import allocation_sentences, sentences, used_text
+from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import (
     GpuView,
     NamedDomain,
@@ -228,10 +228,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,
         segments=(tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, used_sms)) if known else ()),
-        shared=tuple(
-            line.text
-            for line in (*(() if found is None else sentences(node, found)), *allocation_sentences(shown.shares))
-        ),
+        shared=tuple(line.text for line in sentences(node, found, shown.shares)),
     )
 
 

@@ -140,9 +140,9 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
 def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
-    The same as what the watchdog does (`watchdog/restart_budget.py`). If a pod runs it, its controller starts it again
-    once the pod is deleted. Empty if another container ran it, or if no line can be
-    written. A daemon that never ran may lack its directories.
+    The same as what the watchdog does (`watchdog/restart_budget.py`). If a pod ran it, this deletes the pod, and the
+    pod's controller creates another one. Empty if another container ran it, or if no line can be written. A daemon that
+    never ran may lack its directories.
     """
     policy = policy or Policy()
     watch, daemon_policy = node.watches.get(daemon.name, WatchdogState()), policy.daemon_policy_of(daemon)

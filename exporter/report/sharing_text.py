@@ -26,16 +26,20 @@ METHODS = {
 }
 
 
-def sentences(node: Node, found: GpuSharing) -> Iterable[Line]:
-    """Yield the clients with their use and the headroom, then limits, unusual processes, and contention."""
-    for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
-        yield line_of(text)
-    if found.contention is not None:
-        yield line_of(warning(_contention(node, found.contention)))
+def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, AllocatedShares]) -> Iterable[Line]:
+    """Yield how the MPS clients of a GPU share it, if it has any, and its shares in Kubernetes, by resource.
+
+    First are the clients with their use and the headroom, then limits, unusual processes, and contention.
+    """
+    if found is not None:
+        for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
+            yield line_of(text)
+        if found.contention is not None:
+            yield line_of(warning(_contention(node, found.contention)))
+    yield from map(line_of, _allocations(shares))
 
 
-def allocation_sentences(shares: Mapping[str, AllocatedShares]) -> Iterable[Line]:
-    """Yield how many shares of a GPU Kubernetes has allocated, for each resource."""
+def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
     for resource, found in shares.items():
         text = f"allocated: {found.allocated} of {found.allocatable} shares of {printable(resource)}"
         if found.unused:
@@ -43,7 +47,7 @@ def allocation_sentences(shares: Mapping[str, AllocatedShares]) -> Iterable[Line
             text = f"{text}; {found.unused} of them to pods without a CUDA context ({pods})"
         elif found.allocated and found.unused is None:
             text = f"{text}; it is unknown how many of them are used"
-        yield line_of(text)
+        yield text
 
 
 def percent(fraction: float) -> str:

@@ -17,7 +17,7 @@ from exporter.report.objects import node_object
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.remedy import address_of
-from exporter.report.sharing_text import allocation_sentences, percent, sentences, used_text
+from exporter.report.sharing_text import percent, sentences, used_text
 from exporter.report.status_view import (
     DaemonView,
     NamedDomain,
@@ -272,8 +272,7 @@ def _sharing(view: StatusView, width: int | None) -> Iterable[Line]:
     node, gpus = view.node, {each.uuid: each for each in view.gpus if each.sharing is not None or each.shares}
     found = {uuid: each.sharing for uuid, each in gpus.items() if each.sharing is not None}
     for uuid in by_index(node, gpus):
-        allocated = allocation_sentences(gpus[uuid].shares)
-        first, *others = [*(sentences(node, found[uuid]) if uuid in found else ()), *allocated]
+        first, *others = sentences(node, found.get(uuid), gpus[uuid].shares)
         yield line_of(f"sharing of {gpus_text(node, [uuid])}: ", *first.pieces)
         yield from (line_of("  ", *each.pieces) for each in others)
         if uuid in found:

@@ -11,6 +11,7 @@ from exporter.model.incident import ClientDetails, Death
 from exporter.model.node import Node
 from exporter.model.observation import KernelRecord, PodFound, ProcessExit, ProcessReading
 from exporter.model.values import replace
+from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 from exporter.state.transition import with_latest
@@ -127,13 +128,12 @@ def pod_of(node: Node, process: ProcessReading | None) -> PodFound | None:
 def pod_uids(node: Node) -> frozenset[str]:
     """Return the UIDs of the pods of all known processes, and of those that run or ran daemons."""
     uids = (cgroup_of(process).pod_uid for process in node.processes.values())
-    daemons = (pod_uid_of_daemon(node, daemon) for daemon in node.daemons.values())
+    daemons = (pod_uid_of_daemon(daemon, node.watches.get(name)) for name, daemon in node.daemons.items())
     return frozenset(uid for uid in (*uids, *daemons) if uid is not None)
 
 
-def pod_uid_of_daemon(node: Node, daemon: Daemon) -> str | None:
+def pod_uid_of_daemon(daemon: Daemon, watch: WatchdogState | None) -> str | None:
     """Return the UID of the pod that runs, or last ran, a daemon."""
-    watch = node.watches.get(daemon.name)
     process = daemon.runtime.process or (None if watch is None else watch.process)
     return None if process is None else process.pod_uid
 
@@ -145,7 +145,7 @@ def unnamed_pods(node: Node) -> frozenset[str]:
 
 def pod_of_daemon(node: Node, daemon: Daemon) -> PodFound | None:
     """Return that pod; None if its name is unknown, or if no pod ran the daemon."""
-    return node.pods.get(pod_uid_of_daemon(node, daemon) or "")
+    return node.pods.get(pod_uid_of_daemon(daemon, node.watches.get(daemon.name)) or "")
 
 
 # -- counts of workloads -------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from math import ceil, fsum, hypot
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, GpuUuid
-from exporter.model.server import Client
+from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
+from exporter.model.server import Client, Server
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
@@ -264,12 +264,13 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     for daemon in node.daemons.values():
         if not daemon.is_reported(node.at):
             continue
+        ordinals = gpus_by_ordinal(node, daemon)
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
             threads = thread_ratio(node, daemon, client)
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)
-                limit_known, limit = _memory_limit(node, daemon, client, uuid, gpus)
+                limit_known, limit = _memory_limit(node, daemon, client, uuid, gpus, ordinals)
                 found[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
@@ -291,37 +292,40 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
 
 def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
     """Return the fraction of a GPU's threads that a client may use; None if it is not known."""
-    server, variables = daemon.servers.get(client.server), _variables(node, client)
-    if server is None or server.active_thread_percentage is None or variables is None:
+    server, process = _server_and_process(node, daemon, client)
+    if server is None or server.active_thread_percentage is None or process is None or process.environment is None:
         return None
-    own = client_thread_percentage(variables)
+    own = client_thread_percentage(process.environment)
     return None if own is None else min(server.active_thread_percentage, own) / 100
 
 
-def _variables(node: Node, client: Client) -> Mapping[str, str] | None:
-    process = node.processes.get(client.pid)
-    return None if process is None else process.environment
+def _server_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Server | None, ProcessReading | None]:
+    return daemon.servers.get(client.server), node.processes.get(client.pid)
 
 
 def _memory_limit(
-    node: Node, daemon: Daemon, client: Client, uuid: GpuUuid, gpus: frozenset[GpuUuid]
+    node: Node,
+    daemon: Daemon,
+    client: Client,
+    uuid: GpuUuid,
+    gpus: frozenset[GpuUuid],
+    ordinals: Mapping[int, GpuUuid],
 ) -> tuple[bool, int | None]:
     """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
-    server, variables = daemon.servers.get(client.server), _variables(node, client)
-    if server is None or server.active_thread_percentage is None or variables is None:
+    server, process = _server_and_process(node, daemon, client)
+    if server is None or server.active_thread_percentage is None or process is None or process.environment is None:
         return False, None
-    ordinals = gpus_by_ordinal(node, daemon)
-    own, limits = client_memory_limits(variables), {str(each): n for each, n in server.pinned_memory_limits.items()}
-    if own is None or (limits and not ordinals):
+    own = client_memory_limits(process.environment)
+    if own is None or (server.pinned_memory_limits and not ordinals):
         return False, None
     devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
-    here = [limit for device, limit in limits.items() if devices.get(device, device) == uuid]
-    if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(node.processes.get(client.pid)).pod_uid is not None:
+    here = [limit for ordinal, limit in server.pinned_memory_limits.items() if ordinals.get(ordinal) == uuid]
+    if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
         own, devices = {uuid: own["0"]}, {}
     # A client that chooses among several GPUs may count them in its own way.
-    elif own and (not ordinals or (VISIBLE_DEVICES in variables and len(ordinals) > 1)):
+    elif own and (not ordinals or (VISIBLE_DEVICES in process.environment and len(ordinals) > 1)):
         return False, None
     here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]
     return True, min(here, default=None)

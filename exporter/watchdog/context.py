@@ -12,6 +12,7 @@ from exporter.model.reason import Reason
 from exporter.model.settings import Limits, Mode, Thresholds
 from exporter.model.values import replace
 from exporter.model.watchdog import ActionCount, BlockReason, Condition, EscalationStep, WatchdogPhase, WatchdogState
+from exporter.state.processes import pod_uid_of_daemon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,7 @@ class Context:
         """Return the UID of the pod that runs, or last ran, the daemon, unless a unit or a command restarts it."""
         if self.daemon_policy.unit is not None or self.daemon_policy.command:
             return None
-        process = self.daemon.runtime.process or self.watch.process
-        return None if process is None else process.pod_uid
+        return pod_uid_of_daemon(self.daemon, self.watch)
 
     @property
     def works(self) -> bool:

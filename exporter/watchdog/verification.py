@@ -85,11 +85,12 @@ def verify(context: Context) -> Evaluated:
         return _ended(context, acting, Reason(ReasonCode.DAEMON_ENDED_AGAIN))
     # No daemon was observed since an earlier run of the exporter began the restart.
     missing = context.condition is Condition.CRASHED and not context.daemon.lifecycle.ever_ran
-    if missing and context.at - acting.done_at > (POD_SECONDS if context.pod_uid is not None else START_SECONDS):
+    waited, pod_seconds = context.at - acting.done_at, 0.0 if context.pod_uid is None else POD_SECONDS
+    if missing and waited > START_SECONDS + pod_seconds:
         return _ended(context, acting, Reason(ReasonCode.DAEMON_MISSING))
-    problem = _restart_problem(context, acting)
-    seconds = context.thresholds.verify + (POD_SECONDS if context.pod_uid is not None else 0.0)
-    if problem is not None and context.at - acting.done_at <= seconds:
+    seconds = context.thresholds.verify + pod_seconds
+    problem = _restart_problem(context, acting, seconds)
+    if problem is not None and waited <= seconds:
         return context.watch, ()
     return _ended(context, acting, problem)
 
@@ -109,11 +110,11 @@ def _crashed_again(context: Context, acting: OngoingAction, done_at: float) -> b
     return acting.reason is ActionReason.CRASHED or loss_at > done_at or another
 
 
-def _restart_problem(context: Context, acting: OngoingAction) -> Reason | None:
-    """Return None if the daemon answers and its process is another one than before."""
+def _restart_problem(context: Context, acting: OngoingAction, seconds: float) -> Reason | None:
+    """Return None if the daemon answers and its process is another one than before. It has so many seconds."""
     daemon = context.daemon
     if not context.works or (daemon.lifecycle.state_since or 0.0) < acting.began_at:
-        return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=context.thresholds.verify)
+        return Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=seconds)
     now = identity_of(daemon.runtime.process)
     if acting.before is not None and now is None:
         return Reason(ReasonCode.ANSWERING_PROCESS_UNKNOWN)

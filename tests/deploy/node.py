@@ -22,7 +22,7 @@ from tests.eventually import PATIENCE_SECONDS
 from tests.exporter_process import Exporter
 from tests.tools import needed
 
-OF_THE_NODE = ("tmp", "nvidia-mps", "proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
+OF_THE_NODE = ("tmp", "proc", "sys", "dev", "run", "var", "etc", "mnt", "boot", "media", "lost+found")
 """A container has directories of its own here, or none. The rest of this machine is its image."""
 
 FROM_THE_IMAGE = ("ld.so.cache", "passwd", "group")
@@ -87,9 +87,9 @@ class Node:
     def exporter(self, environment: Mapping[str, str], *arguments: str) -> "PodExporter":
         """Start the pod's only process."""
         script = self.directory / "pod.sh"
-        script.write_text("\n".join(self._script(*container(self._variant)["args"], *arguments)))
+        script.write_text("\n".join(self._script(environment, *container(self._variant)["args"], *arguments)))
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-        ours = {each["name"]: each["value"] for each in container(self._variant)["env"] if "value" in each}
+        ours = {each["name"]: each["value"] for each in container(self._variant).get("env", ())}
         command = (*self._processes.enter(), "unshare", "--mount", "sh", "-e", str(script))
         # A pod has the variables of the chart only; one that is empty sets nothing. Its paths are its own.
         unset = dict.fromkeys((name for name in os.environ if name.startswith("CUDA_MPS_EXPORTER_")), "")
@@ -97,11 +97,11 @@ class Node:
         variables = {**unset, **ours, **environment}
         return PodExporter(["-c", become, *command], variables, self.directory / "exporter.log")
 
-    def _script(self, *arguments: str) -> Iterator[str]:
+    def _script(self, environment: Mapping[str, str], *arguments: str) -> Iterator[str]:
         root = self.directory / "container"
         root.mkdir()
         yield f"mount -t tmpfs none {root}"
-        yield from self.image(root)
+        yield from self.image(root, environment)
         for pid, cgroup in self._cgroups.items():
             file = self.directory / f"cgroup-{pid}"
             file.write_text(cgroup)
@@ -121,15 +121,19 @@ class Node:
         )
 
     @staticmethod
-    def image(root: Path) -> Iterator[str]:
-        """Yield the commands that make a root directory of this machine's files, with a /tmp of its own."""
+    def image(root: Path, environment: Mapping[str, str]) -> Iterator[str]:
+        """Yield the commands that make a root directory of this machine's files.
+
+        In /tmp it has only what the paths in the environment need: other tests make and remove directories there.
+        """
         yield f"mkdir {root}/tmp"
-        for each in (*sorted(Path("/").iterdir()), *sorted(Path("/tmp").iterdir())):
+        paths = (sys.prefix, sys.base_prefix, Path.cwd(), *":".join(environment.values()).split(":"))
+        needed_in_tmp = {Path(*each.parts[:3]) for each in map(Path, paths) if each.parts[:2] == ("/", "tmp")}
+        for each in (*sorted(Path("/").iterdir()), *sorted(needed_in_tmp)):
             if each.is_symlink():
                 yield f"ln -s {os.readlink(each)} {root}{each}"
             elif each.is_dir() and each.name not in OF_THE_NODE:
-                # Other tests make and remove directories in /tmp.
-                yield f"mkdir {root}{each} && {{ mount --rbind {each} {root}{each} || test ! -d {each}; }}"
+                yield f"mkdir {root}{each} && mount --rbind {each} {root}{each}"
         yield f"mkdir {root}/etc"
         yield from (f"cp /etc/{name} {root}/etc/{name}" for name in FROM_THE_IMAGE)
         yield from (f"mkdir {root}/{name} && mount --rbind /{name} {root}/{name}" for name in ("proc", "sys", "dev"))

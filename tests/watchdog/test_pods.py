@@ -65,6 +65,8 @@ def test_reports_a_pod_without_a_successor() -> None:
     post.finish_action()
     post.until(DEATH + POD_SECONDS + 60)
     assert post.reported(EventName.WATCHDOG_ACTED)[:1] == [("watchdog_acted", "failed")]
+    (problem, *_) = [each.problem for each in post.events if each.event is EventName.WATCHDOG_ACTED]
+    assert problem == Reason(ReasonCode.DAEMON_NOT_ANSWERING, seconds=POD_SECONDS + 30)
 
 
 def test_pods_have_the_same_budget_as_units() -> None:
