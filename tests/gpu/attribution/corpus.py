@@ -1,10 +1,12 @@
 """Record mixes of framework clients with their truth.
 
-    OUT=DIR python3 -m tests.gpu.attribution.corpus [--smoke] [--seconds S] [--period S] [--only MIX]...
+    OUT=DIR python3 -m tests.gpu.attribution.corpus [--smoke] [--seconds S] [--set first|second] [--only MIX]...
 
 All clients start once. Each works alone first, so that GPM measures the SM time of a step. Then each mix is recorded
-for S seconds: its clients work, and the others are idle. The recorder reads the probes and GPM every `--period`
-seconds. DIR gets `corpus.tar.gz`, written again after each mix, with MIX.jsonl.gz and MIX.truth.json, which
+for S seconds: its clients work, and the others are idle. The constants of the attribution were fitted to the first set
+of mixes; the second set was recorded afterwards to check them.
+
+DIR gets `corpus.tar.gz`, written again after each mix, with MIX.jsonl.gz and MIX.truth.json, which
 `tests/usage/mix_recordings.py` reads; and `alone.json`. `--smoke` starts all clients and records two mixes for 6 s.
 """
 
@@ -41,11 +43,16 @@ SAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Clients by name that work in a mix. `changes` are pairs of seconds and a client that starts or stops then."""
+    """Clients that work in a mix, by kind; `#2` after a kind is a second client of it.
+
+    `changes` are pairs of seconds and a client that starts or stops then. `period` is the time in seconds between two
+    readings of the probes and of GPM.
+    """
 
     name: str
     clients: tuple[str, ...]
     changes: tuple[tuple[float, str], ...] = field(default=())
+    period: float = 1.0
 
 
 MIXES = (
@@ -71,6 +78,40 @@ MIXES = (
     Mix("pageable-gemm-softmax", ("torch_copies_pageable", "cupy_gemm", "triton_softmax", "torch_decode_small")),
     Mix("full-training-gemm", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph")),
 )
+
+
+def one_after_another(*clients: str, seconds: float = 3.0) -> tuple[tuple[float, str], ...]:
+    """Return changes by which each client starts some seconds after the one before it."""
+    return tuple((seconds * number, client) for number, client in enumerate(clients))
+
+
+SECOND_MIXES = (
+    Mix(
+        "apart-decoders",
+        (),
+        one_after_another("torch_decode", "torch_decode#2", "torch_decode_small", "torch_prefill_medium"),
+    ),
+    Mix("apart-full", (), one_after_another("torch_gemm", "jax_training_large", "torch_graph", "cupy_sort")),
+    Mix(
+        "apart-training",
+        (),
+        one_after_another("jax_training_medium", "torch_conv_medium", "torch_lstm", "cupy_fft", "torch_copies"),
+    ),
+    Mix(
+        "apart-six",
+        (),
+        one_after_another(
+            *("torch_compiled", "triton_softmax", "cupy_elementwise", "cupy_gemm", "torch_sort", "jax_conv")
+        ),
+    ),
+    Mix("together-full", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph")),
+    Mix("together-decoders", ("torch_decode", "torch_decode#2", "torch_prefill_medium")),
+    Mix("together-light", ("jax_conv", "torch_lstm", "cupy_gemm", "torch_conv_medium")),
+    Mix("together-full-4-hz", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph"), (), 0.25),
+    Mix("together-decoders-4-hz", ("torch_decode", "torch_decode#2", "torch_prefill_medium"), (), 0.25),
+    Mix("together-light-4-hz", ("jax_conv", "torch_lstm", "cupy_gemm", "torch_conv_medium"), (), 0.25),
+)
+SETS = {"first": MIXES, "second": SECOND_MIXES}
 
 
 class Gpm:
@@ -118,7 +159,7 @@ class Client:
         self.kind = kind
         self._going = directory / f"{kind}.going"
         self._child = Child(
-            [sys.executable, "-m", "tests.gpu.attribution.frameworks", kind, str(self._going)],
+            [sys.executable, "-m", "tests.gpu.attribution.frameworks", kind.partition("#")[0], str(self._going)],
             output=directory / f"{kind}.out",
             environment={
                 **daemon.environment,
@@ -205,12 +246,10 @@ def measure_alone(client: Client, gpm: Gpm, seconds: float) -> Mapping[str, Any]
     return {"kind": client.kind, "start": started, "steps_per_second": number / seconds, "sm": busy / (ended - began)}
 
 
-def record(
-    mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float, period: float
-) -> None:
+def record(mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float) -> None:
     """Record a mix. If the probes are not read, raise TimeoutError."""
     file = directory.parent / f"{mix.name}.jsonl"
-    recorder = Recorder(daemon, file, "--attribution=bpf", libcuda_probes_period=period)
+    recorder = Recorder(daemon, file, "--attribution=bpf", libcuda_probes_period=mix.period)
     try:
         deadline = time.monotonic() + WATCHED_SECONDS
         while recorder.text().count('"source": "work"') < 2:
@@ -261,14 +300,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0, help="for each mix")
     parser.add_argument("--alone", type=float, default=2.5, help="for each client")
     parser.add_argument("--budget", type=float, default=560.0, help="for all of it")
-    parser.add_argument("--period", type=float, default=1.0, help="between two readings of the probes")
+    parser.add_argument("--set", choices=SETS, default="first", help="of mixes")
     parser.add_argument("--only", action="append", metavar="MIX")
     options = parser.parse_args()
     if options.smoke:
         options.seconds, options.alone = 6.0, 2.0
     deadline = time.monotonic() + options.budget
     out = Path(os.environ["OUT"])
-    mixes = [mix for mix in MIXES if options.only is None or mix.name in options.only]
+    mixes = [mix for mix in SETS[options.set] if options.only is None or mix.name in options.only]
     kinds = dict.fromkeys(kind for mix in mixes for kind in (*mix.clients, *(each for _, each in mix.changes)))
     with tempfile.TemporaryDirectory(prefix="mps") as name:
         directory, results = Path(name), Path(name, "results")
@@ -313,7 +352,7 @@ def _play(
             _log(f"{mix.name}: no time")
             continue
         try:
-            record(mix, clients, daemon, results, options.seconds, options.period)
+            record(mix, clients, daemon, results, options.seconds)
             _log(f"{mix.name}: recorded; ended: {[kind for kind, each in clients.items() if each.ended]}")
         except Exception as problem:  # another mix may still succeed
             _log(f"{mix.name}: {problem!r}")

@@ -292,12 +292,14 @@ def triton_softmax() -> Step:
 
 KINDS: dict[str, Callable[[], Step]] = {
     "torch_prefill": torch_prefill,
+    "torch_prefill_medium": lambda: torch_prefill(12),
     "torch_prefill_large": lambda: torch_prefill(32),
     "torch_decode": torch_decode,
     "torch_decode_small": lambda: torch_decode(3),
     "torch_graph": torch_graph,
     "torch_lstm": torch_lstm,
     "torch_conv": torch_conv,
+    "torch_conv_medium": lambda: torch_conv(96),
     "torch_conv_large": lambda: torch_conv(256),
     "torch_compiled": torch_compiled,
     "torch_streams": torch_streams,
@@ -306,6 +308,7 @@ KINDS: dict[str, Callable[[], Step]] = {
     "torch_copies": torch_copies,
     "torch_copies_pageable": lambda: torch_copies(pinned=False),
     "jax_training": jax_training,
+    "jax_training_medium": lambda: jax_training(2048),
     "jax_training_large": lambda: jax_training(4096),
     "jax_conv": jax_conv,
     "cupy_fft": cupy_fft,
