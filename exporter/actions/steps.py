@@ -194,7 +194,7 @@ def send_command(
     ends = clock.monotonic() + APPEARS_SECONDS
     while True:
         reply = client.send(command)
-        absent = query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
+        absent = query_outcome(reply) is QueryOutcome.NO_DAEMON
         if not (starting and absent) or cancellation.cancelled or clock.monotonic() >= ends:
             return reply
         cancellation.sleep(_RETRY_SECONDS)
@@ -203,7 +203,7 @@ def send_command(
 def command_problem(reply: ControlReply) -> Reason | None:
     """Return why a command was not obeyed; None if nothing indicates that it was not."""
     command = printable(reply.command)
-    match query_outcome(reply.exit_code, reply.stderr):
+    match query_outcome(reply):
         case QueryOutcome.TIMED_OUT:
             return Reason(ReasonCode.COMMAND_TIMED_OUT, command=command, seconds=command_deadline(reply.command))
         case QueryOutcome.NO_DAEMON:

@@ -24,8 +24,11 @@ from exporter.model.observation import ControlReply, ControlSocket, Observation,
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import (
+    LIST_CLIENTS,
+    LIST_SERVERS,
     VERSION_FLAG,
     QueryOutcome,
+    is_empty_answer,
     numbers_in_text,
     query_outcome,
     servers_queried,
@@ -92,11 +95,20 @@ _NOT_STARTED = 127
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Commands to send, and the processes that must answer them: the daemon's own and its servers."""
+    """Commands to send, and the processes that must answer them: the daemon's own and its servers.
+
+    `with_clients` are the servers that have clients.
+    """
 
     commands: tuple[str, ...] = ()
     process: ProcessIdentity | None = None
     servers: frozenset[int] = field(default_factory=frozenset)
+    with_clients: frozenset[int] = field(default_factory=frozenset)
+
+    def expects_output(self, command: str) -> bool:
+        """Return whether the answer to a command names servers or clients, as far as known."""
+        listed = servers_queried(command, self.with_clients) if command.startswith(LIST_CLIENTS) else frozenset()
+        return bool(self.servers if command == LIST_SERVERS else listed)
 
 
 class ControlClient:
@@ -135,7 +147,6 @@ class ControlClient:
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
         self._retrying = Retrying(
-            retry=retry_if_result(lambda reply: query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.REFUSED),
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_exponential_jitter(multiplier=0.05, max=0.5, jitter=0.05),
             retry_error_callback=_last_result,
@@ -147,10 +158,17 @@ class ControlClient:
         self._location = location
 
     def request(
-        self, commands: tuple[str, ...], *, process: ProcessIdentity | None = None, servers: Iterable[int] = ()
+        self,
+        commands: tuple[str, ...],
+        *,
+        process: ProcessIdentity | None = None,
+        servers: Iterable[int] = (),
+        with_clients: Iterable[int] = (),
     ) -> None:
         """Set the commands of the next collection, and the daemon's `process` and `servers` as far as known."""
-        self._request = Request(commands=commands, process=process, servers=frozenset(servers))
+        self._request = Request(
+            commands=commands, process=process, servers=frozenset(servers), with_clients=frozenset(with_clients)
+        )
 
     def collect(self) -> Reading:
         """Send the requested commands, until one gets no answer.
@@ -169,9 +187,9 @@ class ControlClient:
             if stopped is not None:
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
-            reply = self.send(command)
+            reply = self.send(command, expects_output=request.expects_output(command))
             seen.append(reply)
-            outcome = query_outcome(reply.exit_code, reply.stderr)
+            outcome = query_outcome(reply)
             if outcome is QueryOutcome.TIMED_OUT:
                 problem = timed_out(command, self._deadline)
                 seen.extend(self._probe(request.process))
@@ -216,9 +234,11 @@ class ControlClient:
             return None
         return ProcessState(at=self._clock.now(), pid=pid, start_ticks=standing[0], state=standing[1])
 
-    def send(self, command: str) -> ControlReply:
+    def send(self, command: str, *, expects_output: bool = False) -> ControlReply:
         """Send one command, and again if it collides with that of another program. Return the last reply.
 
+        An empty reply to a query is an answer only if no attempt was refused. If the query `expects_output`, each
+        attempt must have an empty reply.
         Nothing is sent to a daemon of a user who may not run the expected one.
         """
         foreign = foreign_listener(self._location)
@@ -227,8 +247,16 @@ class ControlClient:
             return ControlReply(
                 at=self._clock.now(), daemon=self.daemon, command=command, exit_code=_NOT_STARTED, stderr=text
             )
-        reply: ControlReply = self._retrying(self._send_once, command)
-        return reply
+        refused: list[ControlReply] = []
+
+        def may_be_refused(reply: ControlReply) -> bool:
+            if query_outcome(reply) is QueryOutcome.REFUSED:
+                refused.append(reply)
+                return True
+            return is_empty_answer(reply) and (expects_output or bool(refused))
+
+        reply: ControlReply = self._retrying.copy(retry=retry_if_result(may_be_refused))(self._send_once, command)
+        return refused[-1] if refused and is_empty_answer(reply) else reply
 
     def _send_once(self, command: str) -> ControlReply:
         location, lock = self._location, self._lock

@@ -37,7 +37,12 @@ class ControlPoller:
 
     def request(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Send these commands as soon as possible."""
-        self.client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        self.client.request(
+            commands,
+            process=identity_of(daemon.runtime.process),
+            servers=daemon.servers,
+            with_clients=(client.server for client in daemon.clients.values()),
+        )
         self.thread.trigger()
 
     def stop(self) -> None:

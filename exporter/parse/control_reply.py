@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 
+from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 
 LIST_SERVERS = "get_server_list"
@@ -31,6 +32,9 @@ EXPORTER_QUERIES = frozenset(
     )
 )
 """The first words of the commands that the exporter sends to read values."""
+
+_NEVER_EMPTY = frozenset((SERVER_STATUS, THREADS, DEFAULT_THREADS, DEFAULT_PRIORITY))
+"""Queries whose answer has text (measured, R580)."""
 
 _QUERY_ONE_SERVER = frozenset((SERVER_STATUS, LIST_CLIENTS, LIST_DEVICE_CLIENTS, THREADS, PINNED_MEMORY))
 _QUERY_ALL_SERVERS = frozenset((LIST_PROCESSES, LIST_DEVICE_CLIENTS, "device_query"))
@@ -71,16 +75,25 @@ class QueryOutcome(Enum):
     """The client program cannot be used at all."""
 
 
-def query_outcome(exit_code: int | None, stderr: str) -> QueryOutcome:
-    """Return the outcome of a query. `exit_code` is None after a timeout."""
-    if exit_code is None:
+def query_outcome(reply: ControlReply) -> QueryOutcome:
+    """Return the outcome of a query."""
+    if reply.exit_code is None:
         return QueryOutcome.TIMED_OUT
-    if exit_code == 0:
-        return QueryOutcome.ANSWERED
-    if "Cannot find MPS control daemon process" in stderr:
+    if reply.exit_code == 0:
+        never_empty = reply.command.partition(" ")[0] in _NEVER_EMPTY
+        return QueryOutcome.REFUSED if never_empty and is_empty_answer(reply) else QueryOutcome.ANSWERED
+    if "Cannot find MPS control daemon process" in reply.stderr:
         return QueryOutcome.NO_DAEMON
-    refused = "Cannot send command to MPS control daemon process" in stderr
+    refused = "Cannot send command to MPS control daemon process" in reply.stderr
     return QueryOutcome.REFUSED if refused else QueryOutcome.UNUSABLE
+
+
+def is_empty_answer(reply: ControlReply) -> bool:
+    """Return whether a query had exit code 0 and no output, so that it may have been refused.
+
+    While another session is open, some refused commands end so (measured, R580). Some answers are empty too.
+    """
+    return reply.exit_code == 0 and not reply.stdout.strip() and reply.command.partition(" ")[0] in EXPORTER_QUERIES
 
 
 class CommandRefusal(Enum):

@@ -33,7 +33,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Transition:
     verb = reply.command.partition(" ")[0]
     if verb == VERSION_FLAG:
         return with_runtime(daemon, version=control_reply.parse_version(reply.stdout) or daemon.runtime.version), ()
-    match control_reply.query_outcome(reply.exit_code, reply.stderr):
+    match control_reply.query_outcome(reply):
         case QueryOutcome.ANSWERED if verb == QUIT:
             return daemon if reply.stdout.strip() else with_lifecycle(daemon, quit_at=reply.at), ()
         case QueryOutcome.ANSWERED if daemon.ended and reply.asked_at < (daemon.lifecycle.state_since or float("-inf")):

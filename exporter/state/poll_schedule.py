@@ -9,7 +9,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
-from exporter.parse.control_reply import LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
+from exporter.parse.control_reply import DEFAULT_THREADS, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
 from exporter.state import gpus, known_daemons, limits, log_files, process_states
 from exporter.state.control_replies import last_answer_at
 from exporter.state.gpus import NVML
@@ -69,11 +69,13 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     suspended_at = state.at if state is not None and process_states.is_suspended(state) else None
     uncertain = daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None
     if not daemon.answers or uncertain or suspended_at is not None:
-        queried = daemon.commands.asked_at.get(LIST_SERVERS, float("-inf"))
+        # After a refusal, an empty reply must not look like an answer: this query's answer is never empty.
+        probe = LIST_SERVERS if daemon.commands.refused_since is None else DEFAULT_THREADS
+        queried = max(daemon.commands.asked_at.get(query, float("-inf")) for query in (LIST_SERVERS, DEFAULT_THREADS))
         confirm = daemon.answers and suspended_at is not None
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
         due = node.at - queried >= period or (suspended_at is not None and queried < suspended_at)
-        return (LIST_SERVERS,) if due else ()
+        return (probe,) if due else ()
     missing_since = log_files.command_missing_since(daemon)
     if missing_since is not None and daemon.commands.asked_at.get(LIST_SERVERS, 0.0) < missing_since:
         return (LIST_SERVERS,)

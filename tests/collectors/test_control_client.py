@@ -96,7 +96,7 @@ def test_a_missing_daemon_is_an_observation_and_not_a_problem(client: Client) ->
 
     reading = control.collect()
 
-    assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.NO_DAEMON]
+    assert [query_outcome(seen) for seen in replies(reading)] == [QueryOutcome.NO_DAEMON]
     assert reading.problem is None
 
 
@@ -106,7 +106,7 @@ def test_does_not_mistake_the_files_of_a_killed_daemon_for_a_daemon(mps: MpsStan
 
     reply = client().send("get_server_list")
 
-    assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.NO_DAEMON
+    assert query_outcome(reply) is QueryOutcome.NO_DAEMON
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_reports_a_held_session_as_refused_after_several_attempts(mps: MpsStandI
         control.request(("get_server_list", "get_server_status 1"))
         reading = control.collect()
 
-    assert [query_outcome(seen.exit_code, seen.stderr) for seen in replies(reading)] == [QueryOutcome.REFUSED]
+    assert [query_outcome(seen) for seen in replies(reading)] == [QueryOutcome.REFUSED]
     assert len(pauses) == ATTEMPTS - 1
     assert all(0 < pause <= 1 for pause in pauses)
     assert reading.problem is None
@@ -153,10 +153,60 @@ def test_sends_a_refused_command_again(mps: MpsStandIn, client: Client) -> None:
     session = mps.held_session()
     session.__enter__()
 
-    reply = client(sleep=lambda _: session.__exit__(None, None, None)).send("get_server_list")
+    reply = client(sleep=lambda _: session.__exit__(None, None, None)).send("get_default_active_thread_percentage")
 
-    assert (reply.exit_code, reply.stdout) == (0, "")
-    assert received(mps) == ["get_server_list"]
+    assert (reply.exit_code, reply.stdout) == (0, "100.0\n")
+    assert received(mps) == ["get_default_active_thread_percentage"]
+
+
+REFUSED = "echo 'Cannot send command to MPS control daemon process' >&2; exit 1"
+SILENT = "exit 0"
+
+
+@pytest.mark.parametrize(
+    ("command", "attempts", "outcome"),
+    [
+        ("get_server_list", (REFUSED, SILENT, REFUSED, SILENT), QueryOutcome.REFUSED),
+        ("get_server_list", (SILENT, REFUSED, SILENT, SILENT), QueryOutcome.REFUSED),
+        ("get_client_list 451", (SILENT, SILENT, REFUSED, SILENT), QueryOutcome.REFUSED),
+        ("get_server_status 451", (SILENT, SILENT, SILENT, SILENT), QueryOutcome.REFUSED),
+        ("get_server_list", (SILENT, SILENT, SILENT, SILENT), QueryOutcome.ANSWERED),
+        ("get_server_list", (REFUSED, SILENT, "echo 451"), QueryOutcome.ANSWERED),
+        ("get_client_list 452", (SILENT,), QueryOutcome.ANSWERED),
+    ],
+)
+def test_an_empty_reply_beside_refused_ones_is_no_answer(
+    client: Client,
+    program: Callable[[str], str],
+    tmp_path: Path,
+    command: str,
+    attempts: tuple[str, ...],
+    outcome: QueryOutcome,
+) -> None:
+    """Server 451 has clients, and 452 has none."""
+    count = tmp_path / "count"
+    cases = "".join(f"{number}) {attempt};;\n" for number, attempt in enumerate(attempts, start=1))
+    control = client(
+        executable=program(f"echo >> {count}\ncase $(wc -l < {count}) in\n{cases}esac"), sleep=lambda _: None
+    )
+    control.request((command,), servers=(451, 452), with_clients=(451,))
+
+    (reply,) = replies(control.collect())
+
+    assert query_outcome(reply) is outcome
+    assert len(count.read_text()) == len(attempts)
+
+
+def test_sends_a_command_that_changes_something_once_if_its_reply_is_empty(
+    client: Client, program: Callable[[str], str], tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    refused_first = f"echo >> {count}; [ $(wc -l < {count}) -gt 1 ] || {{ {REFUSED}; }}"
+    control = client(executable=program(refused_first), sleep=lambda _: None)
+
+    reply = control.send("set_default_device_pinned_mem_limit 0 2G")
+
+    assert (reply.exit_code, len(count.read_text())) == (0, 2)
 
 
 def test_clients_that_share_a_lock_do_not_collide(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def reply_to(location: DaemonLocation, runtime_directory: Path, command: str) ->
 
     def answered() -> ControlReply:
         reply = control(location, runtime_directory).send(command)
-        assert query_outcome(reply.exit_code, reply.stderr) is QueryOutcome.ANSWERED
+        assert query_outcome(reply) is QueryOutcome.ANSWERED
         return reply
 
     return eventually(answered)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.errors import RecordingError
+from exporter.model.observation import ControlReply
 from exporter.parse import control_reply, kernel_log, proc
 from exporter.parse.log_line import LogEntry, parse_log_line, parse_log_message
 from exporter.parse.log_message import Message
@@ -47,7 +48,8 @@ def test_any_text_parses_as_a_log_line(text: str) -> None:
 @given(texts, st.none() | st.integers())
 @generous
 def test_any_text_parses_as_a_control_reply(text: str, exit_code: int | None) -> None:
-    assert isinstance(control_reply.query_outcome(exit_code, text), control_reply.QueryOutcome)
+    reply = ControlReply(at=0.0, daemon="node", command=text, exit_code=exit_code, stdout=text, stderr=text)
+    assert isinstance(control_reply.query_outcome(reply), control_reply.QueryOutcome)
     listed = control_reply.parse_pid_list(text)
     assert listed is None or all(pid >= 0 for pid in listed)
     control_reply.parse_server_state(text)

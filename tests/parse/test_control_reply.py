@@ -2,6 +2,7 @@
 
 import pytest
 
+from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 from exporter.parse import control_reply
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal
@@ -24,7 +25,8 @@ from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_ref
     ],
 )
 def test_distinguishes_the_outcomes_of_a_query(exit_code: int | None, stderr: str, verdict: QueryOutcome) -> None:
-    assert control_reply.query_outcome(exit_code, stderr) is verdict
+    reply = ControlReply(at=0.0, daemon="node", command="get_server_list", exit_code=exit_code, stderr=stderr)
+    assert control_reply.query_outcome(reply) is verdict
 
 
 @pytest.mark.parametrize(

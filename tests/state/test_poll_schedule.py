@@ -410,15 +410,22 @@ class TestUnresponsiveDaemon:
     """A daemon that does not answer gets one kind of query."""
 
     @pytest.mark.parametrize(
-        ("trouble", "period"),
-        [(no_daemon, RHYTHM.liveness / 3), (silence, RHYTHM.fault), (refusal, RHYTHM.fault)],
+        ("trouble", "period", "query"),
+        [
+            (no_daemon, RHYTHM.liveness / 3, LIST),
+            (silence, RHYTHM.fault, LIST),
+            (refusal, RHYTHM.fault, DEFAULT_THREADS),
+        ],
     )
-    def test_sends_one_query_at_a_fixed_interval(self, trouble: Callable[..., ControlReply], period: float) -> None:
-        """The daemon has ended, hangs, or is held by another session."""
+    def test_sends_one_query_at_a_fixed_interval(
+        self, trouble: Callable[..., ControlReply], period: float, query: str
+    ) -> None:
+        """The daemon has ended, hangs, or is held by another session. Then an empty reply is no answer."""
         start = replace(poll(2)[0], at=AT + 60)
-        _, asked = poll(120, start=start, answer=lambda _command, at: trouble(at=at))
-        assert asked.keys() == {LIST}
-        assert gap(asked[LIST][1:]) == period
+        _, asked = poll(120, start=start, answer=lambda command, at: replace(trouble(at=at), command=command))
+        assert asked.keys() <= {LIST, query}
+        assert asked[LIST][:1] == [0.0]
+        assert gap(asked[query][1:]) == period
 
     def test_queries_a_starting_daemon_at_once(self) -> None:
         """Clients connect as soon as it runs."""
@@ -508,8 +515,8 @@ surprises = st.lists(
 
 
 def other_queries(asked: Mapping[str, list[float]]) -> Iterable[list[float]]:
-    """Return when each query was sent, except the one that tests whether the daemon lives."""
-    return (times for command, times in asked.items() if command != LIST)
+    """Return when each query was sent, except those that test whether the daemon lives."""
+    return (times for command, times in asked.items() if command not in (LIST, DEFAULT_THREADS))
 
 
 @example(
@@ -541,4 +548,4 @@ def test_sends_no_query_more_often_than_for_stale_values(
         [at for at in times if bisect_right(begun, at) == life] for times in other_queries(asked) for life in range(3)
     )
     assert all(gap(times) >= RHYTHM.stale for times in lives)
-    assert gap(asked[LIST]) >= RHYTHM.starting
+    assert all(gap(asked[query]) >= RHYTHM.starting for query in (LIST, DEFAULT_THREADS))
