@@ -81,6 +81,9 @@ class _Shares:
 def attribute(node: Node, seen: Observation) -> Node:
     """Attribute the SM time that an observation has, if any."""
     match seen:
+        case WorkReading():
+            for uuid in node.gpus:
+                node = _with_kernel_times(node, uuid)
         case GpuUse(gpu=gpu, at=at):
             node = _with_state(node, gpu, replace(_state(node, gpu), gpm_read_at=at))
             return _with_window(node, gpu, at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
@@ -95,6 +98,27 @@ def attribute(node: Node, seen: Observation) -> Node:
             if known.read_at is not None and active is not None and node.work is not None:
                 return _with_window(node, gpu, at, at - known.read_at, active, None, measured=False)
     return node
+
+
+def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
+    """Update the estimates of a GPU without GPM by the last two readings of the probes.
+
+    NVML is read more rarely, and a client may work alone for some seconds only.
+    """
+    known, readings = _state(node, uuid), node.launch_history.readings[-2:]
+    if known.gpm_read_at is not None or known.read_at is None or len(readings) < 2 or readings[1] is not node.work:
+        return node
+    before, work = readings
+    seconds = (work.boot_ns - before.boot_ns) / 1e9
+    clients = _clients_on(node, node.gpus[uuid])
+    if not clients or not work.sms or _watched_fraction(node, before.boot_ns, work.boot_ns) < WATCHED_FRACTION:
+        return node
+    deltas = _deltas(node, uuid, before, work, clients, frozenset())
+    capacity = seconds * work.sms * 1e9
+    use = GpuBusy(seconds=seconds, capacity=capacity, busy=capacity, measured=False)
+    estimates = known.estimates.without(_outdated(node, known, clients))
+    estimates = kernel_times.updated(estimates, deltas, use, complete=False)
+    return _with_state(node, uuid, replace(known, estimates=estimates))
 
 
 def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:

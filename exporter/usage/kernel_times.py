@@ -11,7 +11,7 @@ has the accuracy.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
 
@@ -100,7 +100,9 @@ def updated(
         pid: _observed(latency, error, contention, wait) if sure else None
         for pid, (latency, error, sure) in latencies.items()
     }
-    shared = {pid for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity}
+    shared = {
+        pid: latencies[pid][0] for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity
+    }
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
     expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
     crowded = gpu.busy > FULL * gpu.capacity and expected > CROWDED * gpu.busy
@@ -219,9 +221,13 @@ def _typical(delta: WorkDelta, longest: float) -> tuple[float, float]:
 
 
 def _with_observations(
-    estimates: KernelTimeEstimates, observed: Mapping[int, tuple[float, float] | None], shared: Collection[int]
+    estimates: KernelTimeEstimates, observed: Mapping[int, tuple[float, float] | None], shared: Mapping[int, float]
 ) -> KernelTimeEstimates:
-    """Update the estimates by each observed kernel time. A contradicting one first raises the estimate's variance."""
+    """Update the estimates by each observed kernel time. A contradicting one first raises the estimate's variance.
+
+    `shared` has the times in flight of the kernels of clients that share the GPU. A kernel may wait for most of that
+    time, so an estimate of at most as much is no contradiction.
+    """
     for pid, each in observed.items():
         if each is None:
             continue
@@ -230,7 +236,8 @@ def _with_observations(
         if mean > known and pid in shared:
             continue
         innovation = abs(mean - known)
-        if innovation > CONTRADICTION_ERRORS * math.hypot(error, estimates.standard_deviation(pid)):
+        contradicts = innovation > CONTRADICTION_ERRORS * math.hypot(error, estimates.standard_deviation(pid))
+        if contradicts and known > shared.get(pid, 0.0):
             estimates = estimates.with_least_deviation(pid, innovation)
         if estimates.standard_deviation(pid) * OBSERVATION_RATIO > error:
             estimates = estimates.updated({pid: 1.0}, mean, error)

@@ -25,6 +25,10 @@ TOGETHER = HERE / "together"
 """Such mixes whose clients began together, when the recorder had just started. They worked alone before. Constants of
 usage/kernel_times.py were fitted to these mixes."""
 
+SECOND = HERE / "second"
+"""Mixes that were recorded after all constants were fitted. In those with the name apart-*, a client began every three
+seconds; in together-*, all clients began together."""
+
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1
 

@@ -1,6 +1,20 @@
 """Estimates of kernel times."""
 
-from exporter.model.usage import KernelTimeEstimates
+from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
+from exporter.usage import kernel_times
+
+SECOND_NS = 1_000_000_000
+SMS = 132
+CAPACITY = float(SMS * SECOND_NS)
+
+
+def kernels_in_flight(count: int, nanoseconds: int) -> WorkDelta:
+    """Return kernels on all SMs, each followed by a synchronisation. Work is always in flight."""
+    area, widths = SMS * SECOND_NS, SMS * count
+    sure = count * SMS * (nanoseconds + kernel_times.SYNC_NS)
+    return WorkDelta(
+        kernels=count, spans=count, widths=widths, area=area, sure_area=sure, sure_widths=widths, sure_heights=widths
+    )
 
 
 def test_a_length_that_changes_slowly_for_an_hour_is_followed() -> None:
@@ -10,3 +24,22 @@ def test_a_length_that_changes_slowly_for_an_hour_is_followed() -> None:
         measured = {1: 1.0}, length, 2.0
         estimates = estimates.predicted(1.0).inflated(*measured).updated(*measured)
     assert abs((estimates.mean(1) or 0.0) - length) < 2 * estimates.standard_deviation(1) < 0.02 * length
+
+
+def test_a_known_kernel_time_stays_known_when_other_clients_fill_the_gpu() -> None:
+    """Its kernels took 600 us alone. Now they wait, and take 700 us."""
+    deltas = {1: kernels_in_flight(1200, 700_000), 2: kernels_in_flight(1200, 700_000)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    alone = KernelTimeEstimates().with_client(1, 600_000.0, 10_000.0)
+    estimates = kernel_times.updated(alone.with_client(2, 230_000.0, 100_000.0), deltas, full, complete=True)
+    assert abs((estimates.mean(1) or 0.0) - 600_000) < 20_000
+    assert estimates.standard_deviation(1) < 20_000
+
+
+def test_a_kernel_time_that_exceeds_the_time_in_flight_is_given_up() -> None:
+    """The client changed: its kernels took 600 us before, and take at most 200 us now."""
+    deltas = {1: kernels_in_flight(1200, 200_000), 2: kernels_in_flight(1200, 200_000)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    before = KernelTimeEstimates().with_client(1, 600_000.0, 10_000.0)
+    estimates = kernel_times.updated(before.with_client(2, 230_000.0, 100_000.0), deltas, full, complete=False)
+    assert (estimates.mean(1) or 0.0) < 250_000

@@ -5,15 +5,16 @@ import statistics
 import pytest
 
 from exporter.model.usage import Method
-from tests.usage.mix_recordings import FRAMEWORKS, HERE, TOGETHER, Minute, Mix
+from tests.usage.mix_recordings import FRAMEWORKS, HERE, SECOND, TOGETHER, Minute, Mix
 
 MIXES = [Mix(file.name.removesuffix(".truth.json")) for file in sorted(HERE.glob("*.truth.json"))]
 
-IN_FRAMEWORKS, BEGUN_TOGETHER = (
+IN_FRAMEWORKS, BEGUN_TOGETHER, NOT_FITTED = (
     [Mix(file.name.removesuffix(".truth.json"), directory) for file in sorted(directory.glob("*.truth.json"))]
-    for directory in (FRAMEWORKS, TOGETHER)
+    for directory in (FRAMEWORKS, TOGETHER, SECOND)
 )
-EVERY = [*MIXES, *IN_FRAMEWORKS, *BEGUN_TOGETHER]
+BEGUN_APART = [mix for mix in NOT_FITTED if mix.name.startswith("apart-")]
+EVERY = [*MIXES, *IN_FRAMEWORKS, *BEGUN_TOGETHER, *NOT_FITTED]
 
 MEAN, WORST = 1.0, 5.0
 MEAN_OF_MINUTES, COVERED, SHOWN = 1.0, 0.9, 0.9
@@ -24,6 +25,7 @@ def test_recordings_of_mixes_exist() -> None:
     assert MIXES
     assert IN_FRAMEWORKS
     assert BEGUN_TOGETHER
+    assert 0 < len(BEGUN_APART) < len(NOT_FITTED)
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
@@ -89,13 +91,26 @@ def test_mixes_whose_clients_began_together_are_attributed() -> None:
     assert sum(each.error for each in every) / len(every) <= 8
 
 
+def test_mixes_that_were_not_fitted_are_accurate_if_their_clients_began_apart() -> None:
+    every = minutes_of(BEGUN_APART)
+    assert sum(each.error for each in every) / len(every) <= 1.5
+    assert sorted(each.error for each in every)[int(0.95 * len(every))] <= 6
+    assert sum(each.is_covered for each in every) >= 0.9 * len(every)
+
+
+@pytest.mark.parametrize("with_gpm", [True, False], ids=["gpm", "no-gpm"])
+def test_standard_errors_cover_most_minutes_that_were_not_fitted(with_gpm: bool) -> None:
+    shown = [each for each in minutes_of(NOT_FITTED, with_gpm=with_gpm) if each.share is not None]
+    assert sum(each.is_covered for each in shown) >= 0.88 * len(shown)
+
+
 @pytest.mark.parametrize("mix", EVERY, ids=repr)
 def test_without_gpm_the_parts_are_estimates_by_launches(mix: Mix) -> None:
     """They never add up to more than the time with any kernel running. Nothing is measured or unattributed."""
     assert mix.minutes_without_gpm
     for split, _ in mix.minutes_without_gpm:
         assert {share.method for share in split.shares.values()} <= {Method.LAUNCHES}
-        assert split.sm <= 1
+        assert split.sm <= 1 + 1e-9
         assert split.unattributed == pytest.approx(0)
 
 

@@ -167,6 +167,13 @@ class TestWithoutGpm:
         window = node.attribution.gpus[GPU].windows[-1]  # the first window has no earlier reading of launches
         assert node.usage_totals.gpus[GPU].total.sm_us == pytest.approx(10e6 * window.sm, rel=0.01)
 
+    def test_kernel_times_of_a_client_alone_are_learned_between_two_readings_of_nvml(self) -> None:
+        """Its kernels take 100 us with a synchronisation, which is 14 us of that."""
+        node = after(present(CLIENT), without_gpm(AT), *second(AT + 1, done(CLIENT, 0), watched=[CLIENT])[:1])
+        assert node.attribution.gpus[GPU].estimates.mean(CLIENT) is None
+        node = after(node, *second(AT + 2, done(CLIENT, 900), watched=[CLIENT])[:1])
+        assert node.attribution.gpus[GPU].estimates.mean(CLIENT) == pytest.approx(86_000, rel=0.02)
+
     def test_no_sm_time_is_reported_without_probes(self) -> None:
         node = after(present(CLIENT), *(without_gpm(AT + at) for at in (10, 20, 30)))
         assert node.splits == {}

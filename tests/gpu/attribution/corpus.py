@@ -45,14 +45,12 @@ SAMPLES = 5
 class Mix:
     """Clients that work in a mix, by kind; `#2` after a kind is a second client of it.
 
-    `changes` are pairs of seconds and a client that starts or stops then. `period` is the time in seconds between two
-    readings of the probes and of GPM.
+    `changes` are pairs of seconds and a client that starts or stops then.
     """
 
     name: str
     clients: tuple[str, ...]
     changes: tuple[tuple[float, str], ...] = field(default=())
-    period: float = 1.0
 
 
 MIXES = (
@@ -107,9 +105,6 @@ SECOND_MIXES = (
     Mix("together-full", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph")),
     Mix("together-decoders", ("torch_decode", "torch_decode#2", "torch_prefill_medium")),
     Mix("together-light", ("jax_conv", "torch_lstm", "cupy_gemm", "torch_conv_medium")),
-    Mix("together-full-4-hz", ("jax_training_large", "torch_gemm", "torch_lstm", "cupy_sort", "torch_graph"), (), 0.25),
-    Mix("together-decoders-4-hz", ("torch_decode", "torch_decode#2", "torch_prefill_medium"), (), 0.25),
-    Mix("together-light-4-hz", ("jax_conv", "torch_lstm", "cupy_gemm", "torch_conv_medium"), (), 0.25),
 )
 SETS = {"first": MIXES, "second": SECOND_MIXES}
 
@@ -249,7 +244,7 @@ def measure_alone(client: Client, gpm: Gpm, seconds: float) -> Mapping[str, Any]
 def record(mix: Mix, clients: Mapping[str, Client], daemon: ControlDaemon, directory: Path, seconds: float) -> None:
     """Record a mix. If the probes are not read, raise TimeoutError."""
     file = directory.parent / f"{mix.name}.jsonl"
-    recorder = Recorder(daemon, file, "--attribution=bpf", libcuda_probes_period=mix.period)
+    recorder = Recorder(daemon, file, "--attribution=bpf")
     try:
         deadline = time.monotonic() + WATCHED_SECONDS
         while recorder.text().count('"source": "work"') < 2:
