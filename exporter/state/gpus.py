@@ -43,9 +43,14 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
-    """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
+    """Yield the query for the daemon's devices, if they are needed, and when it was last sent.
+
+    A daemon may know its devices only after its first server has started, so an earlier query does not count.
+    """
     if not daemon.runtime.devices and len(node.gpus) > 1:
-        yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
+        asked_at = daemon.commands.asked_at.get(DEVICE_QUERY)
+        started = max((server.started_at for server in daemon.servers.values()), default=float("-inf"))
+        yield DEVICE_QUERY, None if asked_at is not None and asked_at < started else asked_at
 
 
 def serves_gpu(daemon: Daemon, gpu: GpuReading) -> bool:

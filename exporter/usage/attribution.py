@@ -363,7 +363,7 @@ def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
     """
     process = node.processes.get(pid)
     for daemon in node.daemons.values():
-        if pid in daemon.clients:
+        if pid in daemon.clients or pid in daemon.connections.recently_disconnected:
             ordinals = {gpu: ordinal for ordinal, gpu in gpus_by_ordinal(node, daemon).items()}
             variables = None if process is None else process.environment
             if variables is None:
