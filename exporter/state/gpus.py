@@ -43,14 +43,9 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
-    """Yield the query for the daemon's devices, if they are needed, and when it was last sent.
-
-    A daemon may know its devices only after its first server has started, so an earlier query does not count.
-    """
+    """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
     if not daemon.runtime.devices and len(node.gpus) > 1:
-        asked_at = daemon.commands.asked_at.get(DEVICE_QUERY)
-        started = max((server.started_at for server in daemon.servers.values()), default=float("-inf"))
-        yield DEVICE_QUERY, None if asked_at is not None and asked_at < started else asked_at
+        yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
 def serves_gpu(daemon: Daemon, gpu: GpuReading) -> bool:

@@ -8,7 +8,6 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, Observation
-from exporter.state.gpus import queries
 from tests.builders import (
     AT,
     CLIENT,
@@ -48,17 +47,6 @@ def has(*gpus: str, at: float = AT) -> Observation:
 
 def bypassing(present: Node) -> Mapping[str, tuple[int, ...]]:
     return {uuid: gpu.bypassing for uuid, gpu in present.gpus.items() if gpu.bypassing_known}
-
-
-@pytest.mark.parametrize(("asked", "due"), [(AT - 1, True), (AT + 1, False)], ids=["before", "after"])
-def test_a_list_of_devices_that_came_before_a_server_started_is_read_again(asked: float, due: bool) -> None:
-    """It was empty."""
-    present = reduced(*at_work(), *on_both(1)).node
-    present = reduced(reply(ASKED, "", at=asked), start=present).node
-    started = {pid: replace(server, started_at=AT) for pid, server in present.daemons[DAEMON].servers.items()}
-    assert started
-    ((command, known_at),) = queries(present, replace(present.daemons[DAEMON], servers=started))
-    assert (command, known_at is None) == (ASKED, due)
 
 
 @pytest.mark.parametrize(
