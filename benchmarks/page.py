@@ -14,8 +14,8 @@ from exporter.page.page import Page
 from exporter.view import View
 from tests.page.scenes import full
 
-MOST_KILOBYTES = 150.0
-MOST_MILLISECONDS = 50.0
+MOST_KILOBYTES = 200.0
+MOST_MILLISECONDS = 60.0
 
 
 def main(words: Sequence[str] | None = None) -> int:

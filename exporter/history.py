@@ -1,20 +1,24 @@
-"""The last incidents and events, for the page and the API.
+"""The last incidents and events, for the page and the API, and the samples of the last hour, for the page.
 
 Each daemon has a share of them: a flood of one daemon's log displaces nothing of another daemon.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
-from exporter.model.event import Event
+from exporter.model.event import TOPICS, Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
-from exporter.model.usage import UsageTotals
+from exporter.model.usage import Sample, UsageTotals
 from exporter.model.watchdog import RecoveredState
+from exporter.usage.sampling import with_sample
 from exporter.view import HistoryStatus
 
 MAX_INCIDENTS = 200
 MAX_EVENTS = 1000
+MAX_TIMELINE = 200
+"""Events of the timeline that log lines cannot cause in any number; there may be as many others."""
 SPARE = 10
 """There may be one tenth more events than `MAX_EVENTS`. So they are not counted again at each new one."""
 
@@ -30,7 +34,7 @@ class Store(Protocol):
     def usage_totals(self) -> UsageTotals:
         """The usage totals to show: no restart decreases them."""
 
-    def add(self, node: Node, events: Sequence[Event]) -> None:
+    def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
         """Store the result of a cycle, without waiting."""
 
     @property
@@ -42,12 +46,17 @@ class Store(Protocol):
 
 
 class History:
-    """The last incidents and events, newest first. One thread adds to them, and any thread may read them."""
+    """The last incidents and events, newest first. One thread adds to them, and any thread may read them.
+
+    `timeline` has the events of the page's timeline: other events do not displace them. The oldest sample is the first.
+    """
 
     def __init__(
         self,
         incidents: Iterable[Incident] = (),
         events: Iterable[Event] = (),
+        samples: Iterable[Sample] = (),
+        *,
         max_incidents: int = MAX_INCIDENTS,
         max_events: int = MAX_EVENTS,
     ) -> None:
@@ -56,10 +65,13 @@ class History:
         self._max_events = max_events
         self._added: Mapping[str, Incident] = {}
         self.incidents = self._newest({each.id: each for each in incidents})
-        self.events = self._shares(sorted(events, key=lambda each: -each.at))
+        newest = sorted(events, key=lambda each: -each.at)
+        self.events = self._shares(newest)
+        self.timeline = _timeline(newest)
+        self.samples = tuple(sorted(samples, key=lambda each: each.at))
 
-    def add(self, node: Node, events: Sequence[Event]) -> None:
-        """Add the result of a cycle. An incident replaces its earlier state."""
+    def add(self, node: Node, events: Sequence[Event]) -> tuple[Sample, ...]:
+        """Add the result of a cycle; an incident replaces its earlier state. Return the new sample, if one is due."""
         if node.incidents is not self._added:
             self._added = node.incidents
             known = {**{each.id: each for each in self.incidents}, **node.incidents}
@@ -68,6 +80,11 @@ class History:
             self.events = (*reversed(events), *self.events)
             if len(self.events) > self._max_events + self._max_events // SPARE:
                 self.events = self._shares(self.events, expected_daemons(node))
+            new = [each for each in reversed(events) if each.event in TOPICS]
+            if new:
+                self.timeline = _timeline((*new, *self.timeline), expected_daemons(node))
+        before, self.samples = self.samples, with_sample(self.samples, node)
+        return () if self.samples is before else self.samples[-1:]
 
     def _shares(self, events: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
         return select_fairly(events, self._max_events, lambda each: each.daemon, expected)
@@ -76,3 +93,19 @@ class History:
         ordered = sorted(known.values(), key=lambda each: -each.detected_at)
         selected = {each.id for each in select_fairly(ordered, self._max_incidents, lambda each: each.daemon, expected)}
         return tuple(each for each in ordered if each.id in selected or each.open)
+
+
+def _timeline(newest: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
+    found = [each for each in newest if each.event in TOPICS]
+    if len(found) <= 2 * MAX_TIMELINE:
+        return tuple(found)
+    selected = (
+        select_fairly(
+            [each for each in found if each.event.traits.frequent is frequent],
+            MAX_TIMELINE - MAX_TIMELINE // SPARE,
+            lambda each: each.daemon,
+            expected,
+        )
+        for frequent in (False, True)
+    )
+    return tuple(sorted(chain.from_iterable(selected), key=lambda each: -each.at))

@@ -281,7 +281,8 @@ class Service:
                 at=self._clock.now(),
                 host=host,
                 incidents=self._history.incidents,
-                events=self._history.events,
+                events=self._history.timeline,
+                samples=self._history.samples,
                 policy=self._watchdog.policy,
                 stalled_seconds=self._stalled_seconds(),
             ),
@@ -310,9 +311,9 @@ class Service:
         self._pool.trigger_all()
 
     def _add_to_history(self, node: Node, events: Sequence[Event]) -> None:
-        self._history.add(node, events)
+        samples = self._history.add(node, events)
         if self._store is not None:
-            self._store.add(node, events)
+            self._store.add(node, events, samples)
 
     def _publish(self, node: Node) -> None:
         view = View(

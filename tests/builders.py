@@ -585,6 +585,18 @@ def limited() -> Node:
     ).node
 
 
+def memory_filled() -> Node:
+    """Clients of two workloads have nearly all memory of a GPU, one of them most of it."""
+    owners = {600: "alice", 601: "bob"}
+    return reduced(
+        *at_work(*owners),
+        daemon_process(),
+        *(process(pid, user=user) for pid, user in owners.items()),
+        gpu_reading({600: 20_000, 601: (GPU_BYTES - SERVER_BYTES) // MIB - 25_000}),
+        *looks(),
+    ).node
+
+
 def flight(sm: float, error: float = 0.01) -> Share:
     """A client's share of a GPU's SM time, by the time of its work in flight."""
     return Share(method=Method.FLIGHT, sm=sm, error=error)

@@ -14,10 +14,10 @@ from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure, parse_planned
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import CALM_SECONDS, PAST_SECONDS, Simulation, advance
-from exporter.history import MAX_EVENTS, History
+from exporter.history import History
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.usage import UsageTotals
+from exporter.model.usage import Sample, UsageTotals
 from exporter.service import Service
 from exporter.view import HistoryStatus
 
@@ -31,7 +31,7 @@ class SimulatedStore:
     def __init__(self) -> None:
         self.usage_totals = UsageTotals()
 
-    def add(self, node: Node, events: Sequence[Event]) -> None:
+    def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
         """Accept a node and its events. Only the usage totals are needed."""
         self.usage_totals = node.usage_totals
 
@@ -43,10 +43,10 @@ def serve_simulated(
     config: Config, simulation: Simulation, plan: Sequence[PlannedFailure], reloader: Reloader, clock: Clock
 ) -> None:
     """Simulate the past, then serve the node until a signal ends it."""
-    node, events = initial_node(), list[Event]()
+    node, history = initial_node(), History()
     for second in advance(node, simulation, policy_of(config)):
-        node, new = second
-        events.extend(new)
+        node, events = second
+        history.add(node, events)
     simulation.plan(plan)
     inbox: Inbox = Inbox()
     collector = CollectorThread("demo", simulation.collect, period=1.0, deadline=5.0, inbox=inbox, clock=clock)
@@ -57,7 +57,7 @@ def serve_simulated(
         inbox,
         clock,
         reloader=reloader,
-        history=History(incidents=node.incidents.values(), events=events[-MAX_EVENTS:]),
+        history=history,
         store=SimulatedStore(),
         runner=simulation,
     ).run()

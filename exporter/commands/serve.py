@@ -95,7 +95,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
             clock,
             reloader=reloader,
             driver=assembly.nvml,
-            history=History(incidents=stored.incidents, events=stored.events),
+            history=History(stored.incidents, stored.events, stored.samples),
             store=writer,
             runner=runner,
             locks=locks,

@@ -16,6 +16,7 @@ from exporter.state.failure_domains import failure_domains
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import used_bytes
 from exporter.usage.launch_history import launch_counts, watched_fraction
+from exporter.usage.sampling import memory_by_workload
 from exporter.view import View
 
 
@@ -131,11 +132,9 @@ def _workload_clients(view: View) -> Samples:
 
 def _workload_memory(view: View) -> Samples:
     totals: defaultdict[Labels, int] = defaultdict(int)
-    workloads = {client.pid: workload for _, client, workload in _members(view)}
-    for gpu in view.node.gpus.values():
-        by_pid = used_bytes(gpu.reading)
-        for pid in workloads.keys() & by_pid:
-            totals[(*workloads[pid], gpu.reading.gpu)] += by_pid[pid]
+    for gpu, held in memory_by_workload(view.node).items():
+        for workload, amount in held.items():
+            totals[workload.kind, printable(workload.name), gpu] += amount
     return totals.items()
 
 

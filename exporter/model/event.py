@@ -1,5 +1,6 @@
 """Events: what happened, as the reducer or the watchdog reports it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
@@ -79,6 +80,9 @@ class EventName(StrEnum):
     LOG_CONTRADICTED = "log_contradicted", _WARNING
     LOG_BLOCKED = "daemon_log_blocked", _WARNING
     LOG_UNBLOCKED = "daemon_log_unblocked", _INFO
+    DAEMON_RESUMED = "daemon_resumed", _INFO
+    EXPORTER_PAUSED = "exporter_paused", _WARNING
+    EXPORTER_RESUMED = "exporter_resumed", _INFO
 
     _value_: str
     traits: _Traits
@@ -88,6 +92,52 @@ class EventName(StrEnum):
         member = str.__new__(cls, name)
         member._value_, member.traits = name, traits
         return member
+
+
+class Topic(StrEnum):
+    """What an event of the timeline is about, in the order of its rows."""
+
+    FAULT = "fault"
+    DAEMON = "daemon"
+    WATCHDOG = "watchdog"
+    CLIENT = "client"
+    LIMIT = "limit"
+    OPERATOR = "operator"
+
+
+TOPICS: Mapping[EventName, Topic] = {
+    EventName.FAULT: Topic.FAULT,
+    EventName.FAULT_RECOVERED: Topic.FAULT,
+    EventName.CLIENT_FAULT_CONTAINED: Topic.FAULT,
+    EventName.SERVER_CRASH_LOOP: Topic.FAULT,
+    EventName.GPU_XID: Topic.FAULT,
+    EventName.DAEMON_LOST: Topic.DAEMON,
+    EventName.DAEMON_UP: Topic.DAEMON,
+    EventName.DAEMON_UNRESPONSIVE: Topic.DAEMON,
+    EventName.DAEMON_RESPONSIVE: Topic.DAEMON,
+    EventName.LOG_BLOCKED: Topic.DAEMON,
+    EventName.LOG_UNBLOCKED: Topic.DAEMON,
+    EventName.LOG_CONTRADICTED: Topic.DAEMON,
+    EventName.WATCHDOG_WOULD_ACT: Topic.WATCHDOG,
+    EventName.WATCHDOG_ACTS: Topic.WATCHDOG,
+    EventName.WATCHDOG_ACTED: Topic.WATCHDOG,
+    EventName.WATCHDOG_WAITS: Topic.WATCHDOG,
+    EventName.CIRCUIT_OPENED: Topic.WATCHDOG,
+    EventName.CIRCUIT_CLOSED: Topic.WATCHDOG,
+    EventName.DAEMON_QUARANTINED: Topic.WATCHDOG,
+    EventName.DAEMON_RELEASED: Topic.WATCHDOG,
+    EventName.CLIENT_REFUSED: Topic.CLIENT,
+    EventName.CLIENT_WAITING: Topic.CLIENT,
+    EventName.PROCESS_BYPASSING: Topic.CLIENT,
+    EventName.LIMITS_DRIFTED: Topic.LIMIT,
+    EventName.LIMITS_IN_FORCE: Topic.LIMIT,
+    EventName.LIMITS_BYPASSED: Topic.LIMIT,
+    EventName.DAEMON_STOPPED: Topic.OPERATOR,
+    EventName.DAEMON_RESUMED: Topic.OPERATOR,
+    EventName.EXPORTER_PAUSED: Topic.OPERATOR,
+    EventName.EXPORTER_RESUMED: Topic.OPERATOR,
+}
+"""The events of the timeline. Others, such as each connection of a client, would displace them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -356,3 +356,51 @@ class UsageTotals:
 
     gpus: Mapping[GpuUuid, GpuUsage] = field(default_factory=dict)
     last_used_at: Mapping[Workload, float] = field(default_factory=dict)
+
+
+SAMPLE_SECONDS = 30.0
+"""Interval of samples."""
+
+MAX_SAMPLES = 120
+"""So many samples are remembered: those of an hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPart:
+    """What one workload used."""
+
+    workload: Workload
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How the workloads divide what all GPUs have: memory in bytes, or SM time in GPUs.
+
+    `parts` are the largest ones, and `others` is the sum of all other workloads. `rest` belongs to no known workload.
+    """
+
+    capacity: float
+    parts: tuple[WorkloadPart, ...] = ()
+    others: float = 0.0
+    rest: float = 0.0
+
+    @property
+    def used(self) -> float:
+        """All that is used."""
+        return sum(each.amount for each in self.parts) + self.others + self.rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The number of clients and the use of all GPUs at a moment. None: unknown."""
+
+    at: float
+    clients: int | None = None
+    memory: Division | None = None
+    sm: Division | None = None
+
+    @property
+    def slot(self) -> int:
+        """The interval to which the sample belongs; each has at most one."""
+        return int(self.at // SAMPLE_SECONDS)

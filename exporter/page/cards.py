@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.problem import LOG_BLOCKED
-from exporter.model.reason import Reason
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
@@ -17,38 +15,16 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text
 from exporter.report.problems import of_phase
-from exporter.report.reasons import text_of
 from exporter.report.status_text import counts_text
 from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
-from exporter.report.text import code_text, counted, display_name, duration_text, local_time, mebibytes
+from exporter.report.text import code_text, counted, display_name, duration_text, mebibytes
 from exporter.view import gpu_name
 from exporter.watchdog import restart_budget
-
-MOST_ACTIONS = 12
 
 _SERVER_SEVERITIES = {
     ServerState.ACTIVE: Severity.WELL,
     ServerState.FAULT: Severity.CRITICAL,
     None: Severity.UNKNOWN,
-}
-
-_HAPPENED = {
-    EventName.DAEMON_LOST: "the daemon died",
-    EventName.DAEMON_UP: "the daemon answers",
-    EventName.DAEMON_STOPPED: "an operator stopped the daemon",
-    EventName.WATCHDOG_WOULD_ACT: "would",
-    EventName.WATCHDOG_ACTS: "starts to",
-    EventName.WATCHDOG_ACTED: "finished:",
-    EventName.WATCHDOG_WAITS: "waits",
-    EventName.CIRCUIT_OPENED: "circuit opened",
-    EventName.CIRCUIT_CLOSED: "circuit closed",
-    EventName.DAEMON_QUARANTINED: "quarantined",
-    EventName.DAEMON_RELEASED: "released from quarantine",
-    EventName.LIMITS_DRIFTED: "limits have drifted",
-    EventName.LIMITS_IN_FORCE: "limits are in force",
-    EventName.LIMITS_BYPASSED: "clients connected before their limits were set",
-    EventName.LOG_BLOCKED: "the daemon's log is blocked",
-    EventName.LOG_UNBLOCKED: "the daemon's log is no longer blocked",
 }
 
 
@@ -128,22 +104,11 @@ class WatchRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PastAction:
-    """An action, or an event of a daemon."""
-
-    when: str
-    ago: str
-    daemon: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchdogCards:
     """The watchdog: `exists` is False if none runs; `rows` is empty if no daemon is expected."""
 
     exists: bool
     rows: tuple[WatchRow, ...]
-    actions: tuple[PastAction, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +141,11 @@ def daemons(view: StatusView) -> tuple[DaemonCard, ...]:
 
 
 def watchdog(view: StatusView) -> WatchdogCards:
-    """Return what the watchdog does for each expected daemon, and its last actions."""
+    """Return what the watchdog does for each expected daemon."""
     exists = view.policy is not None
     return WatchdogCards(
         exists=exists,
         rows=tuple(_watch(view, each) for each in view.daemons if each.daemon.declared.expected) if exists else (),
-        actions=tuple(_actions(view)),
     )
 
 
@@ -308,28 +272,6 @@ def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
             for each in watch.action_counts
         ),
     )
-
-
-def _actions(view: StatusView) -> Iterable[PastAction]:
-    happened = (event for event in view.events if event.event in _HAPPENED)
-    for _, event in zip(range(MOST_ACTIONS), happened, strict=False):
-        yield PastAction(
-            when=local_time(event.at),
-            ago=f"{duration_text(view.at - event.at)} ago",
-            daemon=display_name(event.daemon),
-            words=_words(event),
-        )
-
-
-def _words(event: Event) -> str:
-    action = code_text(event.action or "")
-    head = " ".join(each for each in (_HAPPENED[event.event], action) if each)
-    rest = (event.result, event.reason, event.problem)
-    return "; ".join([head, *(_text(each) for each in rest if each)])
-
-
-def _text(each: Reason | str) -> str:
-    return text_of(each) if isinstance(each, Reason) else printable(each)
 
 
 def _logs(view: StatusView) -> Iterable[CollectorRow]:

@@ -1,5 +1,6 @@
 """The HTML page. All values are escaped."""
 
+import re
 from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -8,6 +9,8 @@ from exporter import __version__
 from exporter.page.cards import collectors, daemons, headline, watchdog
 from exporter.page.faults import faults
 from exporter.page.gpus import failure_domains, gpus
+from exporter.page.plots import Hour, plots
+from exporter.page.timeline import timeline
 from exporter.report.status_view import StatusInput, status_view
 from exporter.report.text import local_time
 
@@ -27,6 +30,7 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
+        environment.filters["joined"] = _joined
         environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS)
         self._node = environment.get_template("node.html")
         self._links = environment.get_template("links.html")
@@ -34,6 +38,7 @@ class Page:
     def node(self, data: StatusInput) -> bytes:
         """Return the page of a node."""
         view = status_view(data)
+        hour = Hour(view)
         html = self._node.render(
             host=view.host,
             now=local_time(view.at),
@@ -42,6 +47,8 @@ class Page:
             daemons=daemons(view),
             domains=failure_domains(view),
             faults=faults(view),
+            plots=plots(view, hour),
+            timeline=timeline(view, hour),
             watchdog=watchdog(view),
             collectors=collectors(view),
         )
@@ -50,3 +57,8 @@ class Page:
     def links(self) -> bytes:
         """Return the page for visitors who may not read names: links, and how to get access."""
         return self._links.render().encode(errors="replace")
+
+
+def _joined(text: str) -> str:
+    """Return a text in which no line ends between a PID and the name of its process."""
+    return re.sub(r"\bPID (\d+)( \()?", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)

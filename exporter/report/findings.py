@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
-from exporter.model.problem import ProblemCode
+from exporter.model.problem import is_paused
 from exporter.model.server import ServerState
 from exporter.parse.printable import printable
 from exporter.report.daemon_findings import daemon_findings
@@ -25,16 +25,20 @@ from exporter.report.remedy import (
     needed,
     recovery_steps,
 )
-from exporter.report.text import counted
+from exporter.report.text import counted, mebibytes, percent, workload_name
 from exporter.state.gpus import NVML, serves_gpu
 from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
+from exporter.usage.sampling import memory_by_workload
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
 CONTRADICTED_SECONDS = 3600.0
 """For how long a contradiction of a daemon's log is reported."""
+
+FULL_RATIO, LARGE_RATIO = 0.95, 0.5
+"""The used part of a GPU's memory, and one workload's part of it, above which the workload fills the memory."""
 
 _DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
@@ -50,6 +54,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
         *daemon_findings(node, at, policy),
         *_resets_needed(node, at),
         *_full_servers(node, at),
+        *_filled_memory(node, at),
         *_bypassing(node, at),
         *_drifted_limits(node, at, policy),
         *_not_collected(node, at),
@@ -135,6 +140,25 @@ def _full_servers(node: Node, at: float) -> Iterable[Finding]:
         yield Finding(code=FindingCode.CLIENT_SLOTS_FULL, at=at, values=full[0], notes=notes)
 
 
+def _filled_memory(node: Node, at: float) -> Iterable[Finding]:
+    """Yield GPUs with little free memory, most of which one of several workloads has, as the alert defines it."""
+    for uuid, held in memory_by_workload(node).items():
+        reading = node.gpus[uuid].reading
+        used, total = reading.memory_used_bytes, reading.memory_total_bytes
+        if used is None or not total or used / total <= FULL_RATIO or len(held) < 2:
+            continue
+        workload = max(held, key=lambda each: held[each])
+        if held[workload] / total > LARGE_RATIO:
+            pod = node.pods.get(workload.name)
+            values = {
+                "gpu": printable(gpu_name(node, uuid)),
+                "workload": workload_name(workload, None if pod is None else pod.name),
+                "part": percent(held[workload] / total),
+                "free": mebibytes(max(0, total - used)),
+            }
+            yield Finding(code=FindingCode.WORKLOAD_FILLS_MEMORY, at=at, gpu=uuid, values=values)
+
+
 def _bypassing(node: Node, at: float) -> Iterable[Finding]:
     """Yield one problem for all processes that bypass MPS."""
     gpus = {uuid: gpu.bypassing for uuid, gpu in node.gpus.items() if gpu.bypassing}
@@ -196,7 +220,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 
 
 def _is_paused(source: CollectorState) -> bool:
-    return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
+    return all(map(is_paused, source.problems.values()))
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:

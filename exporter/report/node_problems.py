@@ -71,11 +71,13 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="workload fills memory",
         summary="Workload {workload} fills the memory of GPU {gpu} on {node}",
+        detail=": it has {part} of it, and {free} are free",
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
         remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration, or "
         "set_default_device_pinned_mem_limit), or move it.",
         alert="CudaMpsTenantFillsMemory",
+        fails=False,
     ),
     FindingCode.CLIENTS_WAITING: Definition(
         severity=Severity.WARNING,

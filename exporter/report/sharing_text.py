@@ -7,7 +7,7 @@ from exporter.model.node import Node
 from exporter.model.usage import Method, Share
 from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
-from exporter.report.text import Line, counted, line_of, listed, mebibytes, pid_text, warning
+from exporter.report.text import Line, counted, line_of, listed, mebibytes, percent, pid_text, warning
 from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import BandwidthContention, Bound, ClientUsage, GpuSharing
 
@@ -48,11 +48,6 @@ def _allocations(shares: Mapping[str, AllocatedShares]) -> Iterable[str]:
         elif found.allocated and found.unused is None:
             text = f"{text}; it is unknown how many of them are used"
         yield text
-
-
-def percent(fraction: float) -> str:
-    """Return a fraction as a percentage; a small one is never shown as 0."""
-    return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
 
 
 def used_text(share: Share) -> str:

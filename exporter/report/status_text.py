@@ -17,7 +17,7 @@ from exporter.report.objects import node_object
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.remedy import address_of
-from exporter.report.sharing_text import percent, sentences, used_text
+from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import (
     DaemonView,
     NamedDomain,
@@ -44,6 +44,7 @@ from exporter.report.text import (
     line_of,
     listed,
     mebibytes,
+    percent,
     shell_command,
     text_of,
     truncate,

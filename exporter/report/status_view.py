@@ -13,6 +13,7 @@ from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.problem import Problem
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
+from exporter.model.usage import Sample
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
@@ -109,6 +110,10 @@ class StatusInput:
     host: str = ""
     incidents: Sequence[Incident] = ()
     events: Sequence[Event] = ()
+    """Those of the timeline."""
+
+    samples: Sequence[Sample] = ()
+    """The oldest first."""
 
     policy: Policy | None = None
     """None if there is no watchdog."""
@@ -215,6 +220,7 @@ class StatusView:
     collectors: tuple[CollectorView, ...]
     incidents: Sequence[Incident]
     events: Sequence[Event]
+    samples: Sequence[Sample]
     stalled: bool
 
     @property
@@ -262,6 +268,7 @@ def status_view(data: StatusInput) -> StatusView:
         ),
         incidents=data.incidents,
         events=data.events,
+        samples=data.samples,
         stalled=data.stalled_seconds is not None,
     )
 

@@ -295,6 +295,11 @@ def workload_text(workload: Workload | None, pod: str | None) -> str:
             return display_name(name)
 
 
+def workload_name(workload: Workload, pod: str | None) -> str:
+    """Return a workload by name, that of a user included: `pod vllm-0`, `job 42`, `user alice`."""
+    return workload_text(workload, pod) or f"user {display_name(workload.name)}"
+
+
 def pid_text(pid: int) -> str:
     """Return a PID; a negative number is a PID of another namespace that could not be translated."""
     return f"PID {pid}" if pid > 0 else "an unknown PID"
@@ -303,6 +308,11 @@ def pid_text(pid: int) -> str:
 def mebibytes(used_bytes: int) -> str:
     """Return an amount of memory."""
     return f"{used_bytes >> 20} MiB"
+
+
+def percent(fraction: float) -> str:
+    """Return a fraction as a percentage; a small one is never shown as 0."""
+    return "under 1 %" if 0 < fraction < 0.01 else f"{100 * fraction:.0f} %"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

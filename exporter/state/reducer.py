@@ -13,7 +13,7 @@ from exporter.model.daemon import (
     with_declaration,
     with_runtime,
 )
-from exporter.model.event import Event
+from exporter.model.event import Event, EventName
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorState, Node
 from exporter.model.observation import (
@@ -40,7 +40,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.pod_resources import PodResourcesReading
-from exporter.model.problem import joined
+from exporter.model.problem import is_paused, joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
@@ -168,7 +168,8 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case PodResourcesReading():
             return replace(node, pod_resources=observation), ()
         case SourceReading():
-            return _collected(prune(_with_collector(node, observation)), observation)
+            collected, events = _collected(prune(_with_collector(node, observation)), observation)
+            return collected, (*_paused_or_resumed(node, observation), *events)
         case GpuEvent():
             return xids.apply_nvml_event(node, observation), ()
         case ProcessState():
@@ -319,6 +320,17 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
         failures=known.failures + (reading.problem is not None),
     )
     return replace(node, sources={**node.sources, reading.name: collector})
+
+
+def _paused_or_resumed(before: Node, reading: SourceReading) -> tuple[Event, ...]:
+    """Return an event if an operator has paused or resumed the exporter, which then does not use the driver."""
+    if reading.name != NVML:
+        return ()
+    known = before.sources.get(NVML)
+    was, now = (is_paused(problem) for problem in (None if known is None else known.last.problem, reading.problem))
+    if was is now:
+        return ()
+    return (Event(at=reading.at, event=EventName.EXPORTER_PAUSED if now else EventName.EXPORTER_RESUMED),)
 
 
 def _collected(node: Node, reading: SourceReading) -> Reduced:

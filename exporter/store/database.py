@@ -13,12 +13,12 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.errors import HistoryError
-from exporter.model.event import Event
+from exporter.model.event import TOPICS, Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.settings import Retention
-from exporter.model.usage import UsageTotals
+from exporter.model.usage import Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
 from exporter.store import migration, tables
 
@@ -34,6 +34,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     tables.SHARES,
     migration.migrate,
     migration.migrate,  # Version 5 had codes, but some of the keys of version 4.
+    tables.SAMPLES,
 )
 """What each version added or changed. A migration that was released is never changed."""
 
@@ -42,6 +43,9 @@ TRANSLATED_VERSION = 6
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
+
+TIMELINE_SECONDS = 3600.0
+"""A start also loads as many events of the timeline, if they are not older."""
 
 READ_INCIDENTS, READ_EVENTS = 10_000, 100_000
 """How many of each another process reads: as many as the retention allows."""
@@ -64,7 +68,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """The content of a file, newest first, and the number of unreadable rows.
+    """The content of a file, newest first (samples: oldest first), and the number of unreadable rows.
 
     It is `complete` if it has all watchdog states that were ever written: no file was set aside, and no row is damaged.
     """
@@ -73,6 +77,7 @@ class StoredState:
     events: tuple[Event, ...] = ()
     watchdog_states: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
+    samples: tuple[Sample, ...] = ()
     unreadable: int = 0
     complete: bool = True
 
@@ -121,7 +126,11 @@ class StateFile:
             states, bad_states = tables.load_watchdog_states(self._connection)
             self._totals, bad_totals = tables.load_totals(self._connection)
             incidents, bad_incidents = tables.load_incidents(self._connection, LOADED_INCIDENTS)
-            events, bad_events = tables.load_event_shares(self._connection, LOADED_EVENTS)
+            now = self._clock.now()
+            events, bad_events = tables.load_event_shares(
+                self._connection, LOADED_EVENTS, oldest=now - TIMELINE_SECONDS, names=TOPICS
+            )
+            samples, bad_samples = tables.load_samples(self._connection, now)
         except BaseException:
             self.close()
             raise
@@ -130,7 +139,8 @@ class StateFile:
             events=events,
             watchdog_states=states,
             usage_totals=self._totals,
-            unreadable=bad_incidents + bad_events + bad_states + bad_totals,
+            samples=samples,
+            unreadable=bad_incidents + bad_events + bad_states + bad_totals + bad_samples,
             complete=before in (None, self._identity) and not bad_states,
         )
 
@@ -145,6 +155,7 @@ class StateFile:
         events: Iterable[Event],
         states: Mapping[DaemonName, WatchdogState] | None = None,
         totals: UsageTotals | None = None,
+        samples: Iterable[Sample] = (),
     ) -> None:
         """Write all of these or none, and delete what exceeds the retention.
 
@@ -163,6 +174,7 @@ class StateFile:
                 tables.save_incidents(connection, incidents)
                 tables.add_events(connection, events, self.expected)
                 tables.trim_incidents(connection, oldest=oldest, most=self._retention.max_incidents)
+                tables.save_samples(connection, samples)
                 tables.trim_events(connection, oldest=oldest, most=self._retention.max_events)
                 if states:
                     tables.save_watchdog_states(connection, states, at=now)

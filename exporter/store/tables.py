@@ -1,4 +1,4 @@
-"""Tables of the state file: incidents, events, watchdog states, usage totals.
+"""Tables of the state file: incidents, events, watchdog states, usage totals, samples.
 
 A row has the JSON of a value. Names of tables and columns are those of the version that added them.
 """
@@ -14,7 +14,18 @@ from exporter.model.event import Event
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.incident import Incident
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, Usage, UsageKey, UsageTotals
+from exporter.model.usage import (
+    MAX_SAMPLES,
+    SAMPLE_SECONDS,
+    Account,
+    GpuUsage,
+    Method,
+    Sample,
+    SharedAccount,
+    Usage,
+    UsageKey,
+    UsageTotals,
+)
 from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
 
@@ -46,6 +57,9 @@ CREATE TABLE pages (
 SHARES = """
 ALTER TABLE events ADD COLUMN daemon TEXT NOT NULL DEFAULT '';
 ALTER TABLE events ADD COLUMN expected INTEGER NOT NULL DEFAULT 0;
+"""
+SAMPLES = """
+CREATE TABLE samples (slot INTEGER PRIMARY KEY, sample TEXT NOT NULL);
 """
 
 
@@ -120,7 +134,14 @@ _TRIM = f"""
 DELETE FROM events WHERE number IN (SELECT number FROM {_RANKED} ORDER BY rank, number DESC LIMIT -1 OFFSET ?)
 """  # noqa: S608 (of constants)
 _LOAD = f"""
-SELECT CAST(event AS BLOB) FROM (SELECT number, event FROM {_RANKED} ORDER BY rank, number DESC LIMIT ?)
+SELECT CAST(event AS BLOB) FROM events WHERE number IN (
+    SELECT number FROM (SELECT number FROM {_RANKED} ORDER BY rank, number DESC LIMIT ?)
+) OR number IN (
+    SELECT number FROM events
+    WHERE at >= ? AND CASE WHEN json_valid(event) THEN json_extract(event, '$.event') END
+        IN (SELECT value FROM json_each(?))
+    ORDER BY number DESC LIMIT ?
+)
 ORDER BY number DESC
 """  # noqa: S608 (of constants)
 
@@ -151,9 +172,14 @@ def trim_events(connection: sqlite3.Connection, *, oldest: float, most: int) -> 
         connection.execute(_TRIM, (most - most // SPARE,))
 
 
-def load_event_shares(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event, ...], int]:
-    """Return each daemon's share of `most` events, newest first, and the number of unreadable rows."""
-    return _read(Event, connection.execute(_LOAD, (most,)))
+def load_event_shares(
+    connection: sqlite3.Connection, most: int, *, oldest: float = float("inf"), names: Collection[str] = ()
+) -> tuple[tuple[Event, ...], int]:
+    """Return events, newest first, and the number of unreadable rows.
+
+    These are each daemon's share of `most` events, and as many since `oldest` that have one of these `names`.
+    """
+    return _read(Event, connection.execute(_LOAD, (most, oldest, json.dumps(list(names)), most)))
 
 
 def load_events(
@@ -301,3 +327,17 @@ def load_totals(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
         for gpu in used
     }
     return UsageTotals(gpus=gpus, last_used_at=last_used_at), unreadable
+
+
+def save_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> None:
+    """Write samples, and delete those that are too old, or later than these because the clock was set back."""
+    for each in samples:
+        connection.execute("DELETE FROM samples WHERE slot NOT BETWEEN ? AND ?", (each.slot - MAX_SAMPLES, each.slot))
+        connection.execute("INSERT OR REPLACE INTO samples VALUES (?, ?)", (each.slot, _json(each)))
+
+
+def load_samples(connection: sqlite3.Connection, at: float) -> tuple[tuple[Sample, ...], int]:
+    """Return the samples of the hour until `at`, the oldest first, and the number of unreadable rows."""
+    last = int(at // SAMPLE_SECONDS)
+    select = "SELECT CAST(sample AS BLOB) FROM samples WHERE slot BETWEEN ? AND ? ORDER BY slot"
+    return _read(Sample, connection.execute(select, (last - MAX_SAMPLES, last)))

@@ -14,7 +14,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import DaemonName
-from exporter.model.usage import UsageTotals
+from exporter.model.usage import MAX_SAMPLES, Sample, UsageTotals
 from exporter.model.watchdog import RecoveredState, WatchdogState
 from exporter.store.database import StateFile, StoredState
 from exporter.view import HistoryStatus
@@ -89,16 +89,18 @@ class _Batch:
     incidents: dict[str, Incident] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=deque)
     states: dict[DaemonName, WatchdogState] = field(default_factory=dict)
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     totals_due: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.incidents or self.events or self.states or self.totals_due)
+        return bool(self.incidents or self.events or self.states or self.samples or self.totals_due)
 
     def add_older(self, older: "_Batch") -> None:
         """Add a batch that could not be written."""
         self.incidents = {**older.incidents, **self.incidents}
         self.events.extendleft(reversed(older.events))
         self.states = {**older.states, **self.states}
+        self.samples = deque((*older.samples, *self.samples), maxlen=MAX_SAMPLES)
         self.totals_due = self.totals_due or older.totals_due
 
     def trim(self, expected: Collection[DaemonName]) -> int:
@@ -181,8 +183,8 @@ class Writer:
         self._queued_states = self._states = self._loaded.watchdog_states
         return RecoveredState(self._loaded.watchdog_states, self._loaded.complete)
 
-    def add(self, node: Node, events: Sequence[Event]) -> None:
-        """Queue these events, and what has changed of the node's incidents, watchdog states and usage totals."""
+    def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
+        """Queue events, samples, and what has changed of the node's incidents, watchdog states and usage totals."""
         self._report_hang(after=HANG_SECONDS)
         before, self._incidents = self._incidents, node.incidents
         incidents = {}
@@ -191,12 +193,13 @@ class Writer:
         self._states = node.watches
         states = self._changed_states(at_once=bool(events))
         totals_due = self._are_totals_due(node.usage_totals)
-        if incidents or events or states or totals_due:
+        if incidents or events or states or samples or totals_due:
             with self._condition:
                 self._expected = expected_daemons(node)
                 self._batch.incidents.update(incidents)
                 self._batch.events.extend(events)
                 self._batch.states.update(states)
+                self._batch.samples.extend(samples)
                 self._batch.totals_due = self._batch.totals_due or totals_due
                 self._dropped += self._batch.trim(self._expected)
                 self._condition.notify()
@@ -283,7 +286,11 @@ class Writer:
                 totals = self._totals.latest if batch.totals_due else None
                 self._file.expected = self._expected
                 self._file.write(
-                    batch.incidents.values(), batch.events, batch.states, None if totals is None else totals[1]
+                    batch.incidents.values(),
+                    batch.events,
+                    batch.states,
+                    None if totals is None else totals[1],
+                    batch.samples,
                 )
                 if totals is not None:
                     self._totals.stored = totals

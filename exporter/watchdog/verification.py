@@ -37,7 +37,8 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
     if name not in node.daemons:
         return node, ()
     before = node.watches.get(name, WatchdogState())
-    watch, events = restart_budget.close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
+    watch, closed = restart_budget.close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
+    events = (Event(at=at, event=EventName.DAEMON_RESUMED, daemon=name), *closed)
     if before.quarantine is not None:
         events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
     watch = replace(

@@ -11,14 +11,17 @@ from exporter.model.incident import ClientDetails, FaultKind, IncidentEnd, Recov
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.usage import SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.model.watchdog import ActionCount, LastAction
 from exporter.report.status_view import StatusInput
+from exporter.usage.sampling import MAX_PARTS
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
     CRASHED,
     DAEMON,
     GPU,
+    GPU_BYTES,
     OTHER_GPU,
     PAUSED,
     at_work,
@@ -32,8 +35,10 @@ from tests.builders import (
     limited,
     look,
     looks,
+    memory_filled,
     node,
     process,
+    quarantined,
     reduced,
     reply,
     three_clients,
@@ -55,13 +60,40 @@ CUT_OFF = Suspect(
 )
 WOULD_RESTART = LastAction(kind=ActionKind.RESTART, reason=ActionReason.CRASHED, begun=False)
 UNIT = "nvidia-cuda-mps.service"
+KINDS = (WorkloadKind.USER, WorkloadKind.SLURM_JOB, WorkloadKind.UNIT)
 POLICY = Policy(daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
+
+
+def hour(until: float, workloads: int = 3) -> tuple[Sample, ...]:
+    """Return the samples of 58 minutes. For some, the exporter did not run, or could not read the GPUs."""
+    minutes = (back for back in reversed(range(116)) if not 40 < back < 52)
+    return tuple(_sample(until - SAMPLE_SECONDS * back, back, workloads) for back in minutes)
+
+
+def _sample(at: float, back: int, workloads: int) -> Sample:
+    names = ["alice", "bob", *(f"user{number}" for number in range(workloads - 2))]
+    parts = [
+        WorkloadPart(workload=Workload(kind=WorkloadKind.USER, name=name), amount=1 + (back // 9 + 5 * number) % 7)
+        for number, name in enumerate(names)
+    ]
+    sm, memory = (
+        Division(
+            capacity=unit * 9.0 * len(parts),
+            parts=tuple(replace(each, amount=unit * each.amount) for each in parts[:MAX_PARTS]),
+            others=unit * sum(each.amount for each in parts[MAX_PARTS:]),
+            rest=unit * (1 + back // 20 % 3),
+        )
+        for unit in (0.01, float(GPU_BYTES // 64))
+    )
+    read = not 70 < back < 80
+    return Sample(at=at, clients=3 + back // 9, memory=memory if read else None, sm=sm if read else None)
 
 
 def status_input(present: Node, *, after: float = 1.0, **known: object) -> StatusInput:
     """Return the input of the page for a node, shortly after its last observation."""
     shown = StatusInput(
         node=present,
+        samples=hour(present.at),
         at=present.at + after,
         host="node1",
         incidents=tuple(sorted(present.incidents.values(), key=lambda each: -each.started_at)),
@@ -138,11 +170,27 @@ def stalled() -> StatusInput:
     return status_input(idle_node(), stalled_seconds=95.0)
 
 
+def quarantine() -> StatusInput:
+    """Return a daemon with a GPU that needs a reboot."""
+    return status_input(quarantined())
+
+
+def filled() -> StatusInput:
+    """Return a GPU with little free memory, most of which one workload has."""
+    return status_input(memory_filled(), events=EVENTS)
+
+
 def full(gpus: int = 8, clients: int = 48) -> StatusInput:
-    """Return a server on each GPU without free client slots."""
+    """Return a server on each GPU without free client slots, and many workloads with many events."""
     seen = [each for number in range(gpus) for each in _server_of(number, clients)]
 
-    return status_input(reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node)
+    present = reduced(*seen, *looks(), start=node(*(f"/run/mps/{number}" for number in range(gpus)))).node
+    events = tuple(
+        replace(each, at=AT - 900 - 7 * number, daemon=f"/run/mps/{number % gpus}")
+        for number in range(400)
+        for each in EVENTS
+    )
+    return status_input(present, samples=hour(AT, 40), events=events)
 
 
 def overwhelmed() -> StatusInput:
@@ -191,7 +239,11 @@ def hostile() -> StatusInput:
         at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNKNOWN, text=names[1])
     )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
-    return status_input(replace(present, incidents={open_one.id: open_one}), events=(happened,), host=names[0])
+    parts = tuple(WorkloadPart(workload=Workload(kind=kind, name=name), amount=1.0) for name in names for kind in KINDS)
+    division = Division(capacity=100.0, parts=parts)
+    samples = tuple(Sample(at=AT - 30 * back, memory=division, sm=division) for back in range(9, -1, -1))
+    present = replace(present, incidents={open_one.id: open_one})
+    return status_input(present, events=(happened,), samples=samples, host=names[0])
 
 
 EVENTS = (
@@ -213,6 +265,8 @@ SCENES = {
         no_daemon,
         paused,
         circuit_opened,
+        quarantine,
+        filled,
         stalled,
         hostile,
     )

@@ -9,8 +9,8 @@ from tests.page.html_reader import Read
 from tests.page.scenes import SCENES, fault, full, hostile, no_daemon, overwhelmed
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
-SECTIONS = ("Daemons", "GPUs", "Failure domains", "Recent faults", "Watchdog", "Collectors")
-MOST_BYTES = 150_000
+SECTIONS = ("Last hour", "Recent faults", "Daemons", "GPUs", "Failure domains", "Watchdog", "Collectors")
+MOST_BYTES = 200_000
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.settings import Retention
-from exporter.model.usage import UsageTotals
+from exporter.model.usage import Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
 from exporter.store.database import FILE, StateFile, StoredState, read_history
@@ -50,11 +50,12 @@ class Disk(StateFile):
         events: Iterable[Event],
         states: Mapping[str, WatchdogState] | None = None,
         totals: UsageTotals | None = None,
+        samples: Iterable[Sample] = (),
     ) -> None:
         """Write once the disk answers, unless it has a problem."""
         self._answer()
         reported = list(incidents), list(events)
-        super().write(*reported, states, totals)
+        super().write(*reported, states, totals, samples)
         self.batches.append(({each.id for each in reported[0]}, len(reported[1])))
 
     def _answer(self) -> None:

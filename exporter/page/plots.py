@@ -1,0 +1,285 @@
+"""The plots of the last hour: clients, memory and SM time by workload, as shapes and as a table."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from exporter.model.identity import Workload
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample
+from exporter.report.status_view import StatusView
+from exporter.report.text import counted, duration_text, local_time, percent, workload_name
+from exporter.usage.sampling import slots_until
+
+MOST_BANDS = 6
+"""At most so many workloads, those that used the most, have a band each; the others share one."""
+
+MOST_MARKS = 40
+HEIGHT, FULL_HEIGHT = 100, 85
+"""The height of a plot, and that of its largest value. The marks of faults are above it."""
+
+LEAST_LABELLED = 18
+"""A band of this height, in percent of the plot, has room for its number."""
+
+OTHERS, REST = "others", "rest"
+GIBIBYTE = 1 << 30
+
+Key = Workload | str
+Amounts = Mapping[Key, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The area of a workload above the bands below it. The label is at `x` and `y`, in percent; empty: no room."""
+
+    kind: str
+    path: str
+    label: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One plot. The areas are drawn in this order; `gaps` are position and width, in percent, of what is unknown."""
+
+    id: str
+    title: str
+    summary: str
+    description: str
+    top: str
+    bands: tuple[Band, ...]
+    gaps: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRow:
+    """A line of the table: the band's number and what the workload uses now and used at most."""
+
+    label: str
+    kind: str
+    name: str
+    memory: str
+    most_memory: str
+    sm: str
+    most_sm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plots:
+    """The plots, with the positions of faults in percent, and the times at the start, in the middle and at the end."""
+
+    plots: tuple[Plot, ...]
+    rows: tuple[WorkloadRow, ...]
+    faults: tuple[float, ...]
+    times: tuple[str, str, str]
+
+
+class Hour:
+    """The last hour: its slots, and the positions of times in it."""
+
+    def __init__(self, view: StatusView) -> None:
+        slots = slots_until(view.samples, view.at)
+        self.samples: Sequence[Sample | None] = tuple(slots.values())
+        self.begin = SAMPLE_SECONDS * next(iter(slots))
+        self.end = self.begin + SAMPLE_SECONDS * MAX_SAMPLES
+
+    def position(self, at: float) -> float | None:
+        """Return the position of a time, in percent of the width; None if it is not in the hour."""
+        part = (at - self.begin) / (self.end - self.begin)
+        # The last slot may not have begun yet.
+        return round(100 * min(1.0, part), 2) if 0 <= part <= 1 + 2 / MAX_SAMPLES else None
+
+
+def plots(view: StatusView, hour: Hour) -> Plots:
+    """Return the plots of the last hour."""
+    shown, names = _largest(hour.samples), _Names(view)
+    memory = [None if each is None else each.memory for each in hour.samples]
+    sm = [None if each is None else each.sm for each in hour.samples]
+    counts = [None if each is None else each.clients for each in hour.samples]
+    faults = [hour.position(each.started_at) for each in view.incidents[:MOST_MARKS]]
+    marks = tuple(each for each in faults if each is not None)
+    many = len(view.gpus) != 1
+    return Plots(
+        plots=(
+            _plot(
+                hour,
+                ("clients", "Clients"),
+                [None if each is None else {"clients": float(each)} for each in counts],
+                max((each for each in counts if each is not None), default=0) or 1,
+                lambda amount: f"{amount:.0f}",
+                marks,
+            ),
+            _plot(
+                hour,
+                ("memory", f"Memory of {'all GPUs' if many else 'the GPU'} by workload"),
+                [None if each is None else _amounts(each, shown) for each in memory],
+                _capacity(memory),
+                _gibibytes,
+                marks,
+                shown,
+            ),
+            _plot(
+                hour,
+                ("sm", f"SM time of {'all GPUs' if many else 'the GPU'} by workload"),
+                [None if each is None else _amounts(each, shown) for each in sm],
+                _capacity(sm),
+                lambda amount: percent(amount / _capacity(sm)),
+                marks,
+                shown,
+            ),
+        ),
+        rows=tuple(_rows(shown, memory, sm, names)),
+        faults=marks,
+        times=tuple(local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end)),  # type: ignore[arg-type]
+    )
+
+
+def _largest(samples: Iterable[Sample | None]) -> Sequence[Key]:
+    """Return the workloads with bands: in the sum of the hour, they used most of the memory or SM time."""
+    totals: defaultdict[Workload, float] = defaultdict(float)
+    for sample in samples:
+        for division in () if sample is None else (sample.memory, sample.sm):
+            for each in () if division is None else division.parts:
+                totals[each.workload] += each.amount / _capacity((division,))
+    ordered = sorted(totals, key=lambda each: (-totals[each], each.kind, each.name))
+    return (*ordered[:MOST_BANDS], OTHERS, REST)
+
+
+def _amounts(division: Division, shown: Sequence[Key]) -> Amounts:
+    """Return the amount of each band."""
+    found: dict[Key, float] = dict.fromkeys(shown, 0.0)
+    found[OTHERS], found[REST] = division.others, division.rest
+    for each in division.parts:
+        found[each.workload if each.workload in found else OTHERS] += each.amount
+    return found
+
+
+def _capacity(divisions: Iterable[Division | None]) -> float:
+    return max((each.capacity for each in divisions if each is not None), default=0.0) or 1.0
+
+
+def _gibibytes(amount: float) -> str:
+    return f"{amount / GIBIBYTE:.{0 if amount >= 100 * GIBIBYTE or not amount else 1}f} GiB"
+
+
+def _plot(
+    hour: Hour,
+    title: tuple[str, str],
+    amounts: Sequence[Amounts | None],
+    top: float,
+    text: Callable[[float], str],
+    marks: Sequence[float],
+    shown: Sequence[Key] = ("clients",),
+) -> Plot:
+    sums = [None if each is None else sum(each.values()) for each in amounts]
+    known = [each for each in sums if each is not None]
+    now = "unknown" if sums[-1] is None else text(sums[-1])
+    missing = SAMPLE_SECONDS * (len(sums) - len(known))
+    unknown = f"; unknown for {duration_text(missing)}" if missing else ""
+    span = f"{text(min(known))} to {text(max(known))} in the last hour" if known else "unknown for the last hour"
+    summary = f"{now} now; {span}{unknown if known else ''}"
+    return Plot(
+        id=title[0],
+        title=title[1],
+        summary=summary,
+        description=f"{summary}. {counted(len(marks), 'fault')} marked.",
+        top=text(top),
+        bands=tuple(_bands(amounts, top, shown)),
+        gaps=tuple(_gaps(sums)),
+    )
+
+
+def _gaps(sums: Sequence[float | None]) -> Iterable[tuple[float, float]]:
+    for start, length, sum_ in _runs(sums, lambda each: each is None):
+        if sum_ is None:
+            yield round(100 * start / MAX_SAMPLES, 2), round(100 * length / MAX_SAMPLES, 2)
+
+
+def _bands(amounts: Sequence[Amounts | None], top: float, shown: Sequence[Key]) -> Iterable[Band]:
+    """Yield the areas, the highest first. Each begins at the bottom, and the next one covers all but its own part."""
+    heights: list[dict[Key, int] | None] = []
+    for each in amounts:
+        total, places = 0.0, dict[Key, int]()
+        for key in shown if each is not None else ():
+            total += each[key] if each is not None else 0.0
+            places[key] = min(FULL_HEIGHT, round(FULL_HEIGHT * total / top))
+        heights.append(places or None)
+    for number in reversed(range(len(shown))):
+        key, below = shown[number], shown[number - 1] if number else None
+        tops = [None if each is None else each[key] for each in heights]
+        parts = [0 if each is None else each[key] - (each[below] if below is not None else 0) for each in heights]
+        if not any(parts):
+            continue
+        widest = max(range(len(parts)), key=lambda slot: _room(parts, slot))
+        room = _room(parts, widest) >= LEAST_LABELLED and len(shown) > 1
+        yield Band(
+            kind=key if isinstance(key, str) else f"h{number}",
+            path=_path(tops),
+            label=_label(key, number) if room else "",
+            x=round(100 * (widest + 0.5) / MAX_SAMPLES, 2),
+            y=HEIGHT - (tops[widest] or 0) + parts[widest] / 2,
+        )
+
+
+def _label(key: Key, number: int) -> str:
+    return "" if isinstance(key, str) else str(number + 1)
+
+
+def _room(parts: Sequence[int], slot: int) -> int:
+    """Return the least height near a slot. At an edge, there is no room for text."""
+    return min(parts[slot - 2 : slot + 3]) if 2 <= slot < len(parts) - 2 else 0
+
+
+def _path(tops: Sequence[int | None]) -> str:
+    """Return a path of steps. Slots without a value have none."""
+    pieces = []
+    for start, length, top in _runs(tops, lambda each: each is None):
+        if top is not None:
+            steps = (f"V{HEIGHT - (each or 0)}h{count}" for _, count, each in _runs(tops[start : start + length]))
+            pieces.append(f"M{start} {HEIGHT}{''.join(steps)}V{HEIGHT}")
+    return "".join(pieces)
+
+
+def _runs(
+    values: Sequence[float | None], key: Callable[[float | None], object] | None = None
+) -> Iterable[tuple[int, int, float | None]]:
+    """Yield the start, the length and the first value of each run of values that are alike."""
+    start = 0
+    for _, run in groupby(values, key):
+        members = list(run)
+        yield start, len(members), members[0]
+        start += len(members)
+
+
+class _Names:
+    """The names of bands."""
+
+    def __init__(self, view: StatusView) -> None:
+        self._pods = view.node.pods
+
+    def of(self, key: Key) -> str:
+        if isinstance(key, Workload):
+            pod = self._pods.get(key.name)
+            return workload_name(key, None if pod is None else pod.name)
+        return "other workloads" if key == OTHERS else "unattributed"
+
+
+def _rows(
+    shown: Sequence[Key], memory: Sequence[Division | None], sm: Sequence[Division | None], names: _Names
+) -> Iterable[WorkloadRow]:
+    bytes_, times = ([_amounts(each, shown) for each in column if each is not None] for column in (memory, sm))
+    capacity = _capacity(sm)
+    for number, key in enumerate(shown):
+        most, most_sm = (max((each[key] for each in found), default=0.0) for found in (bytes_, times))
+        if not most and not most_sm:
+            continue
+        yield WorkloadRow(
+            label=_label(key, number),
+            kind=key if isinstance(key, str) else f"h{number}",
+            name=names.of(key),
+            memory="unknown" if memory[-1] is None else _gibibytes(bytes_[-1][key]),
+            most_memory=_gibibytes(most) if bytes_ else "unknown",
+            sm="unknown" if sm[-1] is None else percent(times[-1][key] / capacity),
+            most_sm=percent(most_sm / capacity) if times else "unknown",
+        )

@@ -1,0 +1,232 @@
+"""The timeline: events of the last hour, as marks and as a table."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from exporter.model.action import ActionResult
+from exporter.model.event import TOPICS, Event, EventName, Topic
+from exporter.model.event import Severity as LogLevel
+from exporter.model.incident import IncidentEnd
+from exporter.model.reason import Reason
+from exporter.model.server import RefusalReason
+from exporter.page.plots import Hour
+from exporter.parse.printable import printable
+from exporter.report.incident_text import affected_count, verdict
+from exporter.report.problem import Severity
+from exporter.report.reasons import text_of
+from exporter.report.status_view import StatusView
+from exporter.report.text import code_text, counted, display_name, duration_text, pid_text, short_gpu, short_time
+from exporter.view import gpu_name
+
+MOST_ROWS = 40
+MOST_MARKS = 60
+MARKS_PER_PERCENT = 2
+"""Marks of one topic and severity that are nearer to each other are one mark."""
+
+TOGETHER_SECONDS = 300.0
+"""Equal events that follow each other in this time are one row."""
+
+_HAPPENED = {
+    EventName.FAULT: "fault",
+    EventName.FAULT_RECOVERED: "recovered from the fault",
+    EventName.CLIENT_FAULT_CONTAINED: "a fault ended one client",
+    EventName.SERVER_CRASH_LOOP: "servers crash repeatedly",
+    EventName.GPU_XID: "Xid",
+    EventName.DAEMON_LOST: "the daemon died",
+    EventName.DAEMON_UP: "the daemon answers",
+    EventName.DAEMON_UNRESPONSIVE: "the daemon does not answer",
+    EventName.DAEMON_RESPONSIVE: "the daemon answers again",
+    EventName.LOG_BLOCKED: "the daemon's log is blocked",
+    EventName.LOG_UNBLOCKED: "the daemon's log is no longer blocked",
+    EventName.LOG_CONTRADICTED: "other sources contradict the log",
+    EventName.WATCHDOG_WOULD_ACT: "would",
+    EventName.WATCHDOG_ACTS: "starts to",
+    EventName.WATCHDOG_ACTED: "finished:",
+    EventName.WATCHDOG_WAITS: "waits",
+    EventName.CIRCUIT_OPENED: "circuit opened",
+    EventName.CIRCUIT_CLOSED: "circuit closed",
+    EventName.DAEMON_QUARANTINED: "quarantined",
+    EventName.DAEMON_RELEASED: "released from quarantine",
+    EventName.CLIENT_REFUSED: "refused",
+    EventName.CLIENT_WAITING: "waits for another user's clients",
+    EventName.PROCESS_BYPASSING: "bypasses MPS",
+    EventName.LIMITS_DRIFTED: "limits have drifted",
+    EventName.LIMITS_IN_FORCE: "limits are in force",
+    EventName.LIMITS_BYPASSED: "clients connected before their limits were set",
+    EventName.DAEMON_STOPPED: "an operator stopped the daemon",
+    EventName.DAEMON_RESUMED: "an operator resumed the daemon",
+    EventName.EXPORTER_PAUSED: "an operator paused the exporter",
+    EventName.EXPORTER_RESUMED: "an operator resumed the exporter",
+}
+_IMPLIED = ("died", IncidentEnd.RECOVERED)
+"""Reasons that the words for the event include."""
+
+_REASONS = {
+    RefusalReason.LIMIT.value: "all client slots are taken",
+    RefusalReason.FAULT.value: "the server is in FAULT",
+    RefusalReason.OTHER.value: "for an unknown reason",
+}
+_STARTED = "the exporter started"
+_LEVELS = {LogLevel.INFO: Severity.UNKNOWN, LogLevel.WARNING: Severity.WARNING, LogLevel.ERROR: Severity.CRITICAL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRow:
+    """Equal events: the times of the first and of the last one."""
+
+    topic: Topic
+    severity: Severity
+    when: str
+    ago: str
+    about: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A mark at `x`, in percent."""
+
+    x: float
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The marks of one topic."""
+
+    topic: Topic
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The events of the last hour, the newest first, `more` of which are not shown; `before` is the last earlier one.
+
+    `summary` counts them by topic.
+    """
+
+    lanes: tuple[Lane, ...]
+    rows: tuple[TimelineRow, ...]
+    more: int
+    before: str
+    summary: str
+
+
+@dataclass(slots=True)
+class _Group:
+    """Equal events; `last` is the newest, and its time is the first. None: the start of the exporter."""
+
+    last: Event | None
+    topic: Topic
+    times: list[float]
+
+
+def timeline(view: StatusView, hour: Hour) -> Timeline:
+    """Return the timeline of the node."""
+    events = [each for each in view.events if each.event in TOPICS]
+    shown = [each for each in events if hour.position(each.at) is not None]
+    earlier = next((each for each in events if each.at < hour.begin), None)
+    groups = _groups(shown)
+    began = view.node.began_at
+    if began is not None and hour.position(began) is not None:
+        groups.append(_Group(None, Topic.OPERATOR, [began]))
+        groups.sort(key=lambda each: -each.times[0])
+    rows = [_row(view, each) for each in groups]
+    counts = {topic: sum(len(each.times) for each in groups if each.topic is topic) for topic in Topic}
+    return Timeline(
+        lanes=tuple(_lanes(hour, groups, rows)),
+        rows=tuple(rows[:MOST_ROWS]),
+        more=max(0, len(rows) - MOST_ROWS),
+        before="" if earlier is None else f"{_ago(view, earlier.at)}: {_about(view, earlier)} {_words(view, earlier)}",
+        summary=", ".join(f"{topic} {count}" for topic, count in counts.items() if count) or "no event",
+    )
+
+
+def _groups(events: Sequence[Event]) -> list[_Group]:
+    found: list[_Group] = []
+    latest: dict[object, _Group] = {}
+    for each in events:
+        code = each.reason.code if isinstance(each.reason, Reason) else each.reason
+        key = (each.event, each.daemon, each.action, each.result, code, each.xid)
+        group = latest.get(key)
+        if group is not None and each.event is not EventName.FAULT and group.times[-1] - each.at <= TOGETHER_SECONDS:
+            group.times.append(each.at)
+            continue
+        latest[key] = _Group(each, TOPICS[each.event], [each.at])
+        found.append(latest[key])
+    return found
+
+
+def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[TimelineRow]) -> Iterable[Lane]:
+    for topic in Topic:
+        marks: dict[object, Mark] = {}
+        for group, row in zip(groups, rows, strict=True):
+            for at in group.times if group.topic is topic else ():
+                x = round(hour.position(at) or 0.0, 1)
+                mark = Mark(x=x, severity=row.severity, text=f"{row.when} {row.about} {row.words}")
+                marks.setdefault((round(x * MARKS_PER_PERCENT), row.severity), mark)
+        if marks:
+            yield Lane(topic=topic, marks=tuple(marks.values())[:MOST_MARKS])
+
+
+def _row(view: StatusView, group: _Group) -> TimelineRow:
+    event, times = group.last, group.times
+    repeated = f"; {len(times)} times since {short_time(times[-1], view.at)}" if len(times) > 1 else ""
+    return TimelineRow(
+        topic=group.topic,
+        severity=Severity.UNKNOWN if event is None else _severity(event),
+        when=short_time(times[0], view.at),
+        ago=_ago(view, times[0]),
+        about="" if event is None else _about(view, event),
+        words=_STARTED if event is None else f"{_words(view, event)}{repeated}",
+    )
+
+
+def _severity(event: Event) -> Severity:
+    if event.event is EventName.FAULT_RECOVERED or event.result == ActionResult.SUCCEEDED:
+        return Severity.WELL
+    return _LEVELS[event.severity]
+
+
+def _ago(view: StatusView, at: float) -> str:
+    return f"{duration_text(max(0.0, view.at - at))} ago"
+
+
+def _about(view: StatusView, event: Event) -> str:
+    """Return the daemon, or else the GPU."""
+    if event.daemon is not None:
+        return display_name(event.daemon)
+    if event.gpu is None:
+        return ""
+    name = gpu_name(view.node, event.gpu)
+    return f"GPU {printable(name) if name != event.gpu else short_gpu(event.gpu)}"
+
+
+def _words(view: StatusView, event: Event) -> str:
+    return "; ".join(filter(None, (_head(event), *_details(view, event))))
+
+
+def _head(event: Event) -> str:
+    words = _HAPPENED[event.event]
+    if event.xid is not None and event.event is EventName.GPU_XID:
+        words = f"Xid {event.xid}"
+    elif event.event in (EventName.CLIENT_REFUSED, EventName.CLIENT_WAITING, EventName.PROCESS_BYPASSING):
+        words = f"{'a client' if event.pid is None else pid_text(event.pid)} {words}"
+    return " ".join(filter(None, (words, code_text(event.action or ""))))
+
+
+def _details(view: StatusView, event: Event) -> Iterable[str]:
+    if event.incident is not None:
+        known = next((each for each in view.incidents if each.id == event.incident.id), event.incident)
+        yield f"server {known.server}"
+        if event.event is EventName.FAULT:
+            yield f"affected: {affected_count(known)}"
+            yield f"suspect: {verdict(known)}"
+    if event.count is not None:
+        yield counted(event.count, "client")
+    yield from (_text(each) for each in (event.result, event.reason, event.problem) if each and each not in _IMPLIED)
+
+
+def _text(each: Reason | str) -> str:
+    return text_of(each) if isinstance(each, Reason) else _REASONS.get(each, printable(code_text(each)))

@@ -1,0 +1,125 @@
+"""Samples of the node for the plots of the last hour: clients, and memory and SM time by workload."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from exporter.model.daemon import DaemonState
+from exporter.model.gpu import Gpu
+from exporter.model.identity import Workload
+from exporter.model.node import Node
+from exporter.model.observation import GpuUuid
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart
+from exporter.state.processes import workload_of
+from exporter.state.transition import used_bytes
+from exporter.usage.last_minute import fresh_splits
+
+MAX_PARTS = 10
+"""At most so many workloads have a part of their own in a sample; the others share one."""
+
+_DIGITS = 4
+"""A sample is stored as text, which rounding makes short."""
+
+
+def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:
+    """Return the samples, the oldest first, with one of the node if it is due; the same object if none is.
+
+    The time is that of the last observation: while nothing is observed, there are no samples.
+    """
+    if not node.sources or (samples and samples[-1].slot == int(node.at // SAMPLE_SECONDS)):
+        return samples
+    now = sample_of(node)
+    # If the clock was set back, later samples are dropped.
+    recent = (each for each in samples if now.slot - MAX_SAMPLES < each.slot < now.slot)
+    return (*recent, now)
+
+
+def sample_of(node: Node) -> Sample:
+    """Return a sample of the node. What cannot be known of one daemon or GPU is not known of the node."""
+    reported = [each for each in node.daemons.values() if each.is_reported(node.at)]
+    unknown = (None, DaemonState.UNRESPONSIVE)
+    known = all(each.state not in unknown for each in reported if each.supported)
+    return Sample(
+        at=node.at,
+        clients=sum(len(each.clients) for each in reported) if known else None,
+        memory=_memory(node),
+        sm=_sm_time(node),
+    )
+
+
+def workloads(node: Node) -> Mapping[int, Workload]:
+    """Return the known workloads of the connected clients, by PID."""
+    found = (
+        (pid, workload_of(node.processes.get(pid)))
+        for daemon in node.daemons.values()
+        if daemon.is_reported(node.at)
+        for pid in daemon.clients
+    )
+    return {pid: workload for pid, workload in found if workload is not None}
+
+
+def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
+    """Return the bytes that the clients of each workload use on each GPU."""
+    owners, found = workloads(node), dict[GpuUuid, dict[Workload, int]]()
+    for uuid, gpu in node.gpus.items():
+        held = used_bytes(gpu.reading)
+        totals = found[uuid] = defaultdict(int)
+        for pid in owners.keys() & held:
+            totals[owners[pid]] += held[pid]
+    return found
+
+
+def _memory(node: Node) -> Division | None:
+    readings = [gpu.reading for gpu in node.gpus.values()]
+    if not readings or any(None in (each.memory_used_bytes, each.memory_total_bytes) for each in readings):
+        return None
+    totals: defaultdict[Workload, float] = defaultdict(float)
+    for held in memory_by_workload(node).values():
+        for workload, amount in held.items():
+            totals[workload] += amount
+    used = sum(each.memory_used_bytes or 0 for each in readings)
+    return _division(totals, used, sum(each.memory_total_bytes or 0 for each in readings))
+
+
+def _sm_time(node: Node) -> Division | None:
+    splits, owners = fresh_splits(node), workloads(node)
+    busy = [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
+    known = [each for each in busy if each is not None]
+    if not busy or len(known) < len(busy):
+        return None
+    totals: defaultdict[Workload, float] = defaultdict(float)
+    for uuid in splits.keys() & node.gpus.keys():
+        for pid, share in splits[uuid].shares.items():
+            if pid in owners:
+                totals[owners[pid]] += share.sm
+    return _division(totals, sum(known), len(busy))
+
+
+def _busy(gpu: Gpu, split: Split | None) -> float | None:
+    """Return the used fraction of the SMs; None if it is unknown."""
+    if gpu.reading.problem is not None:
+        return None
+    if split is not None:
+        return split.sm if split.measured or not split.unknown else None
+    return 0.0 if gpu.reading.compute_processes == () else gpu.reading.sm_utilization
+
+
+def _division(totals: Mapping[Workload, float], used: float, capacity: float) -> Division:
+    rounded = {workload: round(amount, _DIGITS) for workload, amount in totals.items()}
+    ordered = sorted(rounded.items(), key=lambda each: (-each[1], each[0].kind, each[0].name))
+    return Division(
+        capacity=capacity,
+        parts=tuple(WorkloadPart(workload=workload, amount=amount) for workload, amount in ordered[:MAX_PARTS]),
+        others=round(sum(amount for _, amount in ordered[MAX_PARTS:]), _DIGITS),
+        rest=round(max(0.0, used - sum(rounded.values())), _DIGITS),
+    )
+
+
+def slots_until(samples: Iterable[Sample], at: float) -> Mapping[int, Sample | None]:
+    """Return the slots of the hour until `at`, the oldest first, each with its sample; None: no sample was taken.
+
+    The present slot is left out until it has its sample.
+    """
+    known = {each.slot: each for each in samples}
+    last = int(at // SAMPLE_SECONDS)
+    last -= last not in known and last - 1 in known
+    return {slot: known.get(slot) for slot in range(last - MAX_SAMPLES + 1, last + 1)}
