@@ -56,6 +56,7 @@ _KINDS: Mapping[str, type[Observation]] = {
     "unit": kinds.UnitState,
     "action_done": kinds.ActionDone,
     "resumed": kinds.Resumed,
+    "paused": kinds.Paused,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _WITH_DAEMON = {kind for kind in _NAMES for part in fields(kind) if part.name == "daemon" and part.default is MISSING}

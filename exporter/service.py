@@ -30,7 +30,7 @@ from exporter.metrics.exposition import Exposition
 from exporter.model.daemon import NamedBy
 from exporter.model.event import Event
 from exporter.model.node import Node
-from exporter.model.observation import DaemonFound, Resumed
+from exporter.model.observation import DaemonFound, Paused, Resumed
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.report import objects, remedy, status_text
@@ -229,6 +229,8 @@ class Service:
         """Close the driver, so that its modules can be unloaded and GPUs can be reset."""
         before, self._paused = self._paused, True
         self._log.info("paused")
+        if not before:
+            self.loop.put(Paused(at=self._clock.now(), paused=True))
         if self._driver is not None and not self._driver.pause(PAUSE_SECONDS):
             return {"problem": "a call into the driver hangs; the exporter closes the driver when it returns"}
         return remedy.pause_answer(before=before)
@@ -240,6 +242,7 @@ class Service:
         before, self._paused = self._paused, False
         if before:
             self._log.info("resumed")
+            self.loop.put(Paused(at=self._clock.now(), paused=False))
         if self._driver is not None:
             self._driver.resume()
         return remedy.resume_answer(self.loop.node, before=before)

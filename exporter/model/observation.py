@@ -33,6 +33,14 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """The command `pause` of an operator, or `resume` without a daemon."""
+
+    at: float
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
     """A changed state of an MPS process: the letter of proc_pid_stat(5). R, S and I count as one state.
 
@@ -434,4 +442,5 @@ Observation = (
     | UnitState
     | ActionDone
     | Resumed
+    | Paused
 )

@@ -105,11 +105,6 @@ class Problem:
 LOG_BLOCKED = Problem(code=ProblemCode.LOG_BLOCKED)
 
 
-def is_paused(problem: Problem | None) -> bool:
-    """Return whether an operator has paused the exporter, and nothing else is wrong."""
-    return problem is not None and all(each.code is ProblemCode.PAUSED for each in problem.each)
-
-
 def joined(problems: Iterable[Problem | None]) -> Problem | None:
     """Return these as one problem with `others`, each once, at most `MOST_JOINED`; None if there is none."""
     found = dict.fromkeys(each for problem in problems if problem is not None for each in problem.each)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
-from exporter.model.problem import is_paused
+from exporter.model.problem import ProblemCode
 from exporter.model.server import ServerState
 from exporter.parse.printable import printable
 from exporter.report.daemon_findings import daemon_findings
@@ -220,7 +220,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 
 
 def _is_paused(source: CollectorState) -> bool:
-    return all(map(is_paused, source.problems.values()))
+    return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:

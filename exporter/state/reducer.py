@@ -30,6 +30,7 @@ from exporter.model.observation import (
     LogLine,
     LogUnrecognized,
     Observation,
+    Paused,
     PodFound,
     ProcessExit,
     ProcessReading,
@@ -40,7 +41,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.pod_resources import PodResourcesReading
-from exporter.model.problem import is_paused, joined
+from exporter.model.problem import joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
@@ -168,8 +169,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case PodResourcesReading():
             return replace(node, pod_resources=observation), ()
         case SourceReading():
-            collected, events = _collected(prune(_with_collector(node, observation)), observation)
-            return collected, (*_paused_or_resumed(node, observation), *events)
+            return _collected(prune(_with_collector(node, observation)), observation)
         case GpuEvent():
             return xids.apply_nvml_event(node, observation), ()
         case ProcessState():
@@ -190,6 +190,8 @@ def _take(node: Node, observation: Observation) -> Reduced:
             return verification.record_result(node, observation), ()
         case Resumed():
             return verification.resume(node, observation)
+        case Paused(at=at, paused=paused):
+            return node, (Event(at=at, event=EventName.EXPORTER_PAUSED if paused else EventName.EXPORTER_RESUMED),)
         case KernelRecord():
             return state_processes.add_oom_kill(xids.apply_kernel_record(node, observation), observation), ()
 
@@ -320,17 +322,6 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
         failures=known.failures + (reading.problem is not None),
     )
     return replace(node, sources={**node.sources, reading.name: collector})
-
-
-def _paused_or_resumed(before: Node, reading: SourceReading) -> tuple[Event, ...]:
-    """Return an event if an operator has paused or resumed the exporter, which then does not use the driver."""
-    if reading.name != NVML:
-        return ()
-    known = before.sources.get(NVML)
-    was, now = (is_paused(problem) for problem in (None if known is None else known.last.problem, reading.problem))
-    if was is now:
-        return ()
-    return (Event(at=reading.at, event=EventName.EXPORTER_PAUSED if now else EventName.EXPORTER_RESUMED),)
 
 
 def _collected(node: Node, reading: SourceReading) -> Reduced:

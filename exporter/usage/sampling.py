@@ -23,11 +23,15 @@ _DIGITS = 4
 def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:
     """Return the samples, the oldest first, with one of the node if it is due; the same object if none is.
 
-    The time is that of the last observation: while nothing is observed, there are no samples.
+    The time is that of the last observation: while nothing is observed, there are no samples. At the start of the
+    exporter, the first sample waits for the first collections.
     """
     if not node.sources or (samples and samples[-1].slot == int(node.at // SAMPLE_SECONDS)):
         return samples
     now = sample_of(node)
+    starting = node.began_at is not None and node.at - node.began_at < SAMPLE_SECONDS / 2
+    if starting and None in (now.clients, now.memory):
+        return samples
     # If the clock was set back, later samples are dropped.
     recent = (each for each in samples if now.slot - MAX_SAMPLES < each.slot < now.slot)
     return (*recent, now)

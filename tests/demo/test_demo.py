@@ -67,7 +67,7 @@ class TestAnHour:
     """An hour, with each seed."""
 
     def test_has_every_kind_of_event(self, seed: int) -> None:
-        """All but a stop or a pause by an operator, and logs that are blocked or forged; open faults are reported last."""
+        """All but stops and pauses by operators, and blocked or forged logs; open faults are reported last."""
         assert {event.event for event in events(seed)} == set(EventName) - {
             EventName.DAEMON_STOPPED,
             EventName.EXPORTER_PAUSED,

@@ -1,6 +1,8 @@
 """The page as it is rendered: complete, well formed, small, and with every name as text alone."""
 
+import re
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -44,6 +46,61 @@ def test_page_has_no_forms_and_no_external_resources(page: Page, scene: str) -> 
     assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
     assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
     assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_headings_are_in_order_and_tables_have_captions_and_headers(page: Page, scene: str) -> None:
+    read = Read(page.node(SCENES[scene]()))
+
+    levels = [int(tag[1]) for tag in read.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert read.tags.count("caption") == read.tags.count("table")
+    assert all(scope for tag, name, scope in read.attributes if (tag, name) == ("th", "scope"))
+    assert read.tags.count("th") == sum((tag, name) == ("th", "scope") for tag, name, _ in read.attributes)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_each_picture_has_a_name_and_each_plot_a_description(page: Page, scene: str) -> None:
+    pictures = re.findall(
+        "<svg ([^>]*)>(?:<title ([^>]*)>[^<]+</title><desc ([^>]*)>[^<]+</desc>)?", page.node(SCENES[scene]()).decode()
+    )
+
+    plots = 0
+    for attributes, title, description in pictures:
+        if 'role="img"' not in attributes:
+            assert 'aria-hidden="true"' in attributes or attributes.startswith("viewBox")
+        elif "aria-label=" not in attributes:
+            plots += 1
+            assert title.replace("id=", "aria-labelledby=") in attributes
+            assert description.replace("id=", "aria-describedby=") in attributes
+            assert title
+            assert description
+    assert plots == 4
+
+
+def test_a_process_and_its_pid_are_in_one_cell_without_a_line_break_between(page: Page) -> None:
+    rendered = page.node(fault()).decode()
+
+    assert (
+        '<th scope="row"><span class="process"><bdi class="name">vllm</bdi> <span class="pid">PID 601</span></span>'
+        in rendered
+    )
+    assert "PID\N{NO-BREAK SPACE}601\N{NO-BREAK SPACE}(vllm of bob)" in rendered
+    assert "PID 601 (" not in rendered
+
+
+def test_hostile_names_are_text_in_plots_and_timeline_too(page: Page) -> None:
+    rendered = page.node(hostile()).decode()
+    begin, end = rendered.index('<section id="hour"'), rendered.index('<section id="faults"')
+    hour = rendered[begin:end]
+
+    assert "&lt;script&gt;document.title=&#39;" in hour
+    assert "<script" not in hour
+    assert "onerror" in hour
+    assert "<img" not in hour
+    assert "x" * 33 not in hour
+    assert "&#34;&#39;&gt;&lt;img src=x onerror=alert(1)&gt;" in hour
 
 
 def test_hostile_names_are_text_and_truncated(page: Page) -> None:

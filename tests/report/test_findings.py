@@ -1,9 +1,12 @@
 """Findings of a node, and the exit code of `status`."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from exporter.model.daemon import DaemonState
 from exporter.model.gpu import RecoveryAction, Xids
@@ -13,7 +16,7 @@ from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report import status_text
 from exporter.report.finding import Finding
-from exporter.report.findings import findings
+from exporter.report.findings import FULL_RATIO, LARGE_RATIO, findings
 from exporter.report.problem import FindingCode, Severity
 from exporter.report.problems import PROBLEMS
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -22,6 +25,7 @@ from tests.builders import (
     CONTROL,
     DAEMON,
     GPU,
+    GPU_BYTES,
     PAUSED,
     SERVER,
     at_work,
@@ -35,11 +39,14 @@ from tests.builders import (
     faulted,
     full,
     gpu_lost,
+    gpu_reading,
     idle,
     limited,
     look,
+    looks,
     no_nvml,
     node,
+    process,
     quarantined,
     reduced,
     refusal,
@@ -270,3 +277,38 @@ def test_start_command_is_never_truncated(command: tuple[str, ...], shown: tuple
     policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
     assert found_in(daemon_dead(), policy)[0].commands == shown
+
+
+def memory_of(used: int, *parts: int) -> Node:
+    """Return a GPU of which this percentage is used, and these percentages by one user each."""
+    pids = range(600, 600 + len(parts))
+    held = {pid: GPU_BYTES // 100 * part >> 20 for pid, part in zip(pids, parts, strict=True)}
+    reading = replace(gpu_reading(held), memory_used_bytes=GPU_BYTES // 100 * used)
+    return reduced(*at_work(*pids), *(process(pid, user=f"user{pid}") for pid in pids), reading, *looks()).node
+
+
+def test_one_of_several_workloads_that_fills_a_gpu_is_a_problem() -> None:
+    (finding,) = found_in(memory_of(96, 10, 80))
+    assert (finding.code, finding.severity, finding.fails) == (FindingCode.WORKLOAD_FILLS_MEMORY, WARNING, False)
+    assert finding.text == "Workload user user601 fills the memory of GPU 0: it has 80 % of it, and 5775 MiB are free"
+    assert finding.text in str(status_text.status_answer(memory_of(96, 10, 80)))
+
+
+@pytest.mark.parametrize(
+    "present",
+    [memory_of(95, 10, 80), memory_of(96, 50, 40), memory_of(99, 98)],
+    ids=["free memory", "no large workload", "alone"],
+)
+def test_memory_without_pressure_is_no_problem(present: Node) -> None:
+    assert found_in(present) == ()
+
+
+def test_the_alert_has_the_limits_of_the_finding() -> None:
+    rules = yaml.safe_load((Path(__file__).parents[2] / "alerts" / "cuda-mps.rules.yml").read_text())
+    (expression,) = [
+        rule["expr"]
+        for group in rules["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == PROBLEMS[FindingCode.WORKLOAD_FILLS_MEMORY].alert
+    ]
+    assert re.findall(r"> ([\d.]+)", expression) == [str(LARGE_RATIO), str(FULL_RATIO), "1"]

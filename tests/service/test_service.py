@@ -2,13 +2,17 @@
 
 import os
 import signal
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.store.database import read_history
+from exporter.clock import SystemClock
+from exporter.model.settings import Retention
+from exporter.store.database import StateFile, read_history
 from tests import program
 from tests.conftest import Starter
 from tests.containers import Container
@@ -64,6 +68,40 @@ def test_pause_closes_the_driver_until_resume(
     assert (again.returncode, again.stdout) == (0, "the driver was not paused\n")
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
+
+
+def test_the_page_has_the_last_hour_after_a_restart_of_the_exporter(
+    serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str]
+) -> None:
+    mps.start()
+    nvml.write([Device()])
+    first = serve(overrides={"intervals": {"nvml": 1}})
+    first.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    run(environment, "pause")
+    first.shows(1, "cuda_mps_exporter_paused")
+    run(environment, "resume")
+    eventually(lambda: _shows(first, "an operator resumed the exporter"))
+    eventually(lambda: _shows(first, "0 now; 0 to 0 in the last hour"))
+    assert first.stop() == 0
+    file = StateFile(Path(environment["STATE_DIRECTORY"]), Retention(), SystemClock())
+    (taken, *_) = file.open().samples
+    file.write([], [], samples=[replace(taken, at=taken.at - 600, clients=7), taken])
+    file.close()
+
+    second = serve(overrides={"intervals": {"nvml": 1}})
+    second.shows(1, "cuda_mps_gpu_up", gpu=GPU)
+    for words in ("an operator paused the exporter", "an operator resumed the exporter", "the exporter started"):
+        _shows(second, words)
+    eventually(lambda: _shows(second, "0 now; 0 to 7 in the last hour; unknown for 5"))
+
+
+def _page(exporter: Exporter) -> str:
+    with urllib.request.urlopen(exporter.address().removesuffix("metrics"), timeout=PATIENCE_SECONDS) as answer:
+        return str(answer.read().decode())
+
+
+def _shows(exporter: Exporter, words: str) -> None:
+    assert words in _page(exporter)
 
 
 def _holds(exporter: Exporter, device: Path) -> bool:

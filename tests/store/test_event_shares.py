@@ -1,6 +1,7 @@
 """Events of one daemon, or of any number of fake daemons, displace no event of another daemon."""
 
 import json
+import sqlite3
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.history import MAX_EVENTS, SPARE, History
+from exporter.history import MAX_EVENTS, MAX_TIMELINE, SPARE, History
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
@@ -158,24 +159,12 @@ def test_discovered_daemons_together_have_at_most_half() -> None:
     assert found == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
 
 
-def test_reads_a_file_of_a_version_without_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from exporter.store import tables
-
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:3])
-        patch.setattr(
-            tables,
-            "add_events",
-            lambda connection, events, _expected: connection.executemany(
-                "INSERT INTO events (at, event) VALUES (?, ?)",
-                [(each.at, json.dumps(plain(each))) for each in events],
-            ),
-        )
-        patch.setattr(tables, "load_event_shares", tables.load_events)
-        before = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
-        before.open()
-        before.write([], [LOST])
-        before.close()
+def test_reads_a_file_of_a_version_without_shares(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    before = database.open_database(tmp_path / "state" / database.FILE, database.MIGRATIONS[:3])
+    with before:
+        before.execute("INSERT INTO events (at, event) VALUES (?, ?)", (LOST.at, json.dumps(plain(LOST))))
+    before.close()
     assert read_history(tmp_path / "state")[1] == (LOST,)
 
     after = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
@@ -184,3 +173,46 @@ def test_reads_a_file_of_a_version_without_shares(tmp_path: Path, monkeypatch: p
     after.close()
 
     assert read_history(tmp_path / "state")[1] == (XID, LOST)
+
+
+def test_other_events_do_not_displace_those_of_the_timeline(tmp_path: Path) -> None:
+    history = History()
+    stored = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT + FLOOD))
+    stored.open()
+    history.add(node("b"), [LOST])
+    stored.write([], [replace(LOST, at=AT + FLOOD - 3000)])
+    for cycle in flood("b", 2 * database.LOADED_EVENTS):
+        history.add(node("b"), cycle)
+        stored.write([], cycle)
+    stored.close()
+
+    assert LOST not in history.events
+    assert history.timeline == (LOST,)
+    assert replace(LOST, at=AT + FLOOD - 3000) in stored.open().events
+    stored.close()
+
+
+def test_refused_clients_do_not_displace_other_events_of_the_timeline() -> None:
+    history = History()
+    history.add(node("b"), [LOST, XID])
+    for cycle in flood("b", 10_000):
+        history.add(node("b"), [replace(each, event=EventName.CLIENT_REFUSED) for each in cycle])
+
+    assert LOST in history.timeline
+    assert XID in history.timeline
+    assert len(history.timeline) <= 2 * MAX_TIMELINE
+
+
+def test_a_row_that_is_no_event_does_not_prevent_the_start(tmp_path: Path) -> None:
+    stored = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    stored.open()
+    stored.write([], [LOST])
+    stored.close()
+    connection = sqlite3.connect(tmp_path / "state" / database.FILE)
+    with connection:
+        connection.executemany("INSERT INTO events (at, event) VALUES (?, ?)", [(AT, "{"), (AT, b"\xff"), (AT, "[]")])
+    connection.close()
+
+    found = stored.open()
+    assert (found.events, found.unreadable) == ((LOST,), 3)
+    stored.close()

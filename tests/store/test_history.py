@@ -6,7 +6,8 @@ from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
-from tests.builders import AT
+from exporter.model.usage import Sample
+from tests.builders import AT, idle
 from tests.incidents.values import ended, incident
 
 
@@ -86,3 +87,21 @@ def test_a_readers_values_do_not_change() -> None:
 
     assert read == (incident(),)
     assert seen == (event(1),)
+
+
+def test_returns_a_new_sample_once() -> None:
+    history = History()
+    present = idle()
+
+    (taken,) = history.add(present, ())
+    assert history.add(replace(present, at=present.at + 1), ()) == ()
+    (later,) = history.add(replace(present, at=present.at + 30), ())
+    assert history.samples == (taken, later)
+
+
+def test_samples_of_an_earlier_run_remain_with_a_gap() -> None:
+    before = Sample(at=idle().at - 600, clients=7)
+    history = History(samples=[before])
+    history.add(idle(), ())
+
+    assert [each.clients for each in history.samples] == [7, 0]

@@ -11,12 +11,15 @@ import pytest
 
 from exporter.errors import HistoryError
 from exporter.model.event import EventName
+from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.settings import Retention
-from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
+from exporter.store.database import FILE, LOADED_INCIDENTS, MIGRATIONS, StateFile, open_database, read_history
 from tests.builders import AT
 from tests.clocks import HandClock
-from tests.store.values import event, fault, rich
+from tests.store.values import HOSTILE, event, fault, rich
 
+HOSTILE_WORKLOAD = Workload(kind=WorkloadKind.USER, name=HOSTILE)
 RETENTION = Retention(max_age=100.0, max_incidents=3, max_events=5)
 
 
@@ -222,3 +225,64 @@ def test_refuses_to_read_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"nonsense" * 1000)
     with pytest.raises(HistoryError, match="file is not a database"):
         read_history(tmp_path)
+
+
+def samples(*numbers: int) -> tuple[Sample, ...]:
+    division = Division(capacity=2.0, parts=(WorkloadPart(workload=HOSTILE_WORKLOAD, amount=0.5),), rest=0.25)
+    return tuple(
+        Sample(at=AT + SAMPLE_SECONDS * number, clients=number, memory=division if number % 2 else None)
+        for number in numbers
+    )
+
+
+def test_the_next_start_loads_the_samples_of_the_last_hour(tmp_path: Path, clock: HandClock) -> None:
+    state_file = closed_state_file(tmp_path, clock)
+    assert state_file.open().samples == ()
+    for each in samples(*range(3 * MAX_SAMPLES)):
+        state_file.write([], [], samples=(each,))
+    state_file.close()
+    clock.time = AT + SAMPLE_SECONDS * 3 * MAX_SAMPLES
+
+    assert state_file.open().samples == samples(*range(2 * MAX_SAMPLES, 3 * MAX_SAMPLES))
+    state_file.close()
+    with sqlite3.connect(tmp_path / "state" / FILE) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM samples").fetchone()
+    connection.close()
+    assert count <= MAX_SAMPLES + 1
+
+
+def test_samples_later_than_a_new_one_are_deleted(tmp_path: Path, clock: HandClock) -> None:
+    state_file = closed_state_file(tmp_path, clock)
+    state_file.open()
+    state_file.write([], [], samples=samples(1, 2, 9))
+    state_file.write([], [], samples=samples(3))
+    state_file.close()
+    clock.time = AT + 3000
+
+    assert state_file.open().samples == samples(1, 2, 3)
+    state_file.close()
+
+
+def test_an_unreadable_sample_is_a_gap(tmp_path: Path, clock: HandClock) -> None:
+    state_file = closed_state_file(tmp_path, clock)
+    state_file.open()
+    state_file.write([], [], samples=samples(1, 2))
+    state_file.close()
+    execute(tmp_path, "UPDATE samples SET sample = ? WHERE slot = ?", b"\xff{", samples(1)[0].slot)
+    clock.time = AT + 100
+
+    found = state_file.open()
+    assert (found.samples, found.unreadable) == (samples(2), 1)
+    state_file.close()
+
+
+def test_a_file_of_version_6_has_no_samples(tmp_path: Path, clock: HandClock) -> None:
+    (tmp_path / "state").mkdir()
+    open_database(tmp_path / "state" / FILE, MIGRATIONS[:6]).close()
+    state_file = closed_state_file(tmp_path, clock)
+
+    assert state_file.open().samples == ()
+    state_file.write([], [], samples=samples(0))
+    state_file.close()
+    assert state_file.open().samples == samples(0)
+    state_file.close()

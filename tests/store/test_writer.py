@@ -14,7 +14,7 @@ from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.settings import Retention
-from exporter.model.usage import Sample, UsageTotals
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
 from exporter.store.database import FILE, StateFile, StoredState, read_history
@@ -294,3 +294,17 @@ def test_drops_only_the_batch_with_invalid_values(running: RunningWriter) -> Non
 
 def _is(found: object, *, wanted: object) -> None:
     assert found == wanted
+
+
+def test_samples_that_could_not_be_written_are_written_later(running: RunningWriter) -> None:
+    running.writer.open()
+    running.disk.problem = OSError(28, "No space left on device")
+    taken = [Sample(at=AT + SAMPLE_SECONDS * number, clients=number) for number in range(-2 * MAX_SAMPLES, 1)]
+    for each in taken:
+        running.writer.add(Node(), (), (each,))
+    eventually(lambda: _is(running.writer.status.writable, wanted=False))
+    running.disk.problem = None
+    eventually(lambda: _is(running.writer.status.writable, wanted=True))
+    running.writer.close()
+
+    assert StateFile(running.directory, Retention(), running.clock).open().samples == tuple(taken[-MAX_SAMPLES:])

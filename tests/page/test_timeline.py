@@ -1,0 +1,113 @@
+"""The timeline of the last hour: which events it has, in which words, and how it is bounded."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from exporter.model.action import ActionResult
+from exporter.model.event import TOPICS, Event, EventName, Topic
+from exporter.model.reason import Reason, ReasonCode
+from exporter.page.plots import Hour
+from exporter.page.timeline import _HAPPENED, MOST_MARKS, MOST_ROWS, Timeline, timeline
+from exporter.report.problem import Severity
+from exporter.report.status_view import StatusInput, status_view
+from exporter.report.text import short_time
+from tests.builders import AT, DAEMON, GPU
+from tests.page.scenes import busy, fault, full
+
+REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, reason="limit")
+
+
+def shown(events: Iterable[Event], scene: StatusInput | None = None, *, began: float | None = None) -> Timeline:
+    given = replace(scene or busy(), events=tuple(events))
+    view = status_view(replace(given, node=replace(given.node, began_at=began)))
+    return timeline(view, Hour(view))
+
+
+def test_each_event_of_the_timeline_has_words() -> None:
+    assert _HAPPENED.keys() == TOPICS.keys()
+
+
+def test_shows_events_newest_first_without_connections() -> None:
+    found = shown(busy().events)
+    assert [(each.topic, each.about, each.words) for each in found.rows] == [
+        (Topic.WATCHDOG, DAEMON, "would restart; crashed"),
+        (Topic.DAEMON, DAEMON, "the daemon died"),
+        (Topic.DAEMON, DAEMON, "the daemon answers"),
+    ]
+    assert found.summary == "daemon 2, watchdog 1"
+
+
+def test_shows_the_result_of_an_action() -> None:
+    done = Event(
+        at=AT,
+        event=EventName.WATCHDOG_ACTED,
+        daemon=DAEMON,
+        action="restart",
+        reason="crashed",
+        result=ActionResult.FAILED,
+        problem=Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", text="no"),
+    )
+    (row,) = shown([done]).rows
+    assert row.words == "finished: restart; failed; crashed; systemctl could not restart a.service: no"
+    assert row.severity is Severity.WARNING
+    assert shown([replace(done, result=ActionResult.SUCCEEDED, problem=None)]).rows[0].severity is Severity.WELL
+
+
+def test_a_fault_names_its_suspect_as_known_now() -> None:
+    lasting = fault().incidents[0]
+    before = replace(lasting, suspects=(), affected=())
+    (row,) = shown([Event(at=AT, event=EventName.FAULT, daemon=DAEMON, incident=before)], fault()).rows
+    assert row.words == (
+        "fault; server 513; affected: 3 clients; suspect: very likely PID 700 (python3 of alice, job 42)"
+    )
+    assert row.severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (REFUSED, "PID 601 refused; all client slots are taken"),
+        (Event(at=AT, event=EventName.GPU_XID, gpu=GPU, xid=79), "Xid 79"),
+        (Event(at=AT, event=EventName.EXPORTER_PAUSED), "an operator paused the exporter"),
+        (Event(at=AT, event=EventName.DAEMON_STOPPED, daemon=DAEMON), "an operator stopped the daemon"),
+        (Event(at=AT, event=EventName.DAEMON_RESUMED, daemon=DAEMON), "an operator resumed the daemon"),
+    ],
+)
+def test_words_of_events(event: Event, words: str) -> None:
+    assert [each.words for each in shown([event]).rows] == [words]
+
+
+def test_equal_events_that_follow_each_other_are_one_row_with_all_marks() -> None:
+    found = shown(replace(REFUSED, at=AT - 60 * number, pid=600 + number) for number in range(20))
+    (row,) = found.rows
+    since = short_time(AT - 60 * 19, busy().at)
+    assert row.words == f"PID 600 refused; all client slots are taken; 20 times since {since}"
+    (lane,) = found.lanes
+    assert len(lane.marks) == 20
+    assert found.summary == "client 20"
+
+
+def test_equal_events_with_a_long_time_between_them_are_two_rows() -> None:
+    assert len(shown([REFUSED, replace(REFUSED, at=AT - 400)]).rows) == 2
+
+
+def test_rows_and_marks_are_bounded() -> None:
+    reasons = [f"reason{number}" for number in range(3 * MOST_ROWS)]
+    found = shown(replace(REFUSED, at=AT - 20 * number, reason=reason) for number, reason in enumerate(reasons))
+    assert (len(found.rows), found.more) == (MOST_ROWS, 2 * MOST_ROWS)
+    assert all(len(each.marks) <= MOST_MARKS for each in shown(full().events, full()).lanes)
+
+
+def test_names_the_last_event_before_the_hour() -> None:
+    found = shown([replace(REFUSED, at=AT - 7200)])
+    assert (found.rows, found.lanes, found.summary) == ((), (), "no event")
+    assert found.before.endswith(f"ago: {DAEMON} PID 601 refused; all client slots are taken")
+
+
+def test_shows_when_the_exporter_started() -> None:
+    assert [(each.topic, each.words) for each in shown([], began=AT - 60).rows] == [
+        (Topic.OPERATOR, "the exporter started")
+    ]
+    assert shown([], began=AT - 7200).rows == ()
