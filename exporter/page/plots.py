@@ -9,7 +9,7 @@ from exporter.model.identity import Workload
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample
 from exporter.report.status_view import StatusView
 from exporter.report.text import counted, duration_text, local_time, percent, workload_name
-from exporter.usage.sampling import slots_until
+from exporter.usage.sampling import sample_of, slots_until
 
 MOST_BANDS = 6
 """At most so many workloads, those that used the most, have a band each; the others share one."""
@@ -79,7 +79,9 @@ class Hour:
     """The last hour: its slots, and the positions of times in it."""
 
     def __init__(self, view: StatusView) -> None:
-        slots = slots_until(view.samples, view.at)
+        # The present slot has the present values, unless nothing was collected yet or for some time.
+        now = (sample_of(view.node),) if view.node.sources else ()
+        slots = slots_until((*view.samples, *now), view.at)
         self.samples: Sequence[Sample | None] = tuple(slots.values())
         self.begin = SAMPLE_SECONDS * next(iter(slots))
         self.end = self.begin + SAMPLE_SECONDS * MAX_SAMPLES
@@ -94,8 +96,10 @@ class Hour:
 def plots(view: StatusView, hour: Hour) -> Plots:
     """Return the plots of the last hour."""
     shown, names = _largest(hour.samples), _Names(view)
-    memory = [None if each is None else each.memory for each in hour.samples]
-    sm = [None if each is None else each.sm for each in hour.samples]
+    divisions = [None if each is None else each.memory for each in hour.samples]
+    memory, memory_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
+    divisions = [None if each is None else each.sm for each in hour.samples]
+    sm, sm_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
     counts = [None if each is None else each.clients for each in hour.samples]
     faults = [hour.position(each.started_at) for each in view.incidents[:MOST_MARKS]]
     marks = tuple(each for each in faults if each is not None)
@@ -113,8 +117,8 @@ def plots(view: StatusView, hour: Hour) -> Plots:
             _plot(
                 hour,
                 ("memory", f"Memory of {'all GPUs' if many else 'the GPU'} by workload"),
-                [None if each is None else _amounts(each, shown) for each in memory],
-                _capacity(memory),
+                memory,
+                memory_top,
                 _gibibytes,
                 marks,
                 shown,
@@ -122,14 +126,14 @@ def plots(view: StatusView, hour: Hour) -> Plots:
             _plot(
                 hour,
                 ("sm", f"SM time of {'all GPUs' if many else 'the GPU'} by workload"),
-                [None if each is None else _amounts(each, shown) for each in sm],
-                _capacity(sm),
-                lambda amount: percent(amount / _capacity(sm)),
+                sm,
+                sm_top,
+                lambda amount: _percent(amount / sm_top),
                 marks,
                 shown,
             ),
         ),
-        rows=tuple(_rows(shown, memory, sm, names)),
+        rows=tuple(_rows(shown, memory, sm, sm_top, names)),
         faults=marks,
         times=tuple(local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end)),  # type: ignore[arg-type]
     )
@@ -146,8 +150,10 @@ def _largest(samples: Iterable[Sample | None]) -> Sequence[Key]:
     return (*ordered[:MOST_BANDS], OTHERS, REST)
 
 
-def _amounts(division: Division, shown: Sequence[Key]) -> Amounts:
-    """Return the amount of each band."""
+def _amounts(division: Division | None, shown: Sequence[Key]) -> Amounts | None:
+    """Return the amount of each band; None if it is unknown."""
+    if division is None:
+        return None
     found: dict[Key, float] = dict.fromkeys(shown, 0.0)
     found[OTHERS], found[REST] = division.others, division.rest
     for each in division.parts:
@@ -161,6 +167,10 @@ def _capacity(divisions: Iterable[Division | None]) -> float:
 
 def _gibibytes(amount: float) -> str:
     return f"{amount / GIBIBYTE:.{0 if amount >= 100 * GIBIBYTE or not amount else 1}f} GiB"
+
+
+def _percent(part: float) -> str:
+    return percent(part).replace("under", "<")
 
 
 def _plot(
@@ -266,20 +276,23 @@ class _Names:
 
 
 def _rows(
-    shown: Sequence[Key], memory: Sequence[Division | None], sm: Sequence[Division | None], names: _Names
+    shown: Sequence[Key], memory: Sequence[Amounts | None], sm: Sequence[Amounts | None], sm_top: float, names: _Names
 ) -> Iterable[WorkloadRow]:
-    bytes_, times = ([_amounts(each, shown) for each in column if each is not None] for column in (memory, sm))
-    capacity = _capacity(sm)
     for number, key in enumerate(shown):
-        most, most_sm = (max((each[key] for each in found), default=0.0) for found in (bytes_, times))
-        if not most and not most_sm:
-            continue
-        yield WorkloadRow(
-            label=_label(key, number),
-            kind=key if isinstance(key, str) else f"h{number}",
-            name=names.of(key),
-            memory="unknown" if memory[-1] is None else _gibibytes(bytes_[-1][key]),
-            most_memory=_gibibytes(most) if bytes_ else "unknown",
-            sm="unknown" if sm[-1] is None else percent(times[-1][key] / capacity),
-            most_sm=percent(most_sm / capacity) if times else "unknown",
-        )
+        held, used = ([None if each is None else each[key] for each in column] for column in (memory, sm))
+        if any(held) or any(used):
+            yield WorkloadRow(
+                label=_label(key, number),
+                kind=key if isinstance(key, str) else f"h{number}",
+                name=names.of(key),
+                memory=_text(held[-1:], _gibibytes),
+                most_memory=_text(held, _gibibytes),
+                sm=_text(used[-1:], lambda part: _percent(part / sm_top)),
+                most_sm=_text(used, lambda part: _percent(part / sm_top)),
+            )
+
+
+def _text(amounts: Sequence[float | None], text: Callable[[float], str]) -> str:
+    """Return the largest of these; `unknown` if all are unknown."""
+    known = [each for each in amounts if each is not None]
+    return text(max(known)) if known else "unknown"

@@ -21,7 +21,7 @@ from exporter.view import gpu_name
 MOST_ROWS = 40
 MOST_MARKS = 60
 MARKS_PER_PERCENT = 2
-"""Marks of one topic and severity that are nearer to each other are one mark."""
+"""Marks of one topic that are nearer to each other are one mark, the most severe one."""
 
 TOGETHER_SECONDS = 300.0
 """Equal events that follow each other in this time are one row."""
@@ -160,12 +160,14 @@ def _groups(events: Sequence[Event]) -> list[_Group]:
 
 def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[TimelineRow]) -> Iterable[Lane]:
     for topic in Topic:
-        marks: dict[object, Mark] = {}
+        marks: dict[int, Mark] = {}
         for group, row in zip(groups, rows, strict=True):
             for at in group.times if group.topic is topic else ():
                 x = round(hour.position(at) or 0.0, 1)
                 mark = Mark(x=x, severity=row.severity, text=f"{row.when} {row.about} {row.words}")
-                marks.setdefault((round(x * MARKS_PER_PERCENT), row.severity), mark)
+                near = marks.setdefault(round(x * MARKS_PER_PERCENT), mark)
+                if row.severity.rank > near.severity.rank:
+                    marks[round(x * MARKS_PER_PERCENT)] = mark
         if marks:
             yield Lane(topic=topic, marks=tuple(marks.values())[:MOST_MARKS])
 

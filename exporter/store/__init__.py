@@ -1,4 +1,4 @@
-"""Incidents, events, watchdog states and usage totals outlive the exporter in one SQLite file.
+"""Incidents, events, watchdog states, usage totals and samples outlive the exporter in one SQLite file.
 
 No other package imports sqlite3.
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.scenario import initial_node
-from exporter.demo.simulation import CALM_SECONDS, Simulation, advance
+from exporter.demo.simulation import Simulation, advance
 from exporter.history import History
 from exporter.page.cards import headline
 from exporter.report.status_view import StatusInput, status_view
@@ -26,6 +26,16 @@ HEIGHT = 1150
 BEGINS = 1_795_272_300.0
 """An afternoon in November 2026."""
 
+HOUR = 3600.0
+EARLIER = (
+    PlannedFailure(after=900, failure="fault"),
+    PlannedFailure(after=1500, failure="daemon-restarts"),
+    PlannedFailure(after=1900, failure="fault"),
+    PlannedFailure(after=2300, failure="nvml-fails", seconds=180),
+    PlannedFailure(after=2900, failure="server-full", seconds=60),
+)
+"""What happened in the hour before, which the plots show."""
+
 SOON = 6.0
 MOST_SNAPSHOTS = 200
 """What has not shown itself by then never will."""
@@ -34,7 +44,8 @@ MOST_SNAPSHOTS = 200
 def snapshots(failure: str) -> Iterator[StatusInput]:
     """Yield the demo's node every few seconds, first calm, then with this failure."""
     clock, history = HandClock(BEGINS), History()
-    simulation = Simulation(1, clock, calm=True, past=CALM_SECONDS)
+    simulation = Simulation(1, clock, calm=True, past=HOUR)
+    simulation.plan(EARLIER)
     node = initial_node()
     policy = Policy(daemon_policies={name: DaemonPolicy(command=("start-mps", name)) for name in node.daemons})
     for second in advance(node, simulation, policy):
@@ -50,7 +61,8 @@ def snapshots(failure: str) -> Iterator[StatusInput]:
             at=clock.time + 0.4,
             host="gpu-17",
             incidents=history.incidents,
-            events=history.events,
+            events=history.timeline,
+            samples=history.samples,
             policy=policy,
         )
         clock.time += 3

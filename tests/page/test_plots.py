@@ -8,14 +8,16 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, Plot, Plots, plots
 from exporter.report.status_view import StatusInput, status_view
-from tests.page.scenes import fault, hour, idle
+from tests.page.scenes import busy, fault, hour, idle
 
 GIB = 1 << 30
 END = idle().at - idle().at % SAMPLE_SECONDS
 
 
 def plotted(samples: Iterable[Sample], scene: StatusInput | None = None) -> Plots:
-    view = status_view(replace(scene or idle(), samples=tuple(samples)))
+    """Return the plots of these samples, without the values of the node."""
+    given = replace(scene or idle(), samples=tuple(samples))
+    view = status_view(replace(given, node=replace(given.node, sources={})))
     return plots(view, Hour(view))
 
 
@@ -67,6 +69,14 @@ def test_what_was_never_known_is_called_unknown() -> None:
             (),
             ((0.0, 100.0),),
         )
+
+
+def test_the_present_values_are_those_of_the_node() -> None:
+    view = status_view(replace(busy(), samples=hour(busy().at)))
+    (counts, held, _) = plots(view, Hour(view)).plots
+    assert (counts.summary.split(";")[0], held.summary.split(";")[0]) == ("3 now", "10.3 GiB now")
+    late = status_view(replace(busy(), at=busy().at + 300))
+    assert all(each.summary.startswith("unknown now") for each in plots(late, Hour(late)).plots)
 
 
 def test_zero_is_no_gap() -> None:
