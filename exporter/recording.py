@@ -132,16 +132,19 @@ def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | 
 
 
 @contextlib.contextmanager
-def open_recording(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
+def open_recording(path: str, mode: Literal["r", "x"]) -> Iterator[TextIO]:
     """Open a recording, which is compressed if its name ends in .gz; `-` is standard input or output.
 
-    RecordingError if it cannot be opened, read or written. Errors of writing other output to stdout are not changed.
+    The mode `x` creates a new file. RecordingError if it cannot be opened, read or written. Errors of writing other
+    output to stdout are not changed.
     """
     try:
         with _open(path, mode) as file:
             yield file
     except BrokenPipeError:
         raise
+    except FileExistsError as error:
+        raise RecordingError(f"{path} exists; record to another file") from error
     except (OSError, EOFError, zlib.error) as error:
         writes_to_stdout = mode == "r" or path == "-"
         if writes_to_stdout and isinstance(error, OSError) and error.errno in FULL:
@@ -149,7 +152,7 @@ def open_recording(path: str, mode: Literal["r", "w"]) -> Iterator[TextIO]:
         raise RecordingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _open(path: str, mode: Literal["r", "w"]) -> contextlib.AbstractContextManager[TextIO]:
+def _open(path: str, mode: Literal["r", "x"]) -> contextlib.AbstractContextManager[TextIO]:
     if path != "-":
         return cast("TextIO", (gzip.open if path.endswith(".gz") else open)(path, f"{mode}t", errors="replace"))
     if mode == "r" and isinstance(sys.stdin, io.TextIOWrapper):
@@ -172,7 +175,9 @@ class Recording:
         if self._first is not None and "recording" in self._first[1]:
             self.header = self._header(self._first[1])
             self._first = None
-        elif self._first is not None and "source" not in self._first[1]:
+        elif self._first is None:
+            raise self._error(1, "is missing or incomplete; record again")
+        elif "source" not in self._first[1]:
             raise self._error(self._first[0], "is neither a recording's header nor an observation")
 
     def observations(self) -> Iterator[Observation]:

@@ -508,6 +508,15 @@ def test_record_stops_after_the_given_duration(environment: dict[str, str], tmp_
     assert header["recording"] == FORMAT
 
 
+@pytest.mark.parametrize("name", ["recording.jsonl", "recording.jsonl.gz"])
+def test_record_replaces_no_file(environment: dict[str, str], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("important")
+    done = run(environment, "record", str(tmp_path / name), "--for", "300ms")
+
+    assert (done.returncode, (tmp_path / name).read_text()) == (1, "important")
+    assert f"{tmp_path / name} exists; record to another file" in done.stderr
+
+
 def test_promtool_accepts_the_metrics(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
     promtool = needed("promtool")
     mps.start()

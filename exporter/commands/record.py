@@ -27,7 +27,7 @@ def record(arguments: Namespace, config: Config) -> int:
     end = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, clock)
     with (
-        open_recording(arguments.file, "w") as file,
+        open_recording(arguments.file, "x") as file,
         handle_signals(lambda: inbox.put(())) as signals,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):

@@ -32,7 +32,7 @@ def pause_answer(*, before: bool) -> Mapping[str, Any]:
 def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
     """Return what `resume` without a name has done; `before` is whether the driver was paused.
 
-    The exit code is 1 if nothing was paused and restarts of a daemon are suspended: these need their names.
+    The exit code is 1 if nothing was paused. To resume a daemon whose restarts are suspended, its name is needed.
     """
     lines = ["resumed: the driver is in use again" if before else "the driver was not paused"]
     suspended = [(name, watch.phase) for name, watch in sorted(node.watches.items()) if watch.phase in SUSPENDED]
@@ -42,7 +42,7 @@ def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
     for name, phase in suspended:
         command = command_to_resume(name)
         lines.append(f"  {printable(name)} ({of_phase(phase).label}){'' if command is None else f': {command}'}")
-    return {"message": "\n".join(lines), "exit_code": int(bool(suspended) and not before)}
+    return {"message": "\n".join(lines), "exit_code": int(not before)}
 
 
 def resume_daemon_answer(name: str, watch: WatchdogState) -> Mapping[str, Any]:

@@ -126,6 +126,20 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         super().end_headers()
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
+        allow = code == HTTPStatus.NOT_IMPLEMENTED
+        status = HTTPStatus.METHOD_NOT_ALLOWED if allow else HTTPStatus(code)
+        body = f"{status.phrase.lower()}{': use GET or HEAD' if allow else ''}\n".encode()
+        self.close_connection = True
+        self.send_response(status)
+        if allow:
+            self.send_header("Allow", "GET, HEAD")
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log no requests."""
 

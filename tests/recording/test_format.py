@@ -420,9 +420,16 @@ class TestRefusals:
         assert main(["replay", "--metrics", str(path)]) == 1
         assert f"{path}: line 1 is not JSON" in capsys.readouterr().err
 
-    def test_an_empty_file_has_no_events(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """And is no error: a recorder may be stopped at once."""
+    @pytest.mark.parametrize("text", ["", "\n\n", '{"record'])
+    def test_rejects_an_empty_file(self, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "empty.jsonl"
-        path.write_text("")
+        path.write_text(text)
+        assert main(["replay", "--events", str(path)]) == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err == f"cuda-mps-exporter: {path}: line 1 is missing or incomplete; record again\n"
+
+    def test_a_recorder_that_was_stopped_at_once_has_no_events(self, tmp_path: Path) -> None:
+        path = tmp_path / "short.jsonl"
+        path.write_text(HEADER_LINE)
         assert main(["replay", "--events", str(path)]) == 0
-        assert capsys.readouterr().out == ""

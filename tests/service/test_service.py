@@ -65,7 +65,7 @@ def test_pause_closes_the_driver_until_resume(
     assert run(environment, "resume").stdout == "resumed: the driver is in use again\n"
     exporter.shows(0, "cuda_mps_exporter_paused")
     again = run(environment, "resume")
-    assert (again.returncode, again.stdout) == (0, "the driver was not paused\n")
+    assert (again.returncode, again.stdout) == (1, "the driver was not paused\n")
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
