@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "incidents.incidents",
         "list the last faults: affected clients, suspects, and what blocks recovery",
     ),
+    "once": ("once.once", "print the metrics of the service, or write them to a file for node_exporter"),
     "record": ("record.record", "write observations to a file until interrupted"),
     "replay": ("replay.replay", "print the events of a recording, or the metrics at its end"),
     "doctor": ("doctor.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),

@@ -190,6 +190,7 @@ class Service:
         commands: Commands = {
             "status": self.status,
             "incidents": self._incidents,
+            "metrics": self._metrics,
             "pause": self._pause,
             "resume": self._resume,
         }
@@ -224,6 +225,12 @@ class Service:
             address_of=self._address_of,
             width=width,
         )
+
+    def _metrics(self) -> Mapping[str, Any]:
+        encoded = self._exposition.get("", gzipped=False)
+        if encoded is None:
+            return {"problem": "the first collection is not complete; try again"}
+        return self._stalled_problem() or {"metrics": encoded.body.decode()}
 
     def _pause(self) -> Mapping[str, Any]:
         """Close the driver, so that its modules can be unloaded and GPUs can be reset."""

@@ -49,7 +49,7 @@ VALUES: dict[str, type[StrEnum]] = {
     "`bound`": Bound,
     "GPU sharing `mode`": SharingMode,
 }
-COMMANDS = ("serve", "status", "incidents", "doctor", "pause", "resume", "record", "replay", "demo")
+COMMANDS = ("serve", "status", "incidents", "doctor", "pause", "resume", "record", "replay", "demo", "once")
 
 
 def quoted(text: str) -> list[str]:

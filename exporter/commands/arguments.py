@@ -163,6 +163,15 @@ def _add_color(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_once(parser: argparse.ArgumentParser) -> None:
+    _describe(
+        parser,
+        "Exit code 1 if no service runs; then the file remains as it is.",
+        example="--output /var/lib/prometheus/node-exporter/cuda-mps.prom",
+    )
+    parser.add_argument("--output", metavar="FILE", help="File to replace at once. (default: standard output)")
+
+
 def _add_record(parser: argparse.ArgumentParser) -> None:
     _describe(parser, operands="FILE", example="--for 10m night.jsonl.gz")
     parser.add_argument(
@@ -174,8 +183,9 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:
-    _describe(parser, operands="{--events|--metrics} FILE", example="--events --watchdog act night.jsonl.gz")
+    _describe(parser, operands="{--list | --events FILE | --metrics FILE}", example="--events sample:culprit_trap")
     what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--list", action="store_true", help="List the sample recordings.")
     what.add_argument("--events", action="store_true", help="Print one JSON object for each event.")
     what.add_argument("--metrics", action="store_true", help="Print the metrics at the end of the recording.")
     parser.add_argument(
@@ -190,7 +200,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         default="off",
         help="equal: divide SM time in equal parts where nothing better is known. (default: off)",
     )
-    parser.add_argument("file", metavar="FILE", help="Recording to read; -: standard input.")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="Recording to read, or sample:NAME; -: standard input.")
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -263,6 +273,7 @@ _OWN_ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "serve": _add_serve,
     "status": _add_status,
     "incidents": _add_incidents,
+    "once": _add_once,
     "record": _add_record,
     "replay": _add_replay,
     "doctor": _add_doctor,

@@ -1,14 +1,17 @@
-"""`replay`: reduce the observations of a recording again."""
+"""`replay`: reduce the observations of a recording again. Samples are installed with the program."""
 
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib import resources
 
 from prometheus_client import generate_latest
 
 from exporter import log
 from exporter.config.settings import Config
+from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
 from exporter.model.usage import AttributionState
@@ -17,12 +20,27 @@ from exporter.state.reducer import reduce_all
 from exporter.view import View
 from exporter.watchdog.evaluation import dry_run, policy_for
 
+SAMPLES: Mapping[str, str] = {
+    "culprit_trap": "a kernel of one client executes a trap; the fault ends its neighbours too",
+    "two_gpus_fault_on_0": "a fault on one of two GPUs ends only the clients of that GPU",
+    "control_killed": "the control daemon is killed, and its server and clients end",
+    "control_hangs": "the control daemon does not answer for a while",
+    "session_left_open": "an open control session blocks the commands of all other programs",
+    "client_bypasses": "a process uses the GPU without MPS",
+}
+"""What happens in each sample, a recording of an H200 with driver R580."""
+
+_SAMPLE = "sample:"
+
 
 def replay(arguments: Namespace, config: Config) -> int:
-    """Print the events of a recording, or the metrics at its end."""
+    """Print the events of a recording, or the metrics at its end, or the list of samples."""
+    if arguments.list:
+        print("\n".join(f"{_SAMPLE}{name:20} {what}" for name, what in SAMPLES.items()))
+        return 0
     log.configure(config.log_level, config.log_format, sys.stderr)
     policy = None
-    with open_recording(arguments.file, "r") as file:
+    with open_recording(_file(arguments.file), "r") as file:
         recording = Recording(file)
         node = replace(recording.header.node(), attribution=AttributionState(equal=arguments.attribution == "equal"))
         if arguments.watchdog is None:
@@ -39,3 +57,15 @@ def replay(arguments: Namespace, config: Config) -> int:
         sys.stdout.write(generate_latest(NodeCollector(view)).decode())
     sys.stdout.flush()
     return 0
+
+
+def _file(name: str | None) -> str:
+    """Return the path of a recording. Raises ConfigError if there is no name, or no such sample."""
+    if name is None:
+        raise ConfigError("FILE is missing: name a recording, or a sample that `replay --list` shows")
+    if not name.startswith(_SAMPLE):
+        return name
+    sample = name.removeprefix(_SAMPLE)
+    if sample not in SAMPLES:
+        raise ConfigError(f"no sample {sample!r}: the samples are {', '.join(SAMPLES)}")
+    return str(resources.files("exporter") / "samples" / f"{sample}.jsonl.gz")

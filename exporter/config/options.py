@@ -21,7 +21,7 @@ DAEMONS = "daemons"
 COLLECTING = ("serve", "status", "record", "doctor")
 """Commands that collect from this node."""
 
-CONFIGURED = (*COLLECTING, "incidents", "pause", "resume")
+CONFIGURED = (*COLLECTING, "incidents", "once", "pause", "resume")
 """Commands that read the configuration file."""
 
 _SERVING = ("serve", "demo")

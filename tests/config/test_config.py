@@ -133,7 +133,6 @@ def test_accepts_the_longest_directory_for_a_socket() -> None:
         ("serve", "--client-min", "1s"),
         ("replay", "x"),
         ("replay", "--events", "--metrics", "x"),
-        ("replay", "--events"),
         ("demo", "--seed", "one"),
         ("serve", "--log.level", "loud"),
     ],

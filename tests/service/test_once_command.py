@@ -1,0 +1,51 @@
+"""`once`: the metrics of the service on stdout, or in a file for node_exporter."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.exporter_process import Exporter, run
+from tests.standin.mps import MpsStandIn
+
+Serve = Callable[..., Exporter]
+
+
+def test_prints_the_metrics_of_the_service(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
+    mps.start()
+    exporter = serve()
+    exporter.shows(1, "cuda_mps_daemon_up")
+    done = run(environment, "once")
+    assert done.returncode == 0
+    assert "cuda_mps_daemon_up{" in done.stdout
+    families = [line for line in done.stdout.splitlines() if line.startswith("# TYPE ")]
+    assert len(families) == len(set(families)) > 50
+
+
+def test_replaces_a_file_that_all_can_read(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    mps.start()
+    serve().shows(1, "cuda_mps_daemon_up")
+    file = tmp_path / "textfile" / "mps.prom"
+    file.parent.mkdir()
+    file.write_text("before")
+    done = run(environment, "once", "--output", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "cuda_mps_daemon_up{" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_fails_without_a_service_and_leaves_the_file(environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "mps.prom"
+    file.write_text("before")
+    done = run(environment, "once", "--output", str(file))
+    assert (done.returncode, file.read_text()) == (1, "before")
+    assert "no service answers" in done.stderr
+
+
+def test_names_a_file_that_cannot_be_written(serve: Serve, environment: dict[str, str], tmp_path: Path) -> None:
+    serve().shows(1, "cuda_mps_exporter_build_info")
+    done = run(environment, "once", "--output", str(tmp_path / "none" / "mps.prom"))
+    assert done.returncode == 1
+    assert f"{tmp_path / 'none' / 'mps.prom'} cannot be written: No such file" in done.stderr
