@@ -8,7 +8,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from exporter import __version__
 from exporter.errors import FULL, ConfigError, ExporterError
@@ -64,24 +64,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
     The namespace has the text of each option that was given, by its flag.
     """
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Prometheus exporter and fault watchdog for NVIDIA CUDA MPS.",
-        epilog="COMMAND --help shows the options of a command. `demo` needs no GPU.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # No option before the command has a value, so the first other word is the command.
-    given = next((word for word in arguments if not word.startswith("-")), None)
-    for name, (_, meaning) in COMMANDS.items():
-        description = f"{meaning[0].upper()}{meaning[1:]}."
-        of_command = commands.add_parser(name, help=meaning, description=description, allow_abbrev=False)
-        if name == given:
-            # The table of options takes longer to import than Python takes to start.
-            from exporter.commands.arguments import add_arguments
-
-            add_arguments(of_command, name)
+    given = next((word for word in arguments if not word.startswith("-")), "")
+    # The table of options takes longer to import than Python takes to start.
+    parser = build_parser((given,))
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
         from exporter.config.options import removed
@@ -89,6 +75,26 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         problems = (removed(word.partition("=")[0]) for word in unknown if word.startswith("--"))
         parser.error(next(filter(None, problems), f"unrecognized arguments: {' '.join(unknown)}"))
     return parsed
+
+
+def build_parser(commands: Container[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser, with the arguments of some commands. The man page and completions are made of all."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Prometheus exporter and fault watchdog for NVIDIA CUDA MPS.",
+        epilog="COMMAND --help shows the options of a command. `demo` needs no GPU.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, meaning) in COMMANDS.items():
+        description = f"{meaning[0].upper()}{meaning[1:]}."
+        of_command = subparsers.add_parser(name, help=meaning, description=description, allow_abbrev=False)
+        if name in commands:
+            from exporter.commands.arguments import add_arguments
+
+            add_arguments(of_command, name)
+    return parser
 
 
 def _run(parsed: argparse.Namespace, constants: "Constants | None") -> int:

@@ -1,6 +1,6 @@
 """A machine in namespaces of this one, with a real systemd. Everything else is temporary.
 
-Its files are an overlay in memory (`boot.sh`), its processes end with its PID 1, and its network is this machine's.
+Its files are an overlay in memory (`init.sh`), its processes end with its PID 1, and its network is this machine's.
 """
 
 import os
@@ -14,7 +14,8 @@ import psutil
 from tests.eventually import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).parents[2]
-BOOT = Path(__file__).with_name("boot.sh")
+INIT = Path(__file__).with_name("init.sh")
+INSTALL = Path(__file__).with_name("install.sh")
 CELL = Path(__file__).with_name("cell.sh")
 NAMESPACES = ("--pid", "--mount", "--cgroup", "--uts", "--ipc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -24,16 +25,19 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 class Machine:
     """A booted systemd, with the exporter's program and the stand-in daemon, and without their units."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, bare: Path | None = None) -> None:
         """`directory` is empty, and stays empty outside of the machine.
+
+        With `bare`, the machine has only the files of this root directory, and its own network.
 
         Its cgroups are its own: systemd takes a process of another machine in one of them for an error (tried: 252).
         """
         self._directory = directory
-        self._cells = tuple(own / f"machine-{os.getpid()}" for own in _own_cgroups() if os.access(own, os.W_OK))
+        self._cells = tuple(own / f"machine-{os.getpid()}-{directory.parent.name}" for own in _own_cgroups() if os.access(own, os.W_OK))
         for cell in self._cells:
             cell.mkdir(exist_ok=True)
         packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]
+        install = ("sh", INSTALL, sys.base_prefix, ROOT, *packages)
         with (directory.parent / "boot.log").open("wb") as log:
             self._unshare = subprocess.Popen(
                 [
@@ -47,12 +51,11 @@ class Machine:
                     "--fork",
                     "--kill-child",
                     *NAMESPACES,
+                    *(("--net",) if bare else ()),
                     "sh",
-                    BOOT,
+                    INIT,
                     directory,
-                    sys.base_prefix,
-                    ROOT,
-                    *packages,
+                    *((bare, "true") if bare else ("/", *install)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
