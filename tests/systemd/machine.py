@@ -33,7 +33,9 @@ class Machine:
         Its cgroups are its own: systemd takes a process of another machine in one of them for an error (tried: 252).
         """
         self._directory = directory
-        self._cells = tuple(own / f"machine-{os.getpid()}-{directory.parent.name}" for own in _own_cgroups() if os.access(own, os.W_OK))
+        self._cells = tuple(
+            own / f"machine-{os.getpid()}-{directory.parent.name}" for own in _own_cgroups() if os.access(own, os.W_OK)
+        )
         for cell in self._cells:
             cell.mkdir(exist_ok=True)
         packages = [each for each in map(Path, sys.path) if _is_package_directory(each)]

@@ -40,9 +40,11 @@ class Node(Exporter):
         machine.write(CONFIGURATION, self.settings)
 
     def follow(self, guide: Path, section: str) -> None:
-        """Run the commands of a guide, except those that create the Python environment, which exists."""
+        """Run the commands of a guide, except those that install the exporter's program, which exists."""
         text = guide.read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-        lines = [line for line in re.findall(r"^    (.+)$", text, re.MULTILINE) if "/pip install" not in line]
+        lines = [
+            line for line in re.findall(r"^    (.+)$", text, re.MULTILINE) if not re.search(r"/pip install|\.deb", line)
+        ]
         assert lines
         self.machine.do("sh", "-euc", "\n".join(("cd /root", *lines)))
 

@@ -66,7 +66,7 @@ def test_serves_only_markdown_files_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_the_package_contains_the_runbooks() -> None:
-    """An editable install uses the link, in whose place a source distribution has copies. The wheel includes the files."""
+    """An editable install uses the link, or the copies in a source distribution. The wheel includes the files."""
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert wheel["force-include"] == {"alerts/runbooks": "exporter/runbooks"}
     assert _texts(ROOT / "exporter" / "runbooks") == _texts(ROOT / "alerts" / "runbooks")
