@@ -39,7 +39,7 @@ BUILD_SECONDS = 500
 OF_THE_SOURCE = ("tests/web/test_runbooks.py", "tests/test_layering.py", "tests/deploy/test_image.py")
 """Fast tests that read many files of the repository."""
 
-PACKAGES_OF_A_NODE = "systemd,systemd-sysv,python3"
+PACKAGES_OF_A_NODE = "systemd,systemd-sysv,procps,python3"
 PACKAGES_OF_THE_IMAGE = "python3-venv,python-is-python3"
 
 OF_THE_PACKAGE_MANAGER = ("/var/cache/", "/var/lib/apt/", "/var/lib/dpkg/status", "/var/lib/systemd", "/var/log/")
@@ -166,6 +166,7 @@ def test_the_deb_is_installed_upgraded_removed_and_purged(node: Machine, deb: Pa
     assert node.do("stat", "--format=%U", f"/proc/{first}").strip() == NAME
     assert node.do(NAME, "--version").split()[-1] == __version__
     node.do(f"{HOME}/bin/python3", "-c", "import bcrypt, yaml")
+    node.do("systemctl", "reload", SERVICE)
     node.do("apt-get", "check")
     assert node.do("dpkg", "--verify", NAME) == ""
 
