@@ -47,6 +47,21 @@ CLIENTS = Row(
             sort=("GPU memory", True),
             height=10,
         ),
+        table(
+            "Processes that bypass MPS",
+            "CUDA processes on GPUs of MPS that run without it. Empty: there is none.",
+            (Query("cuda_mps_bypassing_process_info{gpus}", instant=True),),
+            {
+                "instance": Column("Node"),
+                "gpu": Column("GPU"),
+                "pid": Column("PID"),
+                "user": Column("User"),
+                "command": Column("Command"),
+                "workload_kind": Column("Kind"),
+                "workload": Column("Workload"),
+            },
+            sort=("PID", False),
+        ),
         lines(
             "Clients of each workload",
             "Connected clients by workload: a Slurm job, pod, container, unit or user, the first that is known.",

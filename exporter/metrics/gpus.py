@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
 from exporter.model.gpu import Gpu, SharingMode, XidCount
+from exporter.model.identity import WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY, sharing_mode
+from exporter.state.processes import workload_of
 from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
 from exporter.view import View
 
@@ -28,6 +30,8 @@ CLOCKS_EVENT_REASONS = (
     "display_clock_setting",
 )
 """In the order of their bits, from 1 (nvml.h, nvmlClocksEventReason...)."""
+
+MAX_BYPASSING = 128
 
 
 def _gpus(view: View) -> Items[Gpu]:
@@ -77,6 +81,23 @@ def _power(reading: GpuReading) -> float | None:
     return None if reading.power_milliwatts is None else reading.power_milliwatts / 1000
 
 
+def _bypassing(view: View) -> Rows:
+    """Return the identities of the bypassing processes; of too many, those that were seen first."""
+    node = view.node
+    found = sorted(
+        (gpu.bypassing_processes[pid].first_seen, uuid, pid)
+        for uuid, gpu in node.gpus.items()
+        if gpu.bypassing_known
+        for pid in gpu.bypassing
+    )
+    for _, uuid, pid in found[:MAX_BYPASSING]:
+        process = node.processes.get(pid)
+        workload = workload_of(process)
+        named = (None, None) if process is None else (process.user, process.command)
+        owner = (None, None) if workload is None else (workload.kind, workload.name)
+        yield uuid, pid, *named, *owner
+
+
 GPUS = group(
     "GPUs",
     "GPUs with CUDA processes that bypass MPS",
@@ -121,6 +142,12 @@ GPUS = group(
     "ECC memory errors over the lifetime of the board.",
     _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None),
     "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve.",
+    info(
+        "cuda_mps_bypassing_process_info",
+        ("gpu", "pid", "user", "command", Choice("workload_kind", ("", *WorkloadKind)), "workload"),
+        _bypassing,
+    ),
+    "Identity of a CUDA process that bypasses MPS, always 1. At most 128 processes, the first that were seen.",
 )
 
 

@@ -2,9 +2,23 @@
 
 from dataclasses import replace
 
+from exporter.metrics.gpus import MAX_BYPASSING
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, at_work, failure, gpu_reading, look, node, reduced
+from tests.builders import (
+    AT,
+    CLIENT,
+    GPU,
+    OTHER_GPU,
+    SENSORS,
+    at_work,
+    failure,
+    gpu_reading,
+    look,
+    node,
+    process,
+    reduced,
+)
 from tests.metrics.test_families import by, families, samples, value
 
 ALL = gpu_reading([CLIENT], **SENSORS)
@@ -113,3 +127,18 @@ def test_under_mig_processes_are_unsupported_and_not_absent() -> None:
     assert samples(divided, "cuda_mps_bypassing_processes") == []
     assert value(divided, "cuda_mps_gpu_mig_mode", gpu=GPU) == 1
     assert by(divided, "cuda_mps_gpu_sharing_mode", "mode")["mig"] == 1
+
+
+def test_names_at_most_128_processes_that_bypass_mps() -> None:
+    """The first that were seen have their series; hostile commands are made printable."""
+    pids = range(900, 1100)
+    known = [process(pid, user="eve", command="a\x1b[31m\nb") for pid in (900, 901)]
+    readings = [gpu_reading([CLIENT], beside=[900], at=AT + 1)]
+    readings += [gpu_reading([CLIENT], beside=pids, at=AT + second) for second in (11, 21)]
+    present = reduced(*at_work(CLIENT), *known, *readings, start=node()).node
+    found = samples(present, "cuda_mps_bypassing_process_info")
+    assert value(present, "cuda_mps_bypassing_processes", gpu=GPU) == 200
+    assert len(found) == MAX_BYPASSING == 128
+    (first,) = [each.labels for each in found if each.labels["pid"] == "900"]
+    assert (first["user"], first["gpu"], first["workload_kind"]) == ("eve", GPU, "user")
+    assert first["command"].isprintable()
