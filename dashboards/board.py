@@ -146,7 +146,7 @@ class Board:
         return {
             "annotations": {"list": [BUILT_IN, *(each.as_json() for each in self.annotations)]},
             "description": self.description,
-            "editable": False,
+            "editable": True,
             "fiscalYearStartMonth": 0,
             "graphTooltip": 1,
             "links": [_to_the_others()],
@@ -173,7 +173,7 @@ def _to_the_others() -> Json:
         "keepTime": True,
         "tags": [TAG],
         "targetBlank": False,
-        "title": "",
+        "title": "MPS dashboards",
         "tooltip": "",
         "type": "dashboards",
         "url": "",
@@ -181,25 +181,29 @@ def _to_the_others() -> Json:
 
 
 def _placed(rows: Sequence[Row]) -> list[Json]:
+    """Only the first row is open. A collapsed row contains its panels, which Grafana loads when the row is opened."""
     numbers, placed, y = count(1), list[Json](), 0
     for row in rows:
-        placed.append(_heading(row.title, next(numbers), y))
-        x, y, height = 0, y + 1, 0
+        collapsed = row is not rows[0]
+        heading, panels = next(numbers), list[Json]()
+        x, top, height = 0, y + 1, 0
         for panel in row.panels:
             if x + panel.width > COLUMNS:
-                x, y, height = 0, y + height, 0
-            placed.append(panel.as_json(next(numbers), x, y))
+                x, top, height = 0, top + height, 0
+            panels.append(panel.as_json(next(numbers), x, top))
             x, height = x + panel.width, max(height, panel.height)
-        y += height
+        placed.append(_heading(row.title, heading, y, panels if collapsed else []))
+        placed += [] if collapsed else panels
+        y = y + 1 if collapsed else top + height
     return placed
 
 
-def _heading(title: str, number: int, y: int) -> Json:
+def _heading(title: str, number: int, y: int, panels: Sequence[Json]) -> Json:
     return {
-        "collapsed": False,
+        "collapsed": bool(panels),
         "gridPos": {"h": 1, "w": COLUMNS, "x": 0, "y": y},
         "id": number,
-        "panels": [],
+        "panels": list(panels),
         "title": title,
         "type": "row",
     }

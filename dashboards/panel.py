@@ -10,6 +10,13 @@ from dashboards.query import DATASOURCE, Json, Query
 PLUGIN_VERSION = "11.0.0"
 _NOTHING: Json = {}
 
+SHORT_NAMES: Json = {
+    "id": "renameByRegex",
+    "options": {"regex": r"(.*?)/(?:[^\s/]+/)*([^\s/]+)/pipe\b(.*)", "renamePattern": "$1$2$3"},
+}
+"""A daemon without a configured name has the name of its pipe directory. `/run/nvidia/mps/training/pipe` is `training`
+in a legend."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
@@ -184,6 +191,7 @@ def _series(
             },
             "tooltip": {"mode": "multi", "sort": "desc"},
         },
+        transformations=[SHORT_NAMES] if any("{{daemon}}" in query.legend for query in queries) else [],
     )
 
 
@@ -226,6 +234,7 @@ def timeline(
             "showValue": "auto",
             "tooltip": {"mode": "single", "sort": "none"},
         },
+        transformations=[SHORT_NAMES] if "{{daemon}}" in query.legend else [],
     )
 
 

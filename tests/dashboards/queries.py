@@ -34,8 +34,9 @@ class Query:
 
 
 def panels(model: Model) -> Iterator[Model]:
-    """Return all panels except headings."""
-    return (panel for panel in model["panels"] if panel["type"] != "row")
+    """Return all panels except headings, also those in collapsed rows."""
+    every = (each for panel in model["panels"] for each in (panel, *panel.get("panels", ())))
+    return (panel for panel in every if panel["type"] != "row")
 
 
 def variables(model: Model) -> Iterator[Model]:

@@ -10,6 +10,7 @@ from promql_parser import MatchOp
 from dashboards import looks
 from dashboards.__main__ import BOARDS, path
 from dashboards.board import COLUMNS, TAG, Board
+from dashboards.panel import SHORT_NAMES
 from dashboards.problems import NUMBERS, SHOWN_PROBLEMS
 from exporter.metrics.catalogue import CATALOGUE
 from tests.dashboards.queries import ALL_QUERIES, EXPRESSIONS, MODELS, Model, annotations, panels, variables
@@ -37,7 +38,7 @@ def test_can_be_provisioned(model: Model) -> None:
     """A provisioned dashboard is found by its uid; an id would be another Grafana's."""
     assert "id" not in model
     assert re.fullmatch(r"[a-z-]{1,40}", model["uid"])
-    assert (model["editable"], model["graphTooltip"], model["tags"]) == (False, 1, [TAG])
+    assert (model["editable"], model["graphTooltip"], model["tags"]) == (True, 1, [TAG])
     assert model["schemaVersion"] == 39
     assert "__inputs" not in model
 
@@ -91,16 +92,61 @@ def ids(override: Model) -> set[str]:
 
 @EACH
 def test_panels_have_unique_ids_titles_and_positions(model: Model) -> None:
-    assert len({panel["id"] for panel in model["panels"]}) == len(model["panels"])
-    taken: set[tuple[int, int]] = set()
-    for panel in model["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= COLUMNS, panel["title"]
-        cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
-        assert not cells & taken, panel["title"]
-        taken |= cells
+    every = [*(panel for panel in model["panels"] if panel["type"] == "row"), *panels(model)]
+    assert len({panel["id"] for panel in every}) == len(every)
+    for together in (model["panels"], *(panel["panels"] for panel in model["panels"] if panel["type"] == "row")):
+        taken: set[tuple[int, int]] = set()
+        for panel in together:
+            at = panel["gridPos"]
+            assert at["x"] + at["w"] <= COLUMNS, panel["title"]
+            cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+            assert not cells & taken, panel["title"]
+            taken |= cells
     titles = [(panel["type"], panel["title"]) for panel in panels(model)]
     assert len(set(titles)) == len(titles)
+
+
+FIRST_SCREEN = 22
+"""Grid units (38 pixels each) below Grafana's bars on a screen of 1440 x 900 pixels."""
+
+
+@EACH
+def test_only_the_first_row_is_open_and_fits_on_a_screen(model: Model) -> None:
+    first, *others = [panel for panel in model["panels"] if panel["type"] == "row"]
+    assert not first["collapsed"]
+    assert all(row["collapsed"] and row["panels"] for row in others)
+    bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in model["panels"] if panel["type"] != "row")
+    assert bottom <= FIRST_SCREEN
+
+
+@EACH
+def test_legends_have_no_path_of_a_daemon(model: Model) -> None:
+    """The label has the pipe directory of a daemon without a configured name."""
+    with_daemon = [
+        panel
+        for panel in panels(model)
+        if panel["type"] in ("timeseries", "state-timeline")
+        and any("{{daemon}}" in target["legendFormat"] for target in panel["targets"])
+    ]
+    for panel in with_daemon:
+        assert SHORT_NAMES in panel["transformations"], panel["title"]
+
+
+@pytest.mark.parametrize(
+    ("legend", "short"),
+    [
+        ("waiting /run/nvidia/mps/training/pipe node1:10677", "waiting training node1:10677"),
+        ("server 7 of /run/nvidia/mps/a-b/pipe node1", "server 7 of a-b node1"),
+        ("training node1", "training node1"),
+        ("/tmp/nvidia-mps node1", "/tmp/nvidia-mps node1"),
+        ("/run/mps/pipeline/x node1", "/run/mps/pipeline/x node1"),
+    ],
+)
+def test_a_legend_shows_the_directory_above_the_pipe_directory(legend: str, short: str) -> None:
+    """Grafana replaces the whole name if the pattern matches."""
+    options = SHORT_NAMES["options"]
+    pattern = re.sub(r"\$(\d)", r"\\\1", options["renamePattern"])
+    assert re.sub(options["regex"], pattern, legend) == short
 
 
 @EACH

@@ -85,6 +85,8 @@ CASES = {
     "an exporter that is down": Case(None, PAGER, "CudaMpsExporterDown", "critical", None, ("MPS is not monitored",)),
 }
 DOWN = "an exporter that is down"
+TWO_DAEMONS = (f"{AT}:daemon-restarts", "14s:server-full:2s")
+"""Failures of two daemons of one node, the second two seconds (which stand for a minute) after the first."""
 ENDING = tuple(name for name, case in CASES.items() if case.ends)
 
 
@@ -94,6 +96,7 @@ class Paged:
 
     night: Environment
     nodes: dict[str, SimulatedNode]
+    with_two_failures: SimulatedNode
     inhibited_while_down: bool = False
 
     def firing(self, name: str) -> list[Message]:
@@ -123,14 +126,21 @@ def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
         nodes = {DOWN: night.node()}
         night.scrape(nodes[DOWN])
         nodes |= {name: night.node(case.plan) for name, case in CASES.items() if case.plan is not None}
-        night.scrape(*nodes.values())
+        with_two_failures = night.node(*TWO_DAEMONS)
+        night.scrape(*nodes.values(), with_two_failures)
         nodes[DOWN].kill()
-        paged = Paged(night, nodes)
+        paged = Paged(night, nodes, with_two_failures)
         _wait_for_each(CASES, paged.firing)
+        eventually(lambda: _sent_both(paged), within=PATIENCE_SECONDS, every=0.2)
         inhibited = _inhibits_a_fault(night, nodes[DOWN])
         nodes[DOWN].start()
         _wait_for_each(ENDING, paged.resolved)
         yield replace(paged, inhibited_while_down=inhibited)
+
+
+def _sent_both(paged: Paged) -> None:
+    sent = paged.night.pager.about(paged.with_two_failures.instance)
+    assert {alert.labels["daemon"] for message in sent for alert in message.firing} >= {TRAINING, INFERENCE}
 
 
 def _wait_for_each(names: Iterable[str], messages: Callable[[str], Sequence[Message]]) -> None:
@@ -190,6 +200,13 @@ class TestAPage:
         case = CASES[name]
         sent = [(each.receiver, [alert.name for alert in each.firing]) for each in paged.firing(name)]
         assert sent == [(case.receiver, [case.alert])]
+
+
+def test_failures_of_two_daemons_of_a_node_are_two_messages(paged: Paged) -> None:
+    messages = paged.night.pager.about(paged.with_two_failures.instance)
+    sent = sorted((alert.labels["daemon"], alert.name) for each in messages for alert in each.firing)
+    assert sent == [(INFERENCE, "CudaMpsClientsRefused"), (TRAINING, "CudaMpsDaemonDied")]
+    assert all(len(each.alerts) == 1 for each in messages)
 
 
 @pytest.mark.parametrize("name", ENDING)
