@@ -125,6 +125,11 @@ class TestAlert:
 LABELS = {
     "node": "{{ or $labels.node $labels.instance }}",
     "workload": "{{ $labels.workload_kind }}/{{ $labels.workload }}",
+    "gpu": (
+        "{{ with printf `cuda_mps_gpu_info{job=%q, instance=%q, gpu=%q}` $labels.job $labels.instance $labels.gpu"
+        " | query }}{{ with (first .) }}{{ .Labels.index }} ({{ .Labels.name }}, {{ .Labels.gpu }}){{ end }}"
+        "{{ else }}{{ $labels.gpu }}{{ end }}"
+    ),
 }
 
 
