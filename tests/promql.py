@@ -10,6 +10,7 @@ COUNTERS = {family.name for family in CATALOGUE if family.kind is CounterMetricF
 LABELS = {family.name: OF_PROMETHEUS | set(family.labels) for family in CATALOGUE} | {"up": OF_PROMETHEUS}
 LABELS |= {
     "kube_pod_info": {"uid", "namespace", "pod", "node"},
+    "DCGM_FI_DEV_POWER_USAGE": {"gpu", "UUID", "Hostname", "instance"},
     "kube_node_labels": {
         "node",
         "label_cloud_google_com_gke_gpu_sharing_strategy",
