@@ -25,7 +25,7 @@ from exporter.config.reload import Reloader
 from exporter.config.settings import Config
 from exporter.history import History, Store
 from exporter.loop import Loop, Runner, Watchdog
-from exporter.metrics.catalogue import Made, NodeCollector
+from exporter.metrics.catalogue import NAMESPACE, Made, NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.daemon import NamedBy
 from exporter.model.event import Event
@@ -227,10 +227,10 @@ class Service:
         )
 
     def _metrics(self) -> Mapping[str, Any]:
-        encoded = self._exposition.get("", gzipped=False)
-        if encoded is None:
+        text = self._exposition.text_of(NAMESPACE)
+        if text is None:
             return {"problem": "the first collection is not complete; try again"}
-        return self._stalled_problem() or {"metrics": encoded.body.decode()}
+        return self._stalled_problem() or {"metrics": text}
 
     def _pause(self) -> Mapping[str, Any]:
         """Close the driver, so that its modules can be unloaded and GPUs can be reset."""

@@ -22,10 +22,10 @@ from exporter.watchdog.evaluation import dry_run, policy_for
 
 SAMPLES: Mapping[str, str] = {
     "culprit_trap": "a kernel of one client executes a trap; the fault ends its neighbours too",
-    "two_gpus_fault_on_0": "a fault on one of two GPUs ends only the clients of that GPU",
+    "two_gpus_fault_on_0": "a client that uses two GPUs joins them: a fault on one ends the clients on both",
     "control_killed": "the control daemon is killed, and its server and clients end",
     "control_hangs": "the control daemon does not answer for a while",
-    "session_left_open": "an open control session blocks the commands of all other programs",
+    "crash_loop": "each new server exits before it is ready, so no client can connect",
     "client_bypasses": "a process uses the GPU without MPS",
 }
 """What happens in each sample, a recording of an H200 with driver R580."""

@@ -111,6 +111,17 @@ class Exposition:
                 self._encoded[encoding] = self._encode(self._metrics, encoding)
             return self._encoded[encoding]
 
+    def text_of(self, prefix: str) -> str | None:
+        """Return the families with this prefix as text 0.0.4; None before the first snapshot.
+
+        node_exporter fails if a file for it has its own families again, such as `process_open_fds`.
+        """
+        with self._lock:
+            collector = self._collector
+        if collector is None:
+            return None
+        return Writer(TEXT).write(each for each in collector.collect() if each.name.startswith(prefix)).decode()
+
     def _encode(self, metrics: Sequence[Metric], encoding: Encoding) -> Encoded:
         accept, gzipped = encoding
         writer = self._writers[accept]

@@ -7,6 +7,7 @@ import pytest
 from exporter.cli import main
 from exporter.commands.replay import SAMPLES
 
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 FILES = Path(__file__).parents[2] / "exporter" / "samples"
 
 
@@ -20,9 +21,28 @@ def test_every_sample_replays(name: str, capsys: pytest.CaptureFixture[str]) -> 
     assert "cuda_mps_daemon_up{" in capsys.readouterr().out
 
 
-def test_the_fault_of_the_first_sample_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "--events", "sample:culprit_trap"]) == 0
-    assert '"event": "fault"' in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("name", "event"),
+    {
+        "culprit_trap": "fault",
+        "two_gpus_fault_on_0": "fault",
+        "control_killed": "daemon_lost",
+        "control_hangs": "daemon_unresponsive",
+        "crash_loop": "server_crash_loop",
+        "client_bypasses": "process_bypassing",
+    }.items(),
+)
+def test_a_sample_shows_what_its_description_names(name: str, event: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert name in SAMPLES
+    assert main(["replay", "--events", f"sample:{name}"]) == 0
+    assert f'"event": "{event}"' in capsys.readouterr().out
+
+
+def test_each_sample_is_a_recording_of_the_tests() -> None:
+    originals = {each.read_bytes() for each in RECORDINGS.glob("*.gz")}
+    samples = [each.read_bytes() for each in FILES.glob("*.gz")]
+    assert originals.issuperset(samples)
+    assert sum(map(len, samples)) < 60_000
 
 
 def test_list_names_every_sample(capsys: pytest.CaptureFixture[str]) -> None:
