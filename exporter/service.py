@@ -281,7 +281,13 @@ class Service:
 
     def _web_server(self) -> WebServer:
         config, host = self._config, os.uname().nodename
-        api = Api(self._history, now=self._clock.now, address_of=self._address_of)
+        api = Api(
+            self._history,
+            now=self._clock.now,
+            address_of=self._address_of,
+            status=self.status,
+            incidents=self._incidents,
+        )
         site = Site(
             self._exposition,
             healthy=lambda: self._stalled_seconds() is None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from exporter.clock import Clock
-from exporter.errors import ServiceError
+from exporter.errors import ConfigError, ServiceError
 from exporter.model.values import build
 from exporter.parse.printable import printable_lines
 from exporter.report.text import Line, Lines, StatusText, short_time
@@ -62,6 +62,18 @@ def query_service(directory: Path, command: str, timeout: float, **arguments: An
     return answer
 
 
+def service_query(directory: Path, url: str | None, certificate: str | None) -> Callable[..., Answer | None]:
+    """Return the function that sends a command to the exporter at `url`, or else to the service of this node."""
+    if url is None:
+        if certificate is not None:
+            raise ConfigError("--cert: a client certificate needs --url https://…")
+        return lambda command, **given: query_service(directory, command, SERVICE_SECONDS, **given)
+    # HTTP and TLS take long to import.
+    from exporter.remote_client import RemoteExporter
+
+    return RemoteExporter(url, certificate).query
+
+
 def read_line(connection: socket.socket, max_bytes: int) -> bytes:
     """Read until the end of a line or of the connection, or about `max_bytes` bytes."""
     line = bytearray()
@@ -97,8 +109,10 @@ class StatusClient:
         *,
         as_json: bool = False,
         daemon: "DaemonName | None" = None,
+        service: str = "the service",
     ) -> None:
         """`query` queries the service; None: always collect. `daemon` restricts the report to one daemon."""
+        self._service = service
         self._query = query
         self._collect = collect
         self._clock = clock
@@ -111,7 +125,7 @@ class StatusClient:
         answer = None if self._query is None else self._query(**self._options, width=width)
         if answer is not None:
             self._served = True
-            return _report("the service", answer)
+            return _report(self._service, answer)
         if self._served:
             raise ServiceError("no service answers")
         # Imported only here, because it takes long. The service's answer is text already.

@@ -124,11 +124,13 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"Repeat until interrupted. (default: every {WATCH_SECONDS:g} s)",
     )
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--look",
         action="store_true",
         help="Collect directly, as with --pipe-directory. (default: ask the service if it runs)",
     )
+    _add_url(parser, source)
     _add_color(parser)
 
 
@@ -150,7 +152,18 @@ def _add_incidents(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"List the newest N incidents. (default: {DEFAULT_INCIDENTS})",
     )
+    _add_url(parser, parser)
     _add_color(parser)
+
+
+def _add_url(parser: argparse.ArgumentParser, group: "argparse._ActionsContainer") -> None:
+    group.add_argument(
+        "--url",
+        metavar="URL",
+        help="Ask the exporter at this address, such as http://node1:10677. Its user and password are in ~/.netrc."
+        " SSL_CERT_FILE names the file of its CA.",
+    )
+    parser.add_argument("--cert", metavar="FILE", help="Client certificate and its key (PEM) for --url.")
 
 
 def _add_color(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import HistoryError, ServiceError
 from exporter.report.incident_filter import IncidentFilter
-from exporter.status_client import SERVICE_SECONDS, Answer, incident_lines, parse_answer, query_service
+from exporter.status_client import Answer, incident_lines, parse_answer, service_query
 from exporter.terminal import Terminal
 
 
@@ -19,7 +19,9 @@ def incidents(arguments: Namespace, config: Config) -> int:
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
     selected = IncidentFilter(id=arguments.id, daemon=arguments.daemon, open=arguments.open, limit=arguments.limit)
     form = {"as_json": arguments.json, "width": terminal.width}
-    answer = query_service(config.runtime_directory, "incidents", SERVICE_SECONDS, **form, **asdict(selected))
+    answer = service_query(config.runtime_directory, arguments.url, arguments.cert)(
+        "incidents", **form, **asdict(selected)
+    )
     if answer is None:
         answer = _stored_incidents(config, selected, **form)
         print(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from exporter.clock import SystemClock
 from exporter.config.settings import Config
-from exporter.status_client import SERVICE_SECONDS, StatusClient, query_service
+from exporter.errors import ConfigError
+from exporter.status_client import StatusClient, service_query
 from exporter.terminal import Terminal, all_lines
 
 if TYPE_CHECKING:
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 def status(arguments: Namespace, config: Config) -> int:
     """Show the state of the node, from the service or else by collecting, once or repeatedly."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
-    query = partial(query_service, config.runtime_directory, "status", SERVICE_SECONDS)
+    if arguments.url is not None and arguments.pipe_directory is not None:
+        raise ConfigError("--url: not allowed with --pipe-directory")
+    query = partial(service_query(config.runtime_directory, arguments.url, arguments.cert), "status")
     client = StatusClient(
         None if arguments.look or arguments.pipe_directory else query,
         partial(_collect, config),
         SystemClock(),
         as_json=arguments.json,
         daemon=arguments.daemon,
+        service=arguments.url or "the service",
     )
     if arguments.watch is not None:
         from exporter.terminal import StatusWatch

@@ -27,6 +27,7 @@ Toml = str | int | float | bool | list[str]
 OWN_PAGES = (
     "/status", "/page.js", "/page.css", "/-/healthy", "/healthz", "/-/ready", "/readyz", "/runbooks", "/runbooks/*",
     "/api/v1/incidents", "/api/v1/incidents/*", "/api/v1/events",
+    "/api/v1/commands/status", "/api/v1/commands/incidents",
 )  # fmt: skip
 """The other pages of the exporter. `/*` stands for all pages one level below."""
 

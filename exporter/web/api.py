@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from http import HTTPStatus
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from exporter.history import History
@@ -19,10 +19,11 @@ from exporter.report.remedy import AddressOf
 from exporter.report.text import utc_time
 from exporter.web.handler import Answer, Request, Route
 
-INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
+INCIDENTS, EVENTS, COMMANDS = "/api/v1/incidents", "/api/v1/events", "/api/v1/commands"
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
+MAX_NUMBER = 1_000_000
 MAX_BODY_BYTES = 1 << 22
 """Enough for thousands of events, or dozens of incidents with many clients each."""
 MAX_PARAMETERS = 16
@@ -31,9 +32,11 @@ _ERROR_TYPES = {
     HTTPStatus.BAD_REQUEST: "bad_data",
     HTTPStatus.FORBIDDEN: "forbidden",
     HTTPStatus.NOT_FOUND: "not_found",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "execution",
 }
 """The names that Prometheus' API uses, where it has one."""
 
+Command = Callable[..., Mapping[str, Any]]
 _Respond = Callable[[Request], Answer]
 _Found = TypeVar("_Found")
 
@@ -68,13 +71,22 @@ class Query:
             raise QueryError(f"{name}: expected one of {', '.join(words)}")
         return word
 
+    def flag(self, name: str) -> bool:
+        """Return whether the parameter is true; without it, it is false."""
+        return self.word(name, ("true", "false")) == "true"
+
     def limit(self) -> int:
         """Return the number of entries, from 1 to `MAX_LIMIT`."""
-        text = self._values.get("limit", str(DEFAULT_LIMIT))
-        if not (
-            text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_LIMIT)) and 1 <= int(text) <= MAX_LIMIT
-        ):
-            raise QueryError(f"limit: expected an integer from 1 to {MAX_LIMIT}")
+        number = self.number("limit")
+        return DEFAULT_LIMIT if number is None else number
+
+    def number(self, name: str, most: int = MAX_LIMIT) -> int | None:
+        """Return an integer from 1 to `most`; None if the parameter is absent."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+            raise QueryError(f"{name}: expected an integer from 1 to {most}")
         return int(text)
 
     def time(self, name: str) -> float | None:
@@ -90,9 +102,15 @@ class Query:
 
 
 class Api:
-    """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time."""
+    """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time.
 
-    def __init__(self, history: History, *, now: Callable[[], float], address_of: AddressOf) -> None:
+    `status` and `incidents` answer the commands of these names, as they answer them at the service socket.
+    """
+
+    def __init__(
+        self, history: History, *, now: Callable[[], float], address_of: AddressOf, status: Command, incidents: Command
+    ) -> None:
+        self._commands = {"status": status, "incidents": incidents}
         self._history = history
         self._now = now
         self._address_of = address_of
@@ -104,13 +122,13 @@ class Api:
             INCIDENTS: _route(self._incidents, "Incidents"),
             f"{INCIDENTS}/*": _route(self._incident),
             EVENTS: _route(self._events, "Events"),
+            f"{COMMANDS}/status": _route(self._status_command),
+            f"{COMMANDS}/incidents": _route(self._incidents_command),
         }
 
     def _incidents(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "daemon", "open"))
-        wanted = IncidentFilter(
-            daemon=query.text("daemon"), open=query.word("open", ("true", "false")) == "true", limit=query.limit()
-        )
+        wanted = IncidentFilter(daemon=query.text("daemon"), open=query.flag("open"), limit=query.limit())
         return _list(wanted.apply(self._history.incidents), self._object)
 
     def _incident(self, request: Request) -> Answer:
@@ -129,6 +147,22 @@ class Api:
             if name in (None, each.event) and daemon in (None, each.daemon) and (since is None or each.at >= since)
         )
         return _list(list(islice(found, query.limit())), _event_object)
+
+    def _status_command(self, request: Request) -> Answer:
+        query = Query(request.query, ("as_json", "daemon", "width"))
+        return self._command("status", query)
+
+    def _incidents_command(self, request: Request) -> Answer:
+        query = Query(request.query, ("as_json", "daemon", "id", "limit", "open", "width"))
+        limit = query.number("limit", MAX_NUMBER) or MAX_NUMBER
+        return self._command("incidents", query, id=query.text("id"), open=query.flag("open"), limit=limit)
+
+    def _command(self, name: str, query: Query, **wanted: Any) -> Answer:
+        common = {"as_json": query.flag("as_json"), "daemon": query.text("daemon")}
+        answer = self._commands[name](**common, width=query.number("width", MAX_NUMBER), **wanted)
+        if "problem" in answer:
+            return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, str(answer["problem"]))
+        return _answer(HTTPStatus.OK, {"status": "success", "data": answer})
 
     def _object(self, incident: Incident) -> Mapping[str, object]:
         return incident_object(incident, now=self._now(), address=self._address_of(incident.daemon))

@@ -44,6 +44,12 @@ def around() -> Around:
     return Around()
 
 
+def test_names_the_exporter_that_answered(around: Around) -> None:
+    around.answer = status_text.status_answer(three_clients(), width=80)
+
+    assert around.inquiry(service="http://node1").report(80).by == "http://node1"
+
+
 def test_passes_its_options_to_the_service(around: Around) -> None:
     around.answer = status_text.status_answer(three_clients(), width=80)
 

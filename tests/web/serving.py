@@ -5,6 +5,7 @@ import http.client
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,6 +14,8 @@ from prometheus_client.registry import Collector
 from exporter.clock import SystemClock
 from exporter.history import History
 from exporter.metrics.exposition import Exposition
+from exporter.report import objects, status_text
+from exporter.report.incident_filter import IncidentFilter
 from exporter.report.remedy import Address
 from exporter.report.status_view import StatusInput
 from exporter.web.api import Api
@@ -89,6 +92,15 @@ class Web:
             self.history,
             now=lambda: AT + 182,
             address_of=lambda name: Address(pipe_directory=DAEMON) if name == DAEMON else None,
+            status=partial(status_text.status_answer, self.sight.node),
+            incidents=lambda as_json, width, **wanted: objects.incidents_answer(
+                self.history.incidents,
+                IncidentFilter(**wanted),
+                as_json=as_json,
+                now=AT + 182,
+                address_of=lambda _: None,
+                width=width,
+            ),
         )
         return Site(
             self.exposition,

@@ -1,0 +1,166 @@
+"""The client of an exporter on another node, for `--url`: the answers of its service socket over HTTP.
+
+Credentials come from files: a password from ~/.netrc, a client certificate from `--cert`. The answer is untrusted.
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import netrc
+import os
+import ssl
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from exporter.errors import ConfigError, ServiceError
+from exporter.parse.printable import LONGEST_PROBLEM, printable, printable_lines
+from exporter.status_client import MAX_ANSWER_BYTES, SERVICE_SECONDS, Answer
+
+PATH = "/api/v1/commands/"
+
+_SERVER = "cuda-mps-exporter/"
+_OTHER_NAME = (62, 64)
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+_NEEDS_CERTIFICATE = "if the server requires a client certificate, name its file with --cert"
+
+
+class RemoteExporter:
+    """An exporter by its URL. No redirect is followed, so credentials reach only the host of the URL."""
+
+    def __init__(self, url: str, certificate: str | None = None, *, timeout: float = SERVICE_SECONDS) -> None:
+        """`certificate` is a PEM file with a certificate and its key. ConfigError for an invalid URL or file."""
+        self.url = url
+        self._timeout = timeout
+        self._parts = _parsed(url)
+        self._login = _login(self._parts.hostname or "")
+        self._tls = _tls(certificate) if self._parts.scheme == "https" else None
+        if certificate is not None and self._tls is None:
+            raise ConfigError("--cert: a client certificate needs --url https://…")
+
+    def query(self, command: str, **arguments: Any) -> Answer:
+        """Return the answer to a command; ServiceError if there is none, with what to do."""
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in arguments.items()
+            if value is not None
+        }
+        status, server, body = self._get(f"{self._parts.path.rstrip('/')}{PATH}{command}?{urlencode(given)}")
+        try:
+            envelope = json.loads(body)
+        except (ValueError, RecursionError):
+            envelope = None
+        if status != HTTPStatus.OK:
+            raise self._error(self._refusal(status, server, envelope))
+        answer = envelope.get("data") if isinstance(envelope, dict) else None
+        if not isinstance(answer, dict):
+            raise self._error("another service answers there; check host and port (default port: 10677)")
+        return {key: printable_lines(value) if isinstance(value, str) else value for key, value in answer.items()}
+
+    def _get(self, target: str) -> tuple[int, str, bytes]:
+        host, port = self._parts.hostname or "", self._parts.port
+        connection = (
+            http.client.HTTPConnection(host, port, timeout=self._timeout)
+            if self._tls is None
+            else http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._tls)
+        )
+        with contextlib.closing(connection):
+            try:
+                connection.connect()
+            except ssl.SSLError as error:
+                raise self._error(_tls_problem(error)) from error
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                where = "and listens on that address (--web.listen-address; default port: 10677)"
+                raise self._error(f"cannot connect: {reason}; check that the exporter runs there {where}") from error
+            try:
+                connection.request("GET", target, headers=self._headers())
+                response = connection.getresponse()
+                body = response.read(MAX_ANSWER_BYTES + 1)
+            except ssl.SSLError as error:
+                raise self._error(_tls_problem(error)) from error
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                advice = "if the server uses TLS, use https://" if self._tls is None else _NEEDS_CERTIFICATE
+                raise self._error(f"no valid HTTP response: {error or type(error).__name__}; {advice}") from error
+        if len(body) > MAX_ANSWER_BYTES:
+            raise self._error(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        return response.status, response.getheader("Server", ""), body
+
+    def _headers(self) -> dict[str, str]:
+        if self._login is None:
+            return {}
+        return {"Authorization": "Basic " + base64.b64encode(":".join(self._login).encode()).decode()}
+
+    def _refusal(self, status: int, server: str, envelope: Any) -> str:
+        """Return why the server did not answer, and what to do."""
+        stated = envelope.get("error") if isinstance(envelope, dict) else None
+        if status == HTTPStatus.UNAUTHORIZED and self._login is None:
+            host = self._parts.hostname
+            return f"a password is required; add `machine {host} login USER password PASSWORD` to ~/.netrc (mode 0600)"
+        if status == HTTPStatus.UNAUTHORIZED and self._login is not None:
+            return f"the password of user {self._login[0]} in ~/.netrc was refused; correct it there"
+        if status == HTTPStatus.FORBIDDEN:
+            return (
+                "this exporter shows names of users and workloads only to local or authenticated visitors; set up"
+                " passwords or client certificates there (--web.config.file), or run this command on that node"
+            )
+        if isinstance(stated, str) and status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+            return stated
+        if server.startswith(_SERVER) and status == HTTPStatus.NOT_FOUND:
+            return f"version {printable(server.removeprefix(_SERVER))} does not support --url; update it"
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return "the server is busy (HTTP 503); try again"
+        return f"another service answers there (HTTP {status}); check host and port (default port: 10677)"
+
+    def _error(self, problem: str) -> ServiceError:
+        return ServiceError(f"{self.url}: {printable(problem, LONGEST_PROBLEM)}")
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
+    except ValueError:
+        valid = False
+    if not valid or parts.query or parts.fragment or " " in url:
+        raise ConfigError("--url: expected an address such as http://node1:10677")
+    if "@" in parts.netloc:
+        raise ConfigError("--url: other users can see a password on the command line; put it into ~/.netrc")
+    return parts
+
+
+def _login(host: str) -> tuple[str, str] | None:
+    """Return user and password for a host from ~/.netrc. Its `default` entry is for no particular host, so not used."""
+    try:
+        found = netrc.netrc().hosts.get(host)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, netrc.NetrcParseError) as error:
+        raise ConfigError(f"~/.netrc cannot be used: {error}") from error
+    return None if found is None else (found[0], found[2])
+
+
+def _tls(certificate: str | None) -> ssl.SSLContext:
+    authority = os.environ.get("SSL_CERT_FILE")
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise ConfigError(f"SSL_CERT_FILE={authority}: {error.strerror or error}") from error
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate)
+        except OSError as error:
+            raise ConfigError(f"--cert {certificate}: expected PEM of a certificate and its key: {error}") from error
+    return context
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAME:
+            return f"{error.verify_message} Use a host name that the certificate contains."
+        return f"the certificate is not trusted: {error.verify_message}; name the file of its CA in SSL_CERT_FILE"
+    if error.reason in _NO_TLS:
+        return "the server does not use TLS; use http://"
+    return f"TLS failed: {error.reason or error}; {_NEEDS_CERTIFICATE}"
