@@ -114,6 +114,7 @@ NODES = Row(
                     f"round(sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__range])))", instant=True
                 ),
                 Query(f"sum by ({NODE}) (cuda_mps_exporter_source_up{{node}} == bool 0)", instant=True),
+                Query(f"sum by ({NODE}) (cuda_mps_exporter_simulated{{node}})", instant=True),
             ),
             {
                 "instance": Column("Node", link=to_node()),
@@ -126,6 +127,7 @@ NODES = Row(
                 "Value #G": Column("Faults", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #H": Column("Deaths", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
                 "Value #I": Column("Failed collectors", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #J": Column("Simulated (demo)", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
             },
             sort=("Now", True),
             height=9,

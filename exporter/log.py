@@ -23,19 +23,27 @@ DRAIN_SECONDS = 1.0
 """How long the service waits at its end until all records are written."""
 
 
-def configure(level: str, log_format: str, stream: TextIO) -> None:
-    """Write records to `stream`. The format `auto` is `console` on a terminal, else `json`."""
+def configure(level: str, log_format: str, stream: TextIO, *, simulated: bool = False) -> None:
+    """Write records to `stream`. The format `auto` is `console` on a terminal, else `json`.
+
+    Each record of a `simulated` node states it.
+    """
     if log_format == "auto":
         log_format = "console" if stream.isatty() else "json"
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
+            *((_add_simulated,) if simulated else ()),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *_renderers(log_format, colors=stream.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *_: structlog.WriteLogger(cast("TextIO", _TolerantStream(stream))),
     )
+
+
+def _add_simulated(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {**event, "simulated": True}
 
 
 class _TolerantStream:

@@ -134,17 +134,19 @@ class Service:
         runner: Runner | None = None,
         locks: ActLocks | None = None,
         stderr: log.BackgroundStream | None = None,
+        on_serving: Callable[[Sequence[str]], object] = lambda _: None,
     ) -> None:
         """Without `driver`, as in the demo, there is no service socket. `stderr` is the stream of the log.
 
         `history` has the incidents and events of previous runs. `runner` acts for daemons whose lock is held, and for
-        all daemons if there are no `locks`.
+        all daemons if there are no `locks`. `on_serving` is called with the URLs when the web server serves.
         """
         self._config = config
         self._clock = clock
         self._reloader = reloader
         self._driver = driver
         self._stderr = stderr
+        self._on_serving = on_serving
         self._store = store
         self._pool = pool
         self._history = History() if history is None else history
@@ -179,6 +181,7 @@ class Service:
             web.open()
             for origin in web.origins:
                 self._log.info("serving", metrics=f"{origin}{self._config.telemetry_path}")
+            self._on_serving(web.origins)
             self.loop.run(lambda: self.proceed(signals))
             self._notifier.stopping()
             web.close()
@@ -224,6 +227,7 @@ class Service:
             now=self._clock.now(),
             address_of=self._address_of,
             width=width,
+            simulated=self.loop.node.simulated,
         )
 
     def _metrics(self) -> Mapping[str, Any]:
@@ -287,6 +291,7 @@ class Service:
             address_of=self._address_of,
             status=self.status,
             incidents=self._incidents,
+            simulated=self.loop.node.simulated,
         )
         site = Site(
             self._exposition,
@@ -305,6 +310,7 @@ class Service:
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
             extra_routes={**api.routes, **Runbooks.installed().routes},
+            simulated=self.loop.node.simulated,
         )
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
@@ -320,7 +326,7 @@ class Service:
         else:
             self._log.info("reloaded", needs_restart=list(reloaded.unchanged))
         self._config = after = reloaded.config
-        log.configure(after.log_level, after.log_format, sys.stderr)
+        log.configure(after.log_level, after.log_format, sys.stderr, simulated=self.loop.node.simulated)
         self._watchdog.configure(after)
         self.loop.intervals = after.constants.intervals
         self.loop.put(*configured_daemons(before, after, self._clock.now()))

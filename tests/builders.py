@@ -681,10 +681,15 @@ def launches_counted() -> Node:
     return reduced(reading(AT + 1, watched=(601,)), reading(AT + 2, busy, watched=(601,)), start=three_clients()).node
 
 
+def simulated() -> Node:
+    """The node of the demo."""
+    return replace(three_clients(), simulated=True)
+
+
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery, limited, drifted, owned),
     *(accounted, allocated),
-    *(backing_off, circuit_open, quarantined, suspended, launches_counted),
+    *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

@@ -1,9 +1,13 @@
 """`demo`: serve a simulated node."""
 
+import contextlib
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from exporter import log
 from exporter.clock import Clock, SystemClock
@@ -18,6 +22,7 @@ from exporter.history import History
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.usage import Sample, UsageTotals
+from exporter.report.text import SIMULATED
 from exporter.service import Service
 from exporter.view import HistoryStatus
 
@@ -43,7 +48,7 @@ def serve_simulated(
     config: Config, simulation: Simulation, plan: Sequence[PlannedFailure], reloader: Reloader, clock: Clock
 ) -> None:
     """Simulate the past, then serve the node until a signal ends it."""
-    node, history = initial_node(), History()
+    node, history = replace(initial_node(), simulated=True), History()
     for second in advance(node, simulation, policy_of(config)):
         node, events = second
         history.add(node, events)
@@ -60,12 +65,29 @@ def serve_simulated(
         history=history,
         store=SimulatedStore(),
         runner=simulation,
+        on_serving=lambda origins: print_commands(origins[0]),
     ).run()
+
+
+def print_commands(origin: str) -> None:
+    """Print the commands that can be tried beside the demo, as they are pasted into another terminal."""
+    program = Path(sys.argv[0])
+    words = [sys.executable, "-m", "exporter"] if program.name == "__main__.py" else [str(program.absolute())]
+    own = shlex.join(words)
+    text = (
+        f"{SIMULATED}.\n\nTry in another terminal:\n\n"
+        f"  {own} status --url {origin}\n"
+        f"  {own} incidents --url {origin}\n"
+        f"  {own} replay --events sample:culprit_trap\n\n"
+        "doctor and record examine this machine. They cannot examine the simulated node.\n"
+    )
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node through the same reducer, watchdog and web server as a real one."""
-    log.configure(config.log_level, config.log_format, sys.stderr)
+    log.configure(config.log_level, config.log_format, sys.stderr, simulated=True)
     clock = SystemClock()
     plan = tuple(map(parse_planned, arguments.at))
     past = CALM_SECONDS if arguments.calm else PAST_SECONDS

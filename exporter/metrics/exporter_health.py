@@ -44,6 +44,8 @@ EXPORTER = group(
     "Versions of the exporter and of Python, always 1.",
     NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None),
     "Unix time of this snapshot's latest observation.",
+    NODE.value("cuda_mps_exporter_simulated", lambda view: view.node.simulated or None),
+    "1 for the simulated node of the demo. Absent for a real node.",
     NODE.value("cuda_mps_exporter_paused", lambda view: view.paused),
     "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`.",
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None),

@@ -67,6 +67,8 @@ class Node:
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)
+    simulated: bool = False
+    """Whether this is the node of the demo, and not the machine."""
 
 
 Item = TypeVar("Item")

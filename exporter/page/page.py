@@ -12,7 +12,7 @@ from exporter.page.gpus import failure_domains, gpus
 from exporter.page.plots import Hour, plots
 from exporter.page.timeline import timeline
 from exporter.report.status_view import StatusInput, status_view
-from exporter.report.text import local_time
+from exporter.report.text import SIMULATED, local_time
 
 REFRESH_SECONDS = 5
 
@@ -20,8 +20,8 @@ REFRESH_SECONDS = 5
 class Page:
     """Renders the page of a node, and a page of links for visitors without access. Safe for several threads."""
 
-    def __init__(self, links: Mapping[str, str]) -> None:
-        """`links` are the paths of other pages by their titles."""
+    def __init__(self, links: Mapping[str, str], *, simulated: bool = False) -> None:
+        """`links` are the paths of other pages by their titles. The pages of a `simulated` node state it."""
         environment = Environment(
             loader=PackageLoader("exporter.page"),
             autoescape=True,
@@ -31,7 +31,8 @@ class Page:
             auto_reload=False,
         )
         environment.filters["joined"] = _joined
-        environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS)
+        mark = SIMULATED if simulated else ""
+        environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
         self._node = environment.get_template("node.html")
         self._links = environment.get_template("links.html")
 

@@ -22,7 +22,7 @@ from exporter.report.problem_text import problem_object, problem_text
 from exporter.report.reasons import reason_object
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
-from exporter.report.text import Lines, utc_time
+from exporter.report.text import SIMULATED, Lines, line_of, utc_time, warning
 from exporter.state.gpus import NVML
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id
@@ -269,6 +269,7 @@ def node_object(view: StatusView) -> dict[str, Any]:
     node = view.node
     return {
         "at": node.at,
+        "simulated": node.simulated,
         "findings": [_finding(each) for each in view.findings],
         "daemons": [_daemon(node, each) for each in view.daemons],
         "gpus": [_gpu(node, each) for each in view.gpus],
@@ -394,11 +395,12 @@ def incidents_answer(
     address_of: AddressOf,
     watched: bool = True,
     width: int | None = None,
+    simulated: bool = False,
 ) -> Mapping[str, Any]:
     """Return JSON text, or lines for a person, with the exit code: 1 if an incident that is shown is open.
 
     `width` is that of the terminal, if there is one. If no service has `watched` the PIDs since, they may belong to
-    other processes.
+    other processes. The lines and the objects of a `simulated` node state it.
     """
     shown = wanted.apply(incidents)
     if wanted.id is not None and not shown:
@@ -410,8 +412,12 @@ def incidents_answer(
             if wanted.id is None
             else details(shown[0], now, address_of(shown[0].daemon), watched=watched)
         )
-        return {"lines": plain(Lines(tuple(lines))), "exit_code": exit_code}
-    objects = (incident_object(each, now=now, address=address_of(each.daemon), watched=watched) for each in shown)
+        first = (line_of(warning(SIMULATED)),) if simulated else ()
+        return {"lines": plain(Lines((*first, *lines))), "exit_code": exit_code}
+    mark = {"simulated": True} if simulated else {}
+    objects = (
+        mark | incident_object(each, now=now, address=address_of(each.daemon), watched=watched) for each in shown
+    )
     if wanted.id is None:
         text = "[{}]\n".format(",\n".join(each.decode() for each in encode_within(objects, MOST_BYTES)))
     else:

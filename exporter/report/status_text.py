@@ -29,6 +29,7 @@ from exporter.report.status_view import (
     view_of,
 )
 from exporter.report.text import (
+    SIMULATED,
     Column,
     Line,
     Piece,
@@ -129,7 +130,7 @@ def _render(view: StatusView, width: int | None) -> StatusText:
     return StatusText(
         at=view.at,
         headline=tuple(headline(view)),
-        table=(*_table(view, width), *_joined_domains(view.node, view.domains)),
+        table=(*_simulated(view.node), *_table(view, width), *_joined_domains(view.node, view.domains)),
         problems=(*problems, *_remedies(view, problems)),
         past_faults=tuple(_past_faults(view)),
         sharing=tuple(_sharing(view, width)),
@@ -147,7 +148,8 @@ def summary_line(node: Node, policy: Policy | None = None) -> str:
     failed = [name for name, source in node.sources.items() if source.last.problem is not None]
     errors = [f"cannot collect: {', '.join(failed)}"] if failed else []
     watchdog = [] if policy is None else [modes(node, policy)]
-    return "; ".join([*watchdog, _daemons_and_clients(node), *faults, *brief_problems(node), *errors])
+    simulated = [SIMULATED] if node.simulated else []
+    return "; ".join([*simulated, *watchdog, _daemons_and_clients(node), *faults, *brief_problems(node), *errors])
 
 
 def status_answer(
@@ -182,7 +184,12 @@ def headline(view: StatusView) -> Sequence[Line]:
     problems = [line_of("  ", Piece(each.text, _SEVERITY_STYLES[each.severity])) for each in found[:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         problems.append(line_of(dim(f"  and {len(found) - MOST_FINDINGS} more")))
-    return [line_of(Piece(word, _SEVERITY_STYLES[severity]), f": {text}", indent=2), *problems]
+    first = line_of(Piece(word, _SEVERITY_STYLES[severity]), f": {text}", indent=2)
+    return [*_simulated(node), first, *problems]
+
+
+def _simulated(node: Node) -> Sequence[Line]:
+    return [line_of(warning(SIMULATED))] if node.simulated else []
 
 
 def counts_text(node: Node) -> str:

@@ -9,6 +9,9 @@ from enum import StrEnum
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.parse.printable import printable
 
+SIMULATED = "SIMULATED NODE of `cuda-mps-exporter demo`: nothing here describes this machine"
+"""Stated wherever a simulated node is shown."""
+
 
 def utc_time(at: float) -> str:
     """Return a time in ISO 8601, to the millisecond: `2026-11-21T13:05:03.147Z`."""

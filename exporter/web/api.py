@@ -16,7 +16,7 @@ from exporter.parse.printable import printable
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.objects import encode_within, incident_object
 from exporter.report.remedy import AddressOf
-from exporter.report.text import utc_time
+from exporter.report.text import SIMULATED, utc_time
 from exporter.web.handler import Answer, Request, Route
 
 INCIDENTS, EVENTS, COMMANDS = "/api/v1/incidents", "/api/v1/events", "/api/v1/commands"
@@ -105,11 +105,20 @@ class Api:
     """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time.
 
     `status` and `incidents` answer the commands of these names, as they answer them at the service socket.
+    Lists and incidents of a `simulated` node have a warning.
     """
 
     def __init__(
-        self, history: History, *, now: Callable[[], float], address_of: AddressOf, status: Command, incidents: Command
+        self,
+        history: History,
+        *,
+        now: Callable[[], float],
+        address_of: AddressOf,
+        status: Command,
+        incidents: Command,
+        simulated: bool = False,
     ) -> None:
+        self._warnings = [SIMULATED] if simulated else []
         self._commands = {"status": status, "incidents": incidents}
         self._history = history
         self._now = now
@@ -129,13 +138,13 @@ class Api:
     def _incidents(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "daemon", "open"))
         wanted = IncidentFilter(daemon=query.text("daemon"), open=query.flag("open"), limit=query.limit())
-        return _list(wanted.apply(self._history.incidents), self._object)
+        return _list(wanted.apply(self._history.incidents), self._object, self._warnings)
 
     def _incident(self, request: Request) -> Answer:
         Query(request.query, ())
         name = unquote(request.page.rpartition("/")[2])
         for incident in IncidentFilter(id=name, limit=1).apply(self._history.incidents):
-            return _answer(HTTPStatus.OK, {"status": "success", "data": self._object(incident)})
+            return self._success(self._object(incident))
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
     def _events(self, request: Request) -> Answer:
@@ -146,7 +155,7 @@ class Api:
             for each in self._history.events
             if name in (None, each.event) and daemon in (None, each.daemon) and (since is None or each.at >= since)
         )
-        return _list(list(islice(found, query.limit())), _event_object)
+        return _list(list(islice(found, query.limit())), _event_object, self._warnings)
 
     def _status_command(self, request: Request) -> Answer:
         query = Query(request.query, ("as_json", "daemon", "width"))
@@ -162,7 +171,11 @@ class Api:
         answer = self._commands[name](**common, width=query.number("width", MAX_NUMBER), **wanted)
         if "problem" in answer:
             return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, str(answer["problem"]))
-        return _answer(HTTPStatus.OK, {"status": "success", "data": answer})
+        return self._success(answer)
+
+    def _success(self, data: Mapping[str, object]) -> Answer:
+        warnings = {"warnings": self._warnings} if self._warnings else {}
+        return _answer(HTTPStatus.OK, {"status": "success", "data": data, **warnings})
 
     def _object(self, incident: Incident) -> Mapping[str, object]:
         return incident_object(incident, now=self._now(), address=self._address_of(incident.daemon))
@@ -197,12 +210,13 @@ def _printable(value: object) -> object:
     return printable(value) if isinstance(value, str) else value
 
 
-def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]]) -> Answer:
-    """Return the entries that fit into one body, with a warning if some do not."""
+def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]], known: Sequence[str]) -> Answer:
+    """Return the entries that fit into one body, with the `known` warnings, and another if some do not."""
     encoded = encode_within(map(as_object, found), MAX_BODY_BYTES)
     omitted = len(found) - len(encoded)
     warning = f"{omitted} older entries do not fit into {MAX_BODY_BYTES} bytes; use a lower limit, or one incident's ID"
-    warnings = b',"warnings":' + json.dumps([warning]).encode() if omitted else b""
+    stated = [*known, *([warning] if omitted else ())]
+    warnings = b',"warnings":' + json.dumps(stated).encode() if stated else b""
     return _json(HTTPStatus.OK, b'{"status":"success","data":[' + b",".join(encoded) + b"]" + warnings + b"}\n")
 
 

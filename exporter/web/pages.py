@@ -87,6 +87,7 @@ class Site:
         monotonic: Callable[[], float],
         telemetry_path: str = DEFAULT_TELEMETRY_PATH,
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
+        simulated: bool = False,
     ) -> None:
         """ConfigError if the telemetry path is invalid or the path of another page."""
         self._exposition = exposition
@@ -113,7 +114,7 @@ class Site:
                 f" none of {', '.join(self._routes)}"
             )
         links = {each.title: path for path, each in self._routes.items() if each.title}
-        landing_page = LandingPage(page_data, {"Metrics": telemetry_path, **links}, monotonic)
+        landing_page = LandingPage(page_data, {"Metrics": telemetry_path, **links}, monotonic, simulated=simulated)
         self._routes["/"] = Route(respond=landing_page.answer)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 
@@ -156,9 +157,15 @@ class LandingPage:
     """The page at `/`: the node for visitors who can see names, links for all others."""
 
     def __init__(
-        self, page_data: Callable[[], StatusInput], links: Mapping[str, str], monotonic: Callable[[], float]
+        self,
+        page_data: Callable[[], StatusInput],
+        links: Mapping[str, str],
+        monotonic: Callable[[], float],
+        *,
+        simulated: bool = False,
     ) -> None:
         """`links` are the paths of the other pages by their titles."""
+        self._simulated = simulated
         self._links = links
         self._node = TtlCache(lambda: self._page.node(page_data()), monotonic)
 
@@ -167,7 +174,7 @@ class LandingPage:
         """The templates, loaded at the first request. Most nodes are only scraped, and save this memory."""
         from exporter.page.page import Page
 
-        return Page(self._links)
+        return Page(self._links, simulated=self._simulated)
 
     def answer(self, request: Request) -> Answer:
         """Return what the visitor can see."""

@@ -181,6 +181,7 @@ class TestJson:
         present = reduced(*at_work(CLIENT), daemon_process(), who, gpu_reading([CLIENT]), look()).node
         assert json.loads(json.dumps(node_object(view_of(present)))) == {
             "at": AT,
+            "simulated": False,
             "findings": [],
             "daemons": [
                 {
