@@ -231,6 +231,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     from exporter.demo.failures import FAILURES
 
     _describe(parser, example="--at 30s:daemon-restarts")
+    failures = ", ".join(f"{name} ({each.alert or 'no alert'})" for name, each in FAILURES.items())
     parser.add_argument("--seed", type=int, default=1, help="Seed of the scenario. (default: 1)")
     parser.add_argument(
         "--at",
@@ -238,7 +239,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="WHEN:WHAT",
         help="Inject a failure after this time, such as 30s:daemon-restarts; a third part sets its duration, such as"
-        f" 30s:daemon-dies:2m. Can be repeated. WHAT is one of {', '.join(FAILURES)}.",
+        " 30s:daemon-dies:2m. Can be repeated, and implies --calm. By default, a failure lasts until its alert fires."
+        f" WHAT, with its alert: {failures}.",
     )
     parser.add_argument(
         "--calm", action="store_true", help="Let clients come and go, with no failures but those of --at."

@@ -90,8 +90,9 @@ def demo(arguments: Namespace, config: Config) -> int:
     log.configure(config.log_level, config.log_format, sys.stderr, simulated=True)
     clock = SystemClock()
     plan = tuple(map(parse_planned, arguments.at))
-    past = CALM_SECONDS if arguments.calm else PAST_SECONDS
-    simulation = Simulation(arguments.seed, clock, calm=arguments.calm, past=past)
+    # Another failure would end a planned one, or hide its alert.
+    calm = arguments.calm or bool(plan)
+    simulation = Simulation(arguments.seed, clock, calm=calm, past=CALM_SECONDS if calm else PAST_SECONDS)
     config = simulated_config(config)
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated_config)
     serve_simulated(config, simulation, plan, reloader, clock)

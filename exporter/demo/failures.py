@@ -219,11 +219,21 @@ def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observati
 
 
 def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
-    """Let one client allocate nearly all free memory of a GPU."""
+    """Let one client allocate nearly all free memory of a GPU, beside another workload that stays as long."""
     daemon, gpu = scenario.training, scenario.training.gpus[-1]
+    if not daemon.answers or daemon.fault is not None:
+        return
+    of_others = [each for each in daemon.clients.values() if gpu in each.gpus and each.workload != TRAINERS[0]]
+    if not of_others:
+        yield from daemon.connect(at, scenario.factory.new_process(TRAINERS[1], (gpu,), at + seconds))
+    # The client's workload needs more than half of the memory.
+    for each in of_others[1:]:
+        yield from daemon.disconnect(at, each)
+    for each in daemon.clients.values():
+        each.ends_at = max(each.ends_at, at + seconds) if gpu in each.gpus else each.ends_at
     used = scenario.free_bytes(gpu) - 3 * GIBIBYTE
-    client = SimulatedProcess(scenario.factory.new_pid(), TRAINERS[0], (gpu,), used, at + seconds)
-    if daemon.answers and daemon.fault is None and used > CONTEXT_BYTES:
+    if used > CONTEXT_BYTES:
+        client = SimulatedProcess(scenario.factory.new_pid(), TRAINERS[0], (gpu,), used, at + seconds)
         yield from daemon.connect(at, client)
 
 
@@ -254,10 +264,13 @@ def _connect_one(scenario: Scenario, daemon: SimulatedDaemon, at: float, seconds
 class Failure:
     """A failure, its default duration in `--at` (0: it is over at once), and when the scenario has it.
 
+    The default duration is long enough for `alert`, the alert that the failure raises.
+
     The scenario injects it `first` seconds after the start, and then `every` so many seconds, for `seconds`.
     """
 
     inject: Callable[[Scenario, float, float], Iterator[Observation]]
+    alert: str | None = None
     lasts: float = 0.0
     first: float = 0.0
     every: float | None = None
@@ -265,23 +278,43 @@ class Failure:
 
 
 FAILURES: Mapping[str, Failure] = {
-    "fault": Failure(inject=_fault, first=-270, every=1200),
-    "fault-held": Failure(inject=_fault, lasts=300, first=-570, every=600, seconds=60),
+    "fault": Failure(alert="CudaMpsFault", inject=_fault, first=-270, every=1200),
+    "fault-held": Failure(alert="CudaMpsServerFault", inject=_fault, lasts=300, first=-570, every=600, seconds=60),
     "contained-fault": Failure(inject=_contained_fault, first=-400, every=700),
-    "hardware-xid": Failure(inject=_hardware_xid, lasts=600, first=-870, every=3000, seconds=90),
-    "daemon-restarts": Failure(inject=_daemon_restarts, first=-450, every=1660),
-    "daemon-dies": Failure(inject=_daemon_dies, lasts=300, first=-150, every=1500, seconds=45),
-    "daemon-keeps-dying": Failure(inject=_daemon_keeps_dying, lasts=300, first=-30, every=2400, seconds=180),
-    "daemon-hangs": Failure(inject=_daemon_hangs, lasts=300, first=520, every=1700, seconds=60),
-    "session-held": Failure(inject=_session_held, lasts=300, first=12, every=400, seconds=40),
-    "servers-crash": Failure(inject=_servers_crash, lasts=300, first=-620, every=2600, seconds=30),
-    "server-full": Failure(inject=_server_full, lasts=600, first=-330, every=1300, seconds=120),
-    "user-waits": Failure(inject=_user_waits, lasts=600, first=2, every=800, seconds=90),
-    "limits-drift": Failure(inject=_limits_drift, lasts=600, first=-20, every=900, seconds=120),
-    "bypass": Failure(inject=_bypass, lasts=600, first=-10, every=300, seconds=90),
-    "memory-full": Failure(inject=_memory_full, lasts=600, first=-800, every=2000, seconds=120),
+    "hardware-xid": Failure(
+        alert="CudaMpsQuarantined", inject=_hardware_xid, lasts=600, first=-870, every=3000, seconds=90
+    ),
+    "daemon-restarts": Failure(alert="CudaMpsDaemonDied", inject=_daemon_restarts, first=-450, every=1660),
+    "daemon-dies": Failure(
+        alert="CudaMpsDaemonDead", inject=_daemon_dies, lasts=300, first=-150, every=1500, seconds=45
+    ),
+    "daemon-keeps-dying": Failure(
+        alert="CudaMpsDaemonDead", inject=_daemon_keeps_dying, lasts=300, first=-30, every=2400, seconds=180
+    ),
+    "daemon-hangs": Failure(
+        alert="CudaMpsDaemonUnresponsive", inject=_daemon_hangs, lasts=300, first=520, every=1700, seconds=60
+    ),
+    "session-held": Failure(
+        alert="CudaMpsDaemonHeld", inject=_session_held, lasts=1200, first=12, every=400, seconds=40
+    ),
+    "servers-crash": Failure(
+        alert="CudaMpsServerCrashLoop", inject=_servers_crash, lasts=300, first=-620, every=2600, seconds=30
+    ),
+    "server-full": Failure(
+        alert="CudaMpsClientsRefused", inject=_server_full, lasts=600, first=-330, every=1300, seconds=120
+    ),
+    "user-waits": Failure(
+        alert="CudaMpsClientsWaiting", inject=_user_waits, lasts=1200, first=2, every=800, seconds=90
+    ),
+    "limits-drift": Failure(
+        alert="CudaMpsLimitsDrifted", inject=_limits_drift, lasts=1200, first=-20, every=900, seconds=120
+    ),
+    "bypass": Failure(alert="CudaMpsClientsBypassing", inject=_bypass, lasts=1200, first=-10, every=300, seconds=90),
+    "memory-full": Failure(
+        alert="CudaMpsTenantFillsMemory", inject=_memory_full, lasts=1200, first=-800, every=2000, seconds=120
+    ),
     "unknown-line": Failure(inject=_unknown_line, first=-650, every=950),
-    "nvml-fails": Failure(inject=_nvml_fails, lasts=600),
+    "nvml-fails": Failure(alert="CudaMpsExporterBlind", inject=_nvml_fails, lasts=1200),
 }
 """By their names in `--at`. An hour has all but the last, and the first minute has most."""
 
