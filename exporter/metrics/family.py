@@ -20,6 +20,9 @@ Buckets = Sequence[tuple[str, float]]
 Metric = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
+_UNITS = ("bytes", "celsius", "joules", "ratio", "seconds", "watts")
+
+
 class Choice(NamedTuple):
     """A label with a closed set of values."""
 
@@ -32,7 +35,8 @@ class Family:
     """One entry of the catalogue.
 
     A sample has a value for every label, in order. Then follows its number, or the buckets of a histogram and their
-    sum. `choices` has all values of the labels that have a closed set of them.
+    sum. A counter's number can be followed by None, None and an exemplar. `choices` has all values of the labels that
+    have a closed set of them.
     """
 
     name: str
@@ -42,9 +46,15 @@ class Family:
     choices: Mapping[str, tuple[str, ...]]
     help: str = ""
 
+    @property
+    def unit(self) -> str:
+        """The base unit at the end of the name; empty if there is none. Only OpenMetrics shows it."""
+        unit = self.name.removesuffix("_total").rpartition("_")[2]
+        return unit if unit in _UNITS else ""
+
     def metric(self, samples: Iterable[tuple[Any, ...]]) -> Metric:
         """Return the family with these samples."""
-        metric = self.kind(self.name, self.help, labels=self.labels)
+        metric = self.kind(self.name, self.help, labels=self.labels, unit=self.unit)
         for labels, *value in samples:
             metric.add_metric([printable(label) for label in labels], *value)
         return metric

@@ -1,12 +1,27 @@
 """Families of faults. The info of the last fault has what a page needs; workloads have counters of their own."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from prometheus_client.samples import Exemplar
 
 from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import Buckets, Choice, Items, Labels, Rows, Samples, Scope, buckets, family, group, info
-from exporter.model.daemon import RECOVERY_SECONDS
+from exporter.metrics.family import (
+    Buckets,
+    Choice,
+    Family,
+    Items,
+    Labels,
+    Rows,
+    Samples,
+    Scope,
+    buckets,
+    family,
+    group,
+    info,
+)
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import ClientDetails, FaultKind, Incident
 from exporter.parse.printable import printable
@@ -61,15 +76,31 @@ def _recoveries(view: View) -> Iterable[tuple[Labels, Buckets, float]]:
         yield labels, buckets(RECOVERY_SECONDS, recoveries.within, recoveries.count), recoveries.seconds
 
 
+def _with_exemplars(name: str, count: Callable[[Daemon], int]) -> Family:
+    """Return a counter of daemons. Its exemplar is the daemon's last incident; only OpenMetrics shows it."""
+
+    def samples(view: View) -> Iterable[tuple[object, ...]]:
+        last = dict(_last(view))
+        for labels, daemon in DAEMON.items(view):
+            incident = last.get(labels)
+            if incident is None:
+                yield labels, count(daemon)
+            else:
+                exemplar = Exemplar({"incident": printable(incident.id)}, 1, incident.detected_at + view.clock_step)
+                yield labels, count(daemon), None, None, exemplar
+
+    return family(name, DAEMON.labels, samples)
+
+
 FAULTS = group(
     "Faults",
     "faults of each daemon in the last day",
     "increase(cuda_mps_faults_total[1d]) > 0",
-    DAEMON.value("cuda_mps_faults_total", lambda each: each.totals.faults),
+    _with_exemplars("cuda_mps_faults_total", lambda each: each.totals.faults),
     "Times that a server of the daemon entered FAULT after a fatal GPU error, however briefly.",
     DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.connections.last_fault_at),
     "Unix time at which a server of the daemon last entered FAULT.",
-    DAEMON.value("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected),
+    _with_exemplars("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected),
     "Clients affected by faults: those that share a GPU with the cause, directly or through other clients.",
     info(
         "cuda_mps_fault_info",

@@ -239,7 +239,7 @@ def test_every_family_has_samples_in_the_first_minute() -> None:
         )
     without = ("cuda_mps_exporter_history_", "cuda_mps_exporter_config_", "cuda_mps_watchdog_quarantined_")
     without += ("cuda_mps_exporter_log_records_", "cuda_mps_exporter_accept_failures_", "cuda_mps_daemon_claim_")
-    without += ("cuda_mps_exporter_source_problem_",)
+    without += ("cuda_mps_exporter_source_problem_", "cuda_mps_exporter_simulated")
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from exporter.view import View
 from exporter.web.pages import Site
 from exporter.web.server import WebServer
 from exporter.web.web_config import WebSecurity
-from tests.builders import AT
+from tests.builders import AT, blocked_recovery
 from tests.clocks import HandClock
 from tests.eventually import eventually
+from tests.incidents.values import blocked
 from tests.ports import LOCALHOST
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
@@ -163,3 +165,22 @@ def test_prometheus_is_refused_with_a_wrong_password(
 
     scraping.shows("up", {0.0})
     assert scraping.query(CLIENTS) == {}
+
+
+def test_prometheus_stores_the_incident_of_a_fault_as_an_exemplar(
+    serve: Callable[..., dict[str, Any]], exposition: Exposition, tmp_path: Path
+) -> None:
+    now = SystemClock().now()
+    incident = replace(blocked(), detected_at=now)
+    node = replace(blocked_recovery(), incidents={incident.id: incident})
+    exposition.publish(collector(node))
+    job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s", **serve()}
+    with Prometheus(tmp_path, {"scrape_configs": [job]}, "--enable-feature=exemplar-storage") as scraping:
+
+        def stored() -> None:
+            found = scraping.get("query_exemplars", query="cuda_mps_faults_total", start=now - 60, end=now + 60)
+            exemplars = [each for series in found for each in series["exemplars"]]
+            assert [each["labels"] for each in exemplars] == [{"incident": incident.id}]
+            assert exemplars[0]["timestamp"] == pytest.approx(now, abs=0.001)
+
+        eventually(stored)
