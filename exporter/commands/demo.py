@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import structlog
+
 from exporter import log
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.pool import CollectorPool
@@ -94,6 +96,9 @@ def demo(arguments: Namespace, config: Config) -> int:
     calm = arguments.calm or bool(plan)
     simulation = Simulation(arguments.seed, clock, calm=calm, past=CALM_SECONDS if calm else PAST_SECONDS)
     config = simulated_config(config)
+    for host, port in config.listen if not calm else ():
+        address = f"http://{host or 'localhost'}:{port}/" if port else "the web server"
+        structlog.get_logger().info("simulating", page=address, ready_in="less than a minute")
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated_config)
     serve_simulated(config, simulation, plan, reloader, clock)
     return 0
