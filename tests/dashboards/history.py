@@ -81,7 +81,7 @@ def _calm() -> Iterator[tuple[int, View]]:
 
 def _nodes(simulation: Simulation) -> Iterator[tuple[int, Node]]:
     """Yield the node at each scrape."""
-    for node, _ in advance(initial_node(), simulation, POLICY):
+    for node, _ in advance(replace(initial_node(), simulated=True), simulation, POLICY):
         if int(node.at) % EVERY == 0:
             yield int(node.at), node
 

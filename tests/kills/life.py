@@ -18,7 +18,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
-from exporter.model.usage import Account, Method, SharedAccount, UsageTotals
+from exporter.model.usage import Account, Method, Sample, SharedAccount, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.state.reducer import reduce
 from exporter.store.database import StateFile
@@ -57,10 +57,11 @@ class Overheard(StateFile):
         events: Iterable[Event],
         states: Mapping[str, WatchdogState] | None = None,
         totals: UsageTotals | None = None,
+        samples: Iterable[Sample] = (),
     ) -> None:
         """As ever."""
         self._told.say("writes")
-        super().write(incidents, events, states, totals)
+        super().write(incidents, events, states, totals, samples)
         self._told.say("written", sums=sums(UsageTotals() if totals is None else totals))
 
 
