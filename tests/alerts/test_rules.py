@@ -39,6 +39,14 @@ def test_the_example_configuration_loads_the_rules() -> None:
     promtool("check", "config", PROMETHEUS)
 
 
+def test_the_example_scrapes_as_often_as_the_page_states() -> None:
+    stated = re.search(r"Scrape every (\d+) to (\d+) s\.", (RULES.parent.parent / "docs" / "alerting.md").read_text())
+    assert stated
+    interval = re.search(r"scrape_interval: (\d+)s", PROMETHEUS.read_text())
+    assert interval
+    assert int(stated[1]) <= int(interval[1]) <= int(stated[2])
+
+
 @pytest.mark.systems
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.name)
 def test_alerts_fire_as_their_tests_expect(path: Path) -> None:
