@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from exporter import __version__
 from exporter.page.cards import collectors, daemons, headline, watchdog
@@ -30,7 +31,7 @@ class Page:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        environment.filters["joined"] = _joined
+        environment.filters.update(joined=_joined, with_code=_with_code)
         mark = SIMULATED if simulated else ""
         environment.globals.update(version=__version__, links=links, refresh=REFRESH_SECONDS, simulated=mark)
         self._node = environment.get_template("node.html")
@@ -58,6 +59,15 @@ class Page:
     def links(self) -> bytes:
         """Return the page for visitors who may not read names: links, and how to get access."""
         return self._links.render().encode(errors="replace")
+
+
+def _with_code(text: str) -> Markup:
+    """Return an escaped text in which words between backticks are code."""
+    parts = text.split("`")
+    marked = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(marked) if len(parts) % 2 else escape(text)
 
 
 def _joined(text: str) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from exporter.page.cards import headline
+from exporter.page.page import Page
 from exporter.report.status_view import status_view
 from tests.page.scenes import SCENES, fault, full
 
@@ -80,3 +81,14 @@ def test_full_servers_are_one_finding() -> None:
     assert headline(status_view(full(gpus=2))).sentence == (
         "MPS server 500 of /run/mps/0 has no free client slot (48 of 48), 1 more server is full."
     )
+
+
+def test_commands_within_a_text_are_code() -> None:
+    text = Page({}).node(SCENES["circuit_opened"]()).decode()
+    assert "until <code>cuda-mps-exporter resume /tmp/nvidia-mps</code>." in text
+    assert "`" not in text
+
+
+def test_hostile_text_between_backticks_is_escaped() -> None:
+    text = Page({}).node(SCENES["hostile"]()).decode()
+    assert "<script>alert" not in text
