@@ -66,7 +66,7 @@ NOW = Row(
         ),
         stat(
             "Restarts suspended",
-            "Daemons that the watchdog does not restart until an operator runs `cuda-mps-exporter resume`.",
+            "Daemons that the watchdog does not restart until an operator runs `cuda-mps-exporter resume DAEMON`.",
             Query('sum(cuda_mps_watchdog_state{node, state=~"circuit_open|quarantined|state_lost"})', instant=True),
             thresholds=looks.NONE_IS_WELL,
         ),

@@ -15,9 +15,12 @@ from structlog.typing import EventDict, ExcInfo, Processor
 
 from exporter.config.settings import LEVELS
 from exporter.parse.printable import printable_lines
+from exporter.report.text import utc_time
 
 MAX_PENDING = 1 << 20
 """Characters that can wait to be written. A record that exceeds this is dropped and counted."""
+
+EMPTY: tuple[object, ...] = (None, (), [], {})
 
 DRAIN_SECONDS = 1.0
 """How long the service waits at its end until all records are written."""
@@ -160,7 +163,7 @@ def in_background() -> Iterator[BackgroundStream]:
 
 def _renderers(log_format: str, *, colors: bool) -> list[Processor]:
     if log_format == "console":
-        return [_as_text, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_write_traceback)]
+        return [_as_text, _console_renderer(colors=colors)]
     if log_format == "logfmt":
         return [
             structlog.processors.format_exc_info,
@@ -168,6 +171,31 @@ def _renderers(log_format: str, *, colors: bool) -> list[Processor]:
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _console_renderer(*, colors: bool) -> structlog.dev.ConsoleRenderer:
+    """Return a renderer that writes values as text. structlog's own columns write Python's representation."""
+    bright, dim, cyan, magenta, reset = (
+        getattr(structlog.dev, name) if colors else "" for name in ("BRIGHT", "DIM", "CYAN", "MAGENTA", "RESET_ALL")
+    )
+    levels = structlog.dev.ConsoleRenderer.get_default_level_styles(colors)
+    text, pairs = structlog.dev.KeyValueColumnFormatter, (cyan, magenta, reset, _quoted)
+    columns = (
+        ("timestamp", text(None, dim, reset, str)),
+        ("level", structlog.dev.LogLevelColumnFormatter(levels, reset)),
+        ("event", text(None, bright, reset, str, width=30)),
+        ("at", lambda key, value: text(*pairs)(key, utc_time(value))),
+        ("", text(*pairs)),
+    )
+    return structlog.dev.ConsoleRenderer(
+        columns=[structlog.dev.Column(*each) for each in columns], exception_formatter=_write_traceback
+    )
+
+
+def _quoted(value: object) -> str:
+    """Quote text with spaces, so that a value cannot look like other keys."""
+    text = str(value)
+    return text if text and set(text).isdisjoint(' "=') else '"{}"'.format(text.replace('"', "'"))
 
 
 def _write_traceback(stream: TextIO, problem: ExcInfo) -> None:
@@ -178,8 +206,8 @@ def _write_traceback(stream: TextIO, problem: ExcInfo) -> None:
 
 
 def _as_text(_logger: object, _method: str, record: EventDict) -> EventDict:
-    """Write lists and objects as text, and remove text that could control a terminal."""
-    return {key: _text(value) for key, value in record.items()}
+    """Write values as text, without those that are unknown or empty, and remove text that could control a terminal."""
+    return {key: value if key == "at" else _text(value) for key, value in record.items() if value not in EMPTY}
 
 
 def _text(value: object) -> object:
@@ -189,6 +217,9 @@ def _text(value: object) -> object:
         return "; ".join(str(_text(each)) for each in value)
     if isinstance(value, dict):
         # A reason begins with its code.
-        pairs = (("" if key == "code" else f"{_text(key)}=", _text(each)) for key, each in value.items())
+        known = ((key, each) for key, each in value.items() if each not in EMPTY)
+        pairs = (("" if key == "code" else f"{_text(key)}=", _text(each)) for key, each in known)
         return " ".join(f"{name}{text}" for name, text in pairs)
-    return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

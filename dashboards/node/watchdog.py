@@ -35,7 +35,7 @@ WATCHDOG = Row(
     (
         timeline(
             "Watchdog state",
-            "Circuit open: it does not restart the daemon until an operator runs `cuda-mps-exporter resume`. "
+            "Circuit open: it does not restart the daemon until an operator runs `cuda-mps-exporter resume DAEMON`. "
             "Deferred: systemd restarts the unit.",
             Query(which("cuda_mps_watchdog_state", "state", WATCH_STATES, DAEMON), "{{daemon}} {{instance}}"),
             looks.states(WATCH_STATES),

@@ -216,6 +216,8 @@ def parse_pipe_directory(text: str) -> Path:
 def _parse_name(text: str) -> str:
     if len(text) > MAX_NAME:
         raise InvalidError(f"expected at most {MAX_NAME} characters")
+    if text.startswith("-"):
+        raise InvalidError("expected a name that does not begin with a hyphen, as an option does")
     return values.parse_text(text)
 
 

@@ -12,11 +12,12 @@ from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
-from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, Situation
+from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, Situation, of_phase
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
     command_to_resume,
+    command_to_signal,
     commands_to_restart,
     commands_to_start,
     control_command,
@@ -54,6 +55,7 @@ def daemon_findings(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
                 daemon=daemon.name,
                 gpu=watch.quarantine.gpu,
                 values={"cause": quarantine_cause(node, watch.quarantine)},
+                situation=Situation.STEPS_FOLLOW,
                 steps=recovery_steps(node, watch.quarantine.gpu, watch.quarantine.action, daemon, policy),
             )
         block = None if policy is None or not daemon.declared.expected else policy.lock_problem(daemon)
@@ -86,12 +88,12 @@ def _state_finding(
     if watch.diagnosis is not None and watch.diagnosis.condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(LIST_SERVERS, address_of(node, name, policy), deadline=10)
-        since, commands = daemon.commands.unanswered_since, () if run is None else (run,)
+        since, commands = daemon.commands.unanswered_since, tuple(each for each in (run,) if each is not None)
         return Finding(code=FindingCode.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=commands)
     if summary is not None and summary.problem and not summary.fault:
         code = _code(node, at, daemon, watch)
-        found = Finding(code=code, at=at, since=_since(node, at, daemon, watch, code), daemon=name)
-        return _with_watchdog(found, watch, summary)
+        commands, since = command_to_signal(watch.diagnosis), _since(node, at, daemon, watch, code)
+        return _with_watchdog(Finding(code=code, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
         return Finding(code=PHASE_CODES[watch.phase], at=at, since=since, daemon=name, commands=_resume(daemon))
@@ -121,12 +123,15 @@ def _not_up(
             situation=Situation.CANNOT_QUERY,
             commands=(DOCTOR,),
         )
-    commands: tuple[str, ...] = ()
+    commands = command_to_signal(watch.diagnosis)
+    acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
     if daemon.declared.expected and daemon.ended and watch.quarantine is None:
         if watch.phase in _SUSPENDED:
-            commands = _resume(daemon)
+            commands = (*_resume(daemon), *(() if acts else commands_to_start(node, daemon, policy)))
         elif watch.phase is WatchdogPhase.IDLE:
             commands = commands_to_start(node, daemon, policy)
+    elif code is FindingCode.DAEMON_HUNG and not acts:
+        commands = commands_to_restart(node, daemon, policy)
     if summary is not None and summary.action is not None:
         return _with_watchdog(replace(found, commands=commands), watch, summary)
     if code is FindingCode.DAEMON_STATE_UNKNOWN:
@@ -147,8 +152,9 @@ def _with_watchdog(found: Finding, watch: WatchdogState, summary: WatchdogSummar
         return replace(found, notes=notes)
     situation = Situation.WATCHDOG_OBSERVES if summary.observes else Situation.WATCHDOG_REPORTS
     if watch.phase is not WatchdogPhase.IDLE:
-        situation = Situation.WATCHDOG_ACTS
-    return replace(found, values={"watchdog": summary.action}, notes=notes, situation=situation)
+        situation = Situation.RESTARTS_SUSPENDED if watch.phase in _SUSPENDED else Situation.WATCHDOG_ACTS
+    values = {"watchdog": summary.action, "cause": of_phase(watch.phase).remedy}
+    return replace(found, values=values, notes=notes, situation=situation)
 
 
 def _code(node: Node, at: float, daemon: Daemon, watch: WatchdogState) -> FindingCode:

@@ -20,7 +20,7 @@ LONGEST_DETAIL = 256
 Code = ProblemCode
 
 TEXTS: Mapping[ProblemCode, str] = {
-    Code.PAUSED: "paused: the NVIDIA driver is closed. To read the GPUs again, run cuda-mps-exporter resume",
+    Code.PAUSED: "paused: the NVIDIA driver is closed. To read the GPUs again, run `cuda-mps-exporter resume`",
     Code.STILL_RUNNING: "no result for {seconds:.0f} s",
     Code.TIMEOUT: "{subject}: no answer within {seconds:g} s",
     Code.PERMISSION_DENIED: "{subject} cannot be read: {detail}",
@@ -118,8 +118,8 @@ def problem_object(problem: Problem | None, text: str) -> dict[str, Any] | None:
 
 def _text(problem: Problem, source: str) -> str:
     fields = {
-        "subject": printable(problem.subject, LONGEST_DETAIL),
-        "detail": printable(problem.detail, LONGEST_DETAIL),
+        "subject": _value(problem.subject),
+        "detail": _value(problem.detail),
         "pid": problem.pid,
         "seconds": problem.seconds or 0.0,
         "exit_code": problem.exit_code,
@@ -128,6 +128,11 @@ def _text(problem: Problem, source: str) -> str:
     what = TEXTS[problem.code].format_map(fields).removesuffix(": ")
     advice = ADVICE.get((source, problem.code), "").format_map(fields)
     return _gpu(problem) + (f"{what}. {advice}" if advice else what)
+
+
+def _value(text: str) -> str:
+    """Return a value without backquotes, which mark our own commands."""
+    return printable(text, LONGEST_DETAIL).replace("`", "'")
 
 
 def _gpu(problem: Problem) -> str:

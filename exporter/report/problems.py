@@ -56,6 +56,8 @@ class Situation(StrEnum):
     WATCHDOG_ACTS = "watchdog_acts"
     WATCHDOG_REPORTS = "watchdog_reports"
     WATCHDOG_OBSERVES = "watchdog_observes"
+    RESTARTS_SUSPENDED = "restarts_suspended"
+    STEPS_FOLLOW = "steps_follow"
     CANNOT_QUERY = "cannot_query"
     SERVER_STUCK = "server_stuck"
     CLIENTS_ENDING = "clients_ending"
@@ -70,6 +72,8 @@ REMEDIES: Mapping[Situation, str] = {
     Situation.WATCHDOG_ACTS: "The watchdog: {watchdog}.",
     Situation.WATCHDOG_REPORTS: "The watchdog: {watchdog}.",
     Situation.WATCHDOG_OBSERVES: "The watchdog only observes: {watchdog}.",
+    Situation.RESTARTS_SUSPENDED: "The watchdog: {watchdog}. {cause}",
+    Situation.STEPS_FOLLOW: "Take these steps, in this order.",
     Situation.CANNOT_QUERY: "Fix what prevents the exporter from querying the daemon: `cuda-mps-exporter doctor` "
     "reports what is missing.",
     Situation.SERVER_STUCK: "All of its clients have exited, and it does not recover. End the server: the daemon "

@@ -191,7 +191,8 @@ def _shown(name: str, value: object) -> str:
         return "unknown"
     if isinstance(value, float):
         return f"{value:g}"
-    return printable(str(value), LONGEST_PROBLEM if name == "text" else LONGEST_TEXT)
+    # Backquotes mark commands of ours.
+    return printable(str(value), LONGEST_PROBLEM if name == "text" else LONGEST_TEXT).replace("`", "'")
 
 
 def _output(reason: Reason) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from shlex import join, quote
 from typing import Any
 
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
-from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
@@ -32,9 +32,9 @@ def pause_answer(*, before: bool) -> Mapping[str, Any]:
 def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
     """Return what `resume` without a name has done; `before` is whether the driver was paused.
 
-    The exit code is 1 if nothing was paused. To resume a daemon whose restarts are suspended, its name is needed.
+    The exit code is 1 if nothing was paused. Daemons whose restarts are suspended need their names.
     """
-    lines = ["resumed: the driver is in use again" if before else "the driver was not paused"]
+    lines = ["resumed: the driver is in use again" if before else "nothing to resume: the driver was not paused"]
     suspended = [(name, watch.phase) for name, watch in sorted(node.watches.items()) if watch.phase in SUSPENDED]
     suspended = [each for each in suspended if each[0] in node.daemons]
     if suspended:
@@ -46,12 +46,13 @@ def resume_answer(node: Node, *, before: bool) -> Mapping[str, Any]:
 
 
 def resume_daemon_answer(name: str, watch: WatchdogState) -> Mapping[str, Any]:
-    """Return what `resume NAME` has done. `watch` is the state before."""
+    """Return what `resume NAME` has done, with exit code 1 if that is nothing. `watch` is the state before."""
     shown = printable(name)
     if watch.phase in SUSPENDED:
         return {"message": f"resumed: {shown} may be restarted again"}
-    counted = "its restarts are counted from 0 again" if watch.restarts or watch.failures else "nothing has changed"
-    return {"message": f"restarts of {shown} were not suspended; {counted}"}
+    if watch.restarts or watch.failures:
+        return {"message": f"restarts of {shown} were not suspended; they are counted from 0 again"}
+    return {"message": f"nothing to resume: restarts of {shown} were not suspended", "exit_code": 1}
 
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -174,11 +175,14 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
 
 
 def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
-    """Return what stops a daemon, and with it its servers and clients."""
+    """Return what stops a daemon, with its servers and clients. Without `-t`, `quit` waits until all clients exit."""
     unit = (None if policy is None else policy.daemon_policy_of(daemon).unit) or daemon.declared.unit
     if unit is not None:
         return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
-    return _commands(control_command("quit", address_of(node, daemon.name, policy)))
+    process = daemon.runtime.process
+    if daemon.state is DaemonState.UNRESPONSIVE and process is not None and process.pid is not None:
+        return _commands(command_to_kill(process.pid))
+    return _commands(control_command("quit -t 3", address_of(node, daemon.name, policy)))
 
 
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
@@ -191,13 +195,23 @@ def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tu
 
 def command_to_resume(daemon: str) -> str | None:
     """Return what lets the watchdog restart a daemon again; None if its name cannot be written in one line."""
-    return _line(f"cuda-mps-exporter resume {'-- ' if daemon.startswith('-') else ''}{quote(daemon)}")
+    return _line(f"cuda-mps-exporter resume {quote(daemon)}")
 
 
-def resume_text(daemon: str) -> str:
-    """Return the same within a sentence."""
-    command = command_to_resume(daemon)
-    return "an operator resumes it" if command is None else f"`{command}`"
+def command_to_signal(diagnosis: Diagnosis | None) -> tuple[str, ...]:
+    """Return what continues or ends the process of a diagnosis; empty if nothing helps, or without a PID here."""
+    if diagnosis is None or diagnosis.process is None or diagnosis.process.pid <= 1:
+        return ()
+    match diagnosis.condition:
+        case Condition.SUSPENDED | Condition.SERVER_SUSPENDED:
+            signal = "CONT"
+        case Condition.HELD:
+            signal = "TERM"
+        case Condition.SERVER_UNRESPONSIVE:
+            signal = "KILL"
+        case _:
+            return ()
+    return (f"kill -{signal} {diagnosis.process.pid}",)
 
 
 def _commands(command: str | None) -> tuple[str, ...]:

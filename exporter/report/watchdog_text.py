@@ -13,7 +13,7 @@ from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
 from exporter.report.problems import CONDITION_CODES, PROBLEMS, of_phase
 from exporter.report.reasons import text_of, texts_of
-from exporter.report.remedy import SUSPENDED, quarantine_cause, resume_text
+from exporter.report.remedy import SUSPENDED, quarantine_cause
 from exporter.report.text import (
     Line,
     code_text,
@@ -170,7 +170,6 @@ def _process(node: Node, identity: ProcessIdentity) -> str:
 
 def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
     """Return what the watchdog does; None if it is idle."""
-    resume = resume_text(daemon.name)
     match watch.phase:
         case WatchdogPhase.IDLE:
             return None
@@ -182,13 +181,14 @@ def _phase_text(node: Node, daemon: Daemon, watch: WatchdogState) -> str | None:
         case WatchdogPhase.DEFERRED_TO_SYSTEMD:
             return "leaves the restart to systemd: the unit has a Restart= that applies"
         case WatchdogPhase.CIRCUIT_OPEN:
-            return f"restarts suspended{_for(watch.circuit_opened_at, node.at)} (circuit open), until {resume}"
+            since = _for(watch.circuit_opened_at, node.at)
+            return f"restarts suspended{since} (circuit open), until an operator resumes it"
         case WatchdogPhase.QUARANTINED:
-            return f"restarts suspended (GPU quarantined), until {resume}"
+            return "restarts suspended (GPU quarantined), until an operator resumes it"
         case WatchdogPhase.STATE_LOST:
             return (
                 f"the state directory has not been readable and writable{_for(watch.state_lost_at, node.at)},"
-                f" so earlier restarts are unknown; restarts suspended until {resume}"
+                f" so earlier restarts are unknown; restarts suspended until an operator resumes it"
             )
 
 

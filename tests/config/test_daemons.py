@@ -122,6 +122,7 @@ WRONG = (
             ([], "[]: expected 1 to 64 entries"),
         )
     ),
+    ("[[daemons]]\nname = '-a'\n", ": daemons[1].name: invalid value '-a': expected a name that does not begin with"),
     (HEAD + "watchdog = 'on'", ": daemons[1].watchdog: invalid value 'on': expected one of observe, act"),
     (
         HEAD + "restart_command = 'mps'",

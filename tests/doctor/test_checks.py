@@ -113,7 +113,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "history-not-writable",
         WARNING,
         "not its own",
-        lambda: healthy(exporter=exporter_process(state_problem="read-only")),
+        lambda: healthy(exporter=exporter_process(state_directory="/var/lib/e", state_problem="read-only")),
     ),
     ("control-program-missing", ERROR, "not in PATH", lambda: healthy(programs=Programs())),
     (

@@ -42,10 +42,10 @@ EXPECTED = {
         "Critical",
         "MPS daemon /tmp/nvidia-mps has been down for 11 s, restarted 4 times, circuit open.",
         (
-            "The watchdog: restarts suspended for 9.0 s (circuit open), until"
-            " `cuda-mps-exporter resume /tmp/nvidia-mps`."
+            "The watchdog: restarts suspended for 9.0 s (circuit open), until an operator resumes it."
+            " Find out why the daemon failed and correct the cause. Then resume restarts."
         ),
-        ("cuda-mps-exporter resume /tmp/nvidia-mps",),
+        ("cuda-mps-exporter resume /tmp/nvidia-mps", "systemctl restart nvidia-cuda-mps.service"),
     ),
     "paused": (
         "Warning",
@@ -85,7 +85,7 @@ def test_full_servers_are_one_finding() -> None:
 
 def test_commands_within_a_text_are_code() -> None:
     text = Page({}).node(SCENES["circuit_opened"]()).decode()
-    assert "until <code>cuda-mps-exporter resume /tmp/nvidia-mps</code>." in text
+    assert "<code>cuda-mps-exporter resume /tmp/nvidia-mps</code>" in text
     assert "`" not in text
 
 

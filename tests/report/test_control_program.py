@@ -62,7 +62,7 @@ def test_repairs_a_blocked_log_through_the_unit() -> None:
 def test_repairs_a_blocked_log_by_quit_and_start() -> None:
     (trouble,) = found(blocked(), COMMAND)
     quits, start = trouble.commands
-    assert quits == 'echo "quit" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
+    assert quits == 'echo "quit -t 3" | CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps nvidia-cuda-mps-control'
     assert start.endswith("nvidia-cuda-mps-control -d")
 
 

@@ -19,8 +19,9 @@ def test_pause_reports_whether_it_was_paused_before(before: bool, begins: str) -
     assert remedy.pause_answer(before=before)["message"].startswith(begins)
 
 
-def test_resume_reports_a_driver_that_was_not_paused() -> None:
-    assert remedy.resume_answer(idle(), before=False) == {"message": "the driver was not paused", "exit_code": 1}
+def test_resume_fails_if_the_driver_was_not_paused() -> None:
+    answer = remedy.resume_answer(idle(), before=False)
+    assert answer == {"message": "nothing to resume: the driver was not paused", "exit_code": 1}
 
 
 def test_resume_reports_a_paused_driver() -> None:
@@ -38,7 +39,7 @@ def test_resume_without_a_name_lists_suspended_daemons_with_their_command_and_fa
 
     assert shown["exit_code"] == 1
     assert shown["message"].splitlines() == [
-        "the driver was not paused",
+        "nothing to resume: the driver was not paused",
         "restarts are suspended; nothing was changed for:",
         f"  {DAEMON} ({why}): cuda-mps-exporter resume {DAEMON}",
     ]
@@ -51,25 +52,28 @@ def test_resume_of_a_paused_driver_lists_suspended_daemons_and_succeeds() -> Non
 
 
 def test_removed_daemons_are_not_listed() -> None:
-    answer = remedy.resume_answer(replace(circuit_open(), daemons={}), before=False)
-    assert answer["message"] == "the driver was not paused"
+    assert "suspended" not in remedy.resume_answer(replace(circuit_open(), daemons={}), before=False)["message"]
 
 
 @pytest.mark.parametrize(
-    ("watch", "message"),
+    ("watch", "message", "exit_code"),
     [
-        (circuit_open().watches[DAEMON], f"resumed: {DAEMON} may be restarted again"),
-        (QUARANTINED, f"resumed: {DAEMON} may be restarted again"),
-        (WatchdogState(), f"restarts of {DAEMON} were not suspended; nothing has changed"),
+        (circuit_open().watches[DAEMON], f"resumed: {DAEMON} may be restarted again", 0),
+        (QUARANTINED, f"resumed: {DAEMON} may be restarted again", 0),
+        (WatchdogState(), f"nothing to resume: restarts of {DAEMON} were not suspended", 1),
         (
             WatchdogState(restarts=(AT,)),
-            f"restarts of {DAEMON} were not suspended; its restarts are counted from 0 again",
+            f"restarts of {DAEMON} were not suspended; they are counted from 0 again",
+            0,
         ),
     ],
     ids=["circuit open", "quarantine", "idle", "restarted"],
 )
-def test_resume_of_a_daemon_reports_whether_it_was_suspended(watch: WatchdogState, message: str) -> None:
-    assert remedy.resume_daemon_answer(DAEMON, watch) == {"message": message}
+def test_resume_of_a_daemon_reports_whether_it_was_suspended(
+    watch: WatchdogState, message: str, exit_code: int
+) -> None:
+    answer = remedy.resume_daemon_answer(DAEMON, watch)
+    assert (answer["message"], answer.get("exit_code", 0)) == (message, exit_code)
 
 
 def test_hostile_names_stay_in_their_line() -> None:

@@ -107,12 +107,9 @@ def test_start_command_quotes_both_directories(directory: str) -> None:
     assert words[-2:] == ["nvidia-cuda-mps-control", "-d"]
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "-daemon"])
+@pytest.mark.parametrize("name", HOSTILE)
 def test_resume_command_quotes_the_name(name: str) -> None:
-    words = shlex.split(command_to_resume(name) or "")
-
-    assert [word for word in words if word != "--"] == ["cuda-mps-exporter", "resume", name]
-    assert ("--" in words) is name.startswith("-")
+    assert shlex.split(command_to_resume(name) or "") == ["cuda-mps-exporter", "resume", name]
 
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
@@ -257,7 +254,7 @@ def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(scene: str)
     for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
         words = shlex.split(command)
         assert words[-1] != "-d"
-        assert "quit" not in words
+        assert not any(word.startswith("quit") for word in words)
         assert words[0] != "systemctl" or words[-1] in (unit, "reboot")
 
 

@@ -2,11 +2,19 @@
 
 import io
 import json
+import re
 
 import pytest
 import structlog
 
 from exporter import log
+from exporter.clock import SystemClock
+from exporter.demo.scenario import initial_node
+from exporter.demo.simulation import Simulation, advance
+from exporter.event_log import EventLog
+from exporter.model.server import ServerState
+from exporter.model.settings import Mode
+from exporter.watchdog.context import Policy
 
 
 class Terminal(io.StringIO):
@@ -65,7 +73,7 @@ def test_writes_lists_and_objects_as_text(log_format: str) -> None:
     )
 
     assert "process_gone pid=7951; no_listener" in stream.getvalue()
-    assert "seconds=90.0" in stream.getvalue()
+    assert "seconds=90" in stream.getvalue()
     assert "7; 8" in stream.getvalue()
     assert "(" not in stream.getvalue()
 
@@ -107,3 +115,55 @@ def test_writes_no_local_variables_in_tracebacks(log_format: str) -> None:
 
     assert "fail_with_a_secret" in text
     assert "hunter2" not in text
+
+
+def shown(log_format: str, **values: object) -> str:
+    stream = io.StringIO()
+    log.configure("info", log_format, stream)
+    structlog.get_logger().info("it_happened", **values)
+    return stream.getvalue().partition("it_happened")[2].strip()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (ServerState.FAULT, "fault"),
+        ("two words", '"two words"'),
+        ("it's", "it's"),
+        ('a" level="error', '''"a' level='error"'''),
+        ((1, 2), '"1; 2"'),
+        ({"pid": 7, "user": None}, '"pid=7"'),
+        ([{"code": "process_gone", "pid": 7, "name": "a b"}], '"process_gone pid=7 name=a b"'),
+        (True, "true"),
+        (0.125, "0.125"),
+        (90.0, "90"),
+        ("", '""'),
+    ],
+)
+def test_console_shows_values_as_text(value: object, text: str) -> None:
+    assert shown("console", value=value) == f"value={text}"
+
+
+@pytest.mark.parametrize("log_format", ["console", "logfmt"])
+@pytest.mark.parametrize("nothing", [None, (), [], {}])
+def test_omits_values_that_are_unknown_or_empty(log_format: str, nothing: object) -> None:
+    assert shown(log_format, value=nothing, pid=7) == "pid=7"
+
+
+def test_console_shows_the_time_of_an_event_as_a_date() -> None:
+    assert shown("console", at=1795472266.92) == "at=2026-11-23T22:17:46.920Z"
+    assert shown("console", at=1e300) == 'at="invalid time"'
+
+
+def test_console_shows_no_python_values_of_events() -> None:
+    """The events of a simulated node, as the service logs them."""
+    stream, clock = io.StringIO(), SystemClock()
+    log.configure("info", "console", stream)
+    simulation = Simulation(1, clock, past=900)
+    for _, events in advance(initial_node(), simulation, Policy(mode=Mode.ACT)):
+        for event in events:
+            EventLog(clock).event(event)
+
+    assert "fault_recovered" in stream.getvalue()
+    assert "watchdog_" in stream.getvalue()
+    assert not re.search(r"<\w+\.|\bNone\b|\b(True|False)\b|[(\[{]'|'[:,)\]}]|=[\[({]", stream.getvalue())

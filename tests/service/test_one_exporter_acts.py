@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests import program
 from tests.eventually import eventually
-from tests.exporter_process import Exporter
+from tests.exporter_process import Exporter, run
 from tests.standin.mps import BIN, MpsStandIn, is_alive
 from tests.standin.mps import _processes_of as processes_of
 
@@ -129,3 +130,27 @@ def test_restarts_nothing_without_a_usable_state_directory(
     comes_to(exporter, "cuda_mps_watchdog_diagnosis", 1, diagnosis="crashed")
     comes_to(exporter, "cuda_mps_watchdog_state", 1, state="state_lost")
     assert (exporter.events("watchdog_acts"), daemons(mps), is_alive(pid)) == ([], [], False)
+
+
+def test_a_second_exporter_with_the_same_state_serves_and_stores_nothing_until_the_first_ends(
+    mps: MpsStandIn, serve: Callable[..., Exporter]
+) -> None:
+    mps.start()
+    first = serve("shared")
+    comes_to(first, "cuda_mps_exporter_history_writable", 1)
+    second = serve("shared")
+    comes_to(second, "cuda_mps_exporter_history_writable", 0)
+    comes_to(second, "cuda_mps_daemon_up", 1)
+
+    first.process.kill()
+    first.process.wait()
+    comes_to(second, "cuda_mps_exporter_history_writable", 1)
+
+
+def test_a_second_exporter_with_the_same_port_exits(mps: MpsStandIn, serve: Callable[..., Exporter]) -> None:
+    mps.start()
+    address = urlsplit(serve().address()).netloc
+
+    done = run(mps.environment(), "serve", f"--web.listen-address={address}")
+
+    assert (done.returncode, address in done.stderr) == (1, True)

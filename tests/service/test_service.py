@@ -65,7 +65,7 @@ def test_pause_closes_the_driver_until_resume(
     assert run(environment, "resume").stdout == "resumed: the driver is in use again\n"
     exporter.shows(0, "cuda_mps_exporter_paused")
     again = run(environment, "resume")
-    assert (again.returncode, again.stdout) == (1, "the driver was not paused\n")
+    assert (again.returncode, again.stdout) == (1, "nothing to resume: the driver was not paused\n")
     exporter.shows(1, "cuda_mps_gpu_up", gpu=GPU)
     assert _holds(exporter, device)
 
@@ -124,7 +124,7 @@ def test_resume_accepts_expected_daemons_only(serve: Serve, mps: MpsStandIn, env
 
     done, refused = run(environment, "resume", name), run(environment, "resume", "another")
 
-    assert (done.returncode, done.stdout) == (0, f"restarts of {name} were not suspended; nothing has changed\n")
+    assert (done.returncode, done.stdout) == (1, f"nothing to resume: restarts of {name} were not suspended\n")
     (reported,) = exporter.events("resumed")
     assert reported["daemon"] == name
     assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (

@@ -60,7 +60,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(
             (f"{process_label(process)}, container {shown(process.container or 'unknown')[:12]}",),
             detail=f"There, {shown(path)} is not the directory of the daemon of {gpu}, or is missing.",
-            commands=(f"docker run --ipc=host -v {host}:{container} -e {PIPE_DIRECTORY}={container} …",),
+            commands=(f"docker run --ipc=host -v {host}:{container} -e {PIPE_DIRECTORY}={container} IMAGE",),
         )
 
 
@@ -111,7 +111,7 @@ def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
         memories = each.process.shared_memory, process.shared_memory
         connected = process.pid in facts.node.daemons[each.name].clients
         if None not in memories and memories[0] != memories[1] and not connected:
-            yield Occurrence((process_label(process),), commands=("docker run --ipc=host …",))
+            yield Occurrence((process_label(process),), commands=("docker run --ipc=host IMAGE",))
 
 
 @check(
@@ -144,7 +144,7 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
     yield Occurrence(
         hidden,
         detail=" ".join(details),
-        commands=("docker run --pid=host …",),
+        commands=("docker run --pid=host IMAGE",),
         severity=Severity.WARNING if details else None,
     )
 

@@ -16,12 +16,18 @@ from exporter.doctor.formatting import (
     without_private_tmp,
 )
 from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.report.problem import FindingCode
 
 ENOUGH_OPEN_FILES = 16384
 """What NVIDIA recommends for servers with many clients (MPS guide, known issues)."""
 
 EXPORTER = "cuda-mps-exporter.service"
+
+_START = (
+    f"mkdir -p {DEFAULT_PIPE_DIRECTORY} {DEFAULT_LOG_DIRECTORY} && {PIPE_DIRECTORY}={DEFAULT_PIPE_DIRECTORY}"
+    f" {LOG_DIRECTORY}={DEFAULT_LOG_DIRECTORY} nvidia-cuda-mps-control -d"
+)
 
 _VERSION = re.compile(r"([0-9]{1,3})([0-9]{2})[0-9]")
 
@@ -102,7 +108,7 @@ def no_daemon(facts: Facts) -> Iterator[Occurrence]:
     """No control daemon runs, and none is expected."""
     known = facts.node.daemons.values()
     if not facts.daemons and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
-        yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", "nvidia-cuda-mps-control -d"))
+        yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
 @check(FindingCode.DAEMON_DEAD)
@@ -143,7 +149,7 @@ def daemon_held(facts: Facts) -> Iterator[Occurrence]:
             pid = "" if holder is None or holder.pid is None else f": held by PID {holder.pid}"
             yield Occurrence(
                 (f"{shown(daemon.name)}{pid}",),
-                fix="Send commands one at a time, as in echo ps | ….",
+                fix="Send commands one at a time.",
                 commands=("pgrep -a -f nvidia-cuda-mps-control",),
             )
 
@@ -184,7 +190,7 @@ def few_open_files(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence(
                 (daemon_label(each),),
                 detail=f"The limit is {each.open_files}. NVIDIA recommends {ENOUGH_OPEN_FILES}.",
-                commands=(f"ulimit -n {ENOUGH_OPEN_FILES}",),
+                commands=(f"prlimit --nofile={ENOUGH_OPEN_FILES} --pid {each.process.pid}",),
             )
 
 

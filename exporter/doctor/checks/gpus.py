@@ -19,7 +19,7 @@ from exporter.state.servers import BEFORE_VOLTA, VOLTA
 @check(
     Severity.ERROR,
     fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases them on "
-    "cuda-mps-exporter pause.",
+    "`cuda-mps-exporter pause`.",
 )
 def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
     """The driver's libraries and kernel module have different versions. No CUDA process or MPS server can start."""

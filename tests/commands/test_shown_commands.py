@@ -1,0 +1,88 @@
+"""Each command that is shown anywhere can be pasted, is of a known kind, and names what exists."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from exporter.cli import COMMANDS
+from exporter.doctor.gather import CHECKS
+from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
+from exporter.report.problem_text import problem_text
+from exporter.report.problems import PROBLEMS, REMEDIES
+from exporter.report.reasons import text_of
+from tests.commands.collected import Shown, collected, pages
+from tests.commands.shell import COMMAND_KINDS, VERBS, Kind, UnknownCommandError, kind_of
+
+PLACES = (
+    "--help", "JSON", "alert", "catalogue", "dashboard", "docs", "doctor", "log", "page", "resume", "runbook", "status",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_shown_command_is_of_a_known_kind_and_can_be_pasted(place: str) -> None:
+    wrong, kinds = list[str](), Counter[Kind]()
+    for shown in collected():
+        if shown.place == place:
+            try:
+                kinds[kind_of(shown)] += 1
+            except UnknownCommandError as error:
+                wrong.append(f"{shown.where}: {shown.text}\n    {error}")
+
+    assert not wrong, "\n".join(wrong)
+    assert sum(kinds[kind] for kind in COMMAND_KINDS) > 0, kinds
+
+
+def test_collects_from_all_places() -> None:
+    assert {each.place for each in collected()} == set(PLACES)
+
+
+def test_the_page_shows_no_backquotes() -> None:
+    assert {name: page.text for name, page in pages().items() if "`" in page.text} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("frobnicate --now", "in no class"),
+        ("nvidia-cuda-mps-control -d", "does not name the pipe directory"),
+        ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control -d", "does not name the log directory"),
+        ("echo ps | nvidia-cuda-mps-control", "does not name the pipe directory"),
+        ("echo restart | CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control", "no command of a control daemon"),
+        ("cuda-mps-exporter resume <daemon>", "cannot be pasted"),
+        ("cuda-mps-exporter status --no-such-flag", "unrecognized arguments"),
+        ("cuda-mps-exporter resume one two", "unrecognized arguments"),
+        ("systemctl restart no-such-unit", "is not in systemd/"),
+        ("systemctl destroy cuda-mps-exporter", "systemctl destroy"),
+        ("install -m 644 systemd/no-such-file /etc", "does not exist"),
+        ("curl localhost:10677/nothing", "no such page"),
+        ("kill -9 -1", "kill"),
+        ("kill -KILL 0", "kill"),
+        ("echo 'ps", "cannot be pasted"),
+        ("python -m exporter.nothing", "no module"),
+        ("docker run …", "cannot be pasted"),
+        ("nvidia-smi -i WHICH", "no known placeholder"),
+    ],
+)
+@pytest.mark.parametrize("inline", [False, True])
+def test_the_check_finds_a_command_that_does_not_work(text: str, problem: str, inline: bool) -> None:
+    with pytest.raises(UnknownCommandError, match=problem):
+        kind_of(Shown("test", "", text, inline=inline))
+
+
+PROGRAM = re.compile(
+    rf"cuda-mps-exporter (?:{'|'.join(COMMANDS)})\b|systemctl (?:{'|'.join(VERBS)})\b|kubectl [a-z]|journalctl -"
+    r"|nvidia-smi -|kill -[A-Z]|nvidia-cuda-mps-control [-<]|\| *nvidia-cuda"
+)
+
+
+def test_no_text_of_the_program_has_a_command_without_marks() -> None:
+    """Only texts in backquotes and lists of commands are collected."""
+    texts = [f"{each.summary} {each.meaning} {each.remedy} {each.detail}" for each in PROBLEMS.values()]
+    texts += [*REMEDIES.values(), *(f"{check.meaning} {check.fix}" for check in CHECKS)]
+    texts += [text_of(Reason(code, pid=441, server=513, unit="a.service", text="x")) for code in ReasonCode]
+    texts += [problem_text(Problem(code=code, subject="x"), "control") for code in ProblemCode]
+    texts += [page.text for page in pages().values()]
+
+    assert [each for each in texts if PROGRAM.search(re.sub(r"`[^`]*`", "", each))] == []
