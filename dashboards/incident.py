@@ -48,9 +48,19 @@ _WHO = "pid, user, command, unit, client_pod, slurm_job_id"
 _KNOWN_AS = f"* on ({CLIENT}) group_left ({_WHO}) {_INFO}"
 
 
-def _rise(counter: str, by: str) -> str:
-    """By how much a counter rose over the fault: from 30 s before to 90 s after."""
-    return f"sum by ({by}) ({counter} {AFTER} - ({counter} {BEFORE} or 0 * {counter} {AFTER}))"
+def _last_reported(which: str) -> str:
+    return f"max_over_time(timestamp(cuda_mps_fault_info{{node, {which}}})[$__range:15s])"
+
+
+def _suspect() -> str:
+    """Return 1 for the workload of the fault's present suspect: the counter of suspects rises when the fault ends."""
+    found = (
+        f"""{_last_reported(f'{_THIS}, suspect_workload!=""')} == on ({DAEMON}) group_left () """
+        f"max by ({DAEMON}) ({_last_reported(_THIS)})"
+    )
+    for label, pattern in (("workload_kind", "([^/]+)/.*"), ("workload", "[^/]+/(.*)")):
+        found = f'label_replace({found}, "{label}", "$1", "suspect_workload", "{pattern}")'
+    return f"count by (job, instance, workload_kind, workload) ({found})"
 
 
 WHAT = Row(
@@ -120,19 +130,21 @@ WHAT = Row(
         ),
         table(
             "Suspected workloads",
-            "How often a client of each workload was the likeliest cause of a fault on this node, in the selected "
-            "time range. Once may be chance; several times is a pattern.",
+            "The workload of this fault's suspect, also while the fault is open. Faults: how often a client of the "
+            "workload was the likeliest cause on this node, in the selected time range. A fault counts when it ends.",
             (
                 Query(
                     "round(sum by (job, instance, workload_kind, workload) (increase("
                     'cuda_mps_workload_faults_suspected_total{node, instance="$node"}[$__range]))) > 0',
                     instant=True,
                 ),
+                Query(_suspect(), instant=True),
             ),
             {
                 "workload_kind": Column("Kind"),
                 "workload": Column("Workload"),
-                "Value": Column("Faults", looks.COUNT),
+                "Value #B": Column("This fault", looks.NUMBER, mappings=looks.YES_OR_NO),
+                "Value #A": Column("Faults", looks.COUNT),
             },
             sort=("Faults", True),
             width=8,

@@ -50,10 +50,16 @@ def grouped_by(part: object) -> list[str]:
     return []
 
 
+def made(expression: str) -> set[str]:
+    """The labels that label_replace adds."""
+    calls = [part for part in parts(expression) if isinstance(part, promql_parser.Call)]
+    return {call.args[1].val for call in calls if call.func.name == "label_replace"}
+
+
 def problems(expression: str) -> list[str]:
     """What the expression speaks of that there is not."""
     chosen = selectors(expression)
-    known = set().union(*(LABELS.get(each.name, set()) for each in chosen))
+    known = set().union(*(LABELS.get(each.name, set()) for each in chosen), made(expression))
     unknown = [f"there is no family {each.name}" for each in chosen if each.name not in LABELS]
     for each in chosen:
         matched = {matcher.name for matcher in each.matchers.matchers}

@@ -112,6 +112,21 @@ def test_shows_an_incident_with_its_affected_clients(prometheus: Prometheus) -> 
     assert value("Clients before the fault A") > value("Clients before the fault B")
 
 
+def test_shows_the_suspected_workload_while_the_fault_is_open(prometheus: Prometheus) -> None:
+    """The range ends during the fault, so that the counter of suspects has not risen yet."""
+    board = MODELS["cuda-mps-incident"]
+    [found] = [each for each in queries_of(board) if each.where == f"{board['title']}: Suspected workloads B"]
+    in_fault = 'cuda_mps_server_state{state="fault"} == 1'
+    during = over_time(prometheus, f'cuda_mps_fault_info{{suspect_workload!=""}} and on (instance, daemon) {in_fault}')
+    assert during
+    for each in during:
+        info, (at, _) = each["metric"], each["values"][-1]
+        values = CHOSEN | {"$incident": info["incident"], "$node": info["instance"]}
+        query = fill_variables(found.expression, values, range_seconds=int(at - past.FIRST))
+        [(labels, value)] = prometheus.vector(query, time=at)
+        assert (f"{labels['workload_kind']}/{labels['workload']}", value) == (info["suspect_workload"], 1)
+
+
 def test_usage_of_workloads_adds_up_to_the_gpus(prometheus: Prometheus) -> None:
     """But for what Prometheus cannot see: how much of it an owner used before its series' first sample."""
     board = MODELS["cuda-mps-accounting"]
