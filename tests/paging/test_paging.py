@@ -3,13 +3,16 @@
 Only the GPUs are simulated: Prometheus scrapes nodes with TLS and a password, and Alertmanager notifies.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
 
+from exporter.demo.failures import FAILURES
 from tests.eventually import eventually
+from tests.paging import fast_rules
 from tests.paging.receiver import Alert, Message
 from tests.paging.simulation import JOB, Environment, SimulatedNode
 
@@ -87,6 +90,16 @@ CASES = {
 DOWN = "an exporter that is down"
 TWO_DAEMONS = (f"{AT}:daemon-restarts", "14s:server-full:2s")
 """Failures of two daemons of one node, the second two seconds (which stand for a minute) after the first."""
+
+Failures = tuple[str, ...]
+TOGETHER: Sequence[Failures] = (
+    ("session-held", "servers-crash", "memory-full"),
+    ("user-waits", "limits-drift", "bypass"),
+    ("nvml-fails", "contained-fault", "unknown-line"),
+)
+"""The other failures of the demo. Those of one node begin at one time, and affect different daemons."""
+UNSCALED = {"daemon-keeps-dying"}
+"""The watchdog's backoff is not shortened, so promtool tests it (alerts/tests/daemons.test.yml)."""
 ENDING = tuple(name for name, case in CASES.items() if case.ends)
 
 
@@ -97,6 +110,7 @@ class Paged:
     night: Environment
     nodes: dict[str, SimulatedNode]
     with_two_failures: SimulatedNode
+    together: Mapping[Failures, SimulatedNode]
     inhibited_while_down: bool = False
 
     def firing(self, name: str) -> list[Message]:
@@ -127,15 +141,38 @@ def paged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
         night.scrape(nodes[DOWN])
         nodes |= {name: night.node(case.plan) for name, case in CASES.items() if case.plan is not None}
         with_two_failures = night.node(*TWO_DAEMONS)
-        night.scrape(*nodes.values(), with_two_failures)
+        together = {failures: night.node(*map(_planned, failures)) for failures in TOGETHER}
+        night.scrape(*nodes.values(), with_two_failures, *together.values())
         nodes[DOWN].kill()
-        paged = Paged(night, nodes, with_two_failures)
+        paged = Paged(night, nodes, with_two_failures, together)
         _wait_for_each(CASES, paged.firing)
         eventually(lambda: _sent_both(paged), within=PATIENCE_SECONDS, every=0.2)
         inhibited = _inhibits_a_fault(night, nodes[DOWN])
         nodes[DOWN].start()
         _wait_for_each(ENDING, paged.resolved)
+        eventually(lambda: _all_over(paged), within=PATIENCE_SECONDS, every=0.2)
         yield replace(paged, inhibited_while_down=inhibited)
+
+
+def _planned(failure: str) -> str:
+    """Return the value of `--at` with the failure's default duration."""
+    lasts = FAILURES[failure].lasts / fast_rules.FACTOR
+    return f"{AT}:{failure}:{lasts:g}s" if lasts else f"{AT}:{failure}"
+
+
+def _expected(failures: Failures) -> list[str]:
+    return sorted(alert for each in failures if (alert := FAILURES[each].alert) is not None)
+
+
+def _all_over(paged: Paged) -> None:
+    for failures, node in paged.together.items():
+        ended = sorted(
+            alert.name
+            for each in paged.night.pager.about(node.instance)
+            for alert in each.alerts
+            if alert.status == "resolved"
+        )
+        assert ended == _expected(failures)
 
 
 def _sent_both(paged: Paged) -> None:
@@ -207,6 +244,35 @@ def test_failures_of_two_daemons_of_a_node_are_two_messages(paged: Paged) -> Non
     sent = sorted((alert.labels["daemon"], alert.name) for each in messages for alert in each.firing)
     assert sent == [(INFERENCE, "CudaMpsClientsRefused"), (TRAINING, "CudaMpsDaemonDied")]
     assert all(len(each.alerts) == 1 for each in messages)
+
+
+@pytest.mark.parametrize("failures", TOGETHER, ids="+".join)
+def test_each_of_several_failures_of_a_node_is_one_message(paged: Paged, failures: Failures) -> None:
+    messages = [each.firing for each in paged.night.pager.about(paged.together[failures].instance) if each.firing]
+    assert sorted(alert.name for firing in messages for alert in firing) == _expected(failures)
+    assert all(len(firing) == 1 for firing in messages)
+
+
+def test_covers_each_failure_of_the_demo() -> None:
+    alone = {failure for failure in FAILURES for case in CASES.values() if failure in (case.plan or "").split(":")}
+    assert alone.union(*TOGETHER) | UNSCALED == set(FAILURES)
+
+
+def test_two_deaths_two_minutes_apart_are_two_messages(paged: Paged) -> None:
+    """The first daemon is still dead. Its alert is neither repeated nor does it delay that of the second."""
+    dead = {"alertname": "CudaMpsDaemonDead", "job": JOB, "instance": "two-deaths:10677", "severity": "critical"}
+    sent: list[list[str]] = []
+    for count, daemon in enumerate((TRAINING, INFERENCE), start=1):
+        paged.night.alertmanager.send(dead | {"daemon": daemon})
+
+        def is_sent(count: int = count) -> None:
+            messages = paged.night.pager.about(dead["instance"])
+            sent[:] = [[alert.labels["daemon"] for alert in each.firing] for each in messages]
+            assert len(sent) >= count
+
+        eventually(is_sent)
+        time.sleep(120 / fast_rules.FACTOR)
+    assert sent == [[TRAINING], [INFERENCE]]
 
 
 @pytest.mark.parametrize("name", ENDING)
