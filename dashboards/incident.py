@@ -3,6 +3,7 @@
 from dashboards import looks
 from dashboards.board import Annotation, Board, Row, Variable
 from dashboards.faults import began
+from dashboards.links import to_node
 from dashboards.looks import Colour
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
@@ -98,7 +99,7 @@ WHAT = Row(
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "daemon": Column("Daemon"),
                 "kind": Column("Kind"),
                 "suspect_workload": Column("Suspect"),

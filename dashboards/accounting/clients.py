@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
 from dashboards.query import CLIENT, WITH_INDEX, Query
 
@@ -34,7 +35,7 @@ CLIENTS = Row(
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "gpu": Column("GPU"),
                 "pid": Column("PID"),
                 "user": Column("User"),

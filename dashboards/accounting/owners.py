@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_node
 from dashboards.panel import Column, lines, stat, table
 from dashboards.query import GPU, WITH_INDEX, Query
 
@@ -140,9 +141,9 @@ OVER_TIME = Row(
             "How many GPUs' SMs each workload used, by method, stacked. Dashed: the total that the GPUs measured, "
             "which is exactly the sum. Methods are never mixed.",
             Query(_briefly(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))"), _NAMED),
-            Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "all of it"),
+            Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "GPU total"),
             stacked=True,
-            limit="all of it",
+            limit="GPU total",
             height=10,
         ),
         lines(
@@ -150,10 +151,10 @@ OVER_TIME = Row(
             "Power attributed to each workload, in proportion to SM time, stacked. Dashed: power of the GPUs. The "
             "power of idle GPUs is unattributed.",
             Query(_briefly(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))"), _NAMED),
-            Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "all of it"),
+            Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "GPU total"),
             unit=looks.WATTS,
             stacked=True,
-            limit="all of it",
+            limit="GPU total",
             height=10,
         ),
         lines(
@@ -195,7 +196,7 @@ OVER_TIME = Row(
                 Query(_by(GPU, "cuda_mps_gpu_closed_energy_joules_total", KILOWATT_HOUR), instant=True),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "gpu": Column("GPU"),
                 "Value #A": Column("SM-hours", looks.COUNT),
                 "Value #B": Column("SM-hours ended", looks.COUNT),

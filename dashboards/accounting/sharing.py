@@ -2,6 +2,7 @@
 
 from dashboards import looks
 from dashboards.board import Row
+from dashboards.links import to_node
 from dashboards.panel import Column, lines, table
 from dashboards.query import GPU, WITH_INDEX, Query
 
@@ -33,7 +34,7 @@ SHARING = Row(
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "gpu": Column("GPU"),
                 "Value #A": Column("More clients", looks.COUNT),
                 "Value #B": Column("by memory", looks.COUNT),
@@ -107,7 +108,7 @@ SHARES = Row(
                 Query(f"{_CLIENTS} + on ({GPU}) ({_LEAST})", instant=True),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "gpu": Column("GPU"),
                 "Value #A": Column("Allocatable", looks.COUNT),
                 "Value #B": Column("Allocated", looks.COUNT),
@@ -131,7 +132,7 @@ SHARES = Row(
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "gpu": Column("GPU"),
                 "resource": Column("Resource"),
                 "client_namespace": Column("Namespace"),
@@ -162,7 +163,7 @@ SHARES = Row(
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": Column("Node", link=to_node()),
                 "claim_namespace": Column("Namespace"),
                 "claim_name": Column("Claim"),
                 "claim_uid": Column("UID"),

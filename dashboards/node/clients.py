@@ -95,7 +95,7 @@ CLIENTS = Row(
     ),
 )
 
-_TOTAL = Query("sum by (job, instance) (cuda_mps_gpu_memory_total_bytes{gpus})", "all there is {{instance}}")
+_TOTAL = Query("sum by (job, instance) (cuda_mps_gpu_memory_total_bytes{gpus})", "GPU total {{instance}}")
 
 MEMORY = Row(
     "GPU memory",
@@ -112,7 +112,7 @@ MEMORY = Row(
             _TOTAL,
             unit=looks.BYTES,
             stacked=True,
-            limit="all there is",
+            limit="GPU total",
             height=10,
         ),
         lines(
@@ -126,7 +126,7 @@ MEMORY = Row(
             _TOTAL,
             unit=looks.BYTES,
             stacked=True,
-            limit="all there is",
+            limit="GPU total",
             height=10,
         ),
     ),

@@ -154,9 +154,9 @@ STATES = Row(
             ),
             Query(
                 "max by (job, instance) (cuda_mps_server_clients_limit{daemons})",
-                "most that a server takes {{instance}}",
+                "limit of a server {{instance}}",
             ),
-            limit="most that",
+            limit="limit of a server",
         ),
         lines(
             "Connections and disconnections",
@@ -164,11 +164,11 @@ STATES = Row(
             "daemon ended.",
             Query(
                 f"sum by ({DAEMON}) (rate(cuda_mps_clients_connected_total{{daemons}}[$__rate_interval]))",
-                "come {{daemon}} {{instance}}",
+                "connected {{daemon}} {{instance}}",
             ),
             Query(
                 f"sum by ({DAEMON}, reason) (rate(cuda_mps_clients_disconnected_total{{daemons}}[$__rate_interval]))",
-                "leave: {{reason}} {{daemon}} {{instance}}",
+                "disconnected: {{reason}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,
         ),

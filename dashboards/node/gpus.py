@@ -71,7 +71,7 @@ GPUS = Row(
             Query(f"cuda_mps_gpu_power_watts{{gpus}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
             Query(
                 f"rate(cuda_mps_gpu_energy_joules_total{{gpus}}[$__rate_interval]) {WITH_INDEX}",
-                "GPU {{index}} by its meter {{instance}}",
+                "GPU {{index}} by its energy counter {{instance}}",
             ),
             unit=looks.WATTS,
             width=8,

@@ -161,6 +161,15 @@ def test_series_have_a_legend(model: Model) -> None:
 
 
 @EACH
+def test_what_is_drawn_differently_is_the_legend_of_a_query(model: Model) -> None:
+    for panel in panels(model):
+        for override in panel["fieldConfig"]["overrides"]:
+            if override["matcher"]["id"] == "byRegexp":
+                pattern = override["matcher"]["options"].strip("/")
+                assert any(re.search(pattern, each["legendFormat"]) for each in panel["targets"]), panel["title"]
+
+
+@EACH
 def test_each_state_has_a_unique_text(model: Model) -> None:
     """Not by its colour alone."""
     for mappings in every_mapping(model):
@@ -196,6 +205,23 @@ def test_a_table_shows_its_queries_labels(model: Model) -> None:
             assert values <= given, panel["title"]
             assert values == given or not several, panel["title"]
             assert panel["options"]["sortBy"][0]["displayName"] in shown.values()
+
+
+@EACH
+def test_the_name_of_a_node_links_to_its_dashboard(model: Model) -> None:
+    overrides = [each for panel in panels(model) for each in panel["fieldConfig"]["overrides"]]
+    for override in overrides:
+        if override["matcher"]["options"] == "Node" and model["uid"] != "cuda-mps-node":
+            [url] = [each["value"][0]["url"] for each in override["properties"] if each["id"] == "links"]
+            assert url.startswith("/d/cuda-mps-node?")
+            for passed in ("var-datasource=", "${job:queryparam}", "var-instance=", "${__url_time_range}"):
+                assert passed in url
+
+
+@EACH
+def test_header_links_pass_variables_and_time(model: Model) -> None:
+    [link] = model["links"]
+    assert (link["type"], link["tags"], link["includeVars"], link["keepTime"]) == ("dashboards", [TAG], True, True)
 
 
 @EACH
