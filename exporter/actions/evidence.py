@@ -52,10 +52,10 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
         found = dict.fromkeys((process, *daemon.servers, *daemon.clients))
         pids = [pid for pid in found if pid is not None and pid > 0]
     yield "processes.txt", b"".join(_process_text(proc, pid) for pid in pids[:MAX_PROCESSES])
-    for name in (*FILES, STDOUT):
+    for name in dict.fromkeys((*location.logs, *FILES, STDOUT)):
         tail = _tail(location.log, name)
         if tail is not None:
-            yield name, tail
+            yield name.replace("/", "_"), tail
     yield "node.json", _node_json(action, node, frozenset(pids))
     yield "kernel.txt", _kernel_text(node, kmsg)
 

@@ -182,9 +182,10 @@ _REFUSALS = {
 def command_deadline(command: str) -> float:
     """Return how many seconds a command may take."""
     verb, *words = command.split() or [""]
-    if "-f" in words:
+    if "-f" in words or "--force" in words:
         return _FORCED_SECONDS
-    return _SHUTDOWN_SECONDS if verb == "shutdown_server" else COMMAND_SECONDS
+    shuts_down = verb == "shutdown_server" or command.startswith("server delete ")
+    return _SHUTDOWN_SECONDS if shuts_down else COMMAND_SECONDS
 
 
 def send_command(

@@ -26,7 +26,6 @@ from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
     LIST_SERVERS,
-    VERSION_FLAG,
     QueryOutcome,
     is_empty_answer,
     numbers_in_text,
@@ -34,6 +33,7 @@ from exporter.parse.control_reply import (
     servers_queried,
     translate_command,
 )
+from exporter.parse.protocol3 import is_given_as_arguments
 
 RETRY_SECONDS = 0.02
 LOCKS = 64
@@ -269,7 +269,7 @@ class ControlClient:
             began = self._clock.monotonic()
             try:
                 output = run(
-                    [self._executable, text] if text == VERSION_FLAG else [self._executable],
+                    [self._executable, *text.split()] if is_given_as_arguments(text) else [self._executable],
                     text=f"{text}\n",
                     environment={**self._environment, PIPE_DIRECTORY: access.pipe_directory},
                     deadline=self._deadline,

@@ -8,14 +8,24 @@ from pathlib import Path
 from exporter.collectors.pipe_dir import STDOUT, Directory, Identity, Root
 from exporter.collectors.proc import Proc
 from exporter.model.observation import DaemonProcess, ProcessReading
-from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY, VISIBLE_DEVICES
+from exporter.model.settings import (
+    DEFAULT_PIPE_DIRECTORY,
+    LOG_DIRECTORY,
+    PIPE_DIRECTORY,
+    PROTOCOL_VERSION,
+    VISIBLE_DEVICES,
+)
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.proc import MPS_PROGRAM_PREFIX, MpsProgram, mps_program
 
-PROTOCOL_VERSION = "CUDA_MPS_PROTOCOL_VERSION"
 DEFAULT_PROTOCOL = 2
+_MAX_OPTIONS = 16
 
 _PROTOCOL_OPTION = re.compile(r"\0(?:-p|--protocol)[\0=]([^\0]*)")
+
+_OPTIONS = frozenset(("-S", "--static-partitioning", "-M", "-m", "--multiuser", "-multiuser-server"))
+_OPTIONS_WITH_VALUE = frozenset(("-a", "--apply"))
+"""The options of R580 to R615 that determine how a daemon works (NVIDIA's MPS guide), besides the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,15 @@ class ControlDaemon:
         value = self.environment.get(PROTOCOL_VERSION) or ("" if option is None else option[1])
         return int(value) if value.isascii() and value.isdecimal() and len(value) < 4 else DEFAULT_PROTOCOL
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options that another daemon in its place needs too."""
+        found: list[str] = []
+        for number, word in enumerate(self.arguments[1:], start=1):
+            if word in _OPTIONS or word.partition("=")[0] in _OPTIONS_WITH_VALUE:
+                found += self.arguments[number : number + 1 + (word in _OPTIONS_WITH_VALUE)]
+        return tuple(found[:_MAX_OPTIONS])
+
     def observation(self, daemon: str) -> DaemonProcess:
         """Return it as the process of the daemon with this name."""
         visible = (self.environment or {}).get(VISIBLE_DEVICES)
@@ -70,6 +89,7 @@ class ControlDaemon:
             uid=self.facts.uid,
             environment={} if visible is None else {VISIBLE_DEVICES: visible},
             protocol=self.protocol,
+            options=self.options,
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}"),
             unit=cgroup.unit,
@@ -113,6 +133,13 @@ class ControlDaemons:
             own_pid=pids[-1],
             depth=len(pids),
         )
+
+    def is_server(self, pid: int) -> bool:
+        """Return whether a process runs the server program."""
+        if self._proc.name(pid) != MPS_PROGRAM_PREFIX:
+            return False
+        facts = self._proc.facts(pid)
+        return facts is not None and mps_program(facts.executable, facts.command) is MpsProgram.SERVER
 
     def pipe_of(self, program: ControlDaemon) -> Identity | None:
         """Return the pipe directory that a program's environment names; None if it cannot be read or reached."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.journal import Journal
-from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, on_host
+from exporter.collectors.pipe_dir import CONTROL_LOG, FILES, SERVER_LOG, STDOUT, DaemonLocation, on_host
 from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon
+from exporter.parse import protocol3
 
 Locations = Mapping[str, DaemonLocation]
 
@@ -65,9 +66,22 @@ def _is_unfinished(daemon: Daemon | None) -> bool:
 
 def _with_policy(location: DaemonLocation, daemon: Daemon, *, in_journal: bool) -> DaemonLocation:
     """Return the location with the daemon's log files, and with the user who may run it."""
-    files = (STDOUT,) if daemon.runtime.foreground and daemon.runtime.stdout_in_file else FILES
+    files = log_files(daemon)
     declared = daemon.declared
     return replace(location, logs=() if in_journal else files, expected=declared.expected, owner=declared.owner)
+
+
+def log_files(daemon: Daemon) -> tuple[str, ...]:
+    """Return a daemon's log files in reading order, as paths below its log directory.
+
+    With protocol 3, each server has one, in a directory with its name (guide, release 615).
+    """
+    if daemon.runtime.foreground and daemon.runtime.stdout_in_file:
+        return (STDOUT,)
+    if daemon.runtime.protocol != protocol3.PROTOCOL:
+        return FILES
+    names = sorted(server.name for server in daemon.servers.values() if server.name is not None)
+    return (*(f"{name}/{SERVER_LOG}" for name in names if protocol3.is_server_name(name)), CONTROL_LOG)
 
 
 def _logging_units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:

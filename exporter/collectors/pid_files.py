@@ -4,10 +4,11 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.control_daemons import DEFAULT_PROTOCOL, ControlDaemon, ControlDaemons
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     FIFO,
@@ -66,6 +67,10 @@ REPEAT_SECONDS = 10.0
 """How often a running daemon is reported again. A reading can be lost if its collector then fails."""
 
 
+MAX_SERVERS = 64
+"""Servers of one daemon that are reported."""
+
+
 class PidFiles:
     """The process of the control daemon in each location."""
 
@@ -89,8 +94,10 @@ class PidFiles:
         for name, location in locations.items():
             before = self._found.get(name)
             if before is not None and before.pid is not None and self._is_alive(before.pid, before.start_ticks):
-                if repeat:
-                    changed.append(replace(before, at=self._clock.now()))
+                now = self._with_servers(replace(before, at=self._clock.now()))
+                if repeat or now.servers != before.servers:
+                    self._found[name] = now
+                    changed.append(now)
                 continue
             now = self._find(location)
             if before is None or _key(before) != _key(now):
@@ -128,13 +135,21 @@ class PidFiles:
             self._identities[location.name] = identity
         daemon = self._daemon_of(location)
         if daemon is not None and may_run(location, daemon.facts.uid):
-            return daemon.observation(location.name)
+            return self._with_servers(daemon.observation(location.name))
         foreign_owner = foreign_user(location) if daemon is None else daemon.facts.uid
         if foreign_owner is not None:
             # The pid file of another user's daemon proves nothing about the expected one.
             return replace(missing, foreign_owner=foreign_owner)
         pid_file_left, quit_traces = exit_traces(location.pipe)
         return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces)
+
+    def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
+        if daemon.pid is None or daemon.protocol in (None, DEFAULT_PROTOCOL):
+            return daemon
+        children = self._proc.children(daemon.pid)
+        if children is None:
+            return replace(daemon, servers=None)
+        return replace(daemon, servers=tuple(islice(filter(self._daemons.is_server, children), MAX_SERVERS)))
 
     def _is_alive(self, pid: int, start_ticks: int | None) -> bool:
         return self._proc.start_ticks(pid) == start_ticks

@@ -85,11 +85,18 @@ class Directory:
 
 
 def open_file(directory: int, name: str) -> int:
-    """Return a descriptor to read a file of a directory. Raises OSError.
+    """Return a descriptor to read a file of a directory, or of a directory in it. Raises OSError.
 
     It follows no link that another user may have put there, and a FIFO does not block it.
     """
-    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    below, _, file = name.rpartition("/")
+    if not below:
+        return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    inner = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return open_file(inner, file)
+    finally:
+        os.close(inner)
 
 
 def can_open_below_roots() -> bool:
@@ -124,7 +131,8 @@ PRIVILEGED_SOCKET = "control_privileged"
 FIFO = "log"
 _LINKED = (CONTROL_SOCKET, PRIVILEGED_SOCKET, "control_lock", FIFO)
 
-FILES = ("server.log", "control.log")
+SERVER_LOG, CONTROL_LOG = "server.log", "control.log"
+FILES = (SERVER_LOG, CONTROL_LOG)
 """The log files in the order in which they are read: a server's last lines before the daemon's line that it exited."""
 STDOUT = "stdout.log"
 """The only log of a foreground daemon that writes its stdout to a file of its log directory."""

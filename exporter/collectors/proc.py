@@ -46,6 +46,7 @@ _MAX_BYTES = 1 << 20
 _MAX_CHUNK = 1 << 16
 _MAX_SOCKETS = 1 << 22
 _MAX_ANCESTORS = 64
+_MAX_THREADS = 64
 _MAX_DESCRIPTORS = 4096
 _MAX_MAPPINGS = 1 << 17
 _MAX_LINES = 64
@@ -169,6 +170,16 @@ class Proc:
             return [int(name) for name in names if name.isdecimal()]
         except OSError:
             return []
+
+    def children(self, pid: int) -> tuple[int, ...] | None:
+        """Return the child processes of a process; None if it ended, or the kernel lacks CONFIG_PROC_CHILDREN."""
+        try:
+            threads = os.listdir(self._root / str(pid) / "task")[:_MAX_THREADS]  # noqa: PTH208 (as in `pids`)
+        except OSError:
+            return None
+        texts = [text for thread in threads if (text := self.text(pid, f"task/{thread}/children")) is not None]
+        words = (word for text in texts for word in text.split() if word.isdecimal())
+        return tuple(sorted(map(int, words))) if texts else None
 
     def name(self, pid: int) -> str | None:
         """Return the name of a process, of which the kernel stores 15 bytes."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from exporter.collectors.location_registry import log_files
 from exporter.collectors.pid_files import read_pid
-from exporter.collectors.pipe_dir import FIFO, FILES, PID_FILE, STDOUT, Directory, Root, open_file
+from exporter.collectors.pipe_dir import CONTROL_LOG, FIFO, PID_FILE, SERVER_LOG, STDOUT, Directory, Root, open_file
 from exporter.collectors.proc import Proc
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, LogFacts, Rotation
 from exporter.model.daemon import Daemon
@@ -42,8 +43,6 @@ def parse_logrotate(text: str) -> Iterator[LogrotateStanza]:
         directives = (line.split()[0] for line in body.splitlines() if line.split())
         yield LogrotateStanza(tuple(each for each in patterns if each.startswith("/")), frozenset(directives))
 
-
-SERVER_LOG, CONTROL_LOG = FILES
 
 _MAX_BYTES = 1 << 16
 _MAX_FILES = 256
@@ -117,7 +116,7 @@ def read_logs(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> tuple[
     """Return the logs of a daemon. One in the foreground that does not write to a file has none."""
     if daemon.runtime.foreground and not daemon.runtime.stdout_in_file:
         return ()
-    names = (STDOUT,) if daemon.runtime.foreground else FILES
+    names = log_files(daemon)
     directory = _log_directory(daemon, running, proc)
     written = [] if running is None else list(proc.open_files(running.process.pid))
     logs = (_log(directory, name, written) for name in names)
@@ -191,7 +190,7 @@ def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | 
         with directory.opened() as descriptor:
             file = open_file(descriptor, name)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and name == SERVER_LOG and renamed is None:
+        if isinstance(error, FileNotFoundError) and name.endswith(SERVER_LOG) and renamed is None:
             return None
         return LogFacts(path=path, renamed=renamed, problem=error.strerror)
     try:

@@ -10,7 +10,7 @@ from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
-from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command
+from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
 
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
@@ -86,7 +86,7 @@ def restart_commands(
         changes = [f"ExecStart= with {option}"] if option else []
         changes += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
         return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changes)}", f"systemctl restart {quoted(unit)}"
-    command = (*(daemon_policy.command or (policy.program, "-d")), *([option] if option else []))
+    command = (*start_command(facts.node, daemon, policy), *([option] if option else []))
     if variables:
         command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
     changed_policy = replace(policy, daemon_policies={daemon.name: replace(daemon_policy, command=command)})

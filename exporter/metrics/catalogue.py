@@ -11,7 +11,7 @@ from exporter.metrics.family import Family, Group
 from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
-    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
+    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.NAMESPACES),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
     *(usage_totals.USAGE, usage_totals.CAPACITY),
     allocation.ALLOCATION,

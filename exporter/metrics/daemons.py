@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
+from exporter.model.settings import Limits
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.view import View
@@ -51,7 +53,7 @@ DAEMONS = group(
     ),
     "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0.",
     DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
-    "Whether the exporter supports the daemon's protocol. If not (protocol 3 of R615), it watches only the process.",
+    "Whether the exporter supports the daemon's protocol (2, or 3 of R615). If not, it uses only NVML and /proc.",
     DAEMON.value(
         "cuda_mps_daemon_start_time_seconds",
         lambda each: None if each.runtime.process is None else each.runtime.process.started,
@@ -189,4 +191,59 @@ LIMITS = group(
     "Whether a limit of the next server differs from the configured or remembered one.",
     family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
     "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
+)
+
+
+def _namespaces(view: View) -> Items[Limits]:
+    for daemon, server in view.servers():
+        for name, limits in server.namespaces.items():
+            yield (daemon.name, str(server.pid), name), limits
+
+
+def _namespace_memory(view: View) -> Samples:
+    daemons = {daemon.name: daemon for daemon in view.daemons()}
+    for labels, limits in _namespaces(view):
+        yield from _memory_by_gpu(view, daemons[labels[0]], labels, limits.pinned_memory)
+
+
+def _namespace_clients(view: View) -> Samples:
+    counts: dict[Labels, int] = {labels: 0 for labels, _ in _namespaces(view)}
+    for daemon, client in view.connected():
+        labels = (daemon.name, str(client.server), client.namespace or "")
+        if labels in counts:
+            counts[labels] += 1
+    return counts.items()
+
+
+def _replies_unrecognized(view: View) -> Samples:
+    for labels, daemon in DAEMON.items(view):
+        if daemon.runtime.protocol == PROTOCOL:
+            yield from (((*labels, part), count) for part, count in daemon.totals.replies_unrecognized.items())
+
+
+_NAMESPACE: Scope[Limits] = Scope(("daemon", "server", "namespace"), _namespaces)
+
+NAMESPACES = group(
+    "Protocol 3 (R615): named servers and namespaces",
+    "clients by server and namespace",
+    "sum by (instance, daemon, name, namespace) (cuda_mps_namespace_clients\n"
+    "  * on (job, instance, daemon, server) group_left (name) cuda_mps_server_info)",
+    info(
+        "cuda_mps_server_info",
+        ("daemon", "server", "name", "uid"),
+        lambda view: (
+            (daemon.name, str(server.pid), server.name, server.uid)
+            for daemon, server in view.servers()
+            if server.name is not None
+        ),
+    ),
+    "A server with a name (protocol 3), always 1.",
+    family("cuda_mps_namespace_clients", _NAMESPACE.labels, _namespace_clients),
+    "Clients in the namespace of a server (protocol 3).",
+    _NAMESPACE.value("cuda_mps_namespace_active_thread_ratio", lambda each: _as_ratio(each.active_thread_percentage)),
+    "Fraction of a GPU's threads that each client in the namespace may use.",
+    family("cuda_mps_namespace_pinned_memory_limit_bytes", (*_NAMESPACE.labels, "gpu"), _namespace_memory),
+    "GPU memory that each client in the namespace may allocate. Absent without a limit.",
+    family("cuda_mps_exporter_replies_unrecognized_total", ("daemon", "part"), _replies_unrecognized),
+    "Columns and rows of the daemon's tables (protocol 3) that the exporter does not know. Counted in each reply.",
 )

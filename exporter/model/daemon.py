@@ -84,8 +84,8 @@ class NamedBy(StrEnum):
 FORGOTTEN_SECONDS = 300.0
 """How long a discovered daemon is reported after its end."""
 
-SUPPORTED_PROTOCOL = 2
-"""Version of the MPS protocol. R615 has a version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
+SUPPORTED_PROTOCOLS = (2, 3)
+"""Versions of the MPS protocol. R615 has version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
 
 
 class DaemonState(StrEnum):
@@ -147,6 +147,8 @@ class Totals:
     log_lines: Mapping[str, int] = field(default_factory=dict)
     log_lines_unrecognized: Mapping[str, int] = field(default_factory=dict)
     log_lines_lost: Mapping[str, int] = field(default_factory=dict)
+    replies_unrecognized: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(("column", "row"), 0))
+    """Columns and rows of tables in the daemon's replies, with protocol 3."""
     log_contradictions: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(ClaimKind, 0))
 
 
@@ -333,8 +335,8 @@ class Daemon:
 
     @property
     def supported(self) -> bool:
-        """Whether the exporter can query the daemon. With another protocol, only the process is monitored."""
-        return self.runtime.same_as is None and self.runtime.protocol in (None, SUPPORTED_PROTOCOL)
+        """Whether the exporter can query the daemon. With another protocol, it uses only NVML and /proc."""
+        return self.runtime.same_as is None and self.runtime.protocol in (None, *SUPPORTED_PROTOCOLS)
 
     @property
     def pid(self) -> int | None:

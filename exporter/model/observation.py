@@ -370,6 +370,10 @@ class DaemonProcess:
     """CUDA_VISIBLE_DEVICES, if it is set and readable, and no other variable."""
     protocol: int | None = None
     """MPS protocol: 2 or 3 (R615)."""
+    servers: tuple[int, ...] | None = None
+    """PIDs of its child processes that are servers; None with protocol 2, where a query lists them."""
+    options: tuple[str, ...] = ()
+    """Its options that a new daemon needs too: static partitioning, several users, configuration file."""
     foreground: bool | None = None
     """Whether the daemon writes its log to stdout (`-f`)."""
     stdout_in_file: bool | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from exporter.model.observation import GpuUuid
+from exporter.model.settings import Limits
 
 
 class ServerState(StrEnum):
@@ -49,6 +50,8 @@ class Client:
     """When an operator requested the server to end the client."""
     listed_at: float | None = None
     """When the last query was sent that listed the client."""
+    namespace: str | None = None
+    """Its namespace of the server, with protocol 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,8 @@ class Server:
     pid: int
     started_at: float
     uid: int | None = None
+    name: str | None = None
+    """Its name, with protocol 3."""
     state: ServerState | None = None
     state_since: float | None = None
     clients_limit: int | None = None
@@ -152,3 +157,15 @@ class Server:
     client_priority: int | None = None
     limits_logged_at: float | None = None
     """When the server began to log its limits; the priority comes last."""
+    namespaces: Mapping[str, Limits] = field(default_factory=dict)
+    """Limits of its namespaces, with protocol 3. Those of the default one are also the limits above."""
+
+    def limits_of(self, client: Client) -> Limits:
+        """Return the limits that the server gives a client: those of its namespace, with protocol 3."""
+        if client.namespace is not None:
+            return self.namespaces.get(client.namespace, Limits())
+        return Limits(
+            active_thread_percentage=self.active_thread_percentage,
+            pinned_memory=self.pinned_memory_limits,
+            client_priority=self.client_priority,
+        )

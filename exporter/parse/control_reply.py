@@ -1,4 +1,4 @@
-"""Commands and replies of `nvidia-cuda-mps-control`, measured on R580 (protocol 2).
+"""Commands and replies of `nvidia-cuda-mps-control`, measured on R580 (protocol 2; `protocol3.py` has protocol 3).
 
 The exit code is 0 for a wrong PID and an unknown command too. Parsers return None if a reply is of another form.
 """
@@ -9,6 +9,7 @@ from enum import Enum, auto
 
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
+from exporter.parse import protocol3
 
 LIST_SERVERS = "get_server_list"
 SERVER_STATUS = "get_server_status"
@@ -114,9 +115,24 @@ def parse_refusal(stdout: str) -> CommandRefusal | None:
     return CommandRefusal.UNKNOWN_COMMAND if stdout.startswith("Unknown command") else None
 
 
+def list_servers(protocol: int | None) -> str:
+    """Return the query for a daemon's servers."""
+    return protocol3.LIST_SERVERS if protocol == protocol3.PROTOCOL else LIST_SERVERS
+
+
+def list_clients(protocol: int | None, server: int) -> str:
+    """Return the query for a server's clients; with protocol 3, for those of all servers."""
+    return protocol3.LIST_CLIENTS if protocol == protocol3.PROTOCOL else f"{LIST_CLIENTS} {server}"
+
+
 def servers_queried(command: str, servers: Collection[int]) -> frozenset[int]:
-    """Return the servers that the daemon queries, and waits for, to answer a command (measured, R580)."""
+    """Return the servers that the daemon queries, and waits for, to answer a command (measured, R580).
+
+    With protocol 3, that is not known. So each command but the list of servers counts as one that queries all servers.
+    """
     verb, *words = command.split() or [""]
+    if verb in protocol3.MODULES:
+        return frozenset() if command == protocol3.LIST_SERVERS else frozenset(servers)
     if verb in _QUERY_ONE_SERVER and words:
         return frozenset(pid for pid in servers if str(pid) == words[0])
     return frozenset(servers) if verb in _QUERY_ALL_SERVERS else frozenset()
@@ -135,6 +151,8 @@ def query_changed_by(command: str) -> str | None:
             return f"{PINNED_MEMORY} {int(pid)} {int(device)}"
         case ["set_default_client_priority", *_]:
             return DEFAULT_PRIORITY
+        case ["server" | "namespace", "set", *_]:
+            return protocol3.LIST_NAMESPACES
         case _:
             return None
 

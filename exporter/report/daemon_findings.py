@@ -7,7 +7,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.settings import Mode
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
-from exporter.parse.control_reply import LIST_SERVERS
+from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
@@ -87,7 +87,7 @@ def _state_finding(
         return None
     if watch.diagnosis is not None and watch.diagnosis.condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
-        run = control_command(LIST_SERVERS, address_of(node, name, policy), deadline=10)
+        run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
         since, commands = daemon.commands.unanswered_since, tuple(each for each in (run,) if each is not None)
         return Finding(code=FindingCode.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=commands)
     if summary is not None and summary.problem and not summary.fault:

@@ -103,8 +103,9 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.WARNING,
         label="unsupported",
         summary="MPS daemon {daemon} on {node} uses a protocol that the exporter does not support",
-        meaning="The exporter reads only the process of this control daemon, not its servers and clients.",
-        remedy="Nothing, or start the daemon with CUDA_MPS_PROTOCOL_VERSION=2.",
+        meaning="The exporter sends no commands to this control daemon. It knows its servers from /proc and their "
+        "clients from NVML, but no states, limits and namespaces.",
+        remedy="Nothing. A newer version of the exporter may support the protocol.",
     ),
     FindingCode.DAEMON_HUNG: Definition(
         severity=Severity.CRITICAL,

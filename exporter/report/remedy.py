@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from shlex import join, quote
 from typing import Any
 
@@ -12,6 +12,7 @@ from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.printable import is_service_name, printable
+from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
@@ -70,13 +71,15 @@ class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
-    daemon uses this machine's PIDs.
+    daemon uses this machine's PIDs. With protocol 3, servers have names.
     """
 
     pipe_directory: str
     program: str = PROGRAM
     process: int | None = None
     own_pids: bool = True
+    protocol: int | None = None
+    server_names: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +100,18 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     if daemon is None:
         return None
     program = PROGRAM if policy is None else policy.program
+    address = Address(
+        pipe_directory=daemon.pipe_directory,
+        program=program,
+        protocol=daemon.runtime.protocol,
+        server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
+    )
     if not _in_container(daemon):
-        return Address(pipe_directory=daemon.pipe_directory, program=program)
+        return address
     pid = None if daemon.runtime.process is None else daemon.runtime.process.pid
     if pid is None or pid <= 1:
         return None
-    return Address(pipe_directory=daemon.pipe_directory, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
+    return replace(address, program=PROGRAM, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
 
 
 def command_to_kill(pid: int) -> str | None:
@@ -117,11 +126,15 @@ def command_to_kill(pid: int) -> str | None:
 def command_to_end_server(server: int, address: Address | None) -> str | None:
     """Return what ends a server that does not recover although its clients have exited. Nothing gentler did (R580).
 
-    None if the daemon would understand another PID, or cannot be reached.
+    None if the daemon would understand another PID, or cannot be reached. With protocol 3, a server with a name of its
+    own would lose its settings, so that only the server of a user can be deleted: the daemon creates it again.
     """
     if server <= 1 or address is None or not address.own_pids:
         return None
-    return control_command(f"shutdown_server {server} -f", address)
+    if address.protocol != PROTOCOL:
+        return control_command(f"shutdown_server {server} -f", address)
+    name = address.server_names.get(server, "")
+    return control_command(f"server delete {name} --force", address) if name.startswith(PREFIX_OF_USER) else None
 
 
 def control_command(command: str, address: Address | None, *, deadline: int | None = None) -> str | None:
@@ -135,6 +148,8 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
     words = [f"{PIPE_DIRECTORY}={quote(address.pipe_directory)}", *limited, quote(address.program)]
     if address.process is not None:
         words = ["nsenter", "-t", str(address.process), "-m", "--", "env", *words]
+    if is_given_as_arguments(command):
+        return _line(f"{' '.join(words)} {command}")
     return _line(f'echo "{command}" | {" ".join(words)}')
 
 
@@ -164,7 +179,7 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     process = daemon.runtime.process or watch.process
     environment = start_environment(daemon, watch, daemon_policy)
     variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
-    line = f"{variables} {join(daemon_policy.command or (policy.program, '-d'))}"
+    line = f"{variables} {join(start_command(node, daemon, policy))}"
     sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "
     if sudo:
         line = f"{sudo}env {line}"
@@ -172,6 +187,14 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
         directories = [each for each in (daemon.pipe_directory, daemon.log_directory) if each]
         line = f"{sudo}mkdir -p {join(directories)} && {line}"
     return _commands(_line(line))
+
+
+def start_command(node: Node, daemon: Daemon, policy: Policy) -> tuple[str, ...]:
+    """Return the configured command that starts a daemon, else NVIDIA's with the options of the last process."""
+    watch = node.watches.get(daemon.name, WatchdogState())
+    process = daemon.runtime.process or watch.process
+    options = () if process is None else process.options
+    return policy.daemon_policy_of(daemon).command or (policy.program, "-d", *options)
 
 
 def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
@@ -182,7 +205,8 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
     process = daemon.runtime.process
     if daemon.state is DaemonState.UNRESPONSIVE and process is not None and process.pid is not None:
         return _commands(command_to_kill(process.pid))
-    return _commands(control_command("quit -t 3", address_of(node, daemon.name, policy)))
+    quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
+    return _commands(control_command(quit_now, address_of(node, daemon.name, policy)))
 
 
 def commands_to_restart(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:

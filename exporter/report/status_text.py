@@ -388,7 +388,7 @@ def _collection_errors(view: StatusView) -> Iterable[str]:
     for shown in view.daemons:
         daemon, name = shown.daemon, printable(shown.daemon.name)
         if not daemon.supported:
-            yield f"{name}: MPS protocol {daemon.runtime.protocol} is not supported yet: only its process is known"
+            yield f"{name}: MPS protocol {daemon.runtime.protocol} is unknown: its clients are known only from NVML"
         if daemon.pid_file_spoilt and daemon.runtime.process is not None:
             yield f"{name}: its PID file is wrong, so no command reaches it: write {daemon.runtime.process.pid} into it"
         if daemon.state is DaemonState.UP:

@@ -1,5 +1,7 @@
 """Replies of a control daemon to commands."""
 
+from collections.abc import Collection
+
 from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime
 from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
@@ -14,7 +16,8 @@ from exporter.parse.control_reply import (
     QueryOutcome,
     servers_queried,
 )
-from exporter.state import clients, lifecycle, limits, servers
+from exporter.parse.protocol3 import is_given_as_arguments
+from exporter.state import clients, lifecycle, limits, protocol3_replies, servers
 from exporter.state.transition import Transition, chain, translate_pid
 
 CONTROL = "control"
@@ -26,8 +29,11 @@ JUST_BEFORE_SECONDS = 1.0
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
-def reply_read(daemon: Daemon, reply: ControlReply) -> Transition:
-    """Return the daemon after a command of the exporter or, in a recording, of any other program."""
+def reply_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] | None = None) -> Transition:
+    """Return the daemon after a command of the exporter or, in a recording, of any other program.
+
+    `mps_pids` are the MPS clients that NVML shows; None if that is unknown.
+    """
     before = daemon
     daemon = with_commands(daemon, asked_at={**daemon.commands.asked_at, reply.command: reply.at})
     verb = reply.command.partition(" ")[0]
@@ -40,7 +46,7 @@ def reply_read(daemon: Daemon, reply: ControlReply) -> Transition:
             # An answer to a query from before the end does not restore the daemon.
             return daemon, ()
         case QueryOutcome.ANSWERED:
-            return chain(lifecycle.answered(daemon, reply.at), lambda daemon: _answer_read(daemon, reply))
+            return chain(lifecycle.answered(daemon, reply.at), lambda daemon: _answer_read(daemon, reply, mps_pids))
         case QueryOutcome.NO_DAEMON:
             return lifecycle.not_found(daemon, reply.at)
         case QueryOutcome.REFUSED:
@@ -73,7 +79,9 @@ def last_answer_at(daemon: Daemon) -> float:
     )
 
 
-def _answer_read(daemon: Daemon, reply: ControlReply) -> Transition:
+def _answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] | None) -> Transition:
+    if is_given_as_arguments(reply.command):
+        return protocol3_replies.answer_read(daemon, reply, mps_pids)
     match reply.command.split():
         case [verb, server, *_] if verb in _ABOUT_A_SERVER and _is_missing(reply, server):
             return servers.end(daemon, reply.at, int(server))

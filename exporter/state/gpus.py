@@ -87,6 +87,12 @@ def _serving_daemons(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
     return (each for each in node.daemons.values() if each.is_reported(node.at) and serves_gpu(each, gpu))
 
 
+def mps_pids(node: Node) -> frozenset[int] | None:
+    """Return the MPS clients on all GPUs; None if NVML has no list of them for any GPU."""
+    lists = [gpu.reading.mps_processes for gpu in node.gpus.values() if gpu.reading.mps_processes is not None]
+    return frozenset(process.pid for each in lists for process in each) if lists else None
+
+
 # -- readings ------------------------------------------------------------------------------------------------------
 
 

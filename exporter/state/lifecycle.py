@@ -19,9 +19,9 @@ from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.server import DisconnectReason
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import replace
-from exporter.parse.control_reply import LIST_SERVERS
+from exporter.parse.control_reply import list_servers
 from exporter.state import claims, log_files, process_states, servers
-from exporter.state.transition import Transition, chain, increment, without
+from exporter.state.transition import Transition, chain, for_each, increment, without
 
 SECOND_PROBE_SECONDS = 1.0
 """Least time between the first and the second command without an answer. One alone proves nothing."""
@@ -156,11 +156,27 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
     if reading.pid is None:
         return end(daemon, at)
     if known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks):
-        return _with_process(daemon, reading), ()
+        return chain((_with_process(daemon, reading), ()), lambda daemon: _servers_found(daemon, reading))
     return chain(
         (daemon, ()) if known is None else end(daemon, at, LossReason.REPLACED),
         lambda daemon: _begin(_new_if_ended(_with_process(daemon, reading)), at),
+        lambda daemon: _servers_found(daemon, reading),
     )
+
+
+def _servers_found(daemon: Daemon, reading: DaemonProcess) -> Transition:
+    """Return the daemon with its child processes as servers. Of their clients, only NVML shows PIDs at first."""
+    if reading.servers is None:
+        return daemon, ()
+    at, new = reading.at, [pid for pid in reading.servers if pid not in daemon.servers]
+    gone = [pid for pid in daemon.servers if pid not in reading.servers]
+    daemon, events = chain(
+        for_each(daemon, gone, lambda daemon, pid: servers.end(daemon, at, pid)),
+        lambda daemon: for_each(daemon, new, lambda daemon, pid: servers.start(daemon, at, pid)),
+    )
+    for pid in new:
+        daemon = servers.with_hidden_pids(daemon, pid, True)
+    return with_connections(daemon, listed_at=at), events
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
@@ -174,7 +190,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
 
 
 def protocol_logged(daemon: Daemon, at: float, protocol: int) -> Daemon:
-    """Return the daemon with the protocol that its log reports. A daemon that answers queries uses protocol 2."""
+    """Return the daemon with the protocol that its log reports, unless the daemon answers queries of its protocol."""
     if daemon.answers:
         return daemon
     daemon = with_runtime(daemon, protocol=protocol)
@@ -202,7 +218,7 @@ def exit_claimed(daemon: Daemon, at: float, writer: int) -> Transition:
         return explain_end(with_lifecycle(daemon, quit_claimed_at=at), at)
     if daemon.ended or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
         return daemon, ()
-    daemon = with_commands(daemon, asked_at=without(daemon.commands.asked_at, LIST_SERVERS))
+    daemon = with_commands(daemon, asked_at=without(daemon.commands.asked_at, list_servers(daemon.runtime.protocol)))
     return claims.add(with_lifecycle(daemon, quit_claimed_at=at), at, ClaimKind.DAEMON_EXIT, 0), ()
 
 

@@ -9,7 +9,15 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
-from exporter.parse.control_reply import DEFAULT_THREADS, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
+from exporter.parse import protocol3
+from exporter.parse.control_reply import (
+    DEFAULT_THREADS,
+    LIST_SERVERS,
+    SERVER_STATUS,
+    VERSION_FLAG,
+    list_clients,
+    list_servers,
+)
 from exporter.state import gpus, known_daemons, limits, log_files, process_states
 from exporter.state.control_replies import last_answer_at
 from exporter.state.gpus import NVML
@@ -70,8 +78,10 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     uncertain = daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None
     if not daemon.answers or uncertain or suspended_at is not None:
         # After a refusal, an empty reply must not look like an answer: this query's answer is never empty.
-        probe = LIST_SERVERS if daemon.commands.refused_since is None else DEFAULT_THREADS
-        queried = max(daemon.commands.asked_at.get(query, float("-inf")) for query in (LIST_SERVERS, DEFAULT_THREADS))
+        usual = list_servers(daemon.runtime.protocol)
+        refused = daemon.commands.refused_since is not None and usual == LIST_SERVERS
+        probe = DEFAULT_THREADS if refused else usual
+        queried = max(daemon.commands.asked_at.get(query, float("-inf")) for query in (usual, DEFAULT_THREADS))
         confirm = daemon.answers and suspended_at is not None
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
         due = node.at - queried >= period or (suspended_at is not None and queried < suspended_at)
@@ -83,7 +93,7 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     due_now = tuple(query.command for query in queries if query.deadline <= node.at)
     if due_now or node.at - last_answer_at(daemon) < intervals.liveness:
         return due_now
-    return (most_urgent(queries, node.at, intervals.liveness) or LIST_SERVERS,)
+    return (most_urgent(queries, node.at, intervals.liveness) or list_servers(daemon.runtime.protocol),)
 
 
 def _probe_period(at: float, daemon: Daemon, intervals: PollIntervals) -> float:
@@ -108,6 +118,9 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
     period = intervals.lists if daemon.log_followed else 2 * intervals.liveness
     if intervals.is_recent(node.at, latest(servers_stale_since(node, daemon))):
         period = intervals.stale
+    if daemon.runtime.protocol == protocol3.PROTOCOL:
+        yield from _protocol3_queries(node, daemon, intervals, period)
+        return
     yield Query(command=LIST_SERVERS, known_at=asked_at.get(LIST_SERVERS), period=period)
     # The daemon forwards this query to all its servers.
     for command, known_at in gpus.queries(node, daemon) if _can_query_all(node, daemon) else ():
@@ -121,6 +134,27 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
         yield Query(command=command, known_at=known_at, period=period)
 
 
+def _protocol3_queries(node: Node, daemon: Daemon, intervals: PollIntervals, period: float) -> Iterable[Query]:
+    """Yield the queries of protocol 3. Each one is for all servers, and `period` is that of their list.
+
+    What the logs report with this protocol is not known, so that the usual intervals are shorter.
+    """
+    servers, asked_at = daemon.servers.values(), daemon.commands.asked_at
+    usual = 2 * intervals.liveness
+    period = min((period, usual, *(_status_period(node, daemon, server, intervals) for server in servers)))
+    periods = {protocol3.LIST_SERVERS: period}
+    if servers and _can_query_all(node, daemon):
+        clients = min((usual, *(_clients_period(node, daemon, server, intervals) for server in servers)))
+        new = any(not server.namespaces and intervals.is_recent(node.at, server.started_at) for server in servers)
+        periods |= {
+            protocol3.LIST_CLIENTS: clients,
+            protocol3.LIST_DEVICES: intervals.limits,
+            protocol3.LIST_NAMESPACES: intervals.stale if new else intervals.lists,
+        }
+    for command, each in periods.items():
+        yield Query(command=command, known_at=asked_at.get(command), period=each)
+
+
 def _can_query_all(node: Node, daemon: Daemon) -> bool:
     return all(process_states.can_query(node, pid) for pid in daemon.servers)
 
@@ -129,19 +163,27 @@ def _server_queries(node: Node, daemon: Daemon, server: Server, intervals: PollI
     asked_at = daemon.commands.asked_at
     # If the log reported the start, it also reported everything since then.
     started_at = server.started_at if server.uid is not None else None
-    in_fault = server.state is ServerState.FAULT
+    for command, period in (
+        (f"{SERVER_STATUS} {server.pid}", _status_period(node, daemon, server, intervals)),
+        (list_clients(None, server.pid), _clients_period(node, daemon, server, intervals)),
+    ):
+        yield Query(command=command, known_at=asked_at.get(command, started_at), period=period)
+
+
+def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
     suspected_at = server.started_at if server.state is None else server.fault_suspected_at
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
-    stale = intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids_since(node, daemon))))
-    period = intervals.stale if stale else intervals.fault if in_fault else intervals.lists
-    command = f"{SERVER_STATUS} {server.pid}"
-    yield Query(command=command, known_at=asked_at.get(command, started_at), period=period)
-    command = f"{LIST_CLIENTS} {server.pid}"
-    stale = intervals.is_recent(node.at, latest(clients_stale_since(node, daemon, server)))
+    if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids_since(node, daemon)))):
+        return intervals.stale
+    return intervals.fault if server.state is ServerState.FAULT else intervals.lists
+
+
+def _clients_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
+    queried = daemon.commands.asked_at.get(list_clients(daemon.runtime.protocol, server.pid), 0.0)
     # The list must also confirm the affected clients of a fault, which only the log has reported.
-    to_confirm = in_fault and asked_at.get(command, 0.0) < (server.state_since or 0.0)
-    period = intervals.stale if stale or to_confirm else intervals.lists
-    yield Query(command=command, known_at=asked_at.get(command, started_at), period=period)
+    to_confirm = server.state is ServerState.FAULT and queried < (server.state_since or 0.0)
+    stale = intervals.is_recent(node.at, latest(clients_stale_since(node, daemon, server)))
+    return intervals.stale if stale or to_confirm else intervals.lists
 
 
 def nvml_due(node: Node, intervals: PollIntervals) -> bool:

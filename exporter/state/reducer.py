@@ -127,7 +127,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 node,
                 observation,
                 lambda daemon: chain(
-                    control_replies.reply_read(daemon, observation),
+                    control_replies.reply_read(daemon, observation, gpus.mps_pids(node)),
                     lambda daemon: (log_files.await_command(daemon, observation), ()),
                 ),
             )

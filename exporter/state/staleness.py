@@ -6,7 +6,7 @@ from exporter.model.daemon import ClaimKind, Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.server import Server
-from exporter.parse.control_reply import LIST_CLIENTS
+from exporter.parse.control_reply import list_clients
 from exporter.state import gpus
 
 XID_SECONDS = 0.5
@@ -38,7 +38,7 @@ def clients_stale_since(node: Node, daemon: Daemon, server: Server) -> Iterable[
 
     NVML shows other clients than the list, a list or a claim awaits confirmation, or clients may confirm a FAULT.
     """
-    queried = daemon.commands.asked_at.get(f"{LIST_CLIENTS} {server.pid}", float("-inf"))
+    queried = daemon.commands.asked_at.get(list_clients(daemon.runtime.protocol, server.pid), float("-inf"))
     clients = {client.pid: client for client in daemon.clients.values() if client.server == server.pid}
     if server.fault_suspected_at is not None and server.fault_suspected_at > queried:
         yield server.fault_suspected_at

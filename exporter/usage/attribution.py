@@ -127,7 +127,7 @@ def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:
     for daemon in node.daemons.values():
         for pid, client in daemon.clients.items():
             server = daemon.servers.get(client.server)
-            percentage = None if server is None else server.active_thread_percentage
+            percentage = None if server is None else server.limits_of(client).active_thread_percentage
             clients[pid] = 100.0 if percentage is None else percentage
     others = {process.pid for gpu in node.gpus.values() for process in gpu.reading.compute_processes or ()}
     return clients, frozenset(others - clients.keys())

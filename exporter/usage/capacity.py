@@ -9,8 +9,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
-from exporter.model.server import Client, Server
-from exporter.model.settings import VISIBLE_DEVICES
+from exporter.model.server import Client
+from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.state.failure_domains import gpus_of_clients
@@ -292,15 +292,16 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
 
 def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
     """Return the fraction of a GPU's threads that a client may use; None if it is not known."""
-    server, process = _server_and_process(node, daemon, client)
-    if server is None or server.active_thread_percentage is None or process is None or process.environment is None:
+    limits, process = _limits_and_process(node, daemon, client)
+    if limits.active_thread_percentage is None or process is None or process.environment is None:
         return None
     own = client_thread_percentage(process.environment)
-    return None if own is None else min(server.active_thread_percentage, own) / 100
+    return None if own is None else min(limits.active_thread_percentage, own) / 100
 
 
-def _server_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Server | None, ProcessReading | None]:
-    return daemon.servers.get(client.server), node.processes.get(client.pid)
+def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, ProcessReading | None]:
+    server = daemon.servers.get(client.server)
+    return Limits() if server is None else server.limits_of(client), node.processes.get(client.pid)
 
 
 def _memory_limit(
@@ -312,14 +313,14 @@ def _memory_limit(
     ordinals: Mapping[int, GpuUuid],
 ) -> tuple[bool, int | None]:
     """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
-    server, process = _server_and_process(node, daemon, client)
-    if server is None or server.active_thread_percentage is None or process is None or process.environment is None:
+    limits, process = _limits_and_process(node, daemon, client)
+    if limits.active_thread_percentage is None or process is None or process.environment is None:
         return False, None
     own = client_memory_limits(process.environment)
-    if own is None or (server.pinned_memory_limits and not ordinals):
+    if own is None or (limits.pinned_memory and not ordinals):
         return False, None
     devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
-    here = [limit for ordinal, limit in server.pinned_memory_limits.items() if ordinals.get(ordinal) == uuid]
+    here = [limit for ordinal, limit in limits.pinned_memory.items() if ordinals.get(ordinal) == uuid]
     if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).

@@ -5,12 +5,14 @@ from itertools import chain
 
 from exporter.incidents import incidents
 from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
+from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction
 from exporter.model.watchdog import EscalationStep
 from exporter.parse.proc import mps_program
+from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
 from exporter.state.transition import client_id
 from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Context, Decision, PlannedAction, Wait
@@ -99,7 +101,10 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
             unsafe = _why_unsafe(context, incident.server)
             if unsafe is not None:
                 return unsafe
-            steps = (GiveCommand(command=f"shutdown_server {incident.server}{' -f' if forced else ''}"),)
+            command = _shutdown_command(context.daemon, incident.server, forced=forced)
+            if command is None:
+                return None
+            steps = (GiveCommand(command=command),)
         case _:
             unsafe = _why_unsafe(context, None)
             return unsafe or restart_budget.restart_running(context, ActionReason.FAULT, incident.started_at)
@@ -110,6 +115,14 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
         cause=f"{kind.value} {incident.id}{' -f' if forced else ''}",
         escalation=EscalationStep(incident=incident.id, kind=kind, at=context.at, forced=forced),
     )
+
+
+def _shutdown_command(daemon: Daemon, pid: int, *, forced: bool) -> str | None:
+    """Return what shuts down a server. With protocol 3, None unless the daemon creates the server again by itself."""
+    if daemon.runtime.protocol != PROTOCOL:
+        return f"shutdown_server {pid}{' -f' if forced else ''}"
+    name = daemon.servers[pid].name or ""
+    return f"server delete {name}{' --force' if forced else ''}" if name.startswith(PREFIX_OF_USER) else None
 
 
 def _affected_process(context: Context, incident: Incident, pid: int) -> ProcessIdentity | None:

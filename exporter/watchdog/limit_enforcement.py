@@ -17,6 +17,7 @@ from exporter.model.values import updated
 from exporter.model.watchdog import LimitDrift, LimitEnforcement, WatchdogState
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.state import process_states
 
 LOG_SECONDS = 0.3
@@ -65,13 +66,17 @@ LimitsEvaluated = tuple[WatchdogState, tuple[Event, ...]]
 
 
 def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
-    """Compare all wanted limits with the actual ones, the defaults first."""
+    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults."""
+    if daemon.runtime.protocol == PROTOCOL:
+        return tuple(each for server in daemon.servers.values() for each in _check_named(daemon, server, wanted))
     servers = (each for server in daemon.servers.values() for each in _check_server(daemon, server, wanted, at))
     return (*check_defaults(daemon, wanted), *servers)
 
 
 def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
-    """Compare the wanted limits with the defaults for future servers."""
+    """Compare the wanted limits with the defaults for future servers, of which protocol 3 has none."""
+    if daemon.runtime.protocol == PROTOCOL:
+        return
     defaults, share, priority = daemon.default_limits, wanted.active_thread_percentage, wanted.client_priority
     yield from _check_memory(
         daemon, None, "set_default_device_pinned_mem_limit", defaults.pinned_memory, wanted, logged=False
@@ -94,6 +99,30 @@ def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> 
         yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
     if priority is not None and server.client_priority is not None:
         yield _check_priority(daemon, server.pid, server.client_priority, priority)
+
+
+def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
+    """Compare the limits of a server's default namespace, with protocol 3. Its memory limit is for all devices."""
+    if server.name is None or not server.namespaces:
+        return
+    share, priority, memory = (
+        wanted.active_thread_percentage,
+        wanted.client_priority,
+        set(wanted.pinned_memory.values()),
+    )
+    verb, found = f"server set {server.name}", server.pinned_memory_limits
+    if len(memory) == 1:
+        (limit,) = memory
+        command, held = f"{verb} --pinned-memory-limit={format_byte_size(limit)}", next(iter(found.values()), None)
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=min(wanted.pinned_memory), found=held, wanted=limit)
+        yield _check(daemon, server.pid, command, reason, known=True, holds=held == limit)
+    if share is not None:
+        command = f"{verb} --active-thread-percentage={share:g}"
+        yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
+    if priority is not None:
+        command, held = f"{verb} --client-priority={priority}", server.client_priority
+        reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=held, wanted=priority)
+        yield _check(daemon, server.pid, command, reason, known=held is not None, holds=held == priority)
 
 
 def _check_memory(
@@ -308,17 +337,22 @@ def _set_limits(
         daemon=daemon.name,
         kind=ActionKind.SET_LIMITS,
         reason=ActionReason.LIMITS_LOST if restoring else ActionReason.LIMITS_DRIFTED,
-        steps=tuple(GiveCommand(command=command) for command in (*commands, *queries)),
+        steps=tuple(GiveCommand(command=command) for command in (*commands, *dict.fromkeys(queries))),
         uid=None if process is None else process.uid,
     )
     return watch, tuple(events), action
 
 
 def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
-    """Return False for a server in FAULT, which gets no clients, and a suspended server, which hangs the daemon."""
+    """Return False for a server in FAULT, which gets no clients, and a suspended server, which hangs the daemon.
+
+    With protocol 3, a limit cannot be set while a client uses its namespace (driver 615).
+    """
     server = None if check.server is None else daemon.servers.get(check.server)
     if server is None:
         return True
+    if daemon.runtime.protocol == PROTOCOL and any(each.server == server.pid for each in daemon.clients.values()):
+        return False
     return server.state is not ServerState.FAULT and process_states.can_query(node, server.pid)
 
 

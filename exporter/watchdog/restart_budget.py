@@ -25,6 +25,7 @@ from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
+    PROTOCOL_VERSION,
     VISIBLE_DEVICES,
     AllowedAction,
     Mode,
@@ -365,5 +366,6 @@ def start_environment(daemon: Daemon, watch: WatchdogState, daemon_policy: Daemo
         PIPE_DIRECTORY: daemon.pipe_directory,
         LOG_DIRECTORY: daemon.log_directory,
         **({} if devices is None else {VISIBLE_DEVICES: devices}),
+        **({} if process is None or process.protocol in (None, 2) else {PROTOCOL_VERSION: str(process.protocol)}),
         **({} if percentage is None else {ACTIVE_THREAD_PERCENTAGE: f"{percentage:g}"}),
     }

@@ -45,7 +45,7 @@ def wanted(node: Node) -> Wanted:
 
 def test_collects_states_of_daemons_and_servers_only() -> None:
     assert wanted(UP).states == {CONTROL, SERVER}
-    foreign = reduced(replace(daemon_process(), protocol=3)).node
+    foreign = reduced(replace(daemon_process(), protocol=4)).node
     assert wanted(foreign).states == frozenset()
 
 

@@ -1,15 +1,19 @@
 """A daemon with an unsupported protocol is reported as such and not queried."""
 
+from dataclasses import replace
+
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess, LogLine, Observation, ProcessExit
+from exporter.model.observation import DaemonProcess, GpuProcess, GpuReading, LogLine, Observation, ProcessExit
 from exporter.model.settings import PollIntervals
+from exporter.parse import protocol3
 from exporter.report.status_text import status_table
 from exporter.state.poll_schedule import commands
 from exporter.state.reducer import reduce
 from exporter.view import View
+from tests.builders import GPU
 
 NAME = "/run/nvidia-mps"
 STARTED = "Starting control daemon using socket /run/nvidia-mps/control"
@@ -30,7 +34,7 @@ def after(*seen: Observation) -> tuple[Node, list[EventName]]:
     return node, names
 
 
-def process(at: float = 1.0, protocol: int | None = 3, pid: int = 77) -> DaemonProcess:
+def process(at: float = 1.0, protocol: int | None = 4, pid: int = 77) -> DaemonProcess:
     return DaemonProcess(at=at, daemon=NAME, pid=pid, start_ticks=5, protocol=protocol)
 
 
@@ -45,24 +49,43 @@ def samples(node: Node, name: str) -> list[float]:
 
 
 def test_sends_no_query_and_has_no_state() -> None:
+    node, _ = after(process())
+
+    assert commands(node, NAME, PollIntervals()) == ()
+    assert node.daemons[NAME].state is None
+    assert samples(node, "cuda_mps_daemon_up") == []
+    assert samples(node, "cuda_mps_daemon_supported") == [0]
+
+
+def test_the_log_shows_protocol_3() -> None:
     for observations in (
-        (process(),),
         (process(protocol=None), log(PROTOCOL_3_LINE)),
         (log(STARTED), log(PROTOCOL_3_LINE), process(at=3, protocol=2)),
     ):
         node, _ = after(*observations)
 
-        assert commands(node, NAME, PollIntervals()) == ()
-        assert node.daemons[NAME].state is None
-        assert samples(node, "cuda_mps_daemon_up") == []
-        assert samples(node, "cuda_mps_daemon_supported") == [0]
+        assert protocol3.LIST_SERVERS in commands(node, NAME, PollIntervals())
+
+
+def test_servers_and_clients_of_an_unsupported_daemon_are_known_from_proc_and_nvml() -> None:
+    node, events = after(
+        replace(process(), servers=(90,)),
+        GpuReading(at=2.0, gpu=GPU, compute_processes=(GpuProcess(pid=90),), mps_processes=(GpuProcess(pid=91),)),
+    )
+
+    assert events == [EventName.SERVER_STARTED, EventName.CLIENT_CONNECTED]
+    assert samples(node, "cuda_mps_server_clients") == [1]
+    assert samples(node, "cuda_mps_bypassing_processes") == [0]
+
+    node, events = after(replace(process(), servers=(90,)), replace(process(at=3.0), servers=()))
+    assert events == [EventName.SERVER_STARTED, EventName.SERVER_EXITED]
 
 
 def test_status_reports_the_reason() -> None:
     node, _ = after(process())
 
     assert "unsupported" in status_table(node)
-    assert "MPS protocol 3 is not supported yet" in status_table(node)
+    assert "MPS protocol 4 is unknown" in status_table(node)
 
 
 def test_reports_the_end_of_an_unsupported_daemon() -> None:

@@ -385,7 +385,7 @@ def test_an_unobserved_quit_is_no_crash() -> None:
 
 
 def test_a_daemon_with_an_unsupported_protocol_is_well_while_it_runs() -> None:
-    post = WatchedDaemon(replace(daemon_process(), protocol=3))
+    post = WatchedDaemon(replace(daemon_process(), protocol=4))
     assert (post.daemon.state, post.condition) == (None, Condition.WELL)
 
 

@@ -10,13 +10,13 @@ from exporter.doctor.formatting import (
     daemon_label,
     error_text,
     quoted,
-    restart_commands,
     shown,
     start_commands,
     without_private_tmp,
 )
-from exporter.model.daemon import SUPPORTED_PROTOCOL, DaemonState
+from exporter.model.daemon import SUPPORTED_PROTOCOLS, DaemonState
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.problem import FindingCode
 
 ENOUGH_OPEN_FILES = 16384
@@ -175,11 +175,21 @@ def protocol_not_supported(facts: Facts) -> Iterator[Occurrence]:
     """A daemon uses a protocol that the exporter does not support."""
     for daemon, each in facts.running():
         if not daemon.supported:
+            known = " and ".join(map(str, SUPPORTED_PROTOCOLS))
             yield Occurrence(
                 (daemon_label(each),),
-                detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter {SUPPORTED_PROTOCOL}.",
-                commands=restart_commands(facts, daemon, variables={"CUDA_MPS_PROTOCOL_VERSION": "2"}),
+                detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter {known}.",
             )
+
+
+@check(
+    Severity.ADVICE, fix="Report what differs, with a recording (`cuda-mps-exporter record`).", doc="docs/support.md"
+)
+def protocol_untried(facts: Facts) -> Iterator[Occurrence]:
+    """A daemon uses protocol 3. The exporter supports it by NVIDIA's documentation, not tried on hardware."""
+    for daemon, each in facts.running():
+        if daemon.runtime.protocol == PROTOCOL:
+            yield Occurrence((daemon_label(each),))
 
 
 @check(Severity.ADVICE, fix=f"Set LimitNOFILE={ENOUGH_OPEN_FILES} in the daemon's unit, and restart it.")

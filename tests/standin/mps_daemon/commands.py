@@ -142,7 +142,7 @@ class Commands:
 
     def _ps_row(self, server: Server, client: Client) -> str:
         gpu = self._daemon.settings.gpus[client.contexts[1]][:DEVICE_IN_PS]
-        return _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), _command(client))
+        return _ps_line(client.pid, client.number, server.pid, gpu, _namespace(client.pid), command_of(client))
 
     def _terminate_client(self, arguments: list[str]) -> str:
         try:
@@ -269,7 +269,7 @@ def _namespace(pid: int) -> int:
         return INITIAL_PID_NAMESPACE
 
 
-def _command(client: Client) -> str:
+def command_of(client: Client) -> str:
     """Return argv[0] of the client, line breaks included."""
     return (client.command or _first_argument(client.pid) or "client").replace("\n", LINE_BREAK)
 

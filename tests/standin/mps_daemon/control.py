@@ -12,6 +12,7 @@ from .logs import Kind, LogFifo, LogFiles, TruthFile
 from .loop import Loop, ProcessWatch
 from .model import Arrival, Client, Limits, Outcome, State
 from .names import BINARY_VERSION, pid_file, take_comm
+from .protocol3 import Commands3, server_name
 from .server import Server
 from .sessions import Respond, Sessions
 from .settings import Settings
@@ -42,7 +43,10 @@ class ControlDaemon:
         self._shutting_down = False
         self._leaving_server_asked = False
         self._finish_quit: Callable[[], None] | None = None
-        self.sessions = Sessions(loop, self.write, self.log.flush, Commands(self).execute, settings.asked_by)
+        commands = Commands3(self) if settings.protocol == 3 else Commands(self)
+        self.sessions = Sessions(loop, self.write, self.log.flush, commands.execute, settings.asked_by)
+        self.partitions: list[tuple[object, ...]] = []
+        """Rows of static SM partitions, with protocol 3."""
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
@@ -53,7 +57,8 @@ class ControlDaemon:
             self.sessions.listen(directory, name)
         SideChannel(self, self._loop).listen(directory)
         self.write(f"Starting control daemon using socket {directory}/control")
-        self.write(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={directory}")
+        word = "env " if self.settings.protocol == 2 else ""
+        self.write(f"To connect CUDA applications to this daemon, set {word}CUDA_MPS_PIPE_DIRECTORY={directory}")
         self.write(f"CUDA MPS Control binary version: {BINARY_VERSION}")
         Path(pid_file(directory)).write_text(f"{os.getpid()}\n")
         self._open_to_all("control", "control_lock", Path(pid_file(directory)).name)
@@ -96,6 +101,8 @@ class ControlDaemon:
     def start_server(self, uid: int) -> None:
         """Start a server for a user."""
         process = launch.ServerProcess(self.log.fileno(), self.settings.pipe_directory)
+        if self.settings.protocol == 3:
+            self.log.files.server_directory = server_name(uid)
         self.log.write(Kind.CONTROL, process.pid, f"Starting new server {process.pid} for user {uid}")
         server = Server(process, uid, self.limits.copy(), self.settings, self.log, self._truth, self._loop)
         self.server = server

@@ -75,18 +75,25 @@ class LogFiles:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
+        self.server_directory = ""
+        """The directory of the server's log below that, with protocol 3."""
         self._descriptors: dict[str, int] = {}
 
     def write(self, kind: Kind, lines: bytes) -> None:
         """Append lines to the file of this kind of message."""
-        os.write(sys.stdout.fileno() if self._directory is None else self._open(self._directory, FILES[kind]), lines)
+        if self._directory is None:
+            os.write(sys.stdout.fileno(), lines)
+            return
+        below = "" if kind is Kind.CONTROL else self.server_directory
+        os.write(self._open(self._directory / below, FILES[kind]), lines)
 
     def _open(self, directory: Path, name: str) -> int:
-        if name not in self._descriptors:
+        path = str(directory / name)
+        if path not in self._descriptors:
             directory.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._descriptors[name] = os.open(directory / name, flags, 0o644)
-        return self._descriptors[name]
+            self._descriptors[path] = os.open(path, flags, 0o644)
+        return self._descriptors[path]
 
 
 class LogFifo:
@@ -101,7 +108,7 @@ class LogFifo:
 
     def __init__(self, path: Path, files: LogFiles) -> None:
         self._path = path
-        self._files = files
+        self.files = files
         self._received = b""
         self._blocked = False
         self._reading = threading.Lock()
@@ -166,7 +173,7 @@ class LogFifo:
                 return
             stamp = f"{year}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}.{fraction:03d}"
             opening = f"[{stamp} {Kind(kind).role} {pid:5d}] ".encode()
-            self._files.write(Kind(kind), opening + self._received[HEADER.size : end] + b"\n")
+            self.files.write(Kind(kind), opening + self._received[HEADER.size : end] + b"\n")
             self._received = self._received[end:]
 
 

@@ -22,6 +22,7 @@ class Settings:
     server_leaves_seconds: float
     """Seconds from a server's `Exiting` to its end. The first query in between gets FAULT."""
     active_thread_percentage: float
+    protocol: int
     asked_by: tuple[int, int] | None
     """PID and start time of the process that may query, with its descendants. None: every process may."""
 
@@ -37,6 +38,7 @@ class Settings:
             server_start_seconds=float(environment.get("STANDIN_MPS_SERVER_START_SECONDS", "0.1")),
             server_leaves_seconds=float(environment.get("STANDIN_MPS_SERVER_LEAVES_SECONDS", "0.08")),
             active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
+            protocol=int(environment.get("CUDA_MPS_PROTOCOL_VERSION", "2")),
             asked_by=_process(environment.get(ASKED_BY, "")),
         )
 

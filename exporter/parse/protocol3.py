@@ -1,0 +1,231 @@
+"""Commands and tables of protocol 3 of `nvidia-cuda-mps-control` (R615).
+
+Source: NVIDIA's MPS guide, release 615, and outputs of driver 615 that NVIDIA published. Not tried on hardware. A new
+release may add columns and rows, so a table is read by the names in its header, and what is unknown is counted.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+PROTOCOL = 3
+
+LIST_SERVERS = "server list --format=csv"
+LIST_CLIENTS = "client list --all --format=csv"
+LIST_NAMESPACES = "namespace list --format=csv"
+LIST_DEVICES = "device list --format=csv"
+LIST_PARTITIONS = "sm-partition list --all --format=csv"
+"""The default format is a table that shortens PIDs ("316..."; driver 615)."""
+
+MODULES = frozenset(("server", "client", "namespace", "device", "sm-partition"))
+"""First words of the commands. A command is given as arguments of the program, not in its input."""
+
+DEFAULT_NAMESPACE = "default"
+"""The namespace that each server has. The limits of a server are those of this namespace."""
+
+PREFIX_OF_USER = "uid_"
+"""The daemon itself creates a server `uid_UID` for a user who connects to no named server (guide, release 615)."""
+
+MAX_ROWS = 4096
+"""Rows that are read of one table. NVIDIA's limit is 60 clients for each device."""
+
+_NAME = re.compile(r"[a-z0-9_]{1,64}")
+"""Names of servers and namespaces (guide, release 615)."""
+
+_PID = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The documented columns of a table in their order. The text of the `free` one may contain commas."""
+
+    names: tuple[str, ...]
+    free: str | None = None
+    aliases: Mapping[str, str] | None = None
+
+
+_TABLES = {
+    LIST_SERVERS: Columns(
+        ("name", "uid", "pid", "status", "pipe-directory", "allowed-devices", "context-ids"), "allowed-devices"
+    ),
+    # The guide's example has `namespace`, the program of driver 615 `MAWS NS`.
+    LIST_CLIENTS: Columns(("pid", "server", "device", "namespace", "cmd"), "cmd", {"maws-ns": "namespace"}),
+    LIST_NAMESPACES: Columns(
+        (
+            *("name", "server", "server-status", "pinned-memory-limit", "active-thread-percentage"),
+            *("client-priority", "pipe-directory"),
+        )
+    ),
+    LIST_DEVICES: Columns(
+        ("ordinal", "server", "pci-id", "device-uuid", "name", "total-sms", "total-chunks", "attributes"), "attributes"
+    ),
+    LIST_PARTITIONS: Columns(
+        ("server", "device", "name", "chunks", "sm-count", "include-remainder", "status", "visible-uuid")
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The rows of a reply by documented column names, and how many columns and rows are unknown."""
+
+    rows: tuple[Mapping[str, str], ...] = ()
+    unknown_columns: int = 0
+    unknown_rows: int = 0
+
+
+def is_given_as_arguments(command: str) -> bool:
+    """Return whether a command is given as arguments of the program, as are its flags."""
+    return command.startswith("-") or command.partition(" ")[0] in MODULES
+
+
+def parse_table(command: str, stdout: str) -> Table | None:
+    """Return the table in the reply to a command; None if the reply has no header, or another command was sent.
+
+    An empty reply has no header, so that it never looks like a table without rows. A row with another number of cells
+    is unknown.
+    """
+    columns = _TABLES.get(command)
+    lines = (line for line in stdout.splitlines() if line.strip())
+    header = next(lines, None)
+    if columns is None or header is None:
+        return None
+    names = [_column(columns, cell) for cell in _cells(header)]
+    known = [name for name in names if name in columns.names]
+    if columns.names[0] not in known or len(known) < len(columns.names) / 2 or len(set(known)) < len(known):
+        return None
+    rows: list[Mapping[str, str]] = []
+    unknown_rows = 0
+    for number, line in enumerate(lines):
+        cells = _joined(_cells(line), names, columns.free) if number < MAX_ROWS else []
+        if len(cells) == len(names):
+            rows.append({name: cell for name, cell in zip(names, cells, strict=True) if name in columns.names})
+        else:
+            unknown_rows += 1
+    return Table(rows=tuple(rows), unknown_columns=len(names) - len(known), unknown_rows=unknown_rows)
+
+
+def _column(columns: Columns, cell: str) -> str:
+    name = re.sub(r"[\s_]+", "-", cell.strip().lower())
+    return (columns.aliases or {}).get(name, name)
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]), [])]
+    except csv.Error:
+        return []
+
+
+def _joined(cells: list[str], names: Sequence[str], free: str | None) -> list[str]:
+    """Return the cells of a row. Those that are too many belong to the column whose text may contain commas."""
+    surplus = len(cells) - len(names)
+    if surplus <= 0 or free not in names:
+        return cells
+    at = names.index(free)
+    return [*cells[:at], ",".join(cells[at : at + surplus + 1]), *cells[at + surplus + 1 :]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRow:
+    """A server. `pid` is None if it does not run, `status` the word of the daemon."""
+
+    name: str
+    pid: int | None
+    uid: int | None
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRow:
+    """A client. `device` is a GPU's UUID or an ordinal of the daemon. PID 0 is one that the daemon cannot see.
+
+    The last cell of its row is the client's own command line, which can also forge whole rows.
+    """
+
+    pid: int
+    server: str
+    device: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRow:
+    """A namespace and its limits in the daemon's words."""
+
+    name: str
+    server: str
+    pinned_memory_limit: str
+    active_thread_percentage: str
+    client_priority: str
+
+
+def server_rows(table: Table) -> Iterator[ServerRow]:
+    """Yield the servers of a table."""
+    for row in table.rows:
+        name = row.get("name", "")
+        if _NAME.fullmatch(name):
+            yield ServerRow(
+                name=name,
+                pid=_number(row.get("pid", "")) or None,
+                uid=_number(row.get("uid", "")),
+                status=row.get("status", "").lower(),
+            )
+
+
+def client_rows(table: Table) -> Iterator[ClientRow]:
+    """Yield the clients of a table. The program of driver 615 shows a namespace as `server/namespace (number)`."""
+    for row in table.rows:
+        pid, server = _number(row.get("pid", "")), row.get("server", "")
+        namespace = row.get("namespace", "").partition(" ")[0].rpartition("/")[2]
+        if pid is not None and _NAME.fullmatch(server):
+            yield ClientRow(
+                pid=pid,
+                server=server,
+                device=row.get("device", ""),
+                namespace=namespace if _NAME.fullmatch(namespace) else DEFAULT_NAMESPACE,
+            )
+
+
+def namespace_rows(table: Table) -> Iterator[NamespaceRow]:
+    """Yield the namespaces of a table."""
+    for row in table.rows:
+        name, server = row.get("name", ""), row.get("server", "")
+        if _NAME.fullmatch(name) and _NAME.fullmatch(server):
+            yield NamespaceRow(
+                name=name,
+                server=server,
+                pinned_memory_limit=row.get("pinned-memory-limit", ""),
+                active_thread_percentage=row.get("active-thread-percentage", ""),
+                client_priority=row.get("client-priority", ""),
+            )
+
+
+def devices_by_ordinal(table: Table) -> Mapping[int, str]:
+    """Return the devices' UUIDs by ordinal; empty if two servers number them differently."""
+    found: dict[int, str] = {}
+    for row in table.rows:
+        ordinal, uuid = _number(row.get("ordinal", "")), row.get("device-uuid", "")
+        if ordinal is None or not is_device_uuid(uuid):
+            continue
+        if found.setdefault(ordinal, uuid) != uuid:
+            return {}
+    return found
+
+
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_device_uuid(text: str) -> bool:
+    """Return whether a text is the UUID of a GPU or of a MIG instance."""
+    return _UUID.fullmatch(text) is not None
+
+
+def is_server_name(text: str) -> bool:
+    """Return whether a text is a name that a server can have. It is also the name of its log directory."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if _PID.fullmatch(text) else None

@@ -1,0 +1,171 @@
+"""Replies of a daemon with protocol 3, reduced: states, clients, limits, commands."""
+
+from collections.abc import Sequence
+
+from exporter.model.daemon import Daemon, Declaration
+from exporter.model.event import EventName
+from exporter.model.node import Node
+from exporter.model.observation import (
+    ControlReply,
+    DaemonProcess,
+    GpuProcess,
+    GpuReading,
+    Observation,
+    ProcessReading,
+)
+from exporter.model.server import ServerState
+from exporter.model.settings import Limits, Mode, PollIntervals
+from exporter.model.watchdog import WatchdogState
+from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
+from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
+from exporter.state.poll_schedule import commands
+from exporter.state.reducer import reduce
+from exporter.usage.capacity import thread_ratio
+from exporter.watchdog.limit_enforcement import enforce
+from tests.builders import GPU
+
+NAME = "/run/nvidia-mps"
+DAEMON, SERVER, CLIENT, OTHER = 77, 90, 100, 101
+SERVERS = "NAME,UID,PID,STATUS,PIPE-DIRECTORY,ALLOWED-DEVICES,CONTEXT-IDS\n"
+CLIENTS = "PID,SERVER,DEVICE,MAWS NS,CMD\n"
+NAMESPACES = "name,server,server-status,pinned-memory-limit,active-thread-percentage,client-priority,pipe-directory\n"
+
+
+def reply(at: float, command: str, stdout: str) -> ControlReply:
+    return ControlReply(at=at, daemon=NAME, command=command, exit_code=0, stdout=stdout, seconds=0.001)
+
+
+def servers(at: float, status: str = "Ready", name: str = "training") -> ControlReply:
+    return reply(at, LIST_SERVERS, f"{SERVERS}{name},1000,{SERVER},{status},{NAME}/{name},-,-\nidle,0,-,-,-,-,-\n")
+
+
+def clients(at: float, *pids: int, namespace: str = "default", name: str = "training") -> ControlReply:
+    rows = "".join(f"{pid},{name},{GPU},{name}/{namespace} (0),python\n" for pid in pids)
+    return reply(at, LIST_CLIENTS, CLIENTS + rows)
+
+
+def nvml(at: float, *pids: int) -> GpuReading:
+    processes = tuple(GpuProcess(pid=pid) for pid in pids)
+    return GpuReading(at=at, gpu=GPU, index=0, compute_processes=processes, mps_processes=processes)
+
+
+START: Sequence[Observation] = (
+    DaemonProcess(at=1.0, daemon=NAME, pid=DAEMON, start_ticks=5, protocol=3, servers=(SERVER,), uid=0),
+    servers(2.0),
+)
+
+
+def after(*seen: Observation) -> tuple[Node, list[EventName]]:
+    daemon = Daemon(name=NAME, pipe_directory=NAME, log_directory="/log", declared=Declaration(expected=True))
+    node, names = Node(daemons={NAME: daemon}), list[EventName]()
+    for each in (*START, *seen):
+        node, events = reduce(node, each)
+        names.extend(event.event for event in events)
+    return node, names
+
+
+def test_reports_the_states_of_servers() -> None:
+    node, _ = after()
+    server = node.daemons[NAME].servers[SERVER]
+    assert (server.name, server.uid, server.state) == ("training", 1000, ServerState.ACTIVE)
+
+    node, _ = after(servers(3.0, "A new word"))
+    assert node.daemons[NAME].servers[SERVER].state is ServerState.ACTIVE
+
+    # As with protocol 2, one report of a fault proves nothing.
+    node, _ = after(servers(10.0, "FAULT"))
+    assert node.daemons[NAME].servers[SERVER].state is ServerState.ACTIVE
+    node, _ = after(servers(10.0, "FAULT"), servers(12.0, "FAULT"))
+    assert node.daemons[NAME].servers[SERVER].state is ServerState.FAULT
+
+
+def test_an_empty_reply_ends_no_server_and_no_client() -> None:
+    node, names = after(nvml(3.0, CLIENT), clients(4.0, CLIENT), *(reply(at, LIST_SERVERS, "") for at in (6.0, 9.0)))
+    assert SERVER in node.daemons[NAME].servers
+    node, _ = after(nvml(3.0, CLIENT), clients(4.0, CLIENT), *(reply(at, LIST_CLIENTS, "") for at in (6.0, 9.0)))
+    assert CLIENT in node.daemons[NAME].clients
+    assert EventName.DAEMON_UP in names
+
+
+def test_a_listed_process_that_nvml_does_not_show_is_no_client() -> None:
+    node, _ = after(nvml(3.0, CLIENT), clients(4.0, CLIENT, OTHER), clients(8.0, CLIENT, OTHER))
+    assert set(node.daemons[NAME].clients) == {CLIENT}
+
+
+def test_a_client_that_is_no_longer_listed_has_disconnected() -> None:
+    node, _ = after(nvml(3.0, CLIENT, OTHER), clients(4.0, CLIENT, OTHER), nvml(8.0, CLIENT), clients(9.0, CLIENT))
+    assert set(node.daemons[NAME].clients) == {CLIENT}
+
+
+def test_without_nvml_no_client_is_known_and_none_disconnects() -> None:
+    node, _ = after(clients(4.0, CLIENT))
+    assert not node.daemons[NAME].clients
+    assert node.daemons[NAME].servers[SERVER].has_hidden_pids
+
+
+def test_a_client_has_the_limits_of_its_namespace() -> None:
+    rows = "default,training,Ready,-,100,0,/x\nsmall,training,Ready,2G,25,1,/x\nsmall,other,Ready,-,1,0,/x\n"
+    process = ProcessReading(at=5.0, pid=CLIENT, start_ticks=1, started=1.0, environment={})
+    node, _ = after(
+        nvml(3.0, CLIENT),
+        clients(4.0, CLIENT, namespace="small"),
+        reply(5.0, LIST_NAMESPACES, NAMESPACES + rows),
+        process,
+    )
+    daemon = node.daemons[NAME]
+    assert daemon.servers[SERVER].namespaces["small"] == Limits(
+        active_thread_percentage=25.0, pinned_memory={0: 2 << 30}, client_priority=1
+    )
+    assert daemon.servers[SERVER].active_thread_percentage == 100.0
+    assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == 0.25
+
+
+def test_a_limit_in_unknown_words_is_unknown() -> None:
+    row = "default,training,Ready,plenty,most,high,/x\n"
+    node, _ = after(reply(5.0, LIST_NAMESPACES, NAMESPACES + row))
+    assert node.daemons[NAME].servers[SERVER].namespaces == {"default": Limits()}
+
+
+def test_a_daemon_that_does_not_know_the_command_has_protocol_2() -> None:
+    node, _ = after(reply(3.0, LIST_SERVERS, f'Unknown command "{LIST_SERVERS}"\n'))
+    assert node.daemons[NAME].runtime.protocol == 2
+    assert "get_server_list" in commands(node, NAME, PollIntervals())
+
+
+def test_counts_what_it_does_not_know() -> None:
+    node, _ = after(reply(3.0, LIST_CLIENTS, "PID,SERVER,DEVICE,MAWS NS,CMD,MOOD\nnot a row\n"))
+    assert node.daemons[NAME].totals.replies_unrecognized == {"column": 1, "row": 1}
+
+
+def enforced(node: Node, wanted: Limits) -> list[str]:
+    _, _, action = enforce(node, node.daemons[NAME], WatchdogState(), wanted, Mode.RESTART, node.at)
+    return [] if action is None else [step.command for step in action.steps if hasattr(step, "command")]
+
+
+def test_sets_limits_only_while_the_namespace_has_no_client() -> None:
+    wanted = Limits(active_thread_percentage=50.0, pinned_memory={0: 1 << 30, 1: 1 << 30}, client_priority=1)
+    listed = reply(3.0, LIST_NAMESPACES, NAMESPACES + "default,training,Ready,-,100,0,/x\n")
+    node, _ = after(listed)
+    assert enforced(node, wanted) == [
+        "server set training --pinned-memory-limit=1G",
+        "server set training --active-thread-percentage=50",
+        "server set training --client-priority=1",
+        LIST_NAMESPACES,
+    ]
+    node, _ = after(listed, nvml(4.0, CLIENT), clients(5.0, CLIENT))
+    assert enforced(node, wanted) == []
+    node, _ = after()
+    assert enforced(node, wanted) == []
+
+
+def test_shows_commands_of_protocol_3() -> None:
+    node, _ = after()
+    address = address_of(node, NAME)
+    assert commands_to_stop(node, node.daemons[NAME], None) == (
+        f"CUDA_MPS_PIPE_DIRECTORY={NAME} nvidia-cuda-mps-control -q",
+    )
+    # A deleted server with a name of its own would lose its settings.
+    assert command_to_end_server(SERVER, address) is None
+    node, _ = after(servers(3.0, name="uid_1000"))
+    command = command_to_end_server(SERVER, address_of(node, NAME))
+    assert command == f"CUDA_MPS_PIPE_DIRECTORY={NAME} nvidia-cuda-mps-control server delete uid_1000 --force"
