@@ -138,7 +138,7 @@ def test_counts_what_it_does_not_know() -> None:
 
 
 def enforced(node: Node, wanted: Limits) -> list[str]:
-    _, _, action = enforce(node, node.daemons[NAME], WatchdogState(), wanted, Mode.RESTART, node.at)
+    _, _, action = enforce(node, node.daemons[NAME], WatchdogState(), wanted, Mode.ACT, node.at)
     return [] if action is None else [step.command for step in action.steps if hasattr(step, "command")]
 
 
