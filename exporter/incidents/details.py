@@ -74,7 +74,8 @@ def _add_affected(node: Node, daemon: Daemon, incident: Incident, block: FaultLo
         return incident
     # All clients in the failure domains of the GPUs with an Xid; without an Xid, those of the only domain.
     gpus = _gpus_of_xids(incident)
-    domains = failure_domains(node, daemon).get(incident.server, ())
+    found = failure_domains(node, daemon).get(incident.server, ())
+    domains = [each for each in found if not each.upper_bound]
     if gpus or len(domains) == 1:
         inferred = {pid for each in domains for pid in each.clients if not gpus or each.gpus & gpus}
         incident = replace(incident, affected=(*incident.affected, *sorted(inferred.difference(incident.affected))))

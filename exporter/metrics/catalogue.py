@@ -6,12 +6,23 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import allocation, clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
+from exporter.metrics import (
+    allocation,
+    clients,
+    daemons,
+    exporter_health,
+    faults,
+    gpus,
+    partitions,
+    usage_totals,
+    watchdog,
+)
 from exporter.metrics.family import Family, Group
 from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
-    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.NAMESPACES),
+    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
+    *(partitions.NAMESPACES, partitions.PARTITIONS),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
     *(usage_totals.USAGE, usage_totals.CAPACITY),
     allocation.ALLOCATION,

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
-from exporter.model.settings import Limits
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
 from exporter.view import View
@@ -122,7 +120,7 @@ SERVERS = group(
 )
 
 
-def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
+def memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
     """Read memory limits. A device that cannot be mapped to a GPU has no sample."""
     gpus = gpus_by_ordinal(view.node, daemon)
     return (((*labels, gpus[device]), limit) for device, limit in sorted(limits.items()) if device in gpus)
@@ -130,15 +128,23 @@ def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[i
 
 def _server_memory(view: View) -> Samples:
     for daemon, server in view.servers():
-        yield from _memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
+        yield from memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
+
+
+def _server_threads(view: View) -> Samples:
+    for daemon, server in view.servers():
+        ratio = None if daemon.has_static_partitions else as_ratio(server.active_thread_percentage)
+        if ratio is not None:
+            yield (daemon.name, str(server.pid)), ratio
 
 
 def _default_memory(view: View) -> Samples:
     for labels, daemon in DAEMON.items(view):
-        yield from _memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
+        yield from memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
 
 
-def _as_ratio(percentage: float | None) -> float | None:
+def as_ratio(percentage: float | None) -> float | None:
+    """Return a percentage as a ratio."""
     return None if percentage is None else percentage / 100
 
 
@@ -174,13 +180,14 @@ LIMITS = group(
     "Limits",
     "servers with a limit that is not in force",
     "cuda_mps_server_limits_drifted == 1",
-    _SERVER.value("cuda_mps_server_active_thread_ratio", lambda each: _as_ratio(each.active_thread_percentage)),
-    "Fraction of a GPU's threads that each client of the server may use. A client may have requested less.",
+    family("cuda_mps_server_active_thread_ratio", _SERVER.labels, _server_threads),
+    "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
+    "with static SM partitions.",
     family("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory),
     "GPU memory that each client of the server may allocate. Absent without a limit.",
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
-        lambda each: _as_ratio(each.default_limits.active_thread_percentage),
+        lambda each: None if each.has_static_partitions else as_ratio(each.default_limits.active_thread_percentage),
     ),
     "Fraction of a GPU's threads that each client of the next server may use.",
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
@@ -191,59 +198,4 @@ LIMITS = group(
     "Whether a limit of the next server differs from the configured or remembered one.",
     family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
     "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
-)
-
-
-def _namespaces(view: View) -> Items[Limits]:
-    for daemon, server in view.servers():
-        for name, limits in server.namespaces.items():
-            yield (daemon.name, str(server.pid), name), limits
-
-
-def _namespace_memory(view: View) -> Samples:
-    daemons = {daemon.name: daemon for daemon in view.daemons()}
-    for labels, limits in _namespaces(view):
-        yield from _memory_by_gpu(view, daemons[labels[0]], labels, limits.pinned_memory)
-
-
-def _namespace_clients(view: View) -> Samples:
-    counts: dict[Labels, int] = {labels: 0 for labels, _ in _namespaces(view)}
-    for daemon, client in view.connected():
-        labels = (daemon.name, str(client.server), client.namespace or "")
-        if labels in counts:
-            counts[labels] += 1
-    return counts.items()
-
-
-def _replies_unrecognized(view: View) -> Samples:
-    for labels, daemon in DAEMON.items(view):
-        if daemon.runtime.protocol == PROTOCOL:
-            yield from (((*labels, part), count) for part, count in daemon.totals.replies_unrecognized.items())
-
-
-_NAMESPACE: Scope[Limits] = Scope(("daemon", "server", "namespace"), _namespaces)
-
-NAMESPACES = group(
-    "Protocol 3 (R615): named servers and namespaces",
-    "clients by server and namespace",
-    "sum by (instance, daemon, name, namespace) (cuda_mps_namespace_clients\n"
-    "  * on (job, instance, daemon, server) group_left (name) cuda_mps_server_info)",
-    info(
-        "cuda_mps_server_info",
-        ("daemon", "server", "name", "uid"),
-        lambda view: (
-            (daemon.name, str(server.pid), server.name, server.uid)
-            for daemon, server in view.servers()
-            if server.name is not None
-        ),
-    ),
-    "A server with a name (protocol 3), always 1.",
-    family("cuda_mps_namespace_clients", _NAMESPACE.labels, _namespace_clients),
-    "Clients in the namespace of a server (protocol 3).",
-    _NAMESPACE.value("cuda_mps_namespace_active_thread_ratio", lambda each: _as_ratio(each.active_thread_percentage)),
-    "Fraction of a GPU's threads that each client in the namespace may use.",
-    family("cuda_mps_namespace_pinned_memory_limit_bytes", (*_NAMESPACE.labels, "gpu"), _namespace_memory),
-    "GPU memory that each client in the namespace may allocate. Absent without a limit.",
-    family("cuda_mps_exporter_replies_unrecognized_total", ("daemon", "part"), _replies_unrecognized),
-    "Columns and rows of the daemon's tables (protocol 3) that the exporter does not know. Counted in each reply.",
 )

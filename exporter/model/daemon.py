@@ -15,7 +15,7 @@ from exporter.model.observation import (
     SocketProbes,
 )
 from exporter.model.problem import Problem
-from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
+from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server, SmPartitions
 from exporter.model.values import replace
 
 Fields = ParamSpec("Fields")
@@ -86,6 +86,10 @@ FORGOTTEN_SECONDS = 300.0
 
 SUPPORTED_PROTOCOLS = (2, 3)
 """Versions of the MPS protocol. R615 has version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
+
+
+STATIC_PARTITIONING = frozenset(("-S", "--static-partitioning"))
+"""Options of a daemon with static SM partitions, with protocol 2."""
 
 
 class DaemonState(StrEnum):
@@ -186,6 +190,8 @@ class DaemonRuntime:
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     """GPUs by ordinal, as the daemon last listed them."""
+    partitions: SmPartitions | None = None
+    """Static SM partitions, as the daemon last listed them."""
     in_foreign_namespace: bool = False
     """Whether log and replies contain PIDs of another PID namespace."""
     foreign_owner: int | None = None
@@ -337,6 +343,13 @@ class Daemon:
     def supported(self) -> bool:
         """Whether the exporter can query the daemon. With another protocol, it uses only NVML and /proc."""
         return self.runtime.same_as is None and self.runtime.protocol in (None, *SUPPORTED_PROTOCOLS)
+
+    @property
+    def has_static_partitions(self) -> bool:
+        """Whether clients have static SM partitions, so that thread percentages do not apply (guide, release 615)."""
+        process, found = self.runtime.process, self.runtime.partitions
+        started_so = process is not None and bool(STATIC_PARTITIONING & set(process.options))
+        return started_so or (found is not None and bool(found.partitions))
 
     @property
     def pid(self) -> int | None:

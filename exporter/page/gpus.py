@@ -62,6 +62,7 @@ class DomainBox:
     columns: tuple[Column, ...]
     bridges: tuple[Bridge, ...]
     more_bridges: int
+    upper_bound: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,7 @@ def _box(node: Node, named: NamedDomain) -> DomainBox:
         columns=tuple(_column(node, uuid, [pid for pid, gpus in on.items() if gpus == {uuid}]) for uuid in order),
         bridges=tuple(_bridges(node, order, joining[:MOST_BRIDGES])),
         more_bridges=max(0, len(joining) - MOST_BRIDGES),
+        upper_bound=named.domain.upper_bound,
     )
 
 

@@ -339,7 +339,11 @@ def _client(node: Node, shown: ClientView) -> dict[str, Any]:
         "memory_used_bytes": dict(shown.memory),
         "failure_domain": None
         if domain is None
-        else {"others": sorted(domain.clients - {pid}), "gpus": sorted(domain.gpus)},
+        else {
+            "others": sorted(domain.clients - {pid}),
+            "gpus": sorted(domain.gpus),
+            "upper_bound": domain.upper_bound,
+        },
     }
 
 

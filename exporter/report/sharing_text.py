@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from exporter.model.node import Node
+from exporter.model.server import SmPartitions
 from exporter.model.usage import Method, Share
 from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
@@ -17,7 +18,7 @@ MOST_NAMED = 4
 LEAST_SHOWN = 0.01
 """A smaller unattributed fraction, or one of exited processes, is not mentioned."""
 
-BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.PARTITIONS: "SM partitions"}
 METHODS = {
     Method.MEASURED: "measured",
     Method.FLIGHT: "estimated by time in flight",
@@ -75,6 +76,12 @@ def _busy(found: GpuSharing) -> str:
     return "its SM time is unknown"
 
 
+def partitions_text(found: SmPartitions) -> str:
+    """Return the number of static SM partitions, and the SMs that no partition has."""
+    free = sum(each.sms for each in found.free.values())
+    return f"{counted(len(found.partitions), 'static SM partition')}, {counted(free, 'SM')} in none"
+
+
 def _recently(found: GpuSharing) -> str:
     seconds = found.recent.seconds
     return "recently" if seconds is None else f"in the last {seconds:.0f} s"
@@ -85,7 +92,9 @@ def _headroom(found: GpuSharing) -> str:
     if not by:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
-    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by]
+    needed = found.headroom.needed
+    applicable = needed if Bound.PARTITIONS in needed else {*needed, Bound.SM}
+    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound in applicable and bound not in by]
     bounds = ", ".join((*known, *unknown))
     if fits is None:
         return f"room for an unknown number of clients like these: {bounds}"

@@ -14,6 +14,7 @@ from exporter.model.problem import Problem
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
 from exporter.model.usage import Sample
+from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
@@ -300,7 +301,7 @@ def _daemon(
     def server(each: Server) -> ServerView:
         process = node.processes.get(each.pid)
         return ServerView(
-            server=each,
+            server=replace(each, active_thread_percentage=None) if daemon.has_static_partitions else each,
             user=process_label(node, each.pid).user or ("" if each.uid is None else str(each.uid)),
             clients=tuple(map(client, clients_of(daemon, each))),
             clients_limit=clients_limit(node, daemon, each),

@@ -7,6 +7,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.state.gpus import gpus_by_ordinal, serves_gpu
+from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
 
@@ -17,6 +18,8 @@ class FailureDomain:
 
     clients: frozenset[int]
     gpus: Gpus
+    upper_bound: bool = False
+    """Whether some of them may survive."""
 
 
 def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDomain, ...]]:
@@ -26,7 +29,8 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
         if complete or _logged(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
-    return {server: tuple(_domains(clients)) for server, clients in by_server.items()}
+    partial = has_partial_isolation(node, daemon)
+    return {server: tuple(_domains(clients, upper_bound=partial)) for server, clients in by_server.items()}
 
 
 def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
@@ -65,7 +69,7 @@ def _processes_with_context(reading: GpuReading) -> set[int]:
     return of_mps | {process.pid for process in reading.compute_processes or ()}
 
 
-def _domains(clients: Mapping[int, Gpus]) -> Iterable[FailureDomain]:
+def _domains(clients: Mapping[int, Gpus], *, upper_bound: bool) -> Iterable[FailureDomain]:
     """Group clients that have a GPU in common, directly or through other clients."""
     groups: list[Gpus] = []
     for gpus in dict.fromkeys(clients.values()):
@@ -75,4 +79,6 @@ def _domains(clients: Mapping[int, Gpus]) -> Iterable[FailureDomain]:
     group_of = {gpu: group for group in groups for gpu in group}
     for pid, gpus in clients.items():
         members[group_of[next(iter(gpus))]].add(pid)
-    return (FailureDomain(clients=frozenset(pids), gpus=gpus) for gpus, pids in members.items())
+    return (
+        FailureDomain(clients=frozenset(pids), gpus=gpus, upper_bound=upper_bound) for gpus, pids in members.items()
+    )

@@ -15,6 +15,7 @@ from exporter.model.values import replace
 from exporter.parse import control_reply, protocol3
 from exporter.parse.control_reply import CommandRefusal
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
+from exporter.parse.sm_partitions import partitions_of_table
 from exporter.state import clients, servers
 from exporter.state.transition import Transition, chain, for_each, increment, translate_pid
 
@@ -38,10 +39,7 @@ def answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] |
     table = protocol3.parse_table(reply.command, reply.stdout)
     if table is None:
         return daemon, ()
-    for part, count in (("column", table.unknown_columns), ("row", table.unknown_rows)):
-        if count:
-            found = increment(daemon.totals.replies_unrecognized, part, count)
-            daemon = with_totals(daemon, replies_unrecognized=found)
+    daemon = count_unknown(daemon, columns=table.unknown_columns, rows=table.unknown_rows)
     match reply.command:
         case protocol3.LIST_SERVERS:
             return _servers_listed(daemon, reply, table)
@@ -52,8 +50,19 @@ def answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] |
         case protocol3.LIST_DEVICES:
             devices = protocol3.devices_by_ordinal(table) or daemon.runtime.devices
             return with_runtime(daemon, devices=devices), ()
+        case protocol3.LIST_PARTITIONS:
+            return with_runtime(daemon, partitions=partitions_of_table(table)), ()
         case _:
             return daemon, ()
+
+
+def count_unknown(daemon: Daemon, *, columns: int = 0, rows: int = 0) -> Daemon:
+    """Return the daemon after a table with unknown columns or rows."""
+    for part, count in (("column", columns), ("row", rows)):
+        if count:
+            found = increment(daemon.totals.replies_unrecognized, part, count)
+            daemon = with_totals(daemon, replies_unrecognized=found)
+    return daemon
 
 
 def _servers_listed(daemon: Daemon, reply: ControlReply, table: protocol3.Table) -> Transition:

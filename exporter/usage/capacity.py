@@ -13,10 +13,12 @@ from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.parse.sm_partitions import is_same_device
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.processes import cgroup_of
 from exporter.state.servers import clients_limit
+from exporter.state.sm_partitions import partitions_with_clients
 from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
 from exporter.usage.launch_history import current_reading
@@ -104,10 +106,12 @@ class Bound(StrEnum):
     MEMORY = "memory"
     SM = "sm"
     SLOTS = "slots"
+    PARTITIONS = "partitions"
 
 
 NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
-"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower."""
+"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower. With static SM partitions,
+a client without a partition fails too, and no client uses the SM time of another partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,7 @@ class Headroom:
     """How many more clients such as the present ones fit, by each bound that is known."""
 
     by_bound: Mapping[Bound, int]
+    needed: frozenset[Bound] = NEEDED
 
     @property
     def fits(self) -> int | None:
@@ -123,9 +128,9 @@ class Headroom:
 
     @property
     def binding(self) -> Bound | None:
-        """The smallest bound; None if a bound of NEEDED is not known, unless another one of them is 0."""
-        none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
-        known = none_fits or self.by_bound.keys() >= NEEDED
+        """The smallest bound; None if a bound that is `needed` is not known, unless another one of them is 0."""
+        none_fits = any(self.by_bound.get(bound) == 0 for bound in self.needed)
+        known = none_fits or self.by_bound.keys() >= self.needed
         return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if known else None
 
 
@@ -237,15 +242,21 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
     if others is not None:
         present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
         departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
+    daemons = [node.daemons[name] for name in {each.daemon for each in clients}]
+    partitioned = any(daemon.has_static_partitions for daemon in daemons)
     by_bound = {
         Bound.MEMORY: _fit_in_memory(gpu, clients),
-        Bound.SM: _fit_in_sm_time(recent, others, departed, len(clients)),
+        Bound.SM: None if partitioned else _fit_in_sm_time(recent, others, departed, len(clients)),
         Bound.SLOTS: _fit_in_slots(node, clients),
+        Bound.PARTITIONS: _fit_in_partitions(node, uuid, daemons) if partitioned else None,
     }
     return GpuSharing(
         clients=clients,
         recent=recent,
-        headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
+        headroom=Headroom(
+            by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None},
+            needed=NEEDED | {Bound.PARTITIONS} if partitioned else NEEDED,
+        ),
         memory_total_bytes=total,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,
@@ -291,9 +302,11 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
 
 
 def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
-    """Return the fraction of a GPU's threads that a client may use; None if it is not known."""
+    """Return the fraction of a GPU's threads that a client may use; None if unknown, or with static SM partitions."""
     limits, process = _limits_and_process(node, daemon, client)
-    if limits.active_thread_percentage is None or process is None or process.environment is None:
+    if daemon.has_static_partitions or limits.active_thread_percentage is None:
+        return None
+    if process is None or process.environment is None:
         return None
     own = client_thread_percentage(process.environment)
     return None if own is None else min(limits.active_thread_percentage, own) / 100
@@ -371,6 +384,23 @@ def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float,
     busy = recent.sm - departed
     by_clients = busy - sum(recent.shares[pid].sm for pid in others)
     return int(round((1 - busy) / by_clients * clients, _DIGITS)) if by_clients >= LEAST_SM else None
+
+
+def _fit_in_partitions(node: Node, uuid: GpuUuid, daemons: Sequence[Daemon]) -> int | None:
+    """Count the static partitions without clients, and those of the mean size that fit into the free chunks.
+
+    None if several daemons have the GPU, if the list is not known, or if it is unknown whether a partition has clients.
+    """
+    found = daemons[0].runtime.partitions if len(daemons) == 1 else None
+    if found is None:
+        return None
+    here = [each for each in found.partitions if is_same_device(each.gpu, uuid)]
+    free = sum(each.chunks for gpu, each in found.free.items() if is_same_device(gpu, uuid))
+    used = partitions_with_clients(node, daemons[0])
+    if used is None:
+        return None
+    chunks = sum(each.chunks for each in here)
+    return sum(each not in used for each in here) + (free * len(here) // chunks if chunks else free)
 
 
 def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:

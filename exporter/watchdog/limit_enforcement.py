@@ -66,7 +66,12 @@ LimitsEvaluated = tuple[WatchdogState, tuple[Event, ...]]
 
 
 def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
-    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults."""
+    """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults.
+
+    With static SM partitions, thread percentages do not apply.
+    """
+    if daemon.has_static_partitions:
+        wanted = updated(wanted, active_thread_percentage=None)
     if daemon.runtime.protocol == PROTOCOL:
         return tuple(each for server in daemon.servers.values() for each in _check_named(daemon, server, wanted))
     servers = (each for server in daemon.servers.values() for each in _check_server(daemon, server, wanted, at))
@@ -77,7 +82,8 @@ def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
     """Compare the wanted limits with the defaults for future servers, of which protocol 3 has none."""
     if daemon.runtime.protocol == PROTOCOL:
         return
-    defaults, share, priority = daemon.default_limits, wanted.active_thread_percentage, wanted.client_priority
+    defaults, priority = daemon.default_limits, wanted.client_priority
+    share = None if daemon.has_static_partitions else wanted.active_thread_percentage
     yield from _check_memory(
         daemon, None, "set_default_device_pinned_mem_limit", defaults.pinned_memory, wanted, logged=False
     )
