@@ -127,8 +127,11 @@ def memory_by_process(node: Node) -> MemoryByProcess:
 
 
 def gpu_name(node: Node, uuid: str) -> str:
-    """Return the index of a GPU, or its UUID if the index is unknown."""
+    """Return the index of a GPU, or its UUID if the index is unknown. A MIG instance also has its two numbers."""
     gpu = node.gpus.get(uuid)
+    if gpu is not None and gpu.reading.mig is not None:
+        mig = gpu.reading.mig
+        return f"{gpu_name(node, mig.parent)}/{mig.gpu_instance}/{mig.compute_instance}"
     return uuid if gpu is None or gpu.reading.index is None else str(gpu.reading.index)
 
 

@@ -52,6 +52,13 @@ def _infos(view: View) -> Rows:
     return ((each.gpu, each.index, each.name, each.pci_bus_id) for each in readings)
 
 
+def _instances(view: View) -> Rows:
+    for gpu in view.node.gpus.values():
+        mig = gpu.reading.mig
+        if mig is not None:
+            yield gpu.reading.gpu, mig.parent, mig.gpu_instance, mig.compute_instance, mig.profile
+
+
 def _driver(view: View) -> Rows:
     """Read the driver's version. All GPUs have one driver; after an upgrade, the last reading has its version."""
     readings = [each for _, each in _READING.items(view) if each.driver_version is not None]
@@ -109,7 +116,11 @@ GPUS = group(
     ),
     "Whether NVML could read the GPU.",
     info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos),
-    "The GPU, always 1. index is NVML's.",
+    "The GPU or MIG instance, always 1. index is NVML's; an instance has none.",
+    info("cuda_mps_gpu_mig_info", ("gpu", "parent", "gpu_instance", "compute_instance", "profile"), _instances),
+    "The MIG instance gpu of the GPU parent, always 1.",
+    _READING.value("cuda_mps_gpu_mig_sms", lambda each: None if each.mig is None else each.mig.sms),
+    "SMs of the MIG instance.",
     info("cuda_mps_driver_info", ("driver", "cuda"), _driver),
     "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1.",
     _GPU.values("cuda_mps_gpu_reading_supported", "reading", lambda each: each.supported),
@@ -118,14 +129,15 @@ GPUS = group(
     "How processes share the GPU; exactly one mode is 1. Absent if unknown.",
     _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode),
     "NVML's compute mode of the GPU; exactly one mode is 1.",
-    _READING.value("cuda_mps_gpu_mig_mode", lambda each: each.mig_mode),
-    "Whether MIG divides the GPU into instances.",
+    _READING.value("cuda_mps_gpu_mig_mode", lambda each: None if each.mig else each.mig_mode),
+    "Whether MIG divides the GPU into instances. Absent for an instance.",
     _READING.value("cuda_mps_gpu_persistence_mode", lambda each: each.persistence_mode),
     "Whether the driver stays loaded while no process uses the GPU.",
-    _READING.value("cuda_mps_gpu_memory_used_bytes", lambda each: each.memory_used_bytes),
-    "GPU memory in use. It exceeds the sum over the processes.",
-    _READING.value("cuda_mps_gpu_memory_total_bytes", lambda each: each.memory_total_bytes),
-    "GPU memory.",
+    _READING.value("cuda_mps_gpu_memory_used_bytes", lambda each: None if each.instances else each.memory_used_bytes),
+    "GPU memory in use. It exceeds the sum over the processes. With MIG, each instance has its own, and the GPU none. "
+    "If several compute instances share a GPU instance, the first one has its memory.",
+    _READING.value("cuda_mps_gpu_memory_total_bytes", lambda each: None if each.instances else each.memory_total_bytes),
+    "GPU memory. For MIG as in cuda_mps_gpu_memory_used_bytes.",
     _READING.value("cuda_mps_gpu_sm_utilization_ratio", lambda each: each.sm_utilization),
     "Fraction of SM capacity used between the last two readings, from GPM.",
     _READING.value("cuda_mps_gpu_dram_bandwidth_ratio", lambda each: each.dram_bandwidth),

@@ -260,8 +260,22 @@ class ProcessUtilization:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A compute instance of a GPU with MIG, by NVML's numbers. `profile` is such as 1g.10gb or 1c.2g.20gb."""
+
+    parent: GpuUuid
+    gpu_instance: int
+    compute_instance: int
+    profile: str | None = None
+    sms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
     """NVML's data of one GPU, or the `problem` of its collection. None: this GPU or driver does not have the value.
+
+    A MIG instance has a reading of its own, with `mig`. The reading of a GPU with MIG has the UUIDs of its `instances`.
+    If several compute instances share a GPU instance, only the first one has its memory.
 
     ECC errors are counted since the board was made. SM utilization and DRAM bandwidth, 0 to 1, are those of the last
     `gpm_seconds`, since the reading before.
@@ -296,6 +310,8 @@ class GpuReading:
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None
     gpm_supported: bool | None = None
+    mig: MigInstance | None = None
+    instances: tuple[GpuUuid, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +322,8 @@ class GpuEvent:
     type: int
     xid: int
     gpu: GpuUuid | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

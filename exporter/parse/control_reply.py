@@ -62,7 +62,6 @@ _PID = re.compile(r"[1-9][0-9]{0,8}")
 _LISTED_PID = re.compile(rf"{_PID.pattern}|0")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _STATES = {state.name: state for state in ServerState}
 
 
@@ -215,7 +214,7 @@ def parse_devices(stdout: str) -> Mapping[int, str]:
         if _SERVER.fullmatch(line.strip()):
             break
         ordinal, *cells = (cell.strip() for cell in line.split(","))
-        uuids = [cell for cell in cells if _UUID.fullmatch(cell)]
+        uuids = [cell for cell in cells if protocol3.is_device_uuid(cell)]
         if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
             found.setdefault(int(ordinal), uuids[0])
     return found

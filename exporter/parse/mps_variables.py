@@ -63,18 +63,20 @@ def visible_device_entries(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(","))
 
 
-def is_device_visible(text: str | None, index: int | None, uuid: str) -> bool:
+def is_device_visible(text: str | None, index: int | None, uuid: str, older_name: str = "") -> bool:
     """Return whether CUDA_VISIBLE_DEVICES leaves a GPU visible; if it is not set, all GPUs are visible.
 
     Ordinals are taken as NVML's indices. This holds if all GPUs are alike, or CUDA_DEVICE_ORDER is PCI_BUS_ID.
-    As in CUDA, -1 ends the list, and a UUID may be abbreviated.
+    As in CUDA, -1 ends the list, and a UUID may be abbreviated. `older_name` is that of a MIG instance before R470.
     """
     if text is None:
         return True
     for entry in visible_device_entries(text):
         if entry == "-1":
             return False
-        if (index is not None and entry == str(index)) or (entry.startswith("GPU-") and uuid.startswith(entry)):
+        if entry and entry in (str(index), older_name):
+            return True
+        if entry.startswith(("GPU-", "MIG-")) and uuid.startswith(entry):
             return True
     return False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import gpus_by_ordinal, serves_gpu
+from exporter.state.gpus import cuda_devices, gpus_by_ordinal, serves_gpu
 from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
@@ -48,8 +48,10 @@ def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
     """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
     if len(gpus_by_ordinal(node, daemon)) == 1:
         return True
-    readings = (gpu.reading for gpu in node.gpus.values() if serves_gpu(daemon, gpu.reading))
-    return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
+    readings = [gpu.reading for gpu in cuda_devices(node).values() if serves_gpu(daemon, gpu.reading)]
+    return all(reading.compute_processes is not None for reading in readings) and (
+        bool(readings) or not any(gpu.reading.mig_mode for gpu in node.gpus.values())
+    )
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:

@@ -44,18 +44,33 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
-    if not daemon.runtime.devices and len(node.gpus) > 1:
+    if not daemon.runtime.devices and len(cuda_devices(node)) > 1:
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
-def serves_gpu(daemon: Daemon, gpu: GpuReading) -> bool:
-    """Return whether the daemon has this GPU: by its own list, else by CUDA_VISIBLE_DEVICES.
+def cuda_devices(node: Node) -> Mapping[GpuUuid, Gpu]:
+    """Return what CUDA processes can use: GPUs without MIG, and MIG instances."""
+    return {uuid: gpu for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
 
-    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query.
+
+def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
+    """Return the MIG instances of a GPU."""
+    return tuple(each for each, gpu in node.gpus.items() if gpu.reading.mig and gpu.reading.mig.parent == uuid)
+
+
+def serves_gpu(daemon: Daemon, gpu: GpuReading) -> bool:
+    """Return whether the daemon has this GPU or MIG instance: by its own list, else by CUDA_VISIBLE_DEVICES.
+
+    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query. Without a
+    MIG instance in CUDA_VISIBLE_DEVICES, CUDA uses one instance (MIG user guide), and it is not known which.
     """
     if daemon.runtime.devices:
         return gpu.gpu in daemon.runtime.devices.values()
-    return is_device_visible(daemon.runtime.visible_devices, gpu.index, gpu.gpu)
+    visible = daemon.runtime.visible_devices
+    if gpu.mig is None:
+        return is_device_visible(visible, gpu.index, gpu.gpu)
+    older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
+    return visible is not None and is_device_visible(visible, None, gpu.gpu, older_name)
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
@@ -72,10 +87,15 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     """
     if daemon.runtime.devices:
         return daemon.runtime.devices
+    devices = cuda_devices(node)
     if daemon.runtime.visible_devices is not None:
-        indices = {uuid: gpu.reading.index for uuid, gpu in node.gpus.items()}
+        # CUDA enumerates one MIG instance at most (MIG user guide).
+        instances = [uuid for uuid, gpu in devices.items() if gpu.reading.mig and serves_gpu(daemon, gpu.reading)]
+        if instances:
+            return {0: instances[0]} if len(instances) == 1 else {}
+        indices = {uuid: gpu.reading.index for uuid, gpu in devices.items()}
         return dict(enumerate(visible_gpu_uuids(daemon.runtime.visible_devices, indices)))
-    return dict(enumerate(node.gpus)) if len(node.gpus) == 1 else {}
+    return dict(enumerate(devices)) if len(devices) == 1 else {}
 
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
@@ -107,7 +127,16 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         supported=_supported(known, reading),
     )
     gpu, events = _apply_process_lists(node, gpu)
-    return replace(node, gpus={**node.gpus, reading.gpu: gpu}), events
+    gpus = {**node.gpus, reading.gpu: gpu}
+    if reading.problem is None and reading.mig is None:
+        gpus = {uuid: each for uuid, each in gpus.items() if not _was_removed(each.reading, reading)}
+    return replace(node, gpus=gpus), events
+
+
+def _was_removed(instance: GpuReading, parent: GpuReading) -> bool:
+    """Return whether a MIG instance no longer exists, by a reading of its GPU."""
+    mig = instance.mig
+    return mig is not None and mig.parent == parent.gpu and instance.gpu not in (parent.instances or ())
 
 
 def mark_unread_gpus(node: Node, collected: SourceReading) -> Node:
@@ -132,6 +161,7 @@ def _failed(last: GpuReading, failed: GpuReading) -> GpuReading:
         name=last.name,
         pci_bus_id=last.pci_bus_id,
         compute_capability=last.compute_capability,
+        mig=last.mig,
     )
 
 

@@ -72,8 +72,9 @@ def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
 def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
     """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
     for xid in node.xids.recent:
-        gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
-        is_served = gpu is None or gpus.serves_gpu(daemon, gpu.reading)
+        found = () if xid.gpu is None else (xid.gpu, *gpus.instances_of(node, xid.gpu))
+        known = [node.gpus[uuid].reading for uuid in found if uuid in node.gpus]
+        is_served = not known or any(gpus.serves_gpu(daemon, reading) for reading in known)
         if is_served and node.at - xid.at >= XID_SECONDS:
             yield xid.at
 

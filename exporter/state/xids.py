@@ -18,6 +18,7 @@ from exporter.parse.kernel_log import (
     parse_recovery_action,
     parse_xid,
 )
+from exporter.state import gpus
 
 KERNEL = "kernel"
 NVML_EVENTS = "nvml_events"
@@ -78,6 +79,7 @@ def apply_nvml_event(node: Node, event: GpuEvent) -> Node:
     if event.type != XID_EVENT_TYPE:
         return node
     gpu = event.gpu or (next(iter(node.gpus)) if len(node.gpus) == 1 else None)
+    gpu = _instance(node, gpu, event.gpu_instance, event.compute_instance)
     report = XidReport(at=event.at, source=XidSource.NVML, number=event.xid, gpu=gpu)
     return replace(node, xids=_add_report(node.xids, report))
 
@@ -94,7 +96,8 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     if error is None:
         return node
     xids = node.xids
-    gpu = xids.addresses.get(error.bus_id)
+    board = xids.addresses.get(error.bus_id)
+    gpu = _instance(node, board, error.gpu_instance, error.compute_instance)
     report = XidReport(
         at=record.at,
         source=XidSource.KERNEL,
@@ -105,9 +108,25 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         name=error.name,
         access=parse_failed_access(error.text),
     )
-    if error.number == RECOVERY_XID and gpu is not None:
-        xids = _with_recovery_action(xids, gpu, record.at, parse_recovery_action(error.text))
+    if error.number == RECOVERY_XID and board is not None:
+        xids = _with_recovery_action(xids, board, record.at, parse_recovery_action(error.text))
     return replace(node, xids=_add_report(xids, report))
+
+
+def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number: int | None) -> GpuUuid | None:
+    """Return the MIG instance that a source names; the GPU if it names none, or none that is known."""
+    found = (
+        []
+        if gpu is None or gpu_instance is None
+        else [
+            uuid
+            for uuid in gpus.instances_of(node, gpu)
+            if (mig := node.gpus[uuid].reading.mig) is not None
+            and mig.gpu_instance == gpu_instance
+            and number in (None, mig.compute_instance)
+        ]
+    )
+    return found[0] if len(found) == 1 else gpu
 
 
 def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | None) -> Xids:

@@ -110,8 +110,11 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
         return node
     before, work = readings
     seconds = (work.boot_ns - before.boot_ns) / 1e9
-    clients = _clients_on(node, node.gpus[uuid])
-    if not clients or not work.sms or _watched_fraction(node, before.boot_ns, work.boot_ns) < WATCHED_FRACTION:
+    gpu = node.gpus[uuid]
+    clients = _clients_on(node, gpu)
+    if gpu.reading.mig is not None or not clients or not work.sms:
+        return node
+    if _watched_fraction(node, before.boot_ns, work.boot_ns) < WATCHED_FRACTION:
         return node
     deltas = _deltas(node, uuid, before, work, clients, frozenset())
     capacity = seconds * work.sms * 1e9
@@ -143,11 +146,16 @@ def _with_window(
     gpu, known = node.gpus.get(uuid), _state(node, uuid)
     if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(known, at):
         return node
+    if gpu.reading.mig_mode:
+        # Its instances have the SM time.
+        return node
     busy = min(max(busy, 0.0), 1.0)
     bypassing, mps = _bypassing_parts(gpu)
     present = _clients_on(node, gpu)
     clients = present | _left_since(node, gpu, known, present)
-    work = node.work if node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS else None
+    # The probes count for the whole GPU, so they divide nothing on a MIG instance.
+    recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
+    work = node.work if recent and gpu.reading.mig is None else None
     launches = _launches(node, uuid, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)

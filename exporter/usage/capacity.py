@@ -267,7 +267,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
 
 
 def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
-    """Return the clients on each GPU that has any, the oldest first. Under MIG, a client's instance is unknown."""
+    """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
     found: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
     held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
     splits, work = fresh_splits(node), current_reading(node)

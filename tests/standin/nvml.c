@@ -11,6 +11,8 @@
  *                                           ecc_uncorrected (aggregate; volatile is 0), sm_utilization, dram_bandwidth
  *                                           (GPM, percent), events (a mask)
  *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
+ *   mig PARENT POSITION DEVICE GPU_INSTANCE COMPUTE_INSTANCE SMS    DEVICE, with an index from 100 on, is a MIG device of
+ *                                           PARENT; GPM of the GPU instance is that of DEVICE
  *   xid SEQUENCE DEVICE NUMBER              an event, delivered once to every event set made before it was written
  *   behaviour FUNCTION DEVICE|* error CODE  the call fails
  *   behaviour FUNCTION DEVICE|* slow MS     the call takes so long
@@ -48,7 +50,8 @@ enum {
     UNKNOWN = 999,
 };
 
-enum { MAX_DEVICES = 16, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256,
+enum { FIRST_MIG_DEVICE = 100, MAX_MIG_DEVICES = 64 };
+enum { MAX_DEVICES = 128, MAX_PROCESSES = 2048, MAX_BEHAVIOURS = 64, MAX_XIDS = 256,
        MAX_READINGS = 256, MAX_EVENT_SETS = 1024 };
 enum { NO_DEVICE = -1, HANG_POLL_MS = 10, EVENT_POLL_MS = 50 };
 
@@ -81,13 +84,15 @@ struct device_line {
     unsigned gpu, memory;
 };
 struct process_line { int device, in_mps, in_compute, sm; unsigned pid; ull used; };
+struct mig_line { int parent, position, device; unsigned gpu_instance, compute_instance, sms; };
 struct xid_line { ull sequence; int device; unsigned number; };
 struct reading_line { int device; char name[32]; double value; };
 struct behaviour_line { char function[96], device[8], kind[8]; int value; };
 
 struct state {
     char driver[80];
-    int devices, processes, readings, xids, behaviours;
+    int devices, processes, readings, migs, xids, behaviours;
+    struct mig_line mig[MAX_MIG_DEVICES];
     struct device_line device[MAX_DEVICES];
     struct reading_line reading[MAX_READINGS];
     struct xid_line xid[MAX_XIDS];
@@ -116,6 +121,7 @@ static void read_line(struct state *state, const char *line)
     struct device_line device = {0};
     struct process_line process = {0};
     struct reading_line reading = {0};
+    struct mig_line mig = {0};
     struct xid_line xid = {0};
     struct behaviour_line behaviour = {0};
 
@@ -128,6 +134,9 @@ static void read_line(struct state *state, const char *line)
         if (state->processes < MAX_PROCESSES) state->process[state->processes++] = process;
     } else if (sscanf(line, "reading %d %31s %lf", &reading.device, reading.name, &reading.value) == 3) {
         if (state->readings < MAX_READINGS) state->reading[state->readings++] = reading;
+    } else if (sscanf(line, "mig %d %d %d %u %u %u", &mig.parent, &mig.position, &mig.device, &mig.gpu_instance,
+                      &mig.compute_instance, &mig.sms) == 6) {
+        if (state->migs < MAX_MIG_DEVICES) state->mig[state->migs++] = mig;
     } else if (sscanf(line, "xid %llu %d %u", &xid.sequence, &xid.device, &xid.number) == 3) {
         if (state->xids < MAX_XIDS) state->xid[state->xids++] = xid;
     } else if (sscanf(line, "behaviour %95s %7s %7s %d", behaviour.function, behaviour.device, behaviour.kind,
@@ -382,7 +391,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version)
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER();
-    *count = (unsigned)state.devices;
+    *count = 0;
+    for (int i = 0; i < state.devices; i++) *count += state.device[i].index < FIRST_MIG_DEVICE;
     return SUCCESS;
 }
 #endif
@@ -475,6 +485,75 @@ int nvmlDeviceGetMigMode(Device handle, unsigned *current, unsigned *pending)
     double value = 0;
     read_value(&state, device->index, "mig", &value);
     *current = *pending = (unsigned)value;
+    return SUCCESS;
+}
+#endif
+
+/* ---- MIG -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    unsigned sms, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+    ull memory_mb;
+} Attributes;
+
+static const struct mig_line *find_mig(const struct state *state, int device)
+{
+    for (int i = 0; i < state->migs; i++)
+        if (state->mig[i].device == device) return &state->mig[i];
+    return NULL;
+}
+
+#ifndef WITHOUT_nvmlDeviceGetMaxMigDeviceCount
+int nvmlDeviceGetMaxMigDeviceCount(Device handle, unsigned *count)
+{
+    ENTER_DEVICE();
+    double value = 0;
+    if (read_value(&state, device->index, "mig", &value)) return NOT_SUPPORTED;
+    *count = 7;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetMigDeviceHandleByIndex
+int nvmlDeviceGetMigDeviceHandleByIndex(Device handle, unsigned position, Device *instance)
+{
+    ENTER_DEVICE();
+    for (int i = 0; i < state.migs; i++)
+        if (state.mig[i].parent == device->index && state.mig[i].position == (int)position) {
+            *instance = index_handle(state.mig[i].device);
+            return SUCCESS;
+        }
+    return NOT_FOUND;
+}
+#endif
+
+#define MIG_DEVICE()                                                        ENTER_DEVICE();                                                         const struct mig_line *mig = find_mig(&state, device->index);           if (!mig) return NOT_SUPPORTED
+
+#ifndef WITHOUT_nvmlDeviceGetGpuInstanceId
+int nvmlDeviceGetGpuInstanceId(Device handle, unsigned *number)
+{
+    MIG_DEVICE();
+    *number = mig->gpu_instance;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetComputeInstanceId
+int nvmlDeviceGetComputeInstanceId(Device handle, unsigned *number)
+{
+    MIG_DEVICE();
+    *number = mig->compute_instance;
+    return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlDeviceGetAttributes_v2
+int nvmlDeviceGetAttributes_v2(Device handle, Attributes *attributes)
+{
+    MIG_DEVICE();
+    memset(attributes, 0, sizeof *attributes);
+    attributes->sms = mig->sms;
+    attributes->memory_mb = device->total >> 20;
     return SUCCESS;
 }
 #endif
@@ -630,6 +709,20 @@ int nvmlGpmSampleGet(Device handle, struct gpm_sample *sample)
     sample->device = device->index;
     clock_gettime(CLOCK_MONOTONIC, &sample->taken);
     return SUCCESS;
+}
+#endif
+
+#ifndef WITHOUT_nvmlGpmMigSampleGet
+int nvmlGpmMigSampleGet(Device handle, unsigned gpu_instance, struct gpm_sample *sample)
+{
+    ENTER_DEVICE();
+    for (int i = 0; i < state.migs; i++)
+        if (state.mig[i].parent == device->index && state.mig[i].gpu_instance == gpu_instance) {
+            sample->device = state.mig[i].device;
+            clock_gettime(CLOCK_MONOTONIC, &sample->taken);
+            return SUCCESS;
+        }
+    return INVALID_ARGUMENT;
 }
 #endif
 

@@ -16,6 +16,7 @@ LIBRARY_NAME = "libnvidia-ml.so.1"
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
+INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
 GPU_IS_LOST = 15
 UNKNOWN = 999
@@ -64,6 +65,40 @@ class Device:
     readings: Mapping[str, float] = field(default_factory=dict)
     """Values by the names in ``nvml.c``. A missing one is not supported."""
     processes: tuple[Process, ...] = ()
+    instances: tuple["Instance", ...] = ()
+    """MIG instances. The GPU is in MIG mode if its readings have `mig` = 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance: its profile, such as 1g.18gb, its numbers, and what NVML reports of it as a device."""
+
+    uuid: str
+    profile: str
+    gpu_instance: int
+    compute_instance: int = 0
+    sms: int = 16
+    memory_total_bytes: int = 18 << 30
+    memory_used_bytes: int = 64 * MEBIBYTE
+    readings: Mapping[str, float] = field(default_factory=dict)
+    processes: tuple[Process, ...] = ()
+
+    def device(self, parent: Device, position: int) -> Device:
+        """Return it as a device with an index of its own."""
+        return Device(
+            index=FIRST_MIG_DEVICE + 8 * parent.index + position,
+            uuid=self.uuid,
+            name=f"{parent.name} MIG {self.profile}",
+            bus_id=parent.bus_id,
+            compute_capability=parent.compute_capability,
+            memory_total_bytes=self.memory_total_bytes,
+            memory_used_bytes=self.memory_used_bytes,
+            readings=self.readings,
+            processes=self.processes,
+        )
+
+
+FIRST_MIG_DEVICE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +136,16 @@ class _State:
     def lines(self) -> list[str]:
         """Return the state in the format of ``nvml.c``."""
         lines = [f"driver {self.driver}"]
-        for device in self.devices:
+        instances = [
+            (device, position, instance)
+            for device in self.devices
+            for position, instance in enumerate(device.instances)
+        ]
+        for parent, position, instance in instances:
+            number = instance.device(parent, position).index
+            numbers = f"{instance.gpu_instance} {instance.compute_instance} {instance.sms}"
+            lines.append(f"mig {parent.index} {position} {number} {numbers}")
+        for device in (*self.devices, *(instance.device(parent, position) for parent, position, instance in instances)):
             lines.append(_device_line(device))
             lines.extend(f"reading {device.index} {name} {value}" for name, value in device.readings.items())
             lines.extend(_process_line(device.index, process) for process in device.processes)

@@ -11,6 +11,7 @@ import pynvml
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
+from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Reading
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
@@ -122,7 +123,17 @@ class XidEvents:
             self._free()
             raise DriverError(nvml_problem(error)) from error
         gpu = self._uuids.get(_address(event.device))
-        return (GpuEvent(at=self._clock.now(), type=int(event.eventType), xid=int(event.eventData), gpu=gpu),)
+        gpu_instance, compute_instance = _instance(event.gpuInstanceId), _instance(event.computeInstanceId)
+        return (
+            GpuEvent(
+                at=self._clock.now(),
+                type=int(event.eventType),
+                xid=int(event.eventData),
+                gpu=gpu,
+                gpu_instance=gpu_instance,
+                compute_instance=compute_instance,
+            ),
+        )
 
     def _register_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -155,6 +166,11 @@ class XidEvents:
                 pynvml.nvmlEventSetFree(event_set)
 
 
+def _instance(number: int) -> int | None:
+    """Return the number of a MIG instance. NVML has 0xFFFFFFFF for none (nvml.h)."""
+    return None if number == 0xFFFFFFFF else int(number)
+
+
 def _address(handle: Any) -> int | None:
     """Return what identifies a handle. The UUID of a lost GPU could not be read."""
     return ctypes.cast(handle, ctypes.c_void_p).value
@@ -172,6 +188,7 @@ class Nvml:
         self.uses = GpuUses(self._driver, clock, self._gpm_lock)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
+        self._instances: dict[int, MigInstances] = {}
         self._uuids: dict[int, str] = {}
         """By index, also of GPUs that fail now."""
         self._utilizations: dict[str, ProcessUtilizations] = {}
@@ -212,9 +229,18 @@ class Nvml:
         if count != self._count:
             self._free()
             self._count = count
-        results = [self._read_gpu(index) for index in range(count)]
+        results = [each for index in range(count) for each in self._with_instances(index, self._read_gpu(index))]
         readings = tuple(result for result in results if isinstance(result, GpuReading))
         return Reading(readings, joined(map(_problem, results)))
+
+    def _with_instances(self, index: int, result: GpuReading | Problem) -> list[GpuReading | Problem]:
+        """Return the reading of a GPU, and those of its MIG instances."""
+        if isinstance(result, Problem) or not result.mig_mode or result.problem is not None:
+            return [result]
+        if index not in self._instances:
+            self._instances[index] = MigInstances(self._gpus[index].handle, self._clock, self._gpm_lock)
+        readings = self._instances[index].read(result)
+        return [replace(result, instances=tuple(each.gpu for each in readings)), *readings]
 
     def _read_gpu(self, index: int) -> GpuReading | Problem:
         """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
@@ -230,6 +256,8 @@ class Nvml:
                 raise
             if index in self._gpus:
                 self._gpus.pop(index).gpm.free()
+            if index in self._instances:
+                self._instances.pop(index).free()
             uuid = self._uuids.get(index)
             if uuid is None:
                 return nvml_problem(error, str(index))
@@ -239,7 +267,10 @@ class Nvml:
         """Forget the GPUs: after the driver is opened again, or their number changes, their indexes may differ."""
         for gpu in self._gpus.values():
             gpu.gpm.free()
+        for instances in self._instances.values():
+            instances.free()
         self._gpus.clear()
+        self._instances.clear()
         self._uuids.clear()
 
 

@@ -34,8 +34,10 @@ class Gpm:
     (measured, R580). A call may hang, so a collection does not wait long for the lock, and then has no GPM values.
     """
 
-    def __init__(self, handle: Any, clock: Clock, lock: threading.Lock) -> None:
+    def __init__(self, handle: Any, clock: Clock, lock: threading.Lock, *, gpu_instance: int | None = None) -> None:
+        """`handle` is that of the GPU, also if only its MIG instance `gpu_instance` is measured."""
         self._handle = handle
+        self._gpu_instance = gpu_instance
         self._clock = clock
         self._lock = lock
         self._last_at: float | None = None
@@ -84,7 +86,11 @@ class Gpm:
             if sample is None:
                 return False
             self._samples.append(sample)
-        if optional(pynvml.nvmlGpmSampleGet, self._handle, self._samples[0]) is None:
+        if self._gpu_instance is None:
+            taken = optional(pynvml.nvmlGpmSampleGet, self._handle, self._samples[0])
+        else:
+            taken = optional(pynvml.nvmlGpmMigSampleGet, self._handle, self._gpu_instance, self._samples[0])
+        if taken is None:
             self._last_at = None
             return False
         return True
@@ -114,8 +120,8 @@ COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 
-_compute_processes = first_of("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-_mps_processes = first_of("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
+_list_compute = first_of("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+_list_mps = first_of("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
 _temperature = first_of("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 _clocks_event_reasons = first_of("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
@@ -156,7 +162,7 @@ class Gpu:
     def __init__(self, index: int, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._clock = clock
         self._index = index
-        self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        self.handle = self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
         self._name = required(pynvml.nvmlDeviceGetName, self._handle)
         pci = optional(pynvml.nvmlDeviceGetPciInfo, self._handle)
@@ -179,8 +185,8 @@ class Gpu:
             gpu=self.uuid,
             index=self._index,
             name=self._name,
-            compute_processes=_listed(_compute_processes, handle),
-            mps_processes=_listed(_mps_processes, handle),
+            compute_processes=compute_processes(handle),
+            mps_processes=mps_processes(handle),
             process_utilization=processes.read(handle),
             gpu_percent=None if use is None else int(use.gpu),
             memory_percent=None if use is None else int(use.memory),
@@ -216,6 +222,16 @@ def _cuda_version() -> str:
     """Return the newest CUDA version that the driver supports."""
     version = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def compute_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
+    """Return the processes with a compute context on a GPU or MIG instance; None if they are not available."""
+    return _listed(_list_compute, handle)
+
+
+def mps_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
+    """Return the MPS clients on a GPU or MIG instance; None if they are not available."""
+    return _listed(_list_mps, handle)
 
 
 def _listed(function: Callable[..., Any], handle: Any) -> tuple[GpuProcess, ...] | None:

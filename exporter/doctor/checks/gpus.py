@@ -108,14 +108,22 @@ def compute_mode_default(facts: Facts) -> Iterator[Occurrence]:
     "share the whole GPU.",
 )
 def mig(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS has MIG enabled. Its memory and bypassing processes are unknown."""
+    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which."""
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
             yield Occurrence(
                 (gpu_label(gpu),),
-                detail="A daemon serves one instance, and NVML does not report its processes reliably.",
+                detail="A daemon serves one instance. Its clients' memory is unknown.",
                 commands=("nvidia-smi -L", f"nvidia-smi -i {gpu.reading.index or 0} -mig 0"),
             )
+
+
+@check(Severity.ADVICE, Area.GPUS, fix="Report what differs, with a recording (`cuda-mps-exporter record`).")
+def mig_untried(facts: Facts) -> Iterator[Occurrence]:
+    """A daemon serves a MIG instance. The exporter supports that by NVIDIA's documentation, not tried on hardware."""
+    for gpu in _served(facts):
+        if gpu.reading.mig is not None:
+            yield Occurrence((gpu_label(gpu),))
 
 
 @check(Severity.WARNING, Area.GPUS, fix="Share it only among trusted processes.")
