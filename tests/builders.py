@@ -26,6 +26,7 @@ from exporter.model.observation import (
     GpuReading,
     LogFile,
     LogLine,
+    MigInstance,
     Observation,
     PodFound,
     ProcessExit,
@@ -38,9 +39,10 @@ from exporter.model.observation import (
 from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import Limits
+from exporter.model.settings import SM_PARTITION, Limits
 from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
+from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
 from exporter.state.reducer import reduce, reduce_all
 from exporter.usage.accounting import post_time
@@ -48,6 +50,8 @@ from tests.works import reading, work
 
 AT = 1_000_000.0
 DAEMON = "/tmp/nvidia-mps"
+MIG_LAYOUT = ((1, "3g.71gb", 60), (2, "4g.71gb", 64))
+MIG_UUIDS = ("MIG-055a5b27-613d-8c97-6fb4-99d75c28b520", "MIG-155a5b27-613d-8c97-6fb4-99d75c28b520")
 GPU, OTHER_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-6edbf013-6106-5444-db3f-e433a41888b9"
 CONTROL, SERVER, CLIENT = 441, 513, 600
 MIB = 1 << 20
@@ -686,10 +690,60 @@ def simulated() -> Node:
     return replace(three_clients(), simulated=True)
 
 
+def partitioned() -> Node:
+    """A daemon with protocol 3, whose clients have static partitions, namespaces and limits."""
+    processes = {pid: process(pid, environment={SM_PARTITION: f"{GPU}/Kp8A"}) for pid in (600, 601, 602)}
+    rows = "".join(f"{pid},training,{GPU},training/default (0),python\n" for pid in processes)
+    return reduced(
+        replace(daemon_process(), protocol=3, servers=(SERVER,)),
+        replace(gpu_reading(dict.fromkeys(processes, 1540)), driver_version="615.36"),
+        reply(LIST_SERVERS, f"name,uid,pid,status,pipe-directory\ntraining,1000,{SERVER},Ready,/x\n"),
+        reply(LIST_CLIENTS, f"PID,SERVER,DEVICE,MAWS NS,CMD\n{rows}"),
+        reply(LIST_DEVICES, f"Ordinal,Server,PCI ID,Device UUID,Name,Total SMs\n0,training,0,{GPU},NVIDIA H200,132\n"),
+        reply(
+            LIST_NAMESPACES,
+            "name,server,server-status,pinned-memory-limit,active-thread-percentage,client-priority\n"
+            "default,training,Ready,2G,50,0\n",
+        ),
+        reply(
+            LIST_PARTITIONS,
+            "server,device,name,chunks,sm-count,include-remainder,status,visible-uuid\n"
+            f"training,{GPU},large,4,34,false,created,Kp8A\ntraining,{GPU},-,12,98,-,unallocated,-\n",
+        ),
+        *processes.values(),
+    ).node
+
+
+def mig() -> Node:
+    """A GPU with two MIG instances. A daemon serves the first one."""
+    first, second = (
+        MigInstance(parent=GPU, gpu_instance=number, compute_instance=0, profile=profile, sms=sms)
+        for number, profile, sms in MIG_LAYOUT
+    )
+    whole = replace(
+        gpu_reading(power_milliwatts=100_000),
+        mig_mode=True,
+        instances=MIG_UUIDS,
+        compute_processes=None,
+        mps_processes=None,
+    )
+    shared = replace(gpu_reading({600: 1540, 601: 2564}), gpu=MIG_UUIDS[0], index=None, mig=first, pci_bus_id=None)
+    empty = replace(gpu_reading(server=None), gpu=MIG_UUIDS[1], index=None, mig=second, pci_bus_id=None)
+    return reduced(
+        replace(daemon_process(), environment={"CUDA_VISIBLE_DEVICES": MIG_UUIDS[0]}),
+        *at_work(600, 601),
+        whole,
+        shared,
+        empty,
+        *(process(pid) for pid in (600, 601)),
+    ).node
+
+
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery, limited, drifted, owned),
     *(accounted, allocated),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
+    *(partitioned, mig),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

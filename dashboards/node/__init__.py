@@ -2,7 +2,7 @@
 
 from dashboards.board import Annotation, Board, Variable
 from dashboards.looks import Colour
-from dashboards.node import clients, collectors, daemons, gpus, limits, problems, watchdog
+from dashboards.node import clients, collectors, daemons, gpus, limits, partitions, problems, watchdog
 
 DAEMONS = Variable(
     name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", several=True
@@ -61,6 +61,7 @@ NODE = Board(
         clients.MEMORY,
         watchdog.WATCHDOG,
         limits.LIMITS,
+        partitions.PARTITIONS,
         gpus.GPUS,
         collectors.COLLECTORS,
     ),

@@ -13,6 +13,7 @@ from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
 
+REPORT_DIFFERENCES = "Report what differs, with a recording: `cuda-mps-exporter record node.jsonl`."
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
 """The service has the option from its unit, but a command in a shell does not."""

@@ -14,7 +14,7 @@ from exporter.model.observation import GpuReading
 from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY, sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
-from exporter.view import View
+from exporter.view import View, gpu_name
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 
@@ -48,8 +48,9 @@ _XID: Scope[XidCount] = Scope(("gpu", "xid"), lambda view: view.node.xids.counts
 
 
 def _infos(view: View) -> Rows:
-    readings = (gpu.reading for gpu in view.node.gpus.values())
-    return ((each.gpu, each.index, each.name, each.pci_bus_id) for each in readings)
+    for each in (gpu.reading for gpu in view.node.gpus.values()):
+        index = each.index if each.mig is None else gpu_name(view.node, each.gpu)
+        yield each.gpu, index, each.name, each.pci_bus_id
 
 
 def _instances(view: View) -> Rows:
@@ -116,7 +117,7 @@ GPUS = group(
     ),
     "Whether NVML could read the GPU.",
     info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos),
-    "The GPU or MIG instance, always 1. index is NVML's; an instance has none.",
+    "The GPU or MIG instance, always 1. index is NVML's; that of an instance is GPU/GPU instance/compute instance.",
     info("cuda_mps_gpu_mig_info", ("gpu", "parent", "gpu_instance", "compute_instance", "profile"), _instances),
     "The MIG instance gpu of the GPU parent, always 1.",
     _READING.value("cuda_mps_gpu_mig_sms", lambda each: None if each.mig is None else each.mig.sms),

@@ -1,7 +1,7 @@
 """Families of named servers, namespaces and static SM partitions (R590 to R615)."""
 
 from exporter.metrics.daemons import DAEMON, as_ratio, memory_by_gpu
-from exporter.metrics.family import Items, Labels, Samples, Scope, family, group, info
+from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group, info
 from exporter.model.server import SmPartition
 from exporter.model.settings import Limits
 from exporter.parse.protocol3 import PROTOCOL
@@ -36,30 +36,32 @@ def _replies_unrecognized(view: View) -> Samples:
             yield from (((*labels, part), count) for part, count in daemon.totals.replies_unrecognized.items())
 
 
-_NAMESPACE: Scope[Limits] = Scope(("daemon", "server", "namespace"), _namespaces)
+_NAMESPACE: Scope[Limits] = Scope(("daemon", "server", "mps_namespace"), _namespaces)
 
 NAMESPACES = group(
     "Protocol 3 (R615): named servers and namespaces",
     "clients by server and namespace",
-    "sum by (instance, daemon, name, namespace) (cuda_mps_namespace_clients\n"
-    "  * on (job, instance, daemon, server) group_left (name) cuda_mps_server_info)",
+    "sum by (instance, daemon, name, mps_namespace) (cuda_mps_namespace_clients\n"
+    "  * on (job, instance, daemon, server) group_left (name) cuda_mps_server_name_info)",
     info(
-        "cuda_mps_server_info",
-        ("daemon", "server", "name", "uid"),
+        "cuda_mps_server_name_info",
+        ("daemon", "server", "name"),
         lambda view: (
-            (daemon.name, str(server.pid), server.name, server.uid)
-            for daemon, server in view.servers()
-            if server.name is not None
+            (daemon.name, str(server.pid), server.name) for daemon, server in view.servers() if server.name is not None
         ),
     ),
-    "A server with a name (protocol 3), always 1.",
+    "The name of the server (protocol 3), always 1.",
     family("cuda_mps_namespace_clients", _NAMESPACE.labels, _namespace_clients),
     "Clients in the namespace of a server (protocol 3).",
     _NAMESPACE.value("cuda_mps_namespace_active_thread_ratio", lambda each: as_ratio(each.active_thread_percentage)),
     "Fraction of a GPU's threads that each client in the namespace may use.",
     family("cuda_mps_namespace_pinned_memory_limit_bytes", (*_NAMESPACE.labels, "gpu"), _namespace_memory),
     "GPU memory that each client in the namespace may allocate. Absent without a limit.",
-    family("cuda_mps_exporter_replies_unrecognized_total", ("daemon", "part"), _replies_unrecognized),
+    family(
+        "cuda_mps_exporter_replies_unrecognized_total",
+        ("daemon", Choice("part", ("column", "row"))),
+        _replies_unrecognized,
+    ),
     "Columns and rows of the daemon's tables that the exporter does not know. Counted in each reply.",
 )
 

@@ -22,6 +22,7 @@ from exporter.doctor.facts import (
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.gather import CHECKS, examine
 from exporter.model.daemon import DaemonState, NamedBy
+from exporter.model.observation import MigInstance
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
@@ -98,6 +99,12 @@ def other_daemon_of_the_gpu() -> Facts:
     )
 
 
+def on_a_mig_instance() -> Facts:
+    """Return facts of a node whose daemon serves a MIG instance."""
+    instance = MigInstance(parent=OTHER_GPU, gpu_instance=1, compute_instance=0)
+    return with_daemon(with_gpu(healthy(), mig=instance), runtime__devices={0: GPU})
+
+
 def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) -> Facts:
     """Return facts of a node where launches are counted."""
     probes = LibcudaProbesFacts(**{"libraries": (LIBCUDA,)} | changes)
@@ -157,6 +164,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute-mode-default", ADVICE, "no bypassing process", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),
+    ("mig-untried", ADVICE, "", on_a_mig_instance),
     ("pre-volta", WARNING, "Pascal", lambda: with_gpu(healthy(), compute_capability="6.1")),
     ("persistence-off", ADVICE, "", lambda: with_gpu(healthy(), persistence_mode=False)),
     ("gpu-not-there", ERROR, "index", lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: "0,4"}),))),

@@ -217,7 +217,7 @@ class TestJson:
                                     "task": None,
                                     "workload": {"kind": "unit", "name": "train.service"},
                                     "memory_used_bytes": {GPU: used},
-                                    "failure_domain": {"others": [], "gpus": [GPU]},
+                                    "failure_domain": {"others": [], "gpus": [GPU], "upper_bound": False},
                                 }
                             ],
                         }

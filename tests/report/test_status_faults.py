@@ -118,9 +118,9 @@ class TestDomains:
 
         both = sorted((GPU, OTHER_GPU))
         assert of(three_clients()) == [
-            {"others": [601, 602], "gpus": both},
-            {"others": [600, 602], "gpus": both},
-            {"others": [600, 601], "gpus": both},
+            {"others": [601, 602], "gpus": both, "upper_bound": False},
+            {"others": [600, 602], "gpus": both, "upper_bound": False},
+            {"others": [600, 601], "gpus": both, "upper_bound": False},
         ]
         assert of(no_nvml()) == [None, None, None]
 

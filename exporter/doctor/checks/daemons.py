@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from exporter.doctor.facts import TEMPORARY, Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (
+    REPORT_DIFFERENCES,
     config_line,
     daemon_label,
     error_text,
@@ -182,9 +183,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.ADVICE, fix="Report what differs, with a recording (`cuda-mps-exporter record`).", doc="docs/support.md"
-)
+@check(Severity.ADVICE, fix=REPORT_DIFFERENCES, doc="docs/support.md")
 def protocol_untried(facts: Facts) -> Iterator[Occurrence]:
     """A daemon uses protocol 3. The exporter supports it by NVIDIA's documentation, not tried on hardware."""
     for daemon, each in facts.running():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import daemon_label, error_text, gpu_label, shown
+from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, shown
 from exporter.model.gpu import Gpu
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
@@ -118,7 +118,7 @@ def mig(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, fix="Report what differs, with a recording (`cuda-mps-exporter record`).")
+@check(Severity.ADVICE, Area.GPUS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
 def mig_untried(facts: Facts) -> Iterator[Occurrence]:
     """A daemon serves a MIG instance. The exporter supports that by NVIDIA's documentation, not tried on hardware."""
     for gpu in _served(facts):
