@@ -13,6 +13,7 @@ from exporter.model.server import Client, Disconnect, FaultLogBlock
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
 from exporter.state.clients import MOST_CLIENTS
+from exporter.state.gpus import usable_gpus
 from exporter.usage.launch_history import may_belong_to
 
 SECOND_NS = 1_000_000_000
@@ -174,7 +175,7 @@ def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InF
     if counts is not None:
         for process, alive in _affected_processes(node, incident, fault_ns):
             client = _client(daemon, process.pid)
-            one_context = len(node.gpus) == 1 and (client is None or len(client.contexts) <= 1)
+            one_context = len(usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
             work = _work_of(counts, process, one_context=one_context, alive=alive)
             known.update({} if work is None else {work.pid: work})
     return tuple(known.values())

@@ -14,7 +14,7 @@ from exporter.model.values import replace
 from exporter.state import known_daemons
 from exporter.state.clients import MOST_CLIENTS
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
-from exporter.state.gpus import gpus_by_ordinal, serves_gpu
+from exporter.state.gpus import gpus_by_ordinal, is_same_or_parent, uses_gpu
 from exporter.state.processes import cgroup_of, pod_of, workload_of
 from exporter.state.transition import client_id, used_bytes
 from exporter.state.xids import CLAIM_SECONDS
@@ -107,7 +107,8 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     found = [
         each
         for each in node.xids.recent
-        if _may_belong(node, daemon, incident, each) and not any(_is_nearer(each, other, incident) for other in others)
+        if _may_belong(node, daemon, incident, each)
+        and not any(_is_nearer(node, each, other, incident) for other in others)
     ]
     xids = (*known, *found)[:MOST_XIDS]
     started_at = min((incident.detected_at, *(each.at for each in xids)))
@@ -117,16 +118,16 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
 def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid) -> bool:
     if abs(xid.at - incident.detected_at) > CLAIM_SECONDS:
         return False
-    if xid.gpu is not None and incident.gpus and xid.gpu not in incident.gpus:
+    if xid.gpu is not None and incident.gpus and not is_same_or_parent(node, xid.gpu, incident.gpus):
         return False
-    if xid.gpu in node.gpus and not serves_gpu(daemon, node.gpus[xid.gpu or ""].reading):
+    if xid.gpu in node.gpus and not uses_gpu(node, daemon, xid.gpu or ""):
         return False
     return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
 
 
-def _is_nearer(xid: IncidentXid, other: Incident, incident: Incident) -> bool:
+def _is_nearer(node: Node, xid: IncidentXid, other: Incident, incident: Incident) -> bool:
     """Return whether an Xid belongs to another fault of its GPU, because that fault is closer in time."""
-    if xid.gpu is not None and xid.gpu not in other.gpus:
+    if xid.gpu is not None and not is_same_or_parent(node, xid.gpu, other.gpus):
         return False
     return abs(xid.at - other.detected_at) < abs(xid.at - incident.detected_at)
 

@@ -255,7 +255,7 @@ def _may_be_of_server(node: Node, daemon: Daemon, server: Server, xid: IncidentX
     does it at the end of another server, which may have faulted.
     """
     gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
-    if gpu is not None and not gpus.serves_gpu(daemon, gpu.reading):
+    if gpu is not None and not gpus.uses_gpu(node, daemon, gpu.reading.gpu):
         return False
     if xid.pid is not None:
         of_server = xid.pid == server.pid or _is_client_of(daemon, server, xid.pid)

@@ -89,7 +89,9 @@ class XidReport:
     source: XidSource
     number: int
     gpu: GpuUuid | None
-    """None if the GPU is unknown."""
+    """None if the GPU is unknown. It is a MIG instance if the source names one."""
+    parent: GpuUuid | None = None
+    """The whole GPU, also if `gpu` is a MIG instance."""
     bus_id: str = ""
     pid: int | None = None
     name: str | None = None

@@ -78,7 +78,7 @@ _CONTEXT = r"\{(?:PID: )?(-?\d{1,10}), (?:Context(?: ID)?: )?(-?\d{1,10})\}"
 
 _CLIENT = r"\{(?:PID: )?(-?\d{1,10}), (?:Context(?: ID)?: )?-?\d{1,10}\}"
 _NUMBER = r"(\d{1,10})"
-_UUID = r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UUID = r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 # -- Clients of a server. The rules of the most frequent lines are first. ------------------------------------------
 

@@ -26,7 +26,7 @@ from exporter.report.remedy import (
     recovery_steps,
 )
 from exporter.report.text import counted, mebibytes, percent, workload_name
-from exporter.state.gpus import NVML, serves_gpu
+from exporter.state.gpus import NVML, uses_gpu
 from exporter.state.servers import clients_limit
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.usage.sampling import memory_by_workload
@@ -121,7 +121,7 @@ def _handles(node: Node, daemon: Daemon, gpu: str, at: float) -> bool:
     watch, known = node.watches.get(daemon.name), node.gpus.get(gpu)
     if watch is None:
         return False
-    serves = gpu in daemon.runtime.devices.values() if known is None else serves_gpu(daemon, known.reading)
+    serves = gpu in daemon.runtime.devices.values() if known is None else uses_gpu(node, daemon, gpu)
     released = watch.resumed_at is not None and watch.resumed_at >= at
     return (watch.quarantine is not None and watch.quarantine.gpu == gpu) or (serves and released)
 

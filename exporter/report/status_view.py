@@ -86,8 +86,12 @@ def named_domains(node: Node) -> Sequence[NamedDomain]:
 
 
 def by_index(node: Node, uuids: Iterable[str]) -> Sequence[str]:
-    """Return GPUs in the order of their indices."""
-    return sorted(uuids, key=lambda uuid: (len(gpu_name(node, uuid)), gpu_name(node, uuid)))
+    """Return GPUs in the order of their indices, each before its MIG instances."""
+
+    def place(uuid: str) -> tuple[tuple[int, str], ...]:
+        return tuple((len(part), part) for part in gpu_name(node, uuid).split("/"))
+
+    return sorted(uuids, key=place)
 
 
 def gpus_text(node: Node, uuids: Iterable[str]) -> str:

@@ -200,8 +200,8 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     last_shown = shown_at(node, claim.pid)
     if last_shown is not None:
         return Verdict.REFUTED if last_shown > claim.at + REFUTED_SECONDS else Verdict.OPEN
-    # NVML's lists show all clients, except under MIG.
-    readings = [gpu.reading for gpu in node.gpus.values() if gpus.serves_gpu(daemon, gpu.reading)]
+    # NVML's lists show all clients, except those of a GPU in MIG mode.
+    readings = [reading for reading in gpus.usable_gpus(node).values() if gpus.serves_gpu(daemon, reading)]
     if readings and all(
         each.at > claim.at and each.mps_processes is not None and not each.mig_mode for each in readings
     ):

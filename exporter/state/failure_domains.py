@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import cuda_devices, gpus_by_ordinal, serves_gpu
+from exporter.state.gpus import gpus_by_ordinal, serves_gpu, usable_gpus
 from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
@@ -35,9 +35,11 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
 
 def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
     """Return the GPUs of clients by the log and by NVML, else the only GPU that the daemon has."""
-    found = {pid: set(_logged(daemon, pid)) for pid in pids}
-    for uuid, gpu in node.gpus.items():
-        for pid in found.keys() & _processes_with_context(gpu.reading):
+    usable = usable_gpus(node)
+    divided = node.gpus.keys() - usable.keys()
+    found = {pid: set(_logged(daemon, pid)) - divided for pid in pids}
+    for uuid, reading in usable.items():
+        for pid in found.keys() & _processes_with_context(reading):
             found[pid].add(uuid)
     every = frozenset(gpus_by_ordinal(node, daemon).values())
     default = every if len(every) == 1 else frozenset()
@@ -48,10 +50,8 @@ def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
     """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
     if len(gpus_by_ordinal(node, daemon)) == 1:
         return True
-    readings = [gpu.reading for gpu in cuda_devices(node).values() if serves_gpu(daemon, gpu.reading)]
-    return all(reading.compute_processes is not None for reading in readings) and (
-        bool(readings) or not any(gpu.reading.mig_mode for gpu in node.gpus.values())
-    )
+    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(daemon, reading))
+    return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:

@@ -1,6 +1,6 @@
 """GPUs, and CUDA processes that bypass MPS on them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from exporter.model.daemon import Daemon
 from exporter.model.event import Event, EventName
@@ -44,13 +44,14 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
-    if not daemon.runtime.devices and len(cuda_devices(node)) > 1:
+    if not daemon.runtime.devices and len(usable_gpus(node)) > 1:
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
-def cuda_devices(node: Node) -> Mapping[GpuUuid, Gpu]:
-    """Return what CUDA processes can use: GPUs without MIG, and MIG instances."""
-    return {uuid: gpu for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
+def usable_gpus(node: Node) -> Mapping[GpuUuid, GpuReading]:
+    """Return what CUDA processes can use: MIG instances, and all GPUs but those with known instances."""
+    divided = {gpu.reading.mig.parent for gpu in node.gpus.values() if gpu.reading.mig is not None}
+    return {uuid: gpu.reading for uuid, gpu in node.gpus.items() if uuid not in divided}
 
 
 def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
@@ -87,15 +88,25 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     """
     if daemon.runtime.devices:
         return daemon.runtime.devices
-    devices = cuda_devices(node)
+    devices = usable_gpus(node)
     if daemon.runtime.visible_devices is not None:
         # CUDA enumerates one MIG instance at most (MIG user guide).
-        instances = [uuid for uuid, gpu in devices.items() if gpu.reading.mig and serves_gpu(daemon, gpu.reading)]
+        instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(daemon, reading)]
         if instances:
             return {0: instances[0]} if len(instances) == 1 else {}
-        indices = {uuid: gpu.reading.index for uuid, gpu in devices.items()}
+        indices = {uuid: reading.index for uuid, reading in devices.items()}
         return dict(enumerate(visible_gpu_uuids(daemon.runtime.visible_devices, indices)))
     return dict(enumerate(devices)) if len(devices) == 1 else {}
+
+
+def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool:
+    """Return whether the daemon has this known GPU, or a MIG instance of it: a fault of a GPU concerns all of them."""
+    return any(serves_gpu(daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
+
+
+def is_same_or_parent(node: Node, uuid: GpuUuid, others: Collection[GpuUuid]) -> bool:
+    """Return whether a GPU is one of the others, or one of them is a MIG instance of it."""
+    return uuid in others or any(each in others for each in instances_of(node, uuid))
 
 
 def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:

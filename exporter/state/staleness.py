@@ -72,9 +72,8 @@ def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
 def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
     """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
     for xid in node.xids.recent:
-        found = () if xid.gpu is None else (xid.gpu, *gpus.instances_of(node, xid.gpu))
-        known = [node.gpus[uuid].reading for uuid in found if uuid in node.gpus]
-        is_served = not known or any(gpus.serves_gpu(daemon, reading) for reading in known)
+        known = node.gpus.get(xid.gpu or "")
+        is_served = known is None or gpus.uses_gpu(node, daemon, known.reading.gpu)
         if is_served and node.at - xid.at >= XID_SECONDS:
             yield xid.at
 

@@ -95,6 +95,11 @@ def _base36(number: int) -> str:
 
 
 def used_bytes(reading: GpuReading) -> Mapping[int, int]:
-    """Return the memory of each process on a GPU. NVML's two lists agree on clients in both (measured)."""
+    """Return the memory of each process on a GPU. NVML's two lists agree on clients in both (measured).
+
+    The lists of a GPU in MIG mode repeat those of its MIG instances (nvml.h), so they are not read.
+    """
+    if reading.mig_mode:
+        return {}
     processes = (*(reading.compute_processes or ()), *(reading.mps_processes or ()))
     return {each.pid: each.used_bytes for each in processes if each.used_bytes is not None}

@@ -78,9 +78,10 @@ def apply_nvml_event(node: Node, event: GpuEvent) -> Node:
     """Add the Xid of an NVML event, if it is one."""
     if event.type != XID_EVENT_TYPE:
         return node
-    gpu = event.gpu or (next(iter(node.gpus)) if len(node.gpus) == 1 else None)
-    gpu = _instance(node, gpu, event.gpu_instance, event.compute_instance)
-    report = XidReport(at=event.at, source=XidSource.NVML, number=event.xid, gpu=gpu)
+    boards = [uuid for uuid, known in node.gpus.items() if known.reading.mig is None]
+    board = event.gpu or (boards[0] if len(boards) == 1 else None)
+    gpu = _instance(node, board, event.gpu_instance, event.compute_instance)
+    report = XidReport(at=event.at, source=XidSource.NVML, number=event.xid, gpu=gpu, parent=board)
     return replace(node, xids=_add_report(node.xids, report))
 
 
@@ -103,6 +104,7 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
         source=XidSource.KERNEL,
         number=error.number,
         gpu=gpu,
+        parent=board,
         bus_id=error.bus_id,
         pid=error.pid,
         name=error.name,
@@ -173,9 +175,14 @@ def _match(xids: Xids, report: XidReport) -> XidReport | None:
         if each.source is not report.source
         and each.number == report.number
         and abs(each.at - report.at) <= PAIR_SECONDS
-        and (each.gpu == report.gpu or _may_be_same_gpu(xids, each, report))
+        and (each.gpu == report.gpu or _is_part(each, report) or _may_be_same_gpu(xids, each, report))
     )
     return min(matches, key=lambda each: each.gpu != report.gpu, default=None)
+
+
+def _is_part(one: XidReport, other: XidReport) -> bool:
+    """Return whether one report names a MIG instance, and the other one its GPU."""
+    return (one.gpu is not None and one.gpu == other.parent) or (other.gpu is not None and other.gpu == one.parent)
 
 
 def _may_be_same_gpu(xids: Xids, *reports: XidReport) -> bool:

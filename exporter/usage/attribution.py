@@ -30,7 +30,7 @@ from exporter.model.usage import (
 )
 from exporter.model.values import replace
 from exporter.parse.mps_variables import visible_gpu_uuids
-from exporter.state.gpus import gpus_by_ordinal
+from exporter.state.gpus import gpus_by_ordinal, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window
@@ -290,7 +290,8 @@ def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[
 def _logged_on(node: Node, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
     """Return those of the clients that the log places on a GPU."""
     uuid = gpu.reading.gpu
-    return clients.keys() if len(node.gpus) == 1 else [pid for pid, client in clients.items() if uuid in client.gpus]
+    alone = len(usable_gpus(node)) == 1
+    return clients.keys() if alone else [pid for pid, client in clients.items() if uuid in client.gpus]
 
 
 def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:

@@ -9,6 +9,7 @@ from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart
+from exporter.state.gpus import usable_gpus
 from exporter.state.processes import workload_of
 from exporter.state.transition import used_bytes
 from exporter.usage.last_minute import fresh_splits
@@ -73,7 +74,9 @@ def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
 
 
 def _memory(node: Node) -> Division | None:
-    readings = [gpu.reading for gpu in node.gpus.values()]
+    # Of several compute instances of one GPU instance, only the first has its memory.
+    devices = usable_gpus(node).values()
+    readings = [each for each in devices if each.mig is None or each.memory_total_bytes is not None]
     if not readings or any(None in (each.memory_used_bytes, each.memory_total_bytes) for each in readings):
         return None
     totals: defaultdict[Workload, float] = defaultdict(float)
@@ -86,7 +89,9 @@ def _memory(node: Node) -> Division | None:
 
 def _sm_time(node: Node) -> Division | None:
     splits, owners = fresh_splits(node), workloads(node)
-    busy = [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
+    # MIG instances have different numbers of SMs, so the mean over them is not the node's.
+    mig = any(gpu.reading.mig for gpu in node.gpus.values())
+    busy = [] if mig else [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
     known = [each for each in busy if each is not None]
     if not busy or len(known) < len(busy):
         return None

@@ -58,7 +58,7 @@ def _serves(context: Context, gpu: str) -> bool:
     known = context.node.gpus.get(gpu)
     if known is None:
         return gpu in context.daemon.runtime.devices.values()
-    return gpus.serves_gpu(context.daemon, known.reading)
+    return gpus.uses_gpu(context.node, context.daemon, gpu)
 
 
 def decide(context: Context) -> Decision:

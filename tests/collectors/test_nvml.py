@@ -79,6 +79,8 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         "dram_bandwidth": None,
         "gpm_seconds": None,
         "gpm_supported": True,
+        "mig": None,
+        "instances": None,
     }
     assert {(sample["pid"], sample["sm_percent"]) for sample in samples} == {(SERVER, 60), (BYPASSING, 39)}
 
