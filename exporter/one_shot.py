@@ -11,11 +11,10 @@ from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
-from exporter.model.identity import identity_of
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
 from exporter.model.settings import PollIntervals
-from exporter.parse.control_reply import LIST_SERVERS
+from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
@@ -76,13 +75,12 @@ class OneShot:
             daemon = self.node.daemons[client.daemon]
             if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
                 self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
-                self.query(client, (LIST_SERVERS,))
+                self.query(client, (poll_schedule.probe(daemon),))
                 self._collect_health(processes)
 
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""
-        daemon = self.node.daemons[client.daemon]
-        client.request(commands, process=identity_of(daemon.runtime.process), servers=daemon.servers)
+        client.request_from(self.node.daemons[client.daemon], commands)
         self.collect(CONTROL, client.collect, client.daemon)
 
     def _collect_health(self, processes: Processes) -> None:
@@ -116,7 +114,9 @@ def collect_once(config: Config) -> Node:
         # A process bypasses MPS if a later list of clients does not contain it either.
         if any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values()):
             for client in clients:
-                one_shot.query(client, (LIST_SERVERS,))
+                daemon = one_shot.node.daemons[client.daemon]
+                if daemon.supported:
+                    one_shot.query(client, (list_servers(daemon.runtime.protocol),))
             wait(BYPASSING_AFTER_SECONDS)
             one_shot.collect(NVML, assembly.collect_gpus)
         return one_shot.node

@@ -19,6 +19,7 @@ from exporter.collectors.pid_files import foreign_listener
 from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Reading
+from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
 from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
@@ -107,8 +108,9 @@ class Request:
 
     def expects_output(self, command: str) -> bool:
         """Return whether the answer to a command names servers or clients, as far as known."""
-        listed = servers_queried(command, self.with_clients) if command.startswith(LIST_CLIENTS) else frozenset()
-        return bool(self.servers if command == LIST_SERVERS else listed)
+        if command == LIST_SERVERS:
+            return bool(self.servers)
+        return command.startswith(LIST_CLIENTS) and bool(servers_queried(command, self.with_clients))
 
 
 class ControlClient:
@@ -169,6 +171,12 @@ class ControlClient:
         self._request = Request(
             commands=commands, process=process, servers=frozenset(servers), with_clients=frozenset(with_clients)
         )
+
+    def request_from(self, daemon: Daemon, commands: tuple[str, ...]) -> None:
+        """Set the commands of the next collection, which this daemon must answer."""
+        with_clients = (client.server for client in daemon.clients.values())
+        process = identity_of(daemon.runtime.process)
+        self.request(commands, process=process, servers=daemon.servers, with_clients=with_clients)
 
     def collect(self) -> Reading:
         """Send the requested commands, until one gets no answer.

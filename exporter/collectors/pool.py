@@ -12,7 +12,6 @@ from exporter.collectors.logs import LogCollector
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import CollectorThread, close
 from exporter.model.daemon import Daemon
-from exporter.model.identity import identity_of
 from exporter.model.node import Node, expected_daemons
 from exporter.model.observation import SourceReading
 
@@ -37,12 +36,7 @@ class ControlPoller:
 
     def request(self, commands: tuple[str, ...], daemon: Daemon) -> None:
         """Send these commands as soon as possible."""
-        self.client.request(
-            commands,
-            process=identity_of(daemon.runtime.process),
-            servers=daemon.servers,
-            with_clients=(client.server for client in daemon.clients.values()),
-        )
+        self.client.request_from(daemon, commands)
         self.thread.trigger()
 
     def stop(self) -> None:

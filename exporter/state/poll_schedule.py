@@ -65,6 +65,15 @@ def most_urgent(queries: Sequence[Query], now: float, turn: float) -> str | None
     return by_deadline[0].command if any(late) else None
 
 
+def probe(daemon: Daemon) -> str:
+    """Return the query that shows whether a daemon answers.
+
+    After a refusal, an empty reply must not look like an answer (R580): this query's answer is never empty.
+    """
+    usual = list_servers(daemon.runtime.protocol)
+    return DEFAULT_THREADS if daemon.commands.refused_since is not None and usual == LIST_SERVERS else usual
+
+
 def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]:
     """Return the queries that are due for a daemon, the most important first.
 
@@ -78,15 +87,12 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
     suspended_at = state.at if state is not None and process_states.is_suspended(state) else None
     uncertain = daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None
     if not daemon.answers or uncertain or suspended_at is not None:
-        # After a refusal, an empty reply must not look like an answer: this query's answer is never empty.
         usual = list_servers(daemon.runtime.protocol)
-        refused = daemon.commands.refused_since is not None and usual == LIST_SERVERS
-        probe = DEFAULT_THREADS if refused else usual
         queried = max(daemon.commands.asked_at.get(query, float("-inf")) for query in (usual, DEFAULT_THREADS))
         confirm = daemon.answers and suspended_at is not None
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
         due = node.at - queried >= period or (suspended_at is not None and queried < suspended_at)
-        return (probe,) if due else ()
+        return (probe(daemon),) if due else ()
     missing_since = log_files.command_missing_since(daemon)
     if missing_since is not None and daemon.commands.asked_at.get(LIST_SERVERS, 0.0) < missing_since:
         return (LIST_SERVERS,)
