@@ -27,6 +27,7 @@ from exporter.model.usage import Sample, UsageTotals
 from exporter.report.text import SIMULATED
 from exporter.service import Service
 from exporter.view import HistoryStatus
+from exporter.web.server import url_host
 
 
 class SimulatedStore:
@@ -96,9 +97,9 @@ def demo(arguments: Namespace, config: Config) -> int:
     calm = arguments.calm or bool(plan)
     simulation = Simulation(arguments.seed, clock, calm=calm, past=CALM_SECONDS if calm else PAST_SECONDS)
     config = simulated_config(config)
-    for host, port in config.listen if not calm else ():
-        address = f"http://{host or 'localhost'}:{port}/" if port else "the web server"
-        structlog.get_logger().info("simulating", page=address, ready_in="less than a minute")
+    for host, port in config.listen:
+        page = f"http://{url_host(host)}:{port}/" if port else "the web server"
+        structlog.get_logger().info("simulating", page=page, ready_in="less than a minute")
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated_config)
     serve_simulated(config, simulation, plan, reloader, clock)
     return 0

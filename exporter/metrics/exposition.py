@@ -102,13 +102,12 @@ class Exposition:
         """Return the snapshot in the encoding of an Accept header; None before the first snapshot."""
         encoding = (_format(accept), gzipped)
         with self._lock:
-            if self._collector is None:
+            metrics = self._current()
+            if metrics is None:
                 return None
             self._wanted[encoding] = self._clock.monotonic()
-            if self._metrics is None:
-                self._metrics = tuple(self._collector.collect())
             if encoding not in self._encoded:
-                self._encoded[encoding] = self._encode(self._metrics, encoding)
+                self._encoded[encoding] = self._encode(metrics, encoding)
             return self._encoded[encoding]
 
     def text_of(self, prefix: str) -> str | None:
@@ -117,10 +116,16 @@ class Exposition:
         node_exporter fails if a file for it has its own families again, such as `process_open_fds`.
         """
         with self._lock:
-            collector = self._collector
-        if collector is None:
+            metrics = self._current()
+        if metrics is None:
             return None
-        return Writer(TEXT).write(each for each in collector.collect() if each.name.startswith(prefix)).decode()
+        return Writer(TEXT).write(each for each in metrics if each.name.startswith(prefix)).decode()
+
+    def _current(self) -> Sequence[Metric] | None:
+        """Return the metrics of the current snapshot. The caller holds the lock."""
+        if self._metrics is None and self._collector is not None:
+            self._metrics = tuple(self._collector.collect())
+        return self._metrics
 
     def _encode(self, metrics: Sequence[Metric], encoding: Encoding) -> Encoded:
         accept, gzipped = encoding

@@ -355,7 +355,7 @@ def _with_one_daemon(node: Node, name: DaemonName) -> Node:
 
 def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
     """Return what helps a daemon or a GPU, with its commands, unless these stand `above` already."""
-    shown = text_of(above)
+    shown = {piece.text.strip() for line in above for piece in line.pieces if piece.style is Style.COMMAND}
     for finding in view.findings:
         new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
         if new or finding.steps:

@@ -22,7 +22,7 @@ BACKLOG = 128
 FIRST_ACTIVATED = 3
 """The first descriptor that systemd passes (sd_listen_fds(3))."""
 
-_ALL_ADDRESSES = ("::", "0.0.0.0")  # noqa: S104 (these are compared, not bound)
+_ALL_ADDRESSES = ("", "::", "0.0.0.0")  # noqa: S104 (these are compared, not bound)
 
 
 class Slot:
@@ -132,7 +132,7 @@ class WebServer:
     @property
     def origins(self) -> Sequence[str]:
         """The addresses as URLs for a browser on this machine."""
-        return [f"{self.scheme}://{_url_host(host)}:{port}" for host, port in self.addresses]
+        return [f"{self.scheme}://{url_host(host)}:{port}" for host, port in self.addresses]
 
     @property
     def scheme(self) -> str:
@@ -220,7 +220,8 @@ def _close(connection: socket.socket) -> None:
     connection.close()
 
 
-def _url_host(host: str) -> str:
+def url_host(host: str) -> str:
+    """Return the host of a listen address as it stands in a URL."""
     if host in _ALL_ADDRESSES:
         return "localhost"
     return f"[{host}]" if ":" in host else host

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from exporter.model.daemon import Daemon, NamedBy
+from exporter.model.identity import ProcessIdentity
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.settings import Limits
-from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
+from exporter.report import status_text
 from exporter.report.findings import findings
 from exporter.report.incident_text import details
 from exporter.report.remedy import (
@@ -32,11 +34,13 @@ from tests.builders import (
     DAEMON,
     GPU,
     OTHER_GPU,
+    blocked_recovery,
     circuit_open,
     daemon_dead,
     drifted,
     faulted,
     idle,
+    watched,
     with_fields,
 )
 
@@ -279,3 +283,12 @@ def test_no_other_module_writes_commands_to_a_daemon() -> None:
 def _shows(path: Path, made: re.Pattern[str]) -> bool:
     """Whether a string, and no documentation, has such a command."""
     return any(made.search(line) and '"""' not in line and "`" not in line for line in path.read_text().splitlines())
+
+
+def test_status_shows_a_command_that_begins_another_command() -> None:
+    """The fault above lists `kill -KILL 601`."""
+    diagnosis = Diagnosis(
+        condition=Condition.SERVER_UNRESPONSIVE, since=AT, process=ProcessIdentity(pid=60, start_ticks=1)
+    )
+    shown = status_text.status_table(watched(blocked_recovery(), diagnosis=diagnosis))
+    assert [line.strip() for line in shown.splitlines() if "kill -KILL" in line] == ["kill -KILL 601", "kill -KILL 60"]
