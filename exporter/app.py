@@ -56,6 +56,7 @@ CONTINUOUS = 0.0
 PROCESS_WAIT = 0.5
 """How long the collector of processes waits for an exit, before it begins to watch newly requested processes."""
 JOURNAL_PERIOD = 0.2
+LIBCUDA_PROBES_PERIOD = 1.0
 POD_RESOURCES_PERIOD = 15.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
@@ -199,8 +200,7 @@ class Assembly:
             yield self._journal_thread
         yield self._thread(NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
         if self._libcuda_probes is not None:
-            period = self._config.constants.libcuda_probes_period
-            yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=period)
+            yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         problem = self._kernel_log.open()
         if problem is None:
             yield self._thread(KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)

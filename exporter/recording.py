@@ -172,11 +172,11 @@ class Recording:
         self._first = self._next()
         self._format = 1
         self.header = Header(daemons=(_DEFAULT_DAEMON,))
-        if self._first is not None and "recording" in self._first[1]:
+        if self._first is None:
+            raise self._error(1, "is missing or incomplete; record again")
+        if "recording" in self._first[1]:
             self.header = self._header(self._first[1])
             self._first = None
-        elif self._first is None:
-            raise self._error(1, "is missing or incomplete; record again")
         elif "source" not in self._first[1]:
             raise self._error(self._first[0], "is neither a recording's header nor an observation")
 

@@ -93,7 +93,6 @@ class Constants:
     control_executable: str = "nvidia-cuda-mps-control"
     control_deadline: float = 5.0
     collect_deadline: float = 5.0
-    libcuda_probes_period: float = 1.0
     procfs: Path = Path("/proc")
     kmsg: Path = Path("/dev/kmsg")
     pods: Path = Path("/var/log/pods")

@@ -4,13 +4,11 @@ Only `cuda_mps_client_info` has a client's identity. The other families join it 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
-from exporter.model.daemon import Daemon
 from exporter.model.identity import WorkloadCounts, WorkloadKind
 from exporter.model.launches import LaunchCounts
-from exporter.model.server import Client
 from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
 from exporter.state.processes import cgroup_of, pod_of, workload_of
@@ -115,19 +113,14 @@ LAUNCHES = group(
 )
 
 
-def _members(view: View) -> Iterable[tuple[Daemon, Client, Labels]]:
-    """Return the clients of known workloads, with their daemons and the labels of the workloads.
-
-    Workloads with equal printable names are one, because no two series may have the same labels.
-    """
+def _workload_clients(view: View) -> Samples:
+    """Count clients. Workloads with equal printable names are one, because no two series may have the same labels."""
+    counts: Counter[Labels] = Counter()
     for daemon, client in view.connected():
         workload = workload_of(view.node.processes.get(client.pid))
         if workload is not None:
-            yield daemon, client, (workload.kind, printable(workload.name))
-
-
-def _workload_clients(view: View) -> Samples:
-    return Counter((daemon.name, *workload) for daemon, _, workload in _members(view)).items()
+            counts[daemon.name, workload.kind, printable(workload.name)] += 1
+    return counts.items()
 
 
 def _workload_memory(view: View) -> Samples:

@@ -365,6 +365,11 @@ MAX_SAMPLES = 120
 """So many samples are remembered: those of an hour."""
 
 
+def slot_of(at: float) -> int:
+    """Return the interval of a time; each has at most one sample."""
+    return int(at // SAMPLE_SECONDS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPart:
     """What one workload used."""
@@ -385,11 +390,6 @@ class Division:
     others: float = 0.0
     rest: float = 0.0
 
-    @property
-    def used(self) -> float:
-        """All that is used."""
-        return sum(each.amount for each in self.parts) + self.others + self.rest
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -402,5 +402,5 @@ class Sample:
 
     @property
     def slot(self) -> int:
-        """The interval to which the sample belongs; each has at most one."""
-        return int(self.at // SAMPLE_SECONDS)
+        """The interval to which the sample belongs."""
+        return slot_of(self.at)

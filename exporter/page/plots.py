@@ -95,7 +95,7 @@ class Hour:
 
 def plots(view: StatusView, hour: Hour) -> Plots:
     """Return the plots of the last hour."""
-    shown, names = _largest(hour.samples), _Names(view)
+    shown = _largest(hour.samples)
     divisions = [None if each is None else each.memory for each in hour.samples]
     memory, memory_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
     divisions = [None if each is None else each.sm for each in hour.samples]
@@ -133,9 +133,9 @@ def plots(view: StatusView, hour: Hour) -> Plots:
                 shown,
             ),
         ),
-        rows=tuple(_rows(shown, memory, sm, sm_top, names)),
+        rows=tuple(_rows(view, shown, memory, sm, sm_top)),
         faults=marks,
-        times=tuple(local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end)),  # type: ignore[arg-type]
+        times=(_hour_minute(hour.begin), _hour_minute((hour.begin + hour.end) / 2), _hour_minute(hour.end)),
     )
 
 
@@ -167,6 +167,10 @@ def _capacity(divisions: Iterable[Division | None]) -> float:
 
 def _gibibytes(amount: float) -> str:
     return f"{amount / GIBIBYTE:.{0 if amount >= 100 * GIBIBYTE or not amount else 1}f} GiB"
+
+
+def _hour_minute(at: float) -> str:
+    return local_time(at).split()[-1][:5]
 
 
 def _percent(part: float) -> str:
@@ -262,21 +266,12 @@ def _runs(
         start += len(members)
 
 
-class _Names:
-    """The names of bands."""
-
-    def __init__(self, view: StatusView) -> None:
-        self._pods = view.node.pods
-
-    def of(self, key: Key) -> str:
-        if isinstance(key, Workload):
-            pod = self._pods.get(key.name)
-            return workload_name(key, None if pod is None else pod.name)
-        return "other workloads" if key == OTHERS else "unattributed"
-
-
 def _rows(
-    shown: Sequence[Key], memory: Sequence[Amounts | None], sm: Sequence[Amounts | None], sm_top: float, names: _Names
+    view: StatusView,
+    shown: Sequence[Key],
+    memory: Sequence[Amounts | None],
+    sm: Sequence[Amounts | None],
+    sm_top: float,
 ) -> Iterable[WorkloadRow]:
     for number, key in enumerate(shown):
         held, used = ([None if each is None else each[key] for each in column] for column in (memory, sm))
@@ -284,12 +279,18 @@ def _rows(
             yield WorkloadRow(
                 label=_label(key, number),
                 kind=key if isinstance(key, str) else f"h{number}",
-                name=names.of(key),
+                name=_name(view, key),
                 memory=_text(held[-1:], _gibibytes),
                 most_memory=_text(held, _gibibytes),
                 sm=_text(used[-1:], lambda part: _percent(part / sm_top)),
                 most_sm=_text(used, lambda part: _percent(part / sm_top)),
             )
+
+
+def _name(view: StatusView, key: Key) -> str:
+    if isinstance(key, Workload):
+        return workload_name(key, view.node.pods)
+    return "other workloads" if key == OTHERS else "unattributed"
 
 
 def _text(amounts: Sequence[float | None], text: Callable[[float], str]) -> str:

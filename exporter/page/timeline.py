@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exporter.model.action import ActionResult
+from exporter.model.daemon import LossReason
 from exporter.model.event import TOPICS, Event, EventName, Topic
 from exporter.model.event import Severity as LogLevel
 from exporter.model.incident import IncidentEnd
@@ -58,7 +59,7 @@ _HAPPENED = {
     EventName.EXPORTER_PAUSED: "an operator paused the exporter",
     EventName.EXPORTER_RESUMED: "an operator resumed the exporter",
 }
-_IMPLIED = ("died", IncidentEnd.RECOVERED)
+_IMPLIED = (LossReason.DIED, IncidentEnd.RECOVERED)
 """Reasons that the words for the event include."""
 
 _REASONS = {

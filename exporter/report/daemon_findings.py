@@ -17,8 +17,8 @@ from exporter.report.remedy import (
     DOCTOR,
     address_of,
     command_to_resume,
-    command_to_signal,
     commands_to_restart,
+    commands_to_signal,
     commands_to_start,
     control_command,
     quarantine_cause,
@@ -88,11 +88,16 @@ def _state_finding(
     if watch.diagnosis is not None and watch.diagnosis.condition is Condition.PROGRAM_UNRESPONSIVE:
         # Clients are not affected; lists of them, limits and servers' states are as old as the last answer.
         run = control_command(list_servers(daemon.runtime.protocol), address_of(node, name, policy), deadline=10)
-        since, commands = daemon.commands.unanswered_since, tuple(each for each in (run,) if each is not None)
-        return Finding(code=FindingCode.CONTROL_PROGRAM_HUNG, at=at, since=since, daemon=name, commands=commands)
+        return Finding(
+            code=FindingCode.CONTROL_PROGRAM_HUNG,
+            at=at,
+            since=daemon.commands.unanswered_since,
+            daemon=name,
+            commands=() if run is None else (run,),
+        )
     if summary is not None and summary.problem and not summary.fault:
         code = _code(node, at, daemon, watch)
-        commands, since = command_to_signal(watch.diagnosis), _since(node, at, daemon, watch, code)
+        commands, since = commands_to_signal(watch.diagnosis), _since(node, at, daemon, watch, code)
         return _with_watchdog(Finding(code=code, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
@@ -123,7 +128,7 @@ def _not_up(
             situation=Situation.CANNOT_QUERY,
             commands=(DOCTOR,),
         )
-    commands = command_to_signal(watch.diagnosis)
+    commands = commands_to_signal(watch.diagnosis)
     acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
     if daemon.declared.expected and daemon.ended and watch.quarantine is None:
         if watch.phase in _SUSPENDED:

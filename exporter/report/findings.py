@@ -149,10 +149,9 @@ def _filled_memory(node: Node, at: float) -> Iterable[Finding]:
             continue
         workload = max(held, key=lambda each: held[each])
         if held[workload] / total > LARGE_RATIO:
-            pod = node.pods.get(workload.name)
             values = {
                 "gpu": printable(gpu_name(node, uuid)),
-                "workload": workload_name(workload, None if pod is None else pod.name),
+                "workload": workload_name(workload, node.pods),
                 "part": percent(held[workload] / total),
                 "free": mebibytes(max(0, total - used)),
             }

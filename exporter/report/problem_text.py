@@ -7,6 +7,7 @@ from exporter.model.node import CollectorState
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_PROBLEM, printable
+from exporter.report.text import external_text
 from exporter.state.gpus import NVML
 from exporter.state.reducer import LOGS, POD_RESOURCES
 from exporter.state.xids import KERNEL, NVML_EVENTS
@@ -118,8 +119,8 @@ def problem_object(problem: Problem | None, text: str) -> dict[str, Any] | None:
 
 def _text(problem: Problem, source: str) -> str:
     fields = {
-        "subject": _value(problem.subject),
-        "detail": _value(problem.detail),
+        "subject": external_text(problem.subject, LONGEST_DETAIL),
+        "detail": external_text(problem.detail, LONGEST_DETAIL),
         "pid": problem.pid,
         "seconds": problem.seconds or 0.0,
         "exit_code": problem.exit_code,
@@ -128,11 +129,6 @@ def _text(problem: Problem, source: str) -> str:
     what = TEXTS[problem.code].format_map(fields).removesuffix(": ")
     advice = ADVICE.get((source, problem.code), "").format_map(fields)
     return _gpu(problem) + (f"{what}. {advice}" if advice else what)
-
-
-def _value(text: str) -> str:
-    """Return a value without backquotes, which mark our own commands."""
-    return printable(text, LONGEST_DETAIL).replace("`", "'")
 
 
 def _gpu(problem: Problem) -> str:

@@ -6,7 +6,7 @@ from exporter.model.reason import PARAMETERS, Reason, ReasonCode
 from exporter.model.watchdog import Condition
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import xid_meaning
-from exporter.report.text import counted
+from exporter.report.text import counted, external_text
 
 _UNPERMITTED = "the exporter needs CAP_SETUID and CAP_SETGID to send it as that user (drop-in act.conf of its unit)"
 
@@ -191,8 +191,7 @@ def _shown(name: str, value: object) -> str:
         return "unknown"
     if isinstance(value, float):
         return f"{value:g}"
-    # Backquotes mark commands of ours.
-    return printable(str(value), LONGEST_PROBLEM if name == "text" else LONGEST_TEXT).replace("`", "'")
+    return external_text(str(value), LONGEST_PROBLEM if name == "text" else LONGEST_TEXT)
 
 
 def _output(reason: Reason) -> str:

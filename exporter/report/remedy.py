@@ -222,7 +222,7 @@ def command_to_resume(daemon: str) -> str | None:
     return _line(f"cuda-mps-exporter resume {quote(daemon)}")
 
 
-def command_to_signal(diagnosis: Diagnosis | None) -> tuple[str, ...]:
+def commands_to_signal(diagnosis: Diagnosis | None) -> tuple[str, ...]:
     """Return what continues or ends the process of a diagnosis; empty if nothing helps, or without a PID here."""
     if diagnosis is None or diagnosis.process is None or diagnosis.process.pid <= 1:
         return ()

@@ -2,11 +2,12 @@
 
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.observation import PodFound
 from exporter.parse.printable import printable
 
 SIMULATED = "SIMULATED NODE of `cuda-mps-exporter demo`: nothing here describes this machine"
@@ -263,6 +264,11 @@ def cell(text: str, style: Style = Style.PLAIN) -> Piece:
     return dim(text) if text == "-" else Piece(text, style)
 
 
+def external_text(text: str, longest: int) -> str:
+    """Return text from outside, printable and without backquotes, which mark our own commands."""
+    return printable(text, longest).replace("`", "'")
+
+
 _LONGEST_NAME = 32
 
 _SHORT_UUID = 12
@@ -298,9 +304,10 @@ def workload_text(workload: Workload | None, pod: str | None) -> str:
             return display_name(name)
 
 
-def workload_name(workload: Workload, pod: str | None) -> str:
+def workload_name(workload: Workload, pods: Mapping[str, PodFound]) -> str:
     """Return a workload by name, that of a user included: `pod vllm-0`, `job 42`, `user alice`."""
-    return workload_text(workload, pod) or f"user {display_name(workload.name)}"
+    pod = pods.get(workload.name)
+    return workload_text(workload, None if pod is None else pod.name) or f"user {display_name(workload.name)}"
 
 
 def pid_text(pid: int) -> str:

@@ -18,7 +18,7 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName
 from exporter.model.settings import Retention
-from exporter.model.usage import Sample, UsageTotals
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
 from exporter.store import migration, tables
 
@@ -44,7 +44,7 @@ TRANSLATED_VERSION = 6
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
 
-TIMELINE_SECONDS = 3600.0
+TIMELINE_SECONDS = MAX_SAMPLES * SAMPLE_SECONDS
 """A start also loads as many events of the timeline, if they are not older."""
 
 READ_INCIDENTS, READ_EVENTS = 10_000, 100_000

@@ -16,7 +16,6 @@ from exporter.model.incident import Incident
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import (
     MAX_SAMPLES,
-    SAMPLE_SECONDS,
     Account,
     GpuUsage,
     Method,
@@ -25,6 +24,7 @@ from exporter.model.usage import (
     Usage,
     UsageKey,
     UsageTotals,
+    slot_of,
 )
 from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
@@ -338,6 +338,6 @@ def save_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> N
 
 def load_samples(connection: sqlite3.Connection, at: float) -> tuple[tuple[Sample, ...], int]:
     """Return the samples of the hour until `at`, the oldest first, and the number of unreadable rows."""
-    last = int(at // SAMPLE_SECONDS)
+    last = slot_of(at)
     select = "SELECT CAST(sample AS BLOB) FROM samples WHERE slot BETWEEN ? AND ? ORDER BY slot"
     return _read(Sample, connection.execute(select, (last - MAX_SAMPLES, last)))

@@ -8,7 +8,7 @@ from exporter.model.gpu import Gpu
 from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart, slot_of
 from exporter.state.gpus import usable_gpus
 from exporter.state.processes import workload_of
 from exporter.state.transition import used_bytes
@@ -27,7 +27,7 @@ def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:
     The time is that of the last observation: while nothing is observed, there are no samples. At the start of the
     exporter, the first sample waits for the first collections.
     """
-    if not node.sources or (samples and samples[-1].slot == int(node.at // SAMPLE_SECONDS)):
+    if not node.sources or (samples and samples[-1].slot == slot_of(node.at)):
         return samples
     now = sample_of(node)
     starting = node.began_at is not None and node.at - node.began_at < SAMPLE_SECONDS / 2
@@ -129,6 +129,6 @@ def slots_until(samples: Iterable[Sample], at: float) -> Mapping[int, Sample | N
     The present slot is left out until it has its sample.
     """
     known = {each.slot: each for each in samples}
-    last = int(at // SAMPLE_SECONDS)
+    last = slot_of(at)
     last -= last not in known and last - 1 in known
     return {slot: known.get(slot) for slot in range(last - MAX_SAMPLES + 1, last + 1)}

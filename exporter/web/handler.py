@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
@@ -82,6 +82,10 @@ _BUSY = Answer(
     HTTPStatus.SERVICE_UNAVAILABLE, b"too many password checks are pending; try again\n", headers={"Retry-After": "1"}
 )
 
+_NOT_ALLOWED = replace(
+    plain(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD"), headers={"Allow": "GET, HEAD"}
+)
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers the one request of a connection. Only GET and HEAD exist.
@@ -128,17 +132,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
-        allow = code == HTTPStatus.NOT_IMPLEMENTED
-        status = HTTPStatus.METHOD_NOT_ALLOWED if allow else HTTPStatus(code)
-        body = f"{status.phrase.lower()}{': use GET or HEAD' if allow else ''}\n".encode()
         self.close_connection = True
-        self.send_response(status)
-        if allow:
-            self.send_header("Allow", "GET, HEAD")
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        answer = plain(HTTPStatus(code), HTTPStatus(code).phrase.lower())
+        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer, with_body=True)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log no requests."""
@@ -146,6 +142,9 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, *, with_body: bool) -> None:
         with self._working:
             answer = self._answer()
+        self._write(answer, with_body=with_body)
+
+    def _write(self, answer: Answer, *, with_body: bool) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from tests.kills.judge import Judge
-from tests.kills.life import Told, heard, live
+from tests.kills.life import StepLog, live, steps_of
 from tests.kills.world import World
 
 LONGEST_LIFE_SECONDS = 0.08
@@ -30,16 +30,16 @@ IN_GOOD_ORDER = 0.1
 
 
 def main() -> int:
-    """Run, and tell."""
+    """Run, and print the result."""
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    told = parser.parse_args()
-    chance = random.Random(told.seed)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
     directory = Path(tempfile.mkdtemp(prefix="kills"))
-    print(f"seed {told.seed}, in {directory}", flush=True)
+    print(f"seed {arguments.seed}, in {directory}", flush=True)
     began = time.monotonic()
-    problems = _run(chance, told.kills, directory)
+    problems = _run(chance, arguments.kills, directory)
     for problem in problems:
         print(f"BROKEN {problem}")
     if not problems:
@@ -57,7 +57,7 @@ def _run(chance: random.Random, kills: int, directory: Path) -> list[str]:
         ends = begin + chance.randint(3, SECONDS_A_LIFE) if chance.random() < IN_GOOD_ORDER else None
         killed = _life(chance, world, begin, directory / "state", path, ends)
         ended += not killed
-        if problems := judge.hear(begin, path):
+        if problems := judge.check(begin, path):
             return [f"life {lives}, from second {begin}: {each}" for each in problems]
         begin = (_last(path, begin) + chance.randint(1, SECONDS_A_LIFE)) % (WORLD_SECONDS - MOST_SECONDS_A_LIFE)
         lives += 1
@@ -74,7 +74,7 @@ def _life(chance: random.Random, world: World, begin: int, state: Path, path: Pa
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
         try:
-            live(world, begin, state, Told(path), ends=begin + MOST_SECONDS_A_LIFE if ends is None else ends)
+            live(world, begin, state, StepLog(path), ends=begin + MOST_SECONDS_A_LIFE if ends is None else ends)
             status = 0
         except BaseException:  # noqa: BLE001 whatever it is, the child must not go on as its parent
             traceback.print_exc()
@@ -90,7 +90,7 @@ def _life(chance: random.Random, world: World, begin: int, state: Path, path: Pa
 
 def _last(path: Path, begin: int) -> int:
     """The last second that was seen."""
-    return max((line["second"] for line in heard(path) if line["what"] == "posts"), default=begin)
+    return max((line["second"] for line in steps_of(path) if line["what"] == "posts"), default=begin)
 
 
 if __name__ == "__main__":

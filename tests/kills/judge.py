@@ -1,4 +1,4 @@
-"""Says what is wrong with the books after a kill, by what was told before it and by what the world truly was."""
+"""Reports what is wrong with the books after a kill, from the steps before it and from the true usage of the world."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kills.life import heard
+from tests.kills.life import steps_of
 from tests.kills.world import World
 
 Line = Mapping[str, Any]
@@ -14,7 +14,7 @@ Line = Mapping[str, Any]
 
 @dataclass
 class Judge:
-    """Hears the lives one after the other. `kept` is what the books have truly come to."""
+    """Checks the lives one after the other. `kept` is what the books have truly come to."""
 
     world: World
     kept: Counter[str] = field(default_factory=Counter)
@@ -24,9 +24,9 @@ class Judge:
     watched_seconds: int = 0
     _before: tuple[int, int, Counter[str], bool] | None = None
 
-    def hear(self, begin: int, path: Path) -> list[str]:
+    def check(self, begin: int, path: Path) -> list[str]:
         """What is wrong with this life's beginning, and so with the end of the one before."""
-        lines = heard(path)
+        lines = steps_of(path)
         if not lines or lines[0]["what"] != "begins":
             return []
         problems = [*self._begins(Counter(lines[0]["sums"]))]

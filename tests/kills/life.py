@@ -1,6 +1,6 @@
 """One life of the exporter: it watches the world from a second on, keeps the books, and shows them, until it is killed.
 
-It tells what it does in a file, a line each, so that what it told before the kill is known.
+It writes each step into a file, one line each, so that the steps before the kill are known.
 """
 
 import json
@@ -33,23 +33,23 @@ TURN_SECONDS = 0.001
 """How long a second of the world takes here, beside what is done in it."""
 
 
-class Told:
-    """What a life tells."""
+class StepLog:
+    """The file of a life's steps."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def say(self, what: str, **details: Any) -> None:
+    def write(self, what: str, **details: Any) -> None:
         """One line, of which a kill may leave a part."""
         os.write(self._file, (json.dumps({"what": what, **details}) + "\n").encode())
 
 
-class Overheard(StateFile):
-    """An archive that tells when it writes the books."""
+class LoggedStateFile(StateFile):
+    """A state file that logs its writes."""
 
-    def __init__(self, directory: Path, clock: HandClock, told: Told) -> None:
+    def __init__(self, directory: Path, clock: HandClock, steps: StepLog) -> None:
         super().__init__(directory, Retention(), clock)
-        self._told = told
+        self._steps = steps
 
     def write(
         self,
@@ -60,35 +60,35 @@ class Overheard(StateFile):
         samples: Iterable[Sample] = (),
     ) -> None:
         """As ever."""
-        self._told.say("writes")
+        self._steps.write("writes")
         super().write(incidents, events, states, totals, samples)
-        self._told.say("written", sums=sums(UsageTotals() if totals is None else totals))
+        self._steps.write("written", sums=sums(UsageTotals() if totals is None else totals))
 
 
-def heard(path: Path) -> list[Mapping[str, Any]]:
-    """What a life has told, as far as it came."""
+def steps_of(path: Path) -> list[Mapping[str, Any]]:
+    """Return the steps of a life until its kill."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def live(world: World, begin: int, directory: Path, told: Told, *, ends: int | None) -> None:
+def live(world: World, begin: int, directory: Path, steps: StepLog, *, ends: int | None) -> None:
     """From a second on, for ever; or until it `ends` in good order."""
     clock = HandClock(AT + begin)
-    writer = Writer(Overheard(directory, clock, told), clock)
+    writer = Writer(LoggedStateFile(directory, clock, steps), clock)
     present = writer.open().restore(node())
-    told.say("begins", sums=sums(present.usage_totals), shown=shown(present, writer))
+    steps.write("begins", sums=sums(present.usage_totals), shown=shown(present, writer))
     present = _cycle(present, writer, world.begins(begin))
     second = begin
     while second != ends:
         second += 1
         clock.time = AT + second
         present = _posted(_folded(present, world.goes_on(second)), world, second)
-        told.say("posts", second=second)
+        steps.write("posts", second=second)
         writer.add(present, ())
-        told.say("shows", shown=shown(present, writer))
+        steps.write("shows", shown=shown(present, writer))
         time.sleep(TURN_SECONDS)
     writer.close()
-    told.say("ends", second=second)
+    steps.write("ends", second=second)
 
 
 def sums(ledger: UsageTotals) -> Mapping[str, int]:

@@ -109,5 +109,5 @@ class World:
 
     def _read(self, second: int) -> Observation:
         there: Mapping[int, int] = {each.pid: each.mib for each in self.there(second)}
-        told = {"energy_millijoules": self.counter(second), "gpm_supported": True}
-        return gpu_reading(there, server=None, at=AT + second, **told)
+        reading = {"energy_millijoules": self.counter(second), "gpm_supported": True}
+        return gpu_reading(there, server=None, at=AT + second, **reading)

@@ -43,7 +43,8 @@ def test_has_the_clients_and_the_memory_of_each_workload_and_the_rest() -> None:
     assert found.clients == 3
     assert found.memory is not None
     assert {each.workload: each.amount / MIB for each in found.memory.parts} == {ALICE: 6852, BOB: 2564}
-    assert found.memory.used == sum(gpu.reading.memory_used_bytes or 0 for gpu in present.gpus.values())
+    used = sum(gpu.reading.memory_used_bytes or 0 for gpu in present.gpus.values())
+    assert (6852 + 2564) * MIB + found.memory.rest == used
     assert found.memory.rest == (1024 + 2 * 66) * MIB, "a process that bypasses MPS, and servers"
 
 
