@@ -104,6 +104,7 @@ def plots(view: StatusView, hour: Hour) -> Plots:
     faults = [hour.position(each.started_at) for each in view.incidents[:MOST_MARKS]]
     marks = tuple(each for each in faults if each is not None)
     many = len(view.gpus) != 1
+    begin, middle, end = (local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end))
     return Plots(
         plots=(
             _plot(
@@ -133,9 +134,9 @@ def plots(view: StatusView, hour: Hour) -> Plots:
                 shown,
             ),
         ),
-        rows=tuple(_rows(view, shown, memory, sm, sm_top)),
+        rows=tuple(_rows(view, shown, (memory, sm), sm_top)),
         faults=marks,
-        times=(_hour_minute(hour.begin), _hour_minute((hour.begin + hour.end) / 2), _hour_minute(hour.end)),
+        times=(begin, middle, end),
     )
 
 
@@ -167,10 +168,6 @@ def _capacity(divisions: Iterable[Division | None]) -> float:
 
 def _gibibytes(amount: float) -> str:
     return f"{amount / GIBIBYTE:.{0 if amount >= 100 * GIBIBYTE or not amount else 1}f} GiB"
-
-
-def _hour_minute(at: float) -> str:
-    return local_time(at).split()[-1][:5]
 
 
 def _percent(part: float) -> str:
@@ -267,14 +264,10 @@ def _runs(
 
 
 def _rows(
-    view: StatusView,
-    shown: Sequence[Key],
-    memory: Sequence[Amounts | None],
-    sm: Sequence[Amounts | None],
-    sm_top: float,
+    view: StatusView, shown: Sequence[Key], columns: Sequence[Sequence[Amounts | None]], sm_top: float
 ) -> Iterable[WorkloadRow]:
     for number, key in enumerate(shown):
-        held, used = ([None if each is None else each[key] for each in column] for column in (memory, sm))
+        held, used = ([None if each is None else each[key] for each in column] for column in columns)
         if any(held) or any(used):
             yield WorkloadRow(
                 label=_label(key, number),
