@@ -135,6 +135,17 @@ def test_notifies_separately_for_other_nodes_and_clusters(alertmanager: Alertman
     assert [alertmanager.inhibited(each) for each in elsewhere] == [False, False]
 
 
+@pytest.mark.systems
+def test_hardware_xid_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager) -> None:
+    labels = {"job": "cuda-mps-exporter", "instance": "xids:10677", "severity": "warning"}
+    xid = {**labels, "alertname": "CudaMpsHardwareXid", "gpu": "GPU-0"}
+    sent = [xid | {"gpu": "GPU-1"}, {**labels, "alertname": "CudaMpsFault", "daemon": "/run/other"}]
+    for each in (xid | {"severity": "critical"}, xid, *sent):
+        alertmanager.send(each)
+    eventually(lambda: is_inhibited(alertmanager, xid))
+    assert [alertmanager.inhibited(each) for each in sent] == [False, False]
+
+
 def is_inhibited(alertmanager: Alertmanager, labels: Labels) -> None:
     assert alertmanager.inhibited(labels)
 
