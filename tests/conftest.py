@@ -187,6 +187,13 @@ def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path) -> Itera
                 process.kill()
 
 
+def _has_executed(pid: int) -> None:
+    """Assert that the command of a process is complete: Popen returns before the kernel sets name and environment."""
+    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    state, environment_end = fields[0], fields[48]
+    assert state == "Z" or environment_end != "0"
+
+
 @pytest.fixture
 def start() -> Iterator[Starter]:
     """Starts real processes: `sleep`, or another command."""
@@ -194,6 +201,7 @@ def start() -> Iterator[Starter]:
 
     def starter(arguments: Sequence[str | bytes] = ("sleep", "600"), **options: object) -> "subprocess.Popen[bytes]":
         started.append(subprocess.Popen(arguments, **options))  # type: ignore[call-overload]
+        eventually(lambda: _has_executed(started[-1].pid))
         return started[-1]
 
     yield starter

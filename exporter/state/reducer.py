@@ -72,6 +72,12 @@ QUERY_SECONDS = 7200.0
 EXITED_SERVER_SECONDS = 60.0
 """How long a server that exited is stored, so that a log line that is read late does not restore it."""
 
+MOST_STORED_PROCESSES = 2 * poll_schedule.MOST_PROCESSES
+
+UNWANTED_SECONDS = 30.0
+"""How long a process that was just read is stored although nothing refers to it. A client that waited for its server
+is neither queued nor connected for a moment, and its collector, which does not notice that, reads it only once."""
+
 LOGS, POD_RESOURCES = "log", "pod_resources"
 """Names of the collectors that read the logs, and that ask the kubelet."""
 
@@ -369,7 +375,8 @@ def prune(node: Node) -> Node:
         if not daemon.removable(node.at)
     }
     wanted = poll_schedule.processes_wanted(node)
-    processes = {pid: process for pid, process in node.processes.items() if pid in wanted}
+    kept_since = node.at - UNWANTED_SECONDS if len(node.processes) <= MOST_STORED_PROCESSES else node.at
+    processes = {pid: process for pid, process in node.processes.items() if pid in wanted or process.at > kept_since}
     node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
     node = process_states.prune_states(node, poll_schedule.states_wanted(node))
     node = process_states.prune_units(node)

@@ -8,12 +8,15 @@ from exporter.model.incident import Death
 from exporter.model.observation import KernelRecord, Observation
 from exporter.state import poll_schedule
 from exporter.state.processes import DYING_SECONDS, MOST_DEATHS, REMEMBERED_SECONDS
+from exporter.state.reducer import MOST_STORED_PROCESSES, UNWANTED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
+    SERVER,
     active,
     at_work,
     clients,
+    control_log,
     exited,
     gpu_reading,
     look,
@@ -150,3 +153,30 @@ def test_monitors_a_disconnected_client_only_briefly() -> None:
 
     assert CLIENT in poll_schedule.processes_wanted(left)
     assert CLIENT not in poll_schedule.processes_wanted(replace(left, at=AT + 4 + poll_schedule.EXIT_SECONDS + 1))
+
+
+# -- processes that nothing refers to ------------------------------------------------------------------------------
+
+
+def test_keeps_the_process_of_a_client_that_waited_for_its_server() -> None:
+    """Its collector reads a process once, and does not notice that nothing refers to it for a moment."""
+    queued = control_log(
+        f"Starting new server {SERVER} for user 1001",
+        f"NEW CLIENT {CLIENT} from user 1001: Server is not ready, push client to pending list",
+    )
+    begun = control_log(f"NEW SERVER {SERVER}: Ready", at=AT + 1)
+    between = reduced(*at_work(), *queued, READING, *begun, look(at=AT + 1)).node
+
+    assert CLIENT not in poll_schedule.processes_wanted(between)
+    after = reduced(*server_log(active(), at=AT + 1.1), look(at=AT + 1.1), start=between).node
+    assert after.processes[CLIENT] == READING
+
+
+def test_removes_a_process_that_nothing_refers_to() -> None:
+    assert CLIENT in reduced(READING, look(at=AT + UNWANTED_SECONDS - 1)).node.processes
+    assert CLIENT not in reduced(READING, look(at=AT + UNWANTED_SECONDS + 1)).node.processes
+
+
+def test_stores_a_bounded_number_of_processes() -> None:
+    many = (process(pid) for pid in range(10_000, 10_001 + MOST_STORED_PROCESSES))
+    assert reduced(*many, look()).node.processes == {}
