@@ -65,12 +65,26 @@ class Node(Exporter):
         return int(self.machine.show(unit, "MainPID"))
 
     def settles(self) -> None:
-        """Wait until daemon and exporter run, and the exporter reports the daemon as up."""
+        """Wait until daemon and exporter run, and the exporter reports this daemon as up.
+
+        An earlier test may have ended a daemon a moment ago, so that the exporter still reports that one.
+        """
         for unit in (DAEMON, EXPORTER):
             self.machine.run("systemctl", "reset-failed", unit)
             self.machine.do("systemctl", "start", unit)
         eventually(lambda: self.answers(0))
+        eventually(self.is_known)
         self.shows(1, "cuda_mps_daemon_up", daemon=NAME)
+
+    def is_known(self) -> None:
+        """Assert that the exporter knows the daemon's present process."""
+        daemons = self.page("/api/v1/commands/status?as_json=true")["data"]["node"]["daemons"]
+        assert [each["pid"] for each in daemons if each["name"] == NAME] == [self.pid(DAEMON)]
+
+    def has_lost(self, times: int, *, since: float) -> None:
+        """Assert that the exporter has reported so many losses of the daemon since a time."""
+        lost = self.page(f"/api/v1/events?event=daemon_lost&daemon={NAME}&since={since}")["data"]
+        assert len(lost) == times
 
     def answers(self, before: int) -> None:
         """Assert that the daemon is another process than before, and answers."""

@@ -1,6 +1,7 @@
 """The daemon's unit with a real systemd: a killed daemon restarts, and a stopped one stays stopped."""
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,21 +34,20 @@ def _assert_follows(node: Node, file: str) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_systemd_restarts_a_killed_daemon(node: Node, how: signal.Signals) -> None:
-    before, losses = node.pid(DAEMON), node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
-    restarts = node.restarts(DAEMON)
+    before, restarts, at = node.pid(DAEMON), node.restarts(DAEMON), time.time()
 
     node.machine.signal(DAEMON, how.name)
     eventually(lambda: node.answers(before))
 
     assert node.restarts(DAEMON) == restarts + 1
     assert node.machine.show(DAEMON, "RestartUSec") == "100ms"
-    node.shows(losses + 1, "cuda_mps_daemon_losses_total", daemon=NAME)
+    eventually(lambda: node.has_lost(1, since=at))
     node.shows(1, "cuda_mps_daemon_up", daemon=NAME)
 
 
 def test_kills_a_server_that_outlives_the_daemon(node: Node) -> None:
     """A suspended server does (measured, R580)."""
-    losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME) or 0
+    at = time.time()
     node.mps.connect_and_wait(CLIENT)
     server = eventually(node.server)
     node.machine.do("kill", "-STOP", str(server))
@@ -60,11 +60,11 @@ def test_kills_a_server_that_outlives_the_daemon(node: Node) -> None:
         assert node.machine.run("kill", "-0", str(server)).returncode != 0
 
     eventually(gone)  # a moment after its end, somebody has waited for it
-    node.shows(losses + 1, "cuda_mps_daemon_losses_total", daemon=NAME)
+    eventually(lambda: node.has_lost(1, since=at))
 
 
 def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
-    losses = node.value("cuda_mps_daemon_losses_total", daemon=NAME)
+    at = time.time()
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
     told = node.logs(QUIT)
@@ -77,7 +77,7 @@ def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
     assert stopping.wait(PATIENCE_SECONDS) == 0
     node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
     assert (node.machine.show(DAEMON, "Result"), node.pid(DAEMON)) == ("success", 0)
-    assert node.value("cuda_mps_daemon_losses_total", daemon=NAME) == losses
+    node.has_lost(0, since=at)
 
 
 def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> None:
