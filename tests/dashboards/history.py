@@ -15,7 +15,7 @@ from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
-from tests.builders import CLAIM, failure, reply
+from tests.builders import CLAIM, DAEMON, failure, mig, partitioned, reply
 from tests.clocks import HandClock
 from tests.simulated import POLICY
 from tests.tools import needed
@@ -30,6 +30,7 @@ LAST = BEGINS + 900.0
 
 NEWER_SECONDS = 1200.0
 
+PARTITIONED = "/run/partitioned"
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
 
 PLAN = (
@@ -90,7 +91,7 @@ def _unwell(node: Node) -> Node:
     """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine.
 
     A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
-    resource claim.
+    resource claim. Another one has static SM partitions and namespaces, and a GPU has MIG instances.
     """
     first, second, last = node.daemons
     seen = (
@@ -115,7 +116,14 @@ def _unwell(node: Node) -> Node:
         second: replace(node.watches[second], state_lost_at=node.at),
         last: replace(node.watches[last], phase=WatchdogPhase.QUARANTINED),
     }
-    return replace(node, daemons={**node.daemons, first: blocked}, watches={**node.watches, **watches})
+    modes = replace(partitioned().daemons[DAEMON], name=PARTITIONED)
+    return replace(
+        node,
+        daemons={**node.daemons, first: blocked, PARTITIONED: modes},
+        watches={**node.watches, **watches},
+        gpus={**node.gpus, **mig().gpus, **partitioned().gpus},
+        processes={**node.processes, **partitioned().processes},
+    )
 
 
 def _view(node: Node) -> View:
