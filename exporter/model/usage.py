@@ -67,8 +67,8 @@ MAX_DELTA = 1 << 53
 class WorkDelta:
     """What one process did in a window: the difference of two readings of the libcuda probes.
 
-    The fields are those of ProcessWork. `area` and `bound` include open spans. `idle_ns` is the time since the last
-    launch.
+    The fields are those of ProcessWork. `flight_ns`, `area` and `bound` include open spans. `idle_ns` is the time since
+    the last launch.
     """
 
     kernels: int = 0
@@ -76,6 +76,7 @@ class WorkDelta:
     graph_kernels: int = 0
     uploads: int = 0
     spans: int = 0
+    flight_ns: int = 0
     widths: int = 0
     area: int = 0
     bound: int = 0
@@ -98,7 +99,7 @@ class WorkDelta:
 
 
 _COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
-_OPEN = {"area": "open_area", "bound": "open_bound"}
+_OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
 _counts = attrgetter(*_COUNTS, *_OPEN.values())
 
 

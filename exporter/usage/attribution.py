@@ -412,7 +412,7 @@ def _estimated(
     shares: dict[int, Share] = {}
     withheld: dict[int, Share] = {}
     for pid, each in used.items():
-        if each:
+        if each or deltas[pid].widths:
             sm = scale * each / gpu.capacity
             changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2) if pid in changes else 0.0
             most = max(sm, busy) - sm

@@ -29,6 +29,10 @@ SECOND = HERE / "second"
 """Mixes that were recorded after all constants were fitted. In those with the name apart-*, a client began every three
 seconds; in together-*, all clients began together."""
 
+H100 = HERE / "h100"
+"""The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). No constant was fitted to them. In
+counted-full-at-once, all clients began together."""
+
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1
 

@@ -1,6 +1,7 @@
 """Estimates of kernel times."""
 
 from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
+from exporter.model.values import replace
 from exporter.usage import kernel_times
 
 SECOND_NS = 1_000_000_000
@@ -43,3 +44,13 @@ def test_a_kernel_time_that_exceeds_the_time_in_flight_is_given_up() -> None:
     before = KernelTimeEstimates().with_client(1, 600_000.0, 10_000.0)
     estimates = kernel_times.updated(before.with_client(2, 230_000.0, 100_000.0), deltas, full, complete=False)
     assert (estimates.mean(1) or 0.0) < 250_000
+
+
+def test_clients_that_begin_within_a_window_contend_in_the_rest_of_it() -> None:
+    """They fill the GPU in its second half. On average over the window, there seem to be enough SMs for both."""
+    half = replace(kernels_in_flight(600, 700_000), area=SMS * SECOND_NS // 2, flight_ns=SECOND_NS // 2)
+    use = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY / 2, measured=True)
+    estimates = kernel_times.updated(KernelTimeEstimates(), {1: half, 2: half}, use, complete=True)
+    mean = estimates.mean(1) or 0.0
+    assert mean < 600_000
+    assert estimates.standard_deviation(1) > 0.2 * mean
