@@ -14,6 +14,7 @@ from typing import Any, Literal, TextIO, cast
 from exporter import recording_format1
 from exporter.config.settings import Config
 from exporter.errors import FULL, RecordingError
+from exporter.masking import Mask
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
 from exporter.model.launches import GpuUse, WorkReading
@@ -250,13 +251,14 @@ class Recording:
         return RecordingError(f"{getattr(self._file, 'name', 'recording')}: line {number} {problem}")
 
 
-def write_header(file: TextIO, header: Header) -> None:
-    """Write the first line of a recording."""
+def write_header(file: TextIO, header: Header, mask: Mask | None = None) -> None:
+    """Write the first line of a recording, with masked names if there is a `mask`."""
     values = {"recording": FORMAT, **header.facts, "daemons": plain(header.daemons), "gpus": plain(header.gpus)}
-    file.write(json.dumps(values) + "\n")
+    file.write(json.dumps(values if mask is None else mask.values(values)) + "\n")
 
 
-def write_observation(file: TextIO, observation: Observation) -> None:
-    """Write an observation."""
+def write_observation(file: TextIO, observation: Observation, mask: Mask | None = None) -> None:
+    """Write an observation, with masked names if there is a `mask`."""
     values = plain(observation)
-    file.write(json.dumps({"at": values.pop("at"), "source": _NAMES[type(observation)], **values}) + "\n")
+    values = {"at": values.pop("at"), "source": _NAMES[type(observation)], **values}
+    file.write(json.dumps(values if mask is None else mask.values(values)) + "\n")

@@ -508,6 +508,21 @@ def test_record_stops_after_the_given_duration(environment: dict[str, str], tmp_
     assert header["recording"] == FORMAT
 
 
+def test_record_masks_names_and_identifiers(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
+) -> None:
+    file = tmp_path / "recording.jsonl"
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    assert run(environment, "record", str(file), "--mask", "--for", "3s").returncode == 0
+    text = file.read_text()
+    metrics = run(environment, "replay", "--metrics", str(file)).stdout
+
+    assert GPU not in text
+    assert str(mps.pipe_directory.parent) not in text
+    assert sorted(re.findall(r'cuda_mps_client_info\{.*pid="(\d+)"', metrics)) == sorted(map(str, clients))
+
+
 @pytest.mark.parametrize("name", ["recording.jsonl", "recording.jsonl.gz"])
 def test_record_replaces_no_file(environment: dict[str, str], tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("important")

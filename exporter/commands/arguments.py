@@ -193,6 +193,9 @@ def _add_record(parser: argparse.ArgumentParser) -> None:
         help="Recording to write (JSON Lines; compressed if it ends in .gz); - for standard output.",
     )
     parser.add_argument("--for", dest="duration", metavar="DURATION", help="Duration. (default: until interrupted)")
+    parser.add_argument(
+        "--mask", action="store_true", help="Replace names and identifiers, the same ones in the same way."
+    )
 
 
 def _add_replay(parser: argparse.ArgumentParser) -> None:

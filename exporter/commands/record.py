@@ -1,6 +1,7 @@
 """`record`: write observations to a file."""
 
 import contextlib
+import secrets
 import sys
 from argparse import Namespace
 
@@ -12,6 +13,7 @@ from exporter.collectors.thread import Inbox, collect_each
 from exporter.config.settings import Config
 from exporter.config.values import DURATION
 from exporter.loop import Loop
+from exporter.masking import Mask
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.service import handle_signals
@@ -26,12 +28,13 @@ def record(arguments: Namespace, config: Config) -> int:
     seconds = None if arguments.duration is None else DURATION.of_text("--for", arguments.duration)
     end = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, clock)
+    mask = Mask(secrets.token_bytes()) if arguments.mask else None
     with (
         open_recording(arguments.file, "x") as file,
         handle_signals(lambda: inbox.put(())) as signals,
         contextlib.closing(Assembly(config, clock, inbox)) as assembly,
     ):
-        write_header(file, header)
+        write_header(file, header, mask)
         loop = Loop(
             header.node(),
             assembly.pool(),
@@ -39,7 +42,7 @@ def record(arguments: Namespace, config: Config) -> int:
             clock=clock,
             intervals=config.constants.intervals,
             publish=lambda _node: file.flush(),
-            record=lambda observation: write_observation(file, observation),
+            record=lambda observation: write_observation(file, observation, mask),
         )
         loop.run(lambda: not signals.stop.is_set() and (end is None or clock.monotonic() < end))
     return 0
