@@ -39,7 +39,7 @@ from exporter.model.observation import (
 from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import SM_PARTITION, Limits
+from exporter.model.settings import CLIENT_PRIORITY, SM_PARTITION, Limits
 from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
@@ -584,6 +584,8 @@ def limited() -> Node:
         ),
         reply("get_default_active_thread_percentage", "25.0\n"),
         reply("get_default_device_pinned_mem_limit 1", "3G\n"),
+        reply("get_default_client_priority", "0\n"),
+        process(600, environment={CLIENT_PRIORITY: "1"}),
         reply("device_query --csv", f"0,00:00.0,{OTHER_GPU},NVIDIA H200\n1,00:01.0,{GPU},NVIDIA H200\n"),
         start=three_clients(),
     ).node

@@ -55,6 +55,8 @@ NAMESPACES = group(
     "Clients in the namespace of a server (protocol 3).",
     _NAMESPACE.value("cuda_mps_namespace_active_thread_ratio", lambda each: as_ratio(each.active_thread_percentage)),
     "Fraction of a GPU's threads that each client in the namespace may use.",
+    _NAMESPACE.value("cuda_mps_namespace_client_priority", lambda each: each.client_priority),
+    "Priority of the clients in the namespace: 0 is normal, 1 is below normal.",
     family("cuda_mps_namespace_pinned_memory_limit_bytes", (*_NAMESPACE.labels, "gpu"), _namespace_memory),
     "GPU memory that each client in the namespace may allocate. Absent without a limit.",
     family(
