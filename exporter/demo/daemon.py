@@ -89,6 +89,7 @@ class SimulatedDaemon:
         yield self.log(at, "Cmd:get_server_list")
         yield self._reply(at, "get_server_list", "" if self.server is None else f"{self.server}\n")
         yield self._reply(at, "get_default_active_thread_percentage", f"{self.default_threads:.1f}\n")
+        yield self._reply(at, "get_default_client_priority", "0\n")
         for device, limit in self.limits.pinned_memory.items():
             yield self._reply(at, f"get_default_device_pinned_mem_limit {device}", f"{limit >> 30}G\n")
         if self.server is not None:

@@ -1,9 +1,11 @@
 """Simulated workloads and their processes."""
 
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from exporter.model.observation import ProcessExit, ProcessReading
+from exporter.model.settings import CLIENT_PRIORITY
 
 GIBIBYTE = 1 << 30
 CONTEXT_BYTES = 516 << 20
@@ -28,6 +30,8 @@ class SimulatedWorkload:
     """SMs that these kernels use."""
     pod: tuple[str, str, str] | None = None
     """UID, name and namespace."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Its variables of CLIENT_LIMITS."""
 
 
 def _pod(uid: str, container: str) -> str:
@@ -38,6 +42,8 @@ def _pod(uid: str, container: str) -> str:
 _VLLM = "7d4f5c1e-2b8a-4a53-9f0e-6c1d2b3a4e5f"
 _EMBED = "c2a9e6b0-41d7-4c7e-8a35-0f9b8d7c6e51"
 _SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
+
+_LOW = {CLIENT_PRIORITY: "1"}
 
 TRAINERS = (
     SimulatedWorkload("alice", 1001, "train.py", (8, 24), _SLURM.format(4711), 0.5, 24),
@@ -52,7 +58,7 @@ SERVING = (
     SimulatedWorkload(
         "carol", 1003, "embed-worker", (1, 4), _pod(_EMBED, "b"), 0.1, 8, (_EMBED, "embed-0", "inference")
     ),
-    SimulatedWorkload("carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service", 0.1, 8),
+    SimulatedWorkload("carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service", 0.1, 8, environment=_LOW),
 )
 NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), "0::/system.slice/jupyter.service", 0.004, 16),)
 BYPASSING = replace(TRAINERS[2], duty=0.3)
@@ -97,7 +103,7 @@ class SimulatedProcess:
             user=self.workload.user,
             command=self.workload.command,
             cgroup=f"{self.workload.cgroup}\n",
-            environment={},
+            environment=self.workload.environment,
         )
 
     def exit(self, at: float, wait_status: int | None = None) -> ProcessExit:

@@ -53,9 +53,13 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCard:
-    """A server. `share` is how much of its client slots is taken, 0 to 100; None if the limit is unknown."""
+    """A server, with a `name` if its protocol is 3.
+
+    `share` is how much of its client slots is taken, 0 to 100; None if the limit is unknown.
+    """
 
     pid: int
+    name: str | None
     severity: Severity
     state: str
     user: str
@@ -224,6 +228,7 @@ def _server(view: StatusView, shown: ServerView) -> ServerCard:
     severity = _SERVER_SEVERITIES.get(server.state, Severity.WARNING)
     return ServerCard(
         pid=server.pid,
+        name=None if server.name is None else printable(server.name),
         severity=severity if shown.answering else Severity.UNKNOWN,
         state=state if shown.answering else f"unknown; last {state}",
         user=shown.user,

@@ -193,9 +193,10 @@ def _simulated(node: Node) -> Sequence[Line]:
 
 
 def counts_text(node: Node) -> str:
-    """Return the numbers of daemons, clients and GPUs."""
-    gpus = [counted(len(node.gpus), "GPU")] if node.gpus else []
-    return ", ".join((_daemons_and_clients(node), *gpus))
+    """Return the numbers of daemons, clients, GPUs and MIG instances."""
+    instances = sum(gpu.reading.mig is not None for gpu in node.gpus.values())
+    numbers = ((len(node.gpus) - instances, "GPU"), (instances, "MIG instance"))
+    return ", ".join((_daemons_and_clients(node), *(counted(number, name) for number, name in numbers if number)))
 
 
 def _daemons_and_clients(node: Node) -> str:

@@ -7,7 +7,9 @@ from exporter.model.node import Node
 from exporter.model.watchdog import WatchdogPhase
 from exporter.page.cards import daemons, headline, watchdog
 from exporter.page.gpus import gpus
+from exporter.page.page import Page
 from exporter.report.problem import Severity
+from exporter.report.status_text import counts_text
 from exporter.report.status_view import StatusInput, status_view, view_of
 from exporter.watchdog.context import Policy
 from tests.builders import (
@@ -19,6 +21,8 @@ from tests.builders import (
     faulted,
     idle,
     limited,
+    mig,
+    partitioned,
     quarantined,
     reduced,
     silence,
@@ -45,6 +49,17 @@ def test_shows_limits_of_servers_and_of_the_next_server() -> None:
     (card,) = daemons(status_view(status_input(limited())))
     assert card.servers[0].limits == ("50 % of threads", "2048 MiB on GPU 1")
     assert card.facts[-2:] == ("next server: 25 % of threads", "next server: 3072 MiB on GPU 0")
+
+
+def test_shows_the_name_of_a_server_with_protocol_3() -> None:
+    (card,) = daemons(status_view(status_input(partitioned())))
+    assert [(server.pid, server.name) for server in card.servers] == [(513, "training")]
+    assert "Server 513 (<bdi>training</bdi>)" in Page({}).node(status_input(partitioned())).decode()
+
+
+def test_counts_mig_instances_apart_from_gpus() -> None:
+    assert counts_text(mig()) == "1 of 1 daemons up, 2 clients, 1 GPU, 2 MIG instances"
+    assert counts_text(idle()) == "1 of 1 daemons up, 0 clients, 1 GPU"
 
 
 def test_a_crashed_daemon_has_the_indications() -> None:
