@@ -511,12 +511,20 @@ def test_record_stops_after_the_given_duration(environment: dict[str, str], tmp_
 def test_record_masks_names_and_identifiers(
     mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
 ) -> None:
-    file = tmp_path / "recording.jsonl"
+    file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
     mps.start()
     clients = three_clients(mps, nvml, start)
-    assert run(environment, "record", str(file), "--mask", "--for", "3s").returncode == 0
-    text = file.read_text()
-    metrics = run(environment, "replay", "--metrics", str(file)).stdout
+    recorder = Exporter(program.command("record", str(file), "--mask", "--log.format=json"), environment, log)
+
+    def connected() -> None:
+        assert len(recorder.events("client_connected")) == 3
+
+    try:
+        eventually(connected)
+    finally:
+        recorder.process.send_signal(signal.SIGTERM)
+        assert recorder.process.wait(PATIENCE_SECONDS) == 0
+    text, metrics = file.read_text(), run(environment, "replay", "--metrics", str(file)).stdout
 
     assert GPU not in text
     assert str(mps.pipe_directory.parent) not in text
