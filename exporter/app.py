@@ -15,6 +15,7 @@ from exporter.clock import Clock, boot_ns
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
+from exporter.collectors.device_memory import DeviceMemories
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal
@@ -37,6 +38,7 @@ from exporter.parse.elf import Machine
 from exporter.report.problem_text import problem_text
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
+from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from exporter.state.gpus import NVML
 from exporter.state.processes import unnamed_pods
 from exporter.state.reducer import LOGS, POD_RESOURCES
@@ -58,6 +60,7 @@ PROCESS_WAIT = 0.5
 JOURNAL_PERIOD = 0.2
 LIBCUDA_PROBES_PERIOD = 1.0
 POD_RESOURCES_PERIOD = 15.0
+DEVICE_MEMORY_PERIOD = 15.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
@@ -88,6 +91,9 @@ class Assembly:
         self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
         self.pod_resources = PodResources(constants.pod_resources, clock)
+        self.device_memory = DeviceMemories(
+            constants.cgroups, constants.procfs, clock, by_nvml=self.nvml.cgroup_limits.read
+        )
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
         self._kernel_log = KernelLog(constants.kmsg, clock)
@@ -210,6 +216,7 @@ class Assembly:
             )
         yield self._thread(PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period)
         yield self._thread(POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
+        yield self._thread(DEVICE_MEMORY, self.device_memory.collect, period=DEVICE_MEMORY_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
@@ -222,6 +229,7 @@ class Assembly:
         self.processes.watch(poll_schedule.processes_wanted(node))
         self.processes.daemon_health.want(poll_schedule.readings_wanted(node))
         self.pods.watch(unnamed_pods(node))
+        self.device_memory.watch(cgroups_wanted(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
         pool.read_logs(poll_schedule.unexplained_ends(node))

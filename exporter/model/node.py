@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from exporter.model.daemon import Daemon
+from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.gpu import Gpu, Xids
 from exporter.model.identity import Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident
@@ -51,6 +52,8 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     pod_resources: PodResourcesReading | None = None
     """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
+    device_memory: DeviceMemoryReading | None = None
+    """None as for `pod_resources`."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
     """Clients of unknown workloads, which have no account."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
+from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.identity import ProcessIdentity
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.pod_resources import PodResourcesReading
@@ -455,6 +456,7 @@ Observation = (
     | ProcessExit
     | PodFound
     | PodResourcesReading
+    | DeviceMemoryReading
     | DaemonProcess
     | LogFile
     | SourceReading

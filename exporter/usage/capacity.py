@@ -1,11 +1,13 @@
 """Capacity: how well a GPU is shared by MPS clients, and how many more clients fit."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
 from exporter.model.daemon import Daemon
+from exporter.model.device_memory import DeviceMemory
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
@@ -14,6 +16,7 @@ from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.parse.sm_partitions import is_same_device
+from exporter.state.device_memory import cgroup_memory
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.processes import cgroup_of
@@ -55,8 +58,9 @@ class ClientUsage:
 
     A limit is the smaller of its server's and the one in its own environment. `threads` is the fraction of the SMs that
     the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
-    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs. `watched` is
-    whether its libcuda is probed; None: the probes are not attached.
+    `memory_limit` of None means no limit if `memory_limit_known`. `cgroup` is the path of its cgroup, and
+    `shared_memory` what this cgroup has of the GPU: all clients in it share that. `share` is what it used of the SMs.
+    `watched` is whether its libcuda is probed; None: the probes are not attached.
     """
 
     daemon: DaemonName
@@ -65,6 +69,8 @@ class ClientUsage:
     memory_limit: int | None = None
     memory_limit_known: bool = False
     memory: int | None = None
+    cgroup: str | None = None
+    shared_memory: DeviceMemory | None = None
     share: Share | None = None
     watched: bool | None = None
 
@@ -282,6 +288,7 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)
                 limit_known, limit = _memory_limit(node, daemon, client, uuid, gpus, ordinals)
+                cgroup, shared = cgroup_memory(node, node.processes.get(pid), node.gpus[uuid].reading)
                 found[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
@@ -290,6 +297,8 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
                         memory_limit=limit,
                         memory_limit_known=limit_known,
                         memory=held[uuid].get(pid),
+                        cgroup=cgroup,
+                        shared_memory=shared,
                         share=None if split is None else split.shares.get(pid),
                         watched=None if watched is None else pid in watched,
                     )
@@ -365,13 +374,41 @@ def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None
 
 
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
-    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
+    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time.
+
+    A limit of a cgroup counts once for all its clients.
+    """
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, each.memory_limit or 0)))
+    members = Counter(each.cgroup for each in clients)
+    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members[each.cgroup]))))
     if used is None or total is None or not claims or not all(each.memory_limit_known for each in clients):
         return None
-    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in clients)
-    return (total - used - reserved) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
+    return (total - used - _reserved(clients)) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
+
+
+def _claim(client: ClientUsage, members: int) -> int:
+    """Return what a client with limits may have: its own limit, else its part of the cgroup's."""
+    shared = None if client.shared_memory is None else client.shared_memory.limit
+    if client.memory_limit is None:
+        return 0 if shared is None else shared // members
+    return client.memory_limit if shared is None else min(client.memory_limit, shared)
+
+
+def _reserved(clients: Sequence[ClientUsage]) -> int:
+    """Return what the clients may still allocate within their limits."""
+    reserved = 0
+    by_cgroup: dict[str | None, list[ClientUsage]] = {}
+    for each in clients:
+        by_cgroup.setdefault(each.cgroup, []).append(each)
+    for together in by_cgroup.values():
+        own = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in together)
+        shared = together[0].shared_memory
+        if shared is not None and shared.limit is not None:
+            used = sum(each.memory or 0 for each in together) if shared.used is None else shared.used
+            left = max(0, shared.limit - used)
+            own = left if any(each.memory_limit is None for each in together) else min(own, left)
+        reserved += own
+    return reserved
 
 
 def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float, clients: int) -> int | None:

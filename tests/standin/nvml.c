@@ -578,6 +578,15 @@ int nvmlDeviceGetMemoryInfo_v2(Device handle, MemoryV2 *memory)
 }
 #endif
 
+#ifndef WITHOUT_nvmlDeviceGetMemoryLimits_v1
+int nvmlDeviceGetMemoryLimits_v1(Device handle, MemoryLimits *limits)
+{
+    if (!limits->cgroup || limits->cgroup[0] != '/')
+        return INVALID_ARGUMENT;
+    READING("memory_hard_limit", ull, &limits->hard);
+}
+#endif
+
 #ifndef WITHOUT_nvmlDeviceGetUtilizationRates
 int nvmlDeviceGetUtilizationRates(Device handle, Utilization *utilization)
 {

@@ -9,6 +9,7 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
+from exporter.collectors.nvml.cgroup_limits import CgroupLimits
 from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
@@ -186,6 +187,7 @@ class Nvml:
         self._gpm_lock = threading.Lock()
         self.xid_events = XidEvents(self._driver, clock)
         self.uses = GpuUses(self._driver, clock, self._gpm_lock)
+        self.cgroup_limits = CgroupLimits(self._driver)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
         self._instances: dict[int, MigInstances] = {}

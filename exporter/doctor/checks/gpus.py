@@ -12,8 +12,12 @@ from exporter.parse.mps_variables import is_device_visible, visible_device_entri
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
+from exporter.state.device_memory import own_limit
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA, VOLTA
+
+CGROUP_LIMITS = 615
+"""First driver that limits memory by cgroup (MPS guide, release 615)."""
 
 
 @check(
@@ -124,6 +128,37 @@ def mig_untried(facts: Facts) -> Iterator[Occurrence]:
     for gpu in _served(facts):
         if gpu.reading.mig is not None:
             yield Occurrence((gpu_label(gpu),))
+
+
+@check(Severity.ADVICE, Area.GPUS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
+def cgroup_memory_limits_untried(facts: Facts) -> Iterator[Occurrence]:
+    """A cgroup limits GPU memory (dmem). The exporter supports that by documentation, not tried on hardware."""
+    memory = facts.node.device_memory
+    limits = (each.limit for by_gpu in (() if memory is None else memory.cgroups.values()) for each in by_gpu.values())
+    if any(limit is not None for limit in limits):
+        yield Occurrence()
+
+
+@check(Severity.WARNING, Area.GPUS, fix="Run the exporter in a cgroup without this limit (dmem.max).")
+def exporter_memory_limited(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter's own cgroup limits GPU memory. NVML returns the limit instead of the GPU's size and use."""
+    for gpu in facts.node.gpus.values():
+        if own_limit(facts.node, gpu.reading) is not None:
+            yield Occurrence((gpu_label(gpu),))
+
+
+@check(Severity.ADVICE, Area.GPUS, fix="Give the exporter the host's cgroup namespace.", doc="docs/support.md")
+def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
+    """The driver can limit memory by cgroup, and the limit of the exporter's own cgroup is unknown.
+
+    With a limit, NVML returns that limit instead of the GPU's size (by documentation, not tried on hardware).
+    """
+    memory = facts.node.device_memory
+    if memory is None or memory.own is None:
+        for gpu in _served(facts):
+            major = (gpu.reading.driver_version or "").partition(".")[0]
+            if major.isdecimal() and int(major) >= CGROUP_LIMITS and gpu.reading.mig is None:
+                yield Occurrence((gpu_label(gpu),))
 
 
 @check(Severity.WARNING, Area.GPUS, fix="Share it only among trusted processes.")

@@ -1,0 +1,178 @@
+"""Limits of GPU memory by cgroup, read from a tree as the kernel's documentation describes it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from exporter.clock import SystemClock
+from exporter.collectors.device_memory import MAX_CGROUPS, DeviceMemories
+from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.parse.dmem import MAX_BYTES
+
+GPU, OTHER = "0000:00:06", "0000:41:00"
+REGION, OTHER_REGION = "nvidia/0000:00:06.0/vidmem", "nvidia/0000:41:00.0/vidmem"
+GIB = 1 << 30
+
+
+class Cgroups:
+    """A tree of cgroups, and the exporter's own cgroup in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "cgroup"
+        self.proc = directory / "proc"
+        self.asked: list[Path] = []
+        (self.proc / "self").mkdir(parents=True)
+        self.runs_in("/system.slice/exporter.service")
+        self.cgroup("/", capacity=f"{REGION} {80 * GIB}\n{OTHER_REGION} {80 * GIB}\ndrm/0000:03:00.0/vram0 4096\n")
+        self.cgroup("/system.slice/exporter.service")
+
+    def runs_in(self, path: str) -> None:
+        (self.proc / "self" / "cgroup").write_text(f"0::{path}\n")
+
+    def cgroup(self, path: str, **files: str) -> Path:
+        directory = self.root / path.strip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (directory / f"dmem.{name}").write_text(text)
+        return directory
+
+    def read(self, *paths: str, by_nvml: Mapping[str, DeviceMemory | None] | None = None) -> DeviceMemoryReading:
+        def ask(directory: Path) -> Mapping[str, DeviceMemory] | None:
+            self.asked.append(directory)
+            found = (by_nvml or {}).get("/" + str(directory.relative_to(self.root)))
+            return None if found is None else {GPU: found}
+
+        collector = DeviceMemories(self.root, self.proc, SystemClock(), by_nvml=ask)
+        collector.watch(frozenset(paths))
+        (reading,) = collector.collect().observations
+        assert isinstance(reading, DeviceMemoryReading)
+        return reading
+
+
+@pytest.fixture
+def cgroups(tmp_path: Path) -> Cgroups:
+    return Cgroups(tmp_path)
+
+
+def limited(limit: object, current: int = 0, low: int = 0) -> dict[str, str]:
+    return {"max": f"{REGION} {limit}\n", "current": f"{REGION} {current}\n", "min": f"{REGION} {low}\n"}
+
+
+def test_reads_limit_and_use_of_a_cgroup(cgroups: Cgroups) -> None:
+    cgroups.cgroup("/pod", **limited(8 * GIB, 3 * GIB, 2 * GIB))
+    reading = cgroups.read("/pod")
+    assert reading.cgroups == {"/pod": {GPU: DeviceMemory(limit=8 * GIB, soft_limit=2 * GIB, used=3 * GIB)}}
+    assert reading.capacity == {GPU: 80 * GIB, OTHER: 80 * GIB}
+    assert not cgroups.asked
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "counts"),
+    [(4 * GIB, 8 * GIB, 4 * GIB), (8 * GIB, 4 * GIB, 4 * GIB), ("max", 1, 1), (1, "max", 1)],
+)
+def test_the_smallest_limit_on_the_path_counts(cgroups: Cgroups, outer: object, inner: object, counts: int) -> None:
+    cgroups.cgroup("/pod", **limited(outer, 3))
+    cgroups.cgroup("/pod/main", **limited(inner, 2))
+    found = cgroups.read("/pod/main").cgroups["/pod/main"][GPU]
+    assert (found.limit, found.used) == (counts, 2)
+
+
+def test_max_is_no_limit(cgroups: Cgroups) -> None:
+    cgroups.cgroup("/pod", **limited("max", 5))
+    assert cgroups.read("/pod").cgroups["/pod"][GPU] == DeviceMemory(soft_limit=0, used=5)
+
+
+def test_memory_of_a_cgroup_without_the_controller_is_that_of_its_parent(cgroups: Cgroups) -> None:
+    cgroups.cgroup("/pod", **limited(8, 3))
+    cgroups.cgroup("/pod/main")
+    assert cgroups.read("/pod/main").cgroups["/pod/main"][GPU] == DeviceMemory(limit=8, soft_limit=0, used=3)
+
+
+def test_each_gpu_has_its_own_limit(cgroups: Cgroups) -> None:
+    cgroups.cgroup("/pod", max=f"{REGION} 8\n{OTHER_REGION} max\n")
+    assert {gpu: each.limit for gpu, each in cgroups.read("/pod").cgroups["/pod"].items()} == {GPU: 8, OTHER: None}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "drm/0000:03:00.0/vram0 7",
+        "nvidia/../vidmem 7",
+        f"{REGION} -7",
+        f"{REGION} 7 7",
+        f"{REGION}",
+        "\0\udcff",
+        "",
+        f"{REGION} \u0667",
+    ],
+)
+def test_ignores_unknown_regions_and_garbage(cgroups: Cgroups, line: str) -> None:
+    cgroups.cgroup("/pod").joinpath("dmem.max").write_bytes(
+        f"{line}\n{OTHER_REGION} 9\n".encode(errors="surrogateescape")
+    )
+    assert cgroups.read("/pod").cgroups["/pod"] == {OTHER: DeviceMemory(limit=9)}
+
+
+def test_a_cgroup_with_a_file_that_is_too_long_is_unknown(cgroups: Cgroups) -> None:
+    text = f"{REGION} 8\n" * 10_000
+    assert len(text) > MAX_BYTES
+    cgroups.cgroup("/pod", max=text)
+    cgroups.cgroup("/other", **limited(4))
+    assert cgroups.read("/pod", "/other").cgroups.keys() == {"/other"}
+
+
+def test_follows_no_links(cgroups: Cgroups, tmp_path: Path) -> None:
+    real = cgroups.cgroup("/pod", **limited(8))
+    (cgroups.root / "link").symlink_to(real)
+    cgroups.cgroup("/file").joinpath("dmem.max").symlink_to(real / "dmem.max")
+    assert cgroups.read("/pod", "/link", "/file").cgroups.keys() == {"/pod"}
+
+
+def test_a_removed_cgroup_is_absent(cgroups: Cgroups) -> None:
+    assert cgroups.read("/gone").cgroups == {}
+
+
+def test_reads_a_limited_number_of_cgroups(cgroups: Cgroups) -> None:
+    paths = [f"/pod{number}" for number in range(MAX_CGROUPS + 5)]
+    for path in paths:
+        cgroups.cgroup(path, max=f"{REGION} 8\n")
+    assert len(cgroups.read(*paths).cgroups) == MAX_CGROUPS
+
+
+def test_without_cgroup_v2_nothing_is_known(cgroups: Cgroups, tmp_path: Path) -> None:
+    collector = DeviceMemories(tmp_path / "none", cgroups.proc, SystemClock())
+    (reading,) = collector.collect().observations
+    assert isinstance(reading, DeviceMemoryReading)
+    assert (reading.cgroups, reading.own, reading.capacity) == ({}, None, {})
+
+
+def test_reads_the_limit_of_the_exporter(cgroups: Cgroups) -> None:
+    cgroups.cgroup("/system.slice/exporter.service", **limited(8))
+    own = cgroups.read().own
+    assert own is not None
+    assert own[GPU].limit == 8
+
+
+def test_the_own_limit_is_unknown_below_a_hidden_root(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").unlink()
+    cgroups.cgroup("/", **limited("max"))
+    cgroups.runs_in("/")
+    assert cgroups.read().own is None
+    cgroups.cgroup("/", **limited(8))
+    own = cgroups.read().own
+    assert own is not None
+    assert own[GPU].limit == 8
+
+
+def test_asks_nvml_if_there_is_no_controller(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").unlink()
+    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=8, soft_limit=1, used=2)}
+    found = cgroups.read("/pod/main", by_nvml=by_nvml)
+    assert found.cgroups == {"/pod/main": {GPU: DeviceMemory(limit=4, soft_limit=1, used=2)}}
+    assert found.own is None
+
+
+def test_a_cgroup_that_nvml_does_not_know_is_unknown(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").unlink()
+    assert cgroups.read("/pod").cgroups == {}
