@@ -10,10 +10,14 @@ from tests.builders import (
     GPU,
     GPU_BYTES,
     HANGS,
+    MIB,
+    OTHER_GPU,
     SENSORS,
+    SERVER_BYTES,
     at_work,
     daemon_process,
     gpu_reading,
+    limited,
     look,
     looks,
     process,
@@ -72,22 +76,44 @@ def test_without_a_limit_only_the_use_is_there() -> None:
     assert LIMIT not in families(node)
 
 
-def fits(node: Node) -> float:
+def fits(*cgroups: str, **memory: int) -> float:
+    """Return how many clients fit beside three, without other limits."""
+    pids = (600, 601, 602)
+    node = reduced(
+        DeviceMemoryReading(at=AT, cgroups={path: {ADDRESS: DeviceMemory(**memory)} for path in cgroups}),
+        *(process(pid, cgroup=f"0::{path}\n") for pid, path in zip(pids, cgroups, strict=True)),
+        gpu_reading(dict.fromkeys(pids, 1024), gpu=GPU, **SENSORS),
+        start=limited(),
+    ).node
     return value(node, FIT, gpu=GPU, bound="memory")
 
 
-def test_a_limit_of_a_cgroup_reduces_the_headroom_once() -> None:
-    free = fits(sharing("/pod", "/pod"))
-    shared = fits(sharing("/pod", "/pod", limit=40 * GIB, used=2 * GIB))
-    apart = fits(sharing("/one", "/two", limit=40 * GIB, used=GIB))
-    assert free > shared > apart > 0
-    assert shared == (GPU_BYTES - sharing_used() - 38 * GIB) // (20 * GIB)
+def test_a_limit_of_a_cgroup_counts_once_for_all_its_clients() -> None:
+    used = SERVER_BYTES + 3 * 1024 * MIB
+    assert fits("/pod", "/pod", "/pod") == (GPU_BYTES - used) // (1024 * MIB)
+    shared = fits("/pod", "/pod", "/pod", limit=30 * GIB, used=3 * GIB)
+    assert shared == (GPU_BYTES - used - 27 * GIB) // (10 * GIB)
 
 
-def sharing_used() -> int:
-    reading = sharing("/pod", "/pod").gpus[GPU].reading
-    assert reading.memory_used_bytes is not None
-    return reading.memory_used_bytes
+def test_limits_of_several_cgroups_add_up() -> None:
+    used = SERVER_BYTES + 3 * 1024 * MIB
+    assert fits("/a", "/b", "/c", limit=30 * GIB, used=GIB) == (GPU_BYTES - used - 87 * GIB) // (30 * GIB)
+
+
+def test_the_smallest_limit_counts() -> None:
+    node = sharing_with_limits(limit=GIB)
+    assert value(node, COUNTS, gpu=OTHER_GPU) == GIB
+    assert value(sharing_with_limits(), COUNTS, gpu=OTHER_GPU) == 2 * GIB
+
+
+def sharing_with_limits(**memory: int) -> Node:
+    """A client with a pinned memory limit of 2 GiB, in a cgroup."""
+    return reduced(
+        DeviceMemoryReading(at=AT, cgroups={"/pod": {ADDRESS: DeviceMemory(**memory)}}),
+        process(600, cgroup="0::/pod\n"),
+        gpu_reading({600: 1024}, gpu=OTHER_GPU, **SENSORS),
+        start=limited(),
+    ).node
 
 
 def with_own_limit(**capacity: int) -> Node:
