@@ -149,10 +149,7 @@ def exporter_memory_limited(facts: Facts) -> Iterator[Occurrence]:
 
 @check(Severity.ADVICE, Area.GPUS, fix="Give the exporter the host's cgroup namespace.", doc="docs/support.md")
 def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
-    """The driver can limit memory by cgroup, and the limit of the exporter's own cgroup is unknown.
-
-    With a limit, NVML returns that limit instead of the GPU's size (by documentation, not tried on hardware).
-    """
+    """It is unknown whether the exporter's own cgroup limits GPU memory. If so, NVML returns the limit as the size."""
     memory = facts.node.device_memory
     if memory is None or memory.own is None:
         for gpu in _served(facts):
