@@ -57,8 +57,8 @@ _KEPT_FIELDS = frozenset(
 )
 """Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
 
-_WITH_NAMES_AS_KEYS = "allocatable"
-"""The field whose keys are names: resources of Kubernetes."""
+_WITH_NAMES_AS_KEYS = frozenset({"allocatable", "cgroups"})
+"""The fields whose keys are names: resources of Kubernetes, and paths of cgroups."""
 
 HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
@@ -91,7 +91,7 @@ class Mask:
         return {
             key: value
             if key in kept and isinstance(value, str)
-            else self._value(_with_keys(value, self.text) if key == _WITH_NAMES_AS_KEYS else value)
+            else self._value(_with_keys(value, self.text) if key in _WITH_NAMES_AS_KEYS else value)
             for key, value in values.items()
         }
 
