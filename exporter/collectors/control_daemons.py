@@ -7,6 +7,7 @@ from pathlib import Path
 
 from exporter.collectors.pipe_dir import STDOUT, Directory, Identity, Root
 from exporter.collectors.proc import Proc
+from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
 from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
@@ -23,7 +24,7 @@ _MAX_OPTIONS = 16
 
 _PROTOCOL_OPTION = re.compile(r"\0(?:-p|--protocol)[\0=]([^\0]*)")
 
-_OPTIONS = frozenset(("-S", "--static-partitioning", "-M", "-m", "--multiuser", "-multiuser-server"))
+_OPTIONS = STATIC_PARTITIONING | MULTI_USER
 _OPTIONS_WITH_VALUE = frozenset(("-a", "--apply"))
 """The options of R580 to R615 that determine how a daemon works (NVIDIA's MPS guide), besides the protocol."""
 

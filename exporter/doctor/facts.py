@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 from exporter.config.settings import Config
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import MULTI_USER, Daemon
 from exporter.model.node import Node
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
@@ -117,7 +117,7 @@ class DaemonFacts:
     @property
     def for_all_users(self) -> bool:
         """Whether one server serves all users (`-multiuser-server`)."""
-        return bool({"-M", "-multiuser-server", "--multiuser-server"} & set(self.arguments))
+        return bool(MULTI_USER & set(self.arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,8 @@ FORGOTTEN_SECONDS = 300.0
 SUPPORTED_PROTOCOLS = (2, 3)
 """Versions of the MPS protocol. R615 has version 3 (`nvidia-cuda-mps-control -p 3`) with other commands and logs."""
 
+MULTI_USER = frozenset(("-M", "-multiuser-server", "--multiuser-server", "-m", "--multiuser"))
+"""Options of a daemon with one server for all users; the last two with protocol 3 (NVIDIA's MPS guide)."""
 
 STATIC_PARTITIONING = frozenset(("-S", "--static-partitioning"))
 """Options of a daemon with static SM partitions, with protocol 2."""

@@ -152,8 +152,9 @@ def test_quotes_the_path_of_the_fifo() -> None:
     assert commands[0] == "chmod 0600 '/run/a b; reboot/log'"
 
 
-def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users() -> None:
-    ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", "-multiuser-server")),))
+@pytest.mark.parametrize("option", ["-M", "-multiuser-server", "--multiuser-server", "-m", "--multiuser"])
+def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users(option: str) -> None:
+    ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", option)),))
     assert "log almost nothing" not in fix
 
 
