@@ -50,7 +50,7 @@ def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
     """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
     if len(gpus_by_ordinal(node, daemon)) == 1:
         return True
-    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(daemon, reading))
+    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(node, daemon, reading))
     return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 

@@ -19,6 +19,9 @@ GPM = "gpm"
 
 ENERGY, ECC_CORRECTED, ECC_UNCORRECTED = "energy_millijoules", "ecc_corrected", "ecc_uncorrected"
 
+VOLTA = 7
+"""The major compute capability of Volta."""
+
 MOST_DEVICES = 64
 """No machine has more. Log lines and replies about further devices are ignored."""
 
@@ -59,14 +62,32 @@ def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
     return tuple(each for each, gpu in node.gpus.items() if gpu.reading.mig and gpu.reading.mig.parent == uuid)
 
 
-def serves_gpu(daemon: Daemon, gpu: GpuReading) -> bool:
+def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
     """Return whether the daemon has this GPU or MIG instance: by its own list, else by CUDA_VISIBLE_DEVICES.
 
-    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query. Without a
-    MIG instance in CUDA_VISIBLE_DEVICES, CUDA uses one instance (MIG user guide), and it is not known which.
+    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query. If a GPU
+    from Volta on is visible, the daemon ignores those before Volta (NVIDIA's MPS guide).
     """
     if daemon.runtime.devices:
         return gpu.gpu in daemon.runtime.devices.values()
+    if not _is_visible(daemon, gpu):
+        return False
+    return is_from_volta(gpu) is not False or not any(
+        is_from_volta(each.reading) and _is_visible(daemon, each.reading) for each in node.gpus.values()
+    )
+
+
+def is_from_volta(gpu: GpuReading) -> bool | None:
+    """Return whether the architecture of a GPU is Volta or later; None if it is unknown."""
+    major = (gpu.compute_capability or "").partition(".")[0]
+    return int(major) >= VOLTA if major.isascii() and major.isdecimal() and len(major) < 4 else None
+
+
+def _is_visible(daemon: Daemon, gpu: GpuReading) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES leaves the GPU or MIG instance visible.
+
+    Without a MIG instance in it, CUDA uses one instance (MIG user guide), and it is not known which.
+    """
     visible = daemon.runtime.visible_devices
     if gpu.mig is None:
         return is_device_visible(visible, gpu.index, gpu.gpu)
@@ -78,7 +99,7 @@ def device_count(node: Node, daemon: Daemon) -> int:
     """Return how many devices the daemon has, as far as that is known."""
     if daemon.runtime.devices:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
-    return min(sum(serves_gpu(daemon, gpu.reading) for gpu in node.gpus.values()), MOST_DEVICES)
+    return min(sum(serves_gpu(node, daemon, gpu.reading) for gpu in node.gpus.values()), MOST_DEVICES)
 
 
 def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
@@ -91,17 +112,18 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     devices = usable_gpus(node)
     if daemon.runtime.visible_devices is not None:
         # CUDA enumerates one MIG instance at most (MIG user guide).
-        instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(daemon, reading)]
+        instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(node, daemon, reading)]
         if instances:
             return {0: instances[0]} if len(instances) == 1 else {}
         indices = {uuid: reading.index for uuid, reading in devices.items()}
-        return dict(enumerate(visible_gpu_uuids(daemon.runtime.visible_devices, indices)))
+        visible = visible_gpu_uuids(daemon.runtime.visible_devices, indices)
+        return dict(enumerate(uuid for uuid in visible if serves_gpu(node, daemon, devices[uuid])))
     return dict(enumerate(devices)) if len(devices) == 1 else {}
 
 
 def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool:
     """Return whether the daemon has this known GPU, or a MIG instance of it: a fault of a GPU concerns all of them."""
-    return any(serves_gpu(daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
+    return any(serves_gpu(node, daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
 
 
 def is_same_or_parent(node: Node, uuid: GpuUuid, others: Collection[GpuUuid]) -> bool:
@@ -115,7 +137,7 @@ def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
 
 
 def _serving_daemons(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
-    return (each for each in node.daemons.values() if each.is_reported(node.at) and serves_gpu(each, gpu))
+    return (each for each in node.daemons.values() if each.is_reported(node.at) and serves_gpu(node, each, gpu))
 
 
 def mps_pids(node: Node) -> frozenset[int] | None:

@@ -11,11 +11,8 @@ from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
 from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
-from exporter.state.gpus import serves_gpu
+from exporter.state.gpus import is_from_volta, serves_gpu
 from exporter.state.transition import Transition, chain, for_each, with_latest, without
-
-VOLTA = 7
-"""The major compute capability of Volta."""
 
 BEFORE_VOLTA = 16
 
@@ -45,17 +42,14 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
         return stated
-    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(daemon, gpu.reading))
+    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading))
     documented = {_documented(daemon, gpu) for gpu in gpus}
     return documented.pop() if len(documented) == 1 else None
 
 
 def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
-    major = _number((gpu.compute_capability or "").partition(".")[0])
-    if major is None:
-        return None
-    if major < VOLTA:
-        return BEFORE_VOLTA
+    if not is_from_volta(gpu):
+        return None if is_from_volta(gpu) is None else BEFORE_VOLTA
     version = _version(daemon, gpu)
     return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
 
@@ -286,7 +280,7 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
         (daemon, server)
         for daemon in node.daemons.values()
         for server in daemon.servers.values()
-        if server.has_hidden_pids and serves_gpu(daemon, reading)
+        if server.has_hidden_pids and serves_gpu(node, daemon, reading)
     ]
     return found[0] if len(found) == 1 else None
 

@@ -6,6 +6,7 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.state.gpus import gpus_by_ordinal, serves_gpu
 from exporter.state.servers import clients_limit
 from tests.builders import (
     AT,
@@ -23,6 +24,15 @@ from tests.builders import (
     reply,
     server_log,
 )
+
+CAPABILITIES = ("6.0", "6.1", "7.0", "7.2", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+
+VERSIONS = {
+    **dict.fromkeys((11040, 11060, 12000, 12020, 12040, 12080, 12090, 13000), 48),
+    **dict.fromkeys((13010, 13020, 13030, 13040), 60),
+    **dict.fromkeys((13050, 13060, 14000), None),
+}
+"""Client contexts per device from Volta on, by the CUDA version of the drivers R470 to R615, and of later ones."""
 
 DEVICES = "Device Ordinal,PCI ID,UUID,Name\n"
 
@@ -76,10 +86,44 @@ def test_limit_is_unknown_without_a_gpu() -> None:
     assert limit() is None
 
 
-def test_limit_is_unknown_if_the_gpus_differ() -> None:
-    assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")) is None
+def test_limit_is_unknown_if_one_gpu_is_unknown() -> None:
     assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability=None)) is None
     assert limit(gpu_reading(), gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="8.0")) == 48
+
+
+@pytest.mark.parametrize("visible", [None, "1,0", f"{OTHER_GPU},{GPU}"])
+def test_gpus_before_volta_are_ignored_beside_later_ones(visible: str | None) -> None:
+    """The control daemon filters them out (NVIDIA's MPS guide, CUDA_VISIBLE_DEVICES)."""
+    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
+    present = with_visible(visible, reduced(*at_work(), gpu_reading(), old).node)
+    daemon = present.daemons[DAEMON]
+    assert limit_of(present) == 48
+    assert [serves_gpu(present, daemon, present.gpus[each].reading) for each in (GPU, OTHER_GPU)] == [True, False]
+    assert gpus_by_ordinal(present, daemon) == ({} if visible is None else {0: GPU})
+
+
+def test_gpus_before_volta_are_served_if_no_later_one_is_visible() -> None:
+    old = gpu_reading(gpu=OTHER_GPU, index=1, compute_capability="6.1")
+    present = with_visible("1", reduced(*at_work(), gpu_reading(), old).node)
+    assert limit_of(present) == 16
+    assert gpus_by_ordinal(present, present.daemons[DAEMON]) == {0: OTHER_GPU}
+
+
+def with_visible(visible: str | None, present: Node) -> Node:
+    """Return the node with a daemon that has no list of its devices, but this CUDA_VISIBLE_DEVICES."""
+    daemon = present.daemons[DAEMON]
+    runtime = replace(daemon.runtime, devices={}, visible_devices=visible)
+    return replace(present, daemons={DAEMON: replace(daemon, runtime=runtime)})
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(("version", "places"), VERSIONS.items())
+def test_limit_is_right_or_unknown_for_all_architectures_and_versions(
+    capability: str, version: int, places: int | None
+) -> None:
+    line = control_log(f"CUDA MPS Control binary version: {version}")
+    expected = 16 if capability.startswith("6.") else places
+    assert limit(*line, gpu_reading(compute_capability=capability)) == expected
 
 
 def test_only_the_gpus_of_the_daemon_matter() -> None:

@@ -123,7 +123,7 @@ def test_statements_hold_for_each_layout(layout: str) -> None:
         [domain] = failure_domains(node, daemon)[500 + place]
         assert (domain.gpus, len(domain.clients)) == ({each}, 2)
         assert sharing_mode(node, node.gpus[each]) is SharingMode.MPS
-        assert [other.name for other in node.daemons.values() if serves_gpu(other, node.gpus[each].reading)] == [
+        assert [other.name for other in node.daemons.values() if serves_gpu(node, other, node.gpus[each].reading)] == [
             daemon.name
         ]
         assert gpus_by_ordinal(node, daemon) == {0: each}
@@ -166,7 +166,7 @@ def test_a_daemon_serves_the_instance_that_it_names(visible: str | None, served:
         start=node,
     ).node
     daemon = present.daemons[daemon.name]
-    assert {uuid for uuid, gpu in present.gpus.items() if serves_gpu(daemon, gpu.reading)} == served
+    assert {uuid for uuid, gpu in present.gpus.items() if serves_gpu(present, daemon, gpu.reading)} == served
 
 
 def test_the_daemons_own_list_names_instances() -> None:

@@ -14,7 +14,7 @@ from exporter.report.problem_text import problem_text
 from exporter.state import gpus
 from exporter.state.device_memory import own_limit
 from exporter.state.gpus import NVML, serving_daemon
-from exporter.state.servers import BEFORE_VOLTA, VOLTA
+from exporter.state.servers import BEFORE_VOLTA
 
 CGROUP_LIMITS = 615
 """First driver that limits memory by cgroup (MPS guide, release 615)."""
@@ -162,8 +162,7 @@ def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
 def pre_volta(facts: Facts) -> Iterator[Occurrence]:
     """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
     for gpu in _served(facts):
-        major = (gpu.reading.compute_capability or "").partition(".")[0]
-        if major.isdecimal() and int(major) < VOLTA:
+        if gpus.is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
             yield Occurrence(
                 (gpu_label(gpu),), detail=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients."
@@ -203,7 +202,7 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
         running = [
             shown(daemon.name)
             for daemon, each in facts.running()
-            if each.process.variables is not None and gpus.serves_gpu(daemon, gpu.reading)
+            if each.process.variables is not None and gpus.serves_gpu(facts.node, daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
