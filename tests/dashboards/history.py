@@ -15,7 +15,7 @@ from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
-from tests.builders import CLAIM, DAEMON, failure, limited_by_cgroup, mig, partitioned, reply
+from tests.builders import CLAIM, DAEMON, GPU, SENSORS, failure, limited_by_cgroup, mig, partitioned, reply
 from tests.clocks import HandClock
 from tests.simulated import POLICY
 from tests.tools import needed
@@ -117,13 +117,19 @@ def _unwell(node: Node) -> Node:
         last: replace(node.watches[last], phase=WatchdogPhase.QUARANTINED),
     }
     modes, limits = replace(partitioned().daemons[DAEMON], name=PARTITIONED), limited_by_cgroup()
-    in_cgroup = replace(partitioned().processes[600], cgroup=limits.processes[600].cgroup)
+    gpu = partitioned().gpus[GPU]
+    gpu = replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"]))
+    in_cgroup = replace(partitioned().processes[602], cgroup=limits.processes[600].cgroup)
     return replace(
         node,
         daemons={**node.daemons, first: blocked, PARTITIONED: modes},
         watches={**node.watches, **watches},
-        gpus={**node.gpus, **mig().gpus, **partitioned().gpus},
-        processes={**node.processes, **partitioned().processes, 600: in_cgroup},
+        gpus={
+            **node.gpus,
+            **mig().gpus,
+            GPU: replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"])),
+        },
+        processes={**node.processes, **partitioned().processes, 602: in_cgroup},
         device_memory=limits.device_memory,
     )
 
