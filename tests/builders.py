@@ -754,20 +754,8 @@ def mig() -> Node:
 
 
 _ALL = (
-    *(
-        idle,
-        three_clients,
-        full,
-        daemon_dead,
-        no_nvml,
-        gpu_lost,
-        faulted,
-        blocked_recovery,
-        limited,
-        limited_by_cgroup,
-        drifted,
-        owned,
-    ),
+    *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery),
+    *(limited, limited_by_cgroup, drifted, owned),
     *(accounted, allocated),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig),

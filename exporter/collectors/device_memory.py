@@ -2,12 +2,16 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
 from exporter.model.device_memory import CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
+from exporter.model.values import replace
 from exporter.parse.dmem import MAX_BYTES, components, parse_cgroup_v2, parse_regions, smallest
 
 MAX_CGROUPS = 512
@@ -18,6 +22,7 @@ CAPACITY, CURRENT, HARD, SOFT = "dmem.capacity", "dmem.current", "dmem.max", "dm
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
+Names = tuple[str, ...]
 Memory = Mapping[PciAddress, DeviceMemory]
 ReadLimits = Callable[[Path], Memory | None]
 """Returns NVML's values of the cgroup that is this directory, None if it has none."""
@@ -27,7 +32,7 @@ class DeviceMemories:
     """What the wanted cgroups have of each GPU."""
 
     def __init__(self, root: Path, proc: Path, clock: Clock, *, by_nvml: ReadLimits = lambda _: None) -> None:
-        """`root` is where cgroup v2 is mounted. `by_nvml` is used if the kernel has no dmem controller."""
+        """`root` is where cgroup v2 is mounted. `by_nvml` is used if no dmem controller has NVIDIA's GPUs."""
         self._root = root
         self._own_cgroup = proc / "self" / "cgroup"
         self._clock = clock
@@ -40,23 +45,25 @@ class DeviceMemories:
 
     def collect(self) -> Reading:
         """Read the cgroups of the clients, and the exporter's own."""
-        wanted = sorted(self._wanted)[:MAX_CGROUPS]
+        own_path = self._own_path()
+        wanted = {*sorted(self._wanted)[:MAX_CGROUPS], *(() if own_path is None else (own_path,))}
         try:
             with _opened(self._root) as root:
-                capacity, inner = _regions(root, CAPACITY), _regions(root, CURRENT)
-                controlled = capacity is not None or inner is not None
-                read = self._in_files if controlled else self._in_nvml
-                found = {path: memory for path in wanted if (memory := read(path)) is not None}
-                own = self._own_path()
-                mine = None if own is None else read(own)
-            if controlled and capacity is None and not any(each.limit is not None for each in (mine or {}).values()):
-                # Ancestors with a limit may be hidden: this is not the root of all cgroups.
-                mine = None
+                capacity = _regions(root, CAPACITY) or {}
+                if capacity or _regions(root, CURRENT):
+                    found = dict(_in_files(root, 0, sorted(map(components, wanted)), {}))
+                else:
+                    found = self._in_nvml(wanted)
         except (OSError, ValueError):
             # Without cgroup v2 there is nothing to read.
             return Reading((DeviceMemoryReading(at=self._clock.now()),))
-        sizes = {address: size for address, size in (capacity or {}).items() if size is not None}
-        return Reading((DeviceMemoryReading(at=self._clock.now(), cgroups=found, own=mine, capacity=sizes),))
+        own = None if own_path is None else found.get(own_path)
+        if not capacity and not any(each.limit is not None for each in (own or {}).values()):
+            # Ancestors with a limit may be hidden: this is not the root of all cgroups.
+            own = None
+        clients = {path: memory for path, memory in found.items() if path in self._wanted}
+        sizes = {address: size for address, size in capacity.items() if size is not None}
+        return Reading((DeviceMemoryReading(at=self._clock.now(), cgroups=clients, own=own, capacity=sizes),))
 
     def _own_path(self) -> CgroupPath | None:
         try:
@@ -64,51 +71,46 @@ class DeviceMemories:
         except OSError:
             return None
 
-    def _in_files(self, path: CgroupPath) -> Memory | None:
-        """Read a cgroup and its ancestors. Without the controller, a cgroup's memory is charged to its parent."""
-        limits: dict[PciAddress, int | None] = {}
-        soft: Mapping[PciAddress, int | None] = {}
-        used: Mapping[PciAddress, int | None] = {}
-        try:
-            for level in self._levels(path):
-                for address, limit in (_regions(level, HARD) or {}).items():
-                    limits[address] = smallest(limits.get(address), limit)
-                current = _regions(level, CURRENT)
-                if current is not None:
-                    used, soft = current, _regions(level, SOFT) or {}
-        except (OSError, ValueError):
-            return None
-        return {
-            address: DeviceMemory(limit=limits.get(address), soft_limit=soft.get(address), used=used.get(address))
-            for address in limits.keys() | used.keys()
-        }
+    def _in_nvml(self, wanted: Iterable[CgroupPath]) -> dict[CgroupPath, Memory]:
+        """Ask NVML for cgroups and their ancestors. Whether NVML considers the ancestors is not documented."""
+        ask = cache(self._by_nvml)
+        found: dict[CgroupPath, Memory] = {}
+        for path in wanted:
+            names = components(path)
+            levels = [ask(self._root.joinpath(*names[: depth + 1])) or {} for depth in range(len(names))]
+            if levels and levels[-1]:
+                limits = {gpu: smallest(*(each[gpu].limit for each in levels if gpu in each)) for gpu in levels[-1]}
+                found[path] = {gpu: replace(memory, limit=limits[gpu]) for gpu, memory in levels[-1].items()}
+        return found
 
-    def _levels(self, path: CgroupPath) -> Iterator[int]:
-        """Open the root, and each cgroup on the path. No link is followed."""
-        with contextlib.ExitStack() as opened:
-            level = opened.enter_context(_opened(self._root))
-            yield level
-            for name in components(path):
-                level = opened.enter_context(_opened(name, level))
-                yield level
 
-    def _in_nvml(self, path: CgroupPath) -> Memory | None:
-        """Ask NVML for a cgroup and its ancestors. Whether NVML considers the ancestors is not documented."""
-        found: Memory | None = None
-        directory, limits = self._root, dict[PciAddress, int | None]()
-        for name in components(path):
-            directory /= name
-            found = self._by_nvml(directory)
-            for address, memory in (found or {}).items():
-                limits[address] = smallest(limits.get(address), memory.limit)
-        return (
-            None
-            if found is None
-            else {
-                address: DeviceMemory(limit=limits[address], soft_limit=memory.soft_limit, used=memory.used)
-                for address, memory in found.items()
-            }
+def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) -> Iterator[tuple[CgroupPath, Memory]]:
+    """Yield what the wanted cgroups, which are sorted, have at and below an open directory. No link is followed.
+
+    `above` is what the parent has. A cgroup that cannot be read is absent, with all below it.
+    """
+    here = _with_level(level, above)
+    below = [names for names in wanted if len(names) > depth]
+    if len(below) < len(wanted):
+        yield "/" + "/".join(wanted[0]), here
+    for name, inner in groupby(below, key=itemgetter(depth)):
+        with contextlib.suppress(OSError, ValueError), _opened(name, level) as opened:
+            yield from _in_files(opened, depth + 1, list(inner), here)
+
+
+def _with_level(level: int, above: Memory) -> Memory:
+    """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent."""
+    limits, used = _regions(level, HARD) or {}, _regions(level, CURRENT)
+    soft = {} if used is None else _regions(level, SOFT) or {}
+    return {
+        address: DeviceMemory(
+            limit=smallest(limits.get(address), before.limit),
+            soft_limit=before.soft_limit if used is None else soft.get(address),
+            used=before.used if used is None else used.get(address),
         )
+        for address in limits.keys() | above.keys() | (used or {}).keys()
+        for before in (above.get(address, DeviceMemory()),)
+    }
 
 
 @contextlib.contextmanager

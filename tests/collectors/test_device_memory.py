@@ -149,9 +149,7 @@ def test_without_cgroup_v2_nothing_is_known(cgroups: Cgroups, tmp_path: Path) ->
 
 def test_reads_the_limit_of_the_exporter(cgroups: Cgroups) -> None:
     cgroups.cgroup("/system.slice/exporter.service", **limited(8))
-    own = cgroups.read().own
-    assert own is not None
-    assert own[GPU].limit == 8
+    assert own_limit(cgroups) == 8
 
 
 def test_the_own_limit_is_unknown_below_a_hidden_root(cgroups: Cgroups) -> None:
@@ -160,9 +158,27 @@ def test_the_own_limit_is_unknown_below_a_hidden_root(cgroups: Cgroups) -> None:
     cgroups.runs_in("/")
     assert cgroups.read().own is None
     cgroups.cgroup("/", **limited(8))
+    assert own_limit(cgroups) == 8
+
+
+def own_limit(cgroups: Cgroups) -> int | None:
     own = cgroups.read().own
     assert own is not None
-    assert own[GPU].limit == 8
+    return own[GPU].limit
+
+
+def test_asks_nvml_if_the_controller_does_not_have_the_gpus(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").write_text("drm/0000:03:00.0/vram0 4096\n")
+    assert cgroups.read("/pod", by_nvml={"/pod": DeviceMemory(limit=4)}).cgroups == {
+        "/pod": {GPU: DeviceMemory(limit=4)}
+    }
+
+
+def test_asks_nvml_once_for_each_cgroup(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").unlink()
+    cgroups.read("/pod/one", "/pod/two", "/pod")
+    names = [each.relative_to(cgroups.root).as_posix() for each in cgroups.asked]
+    assert sorted(names) == ["pod", "pod/one", "pod/two", "system.slice", "system.slice/exporter.service"]
 
 
 def test_asks_nvml_if_there_is_no_controller(cgroups: Cgroups) -> None:

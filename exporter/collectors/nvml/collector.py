@@ -1,25 +1,30 @@
-"""NVML collectors: GPU readings, SM utilization, Xid events."""
+"""NVML collectors: GPU readings, SM utilization, Xid events, memory limits of cgroups."""
 
 import contextlib
 import ctypes
+import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.cgroup_limits import CgroupLimits
 from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Reading
+from exporter.model.device_memory import DeviceMemory, PciAddress
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.parse.dmem import limit_of
+from exporter.parse.kernel_log import parse_bus_id
 
 WAIT_SECONDS = 0.5
-"""How long one collection waits for another thread to open the driver, and for an Xid event."""
+"""How long a call waits for another thread to open the driver, and for an Xid event."""
 
 CLOSE_SECONDS = 1.0
 
@@ -175,6 +180,50 @@ def _instance(number: int) -> int | None:
 def _address(handle: Any) -> int | None:
     """Return what identifies a handle. The UUID of a lost GPU could not be read."""
     return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+class CgroupLimits:
+    """Asks for limits of cgroups (R615, not tried on hardware). It joins the driver that another collector opens."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._driver.before_closing(self._forget)
+        self._forget()
+
+    def read(self, cgroup: Path) -> Mapping[PciAddress, DeviceMemory] | None:
+        """Return what the cgroup has of each GPU; None if the driver cannot report it."""
+        if self._missing:
+            return None
+        try:
+            with self._driver.joined(WAIT_SECONDS):
+                return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(pynvml.nvmlDeviceGetCount()))))
+        except DriverError:
+            return None
+
+    def _of_gpu(self, index: int, cgroup: Path) -> tuple[PciAddress, DeviceMemory] | None:
+        handle = optional(pynvml.nvmlDeviceGetHandleByIndex, index)
+        pci = None if handle is None else optional(pynvml.nvmlDeviceGetPciInfo, handle)
+        address = None if pci is None else parse_bus_id(str(pci.busId))
+        limits = None if address is None else optional(self._limits, handle, cgroup)
+        if address is None or limits is None:
+            return None
+        return address, DeviceMemory(
+            limit=limit_of(int(limits.hardLimit)), soft_limit=int(limits.softLimit), used=int(limits.currentUsed)
+        )
+
+    def _limits(self, handle: Any, cgroup: Path) -> Any:
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = os.fsencode(cgroup)
+        try:
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
+        except pynvml.NVMLError_FunctionNotFound:
+            self._missing = True
+            return None
+        return limits
+
+    def _forget(self) -> None:
+        """Ask again after the driver is opened again: it may be a newer one."""
+        self._missing = not hasattr(pynvml, "nvmlDeviceGetMemoryLimits_v1")
 
 
 class Nvml:
