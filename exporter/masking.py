@@ -36,24 +36,12 @@ WORDS = """
 """
 """Words that identify nothing: those of the texts of MPS, of the kernel and of cgroups that the exporter reads."""
 
-_KEPT_FIELDS = frozenset(
-    {
+_PUBLIC_FIELDS = frozenset(
+    (
         *("recording", "source", "driver", "driver_version", "cuda_version", "compute_capability", "compute_mode"),
-        *(
-            "state",
-            "load",
-            "active",
-            "sub",
-            "result",
-            "restart",
-            "wait_channel",
-            "by",
-            "kind",
-            "code",
-            "reason",
-            "profile",
-        ),
-    }
+        *("state", "load", "active", "sub", "result", "restart", "wait_channel"),
+        *("by", "kind", "code", "reason", "profile"),
+    )
 )
 """Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
 
@@ -63,8 +51,10 @@ _WITH_NAMES_AS_KEYS = frozenset({"allocatable", "cgroups"})
 HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 _HEX = r"(?=[0-9]*[a-f])[0-9a-f]{12,}"
+_SLURM_JOB = r"(?-i:\bs[0-9A-HJKMNP-TV-Z]{13}\b)"
+_PCI_ADDRESS = r"\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9])?\b"
 _TOKEN = re.compile(
-    r"(?P<kept>(?-i:\bs[0-9A-HJKMNP-TV-Z]{13}\b)|0x[0-9a-f]+|\\x[0-9a-f]{2}|\b(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9])?\b)"
+    rf"(?P<public>{_SLURM_JOB}|0x[0-9a-f]+|\\x[0-9a-f]{{2}}|{_PCI_ADDRESS})"
     rf"|(?P<gpu>(?:GPU|MIG)-)(?P<part>[0-9a-f][0-9a-f-]*)|(?P<id>{_UUID}|{_HEX})"
     rf"|(?P<word>(?:(?!{_UUID}|{_HEX})[^\W\d_])+)",
     re.IGNORECASE,
@@ -87,10 +77,10 @@ class Mask:
         """Return the JSON values of an observation or a header with all names replaced."""
         # The name of a GPU is its model, that of a collector its own.
         has_public_name = "gpu" in values or "uuid" in values or values.get("source") == "source"
-        kept = _KEPT_FIELDS | {"name"} if has_public_name else _KEPT_FIELDS
+        public = _PUBLIC_FIELDS | {"name"} if has_public_name else _PUBLIC_FIELDS
         return {
             key: value
-            if key in kept and isinstance(value, str)
+            if key in public and isinstance(value, str)
             else self._value(_with_keys(value, self.text) if key in _WITH_NAMES_AS_KEYS else value)
             for key, value in values.items()
         }
@@ -103,7 +93,7 @@ class Mask:
         return [self._value(each) for each in value] if isinstance(value, list | tuple) else value
 
     def _replace(self, found: "re.Match[str]") -> str:
-        if found["kept"]:
+        if found["public"]:
             return found[0]
         if found["word"]:
             word = found[0]

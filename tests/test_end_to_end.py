@@ -6,7 +6,8 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -466,28 +467,38 @@ def test_status_fails_if_a_server_is_in_fault(mps: MpsStandIn, environment: dict
     assert (done.returncode, "fault" in done.stdout) == (1, True)
 
 
-def test_replay_prints_the_events_of_a_recording(
-    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
-) -> None:
-    file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
-    mps.start()
-    clients = three_clients(mps, nvml, start)
-    recorder = Exporter(program.command("record", str(file), "--log.format=json"), environment, log)
+@contextmanager
+def recorded(
+    environment: dict[str, str], file: Path, *options: str
+) -> Iterator[tuple[Exporter, Callable[[str, int], None]]]:
+    """Run `record` until the end of the block. Its log has the events, and a function asserts how many of a name."""
+    command = program.command("record", str(file), *options, "--log.format=json")
+    recorder = Exporter(command, environment, file.with_suffix(".log"))
 
-    def reported(name: str, times: int) -> None:
+    def reports(name: str, times: int) -> None:
         assert len(recorder.events(name)) == times
 
     try:
-        eventually(lambda: reported("client_connected", 3))
-        mps.connect_and_wait(UNUSED_PID)
-        eventually(lambda: reported("client_connected", 4))
-        mps.disconnect(UNUSED_PID)
-        eventually(lambda: reported("client_disconnected", 1))
-        mps.fault(next(iter(clients)))
-        eventually(lambda: reported("server_state", 2))
+        yield recorder, reports
     finally:
         recorder.process.send_signal(signal.SIGTERM)
         assert recorder.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_replay_prints_the_events_of_a_recording(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
+) -> None:
+    file = tmp_path / "recording.jsonl"
+    mps.start()
+    clients = three_clients(mps, nvml, start)
+    with recorded(environment, file) as (recorder, reports):
+        eventually(lambda: reports("client_connected", 3))
+        mps.connect_and_wait(UNUSED_PID)
+        eventually(lambda: reports("client_connected", 4))
+        mps.disconnect(UNUSED_PID)
+        eventually(lambda: reports("client_disconnected", 1))
+        mps.fault(next(iter(clients)))
+        eventually(lambda: reports("server_state", 2))
     live = [record for record in recorder.records() if "daemon" in record]
 
     events = [json.loads(line) for line in run(environment, "replay", "--events", str(file)).stdout.splitlines()]
@@ -511,19 +522,11 @@ def test_record_stops_after_the_given_duration(environment: dict[str, str], tmp_
 def test_record_masks_names_and_identifiers(
     mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], tmp_path: Path, start: Starter
 ) -> None:
-    file, log = tmp_path / "recording.jsonl", tmp_path / "record.log"
+    file = tmp_path / "recording.jsonl"
     mps.start()
     clients = three_clients(mps, nvml, start)
-    recorder = Exporter(program.command("record", str(file), "--mask", "--log.format=json"), environment, log)
-
-    def connected() -> None:
-        assert len(recorder.events("client_connected")) == 3
-
-    try:
-        eventually(connected)
-    finally:
-        recorder.process.send_signal(signal.SIGTERM)
-        assert recorder.process.wait(PATIENCE_SECONDS) == 0
+    with recorded(environment, file, "--mask") as (_, reports):
+        eventually(lambda: reports("client_connected", 3))
     text, metrics = file.read_text(), run(environment, "replay", "--metrics", str(file)).stdout
 
     assert GPU not in text

@@ -43,7 +43,7 @@ _VLLM = "7d4f5c1e-2b8a-4a53-9f0e-6c1d2b3a4e5f"
 _EMBED = "c2a9e6b0-41d7-4c7e-8a35-0f9b8d7c6e51"
 _SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
 
-_LOW = {CLIENT_PRIORITY: "1"}
+_LOW_PRIORITY = {CLIENT_PRIORITY: "1"}
 
 TRAINERS = (
     SimulatedWorkload("alice", 1001, "train.py", (8, 24), _SLURM.format(4711), 0.5, 24),
@@ -58,7 +58,9 @@ SERVING = (
     SimulatedWorkload(
         "carol", 1003, "embed-worker", (1, 4), _pod(_EMBED, "b"), 0.1, 8, (_EMBED, "embed-0", "inference")
     ),
-    SimulatedWorkload("carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service", 0.1, 8, environment=_LOW),
+    SimulatedWorkload(
+        "carol", 1003, "rerank", (2, 6), "0::/system.slice/rerank.service", 0.1, 8, environment=_LOW_PRIORITY
+    ),
 )
 NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), "0::/system.slice/jupyter.service", 0.004, 16),)
 BYPASSING = replace(TRAINERS[2], duty=0.3)

@@ -45,7 +45,8 @@ def _client_memory(view: View) -> Samples:
 def _requested_priority(view: View) -> Samples:
     for daemon, client, client_id in view.clients:
         process = view.node.processes.get(client.pid)
-        requested = parse_priority(((process and process.environment) or {}).get(CLIENT_PRIORITY, ""))
+        variables = None if process is None else process.environment
+        requested = None if variables is None else parse_priority(variables.get(CLIENT_PRIORITY, ""))
         if requested is not None:
             yield (daemon.name, client_id), requested
 

@@ -79,8 +79,18 @@ def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
 
 def is_from_volta(gpu: GpuReading) -> bool | None:
     """Return whether the architecture of a GPU is Volta or later; None if it is unknown."""
-    major = (gpu.compute_capability or "").partition(".")[0]
-    return int(major) >= VOLTA if major.isascii() and major.isdecimal() and len(major) < 4 else None
+    major = major_version(gpu.compute_capability)
+    return None if major is None else major >= VOLTA
+
+
+def major_version(version: str | None) -> int | None:
+    """Return the first number of a version such as 615.71.09; None if it is unknown."""
+    return version_number((version or "").partition(".")[0])
+
+
+def version_number(text: str) -> int | None:
+    """Return one number of a version; None if the text is not one."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
 
 
 def _is_visible(daemon: Daemon, gpu: GpuReading) -> bool:

@@ -75,6 +75,7 @@ EXITED_SERVER_SECONDS = 60.0
 """How long a server that exited is stored, so that a log line that is read late does not restore it."""
 
 MOST_STORED_PROCESSES = 2 * poll_schedule.MOST_PROCESSES
+"""If more processes are stored, only those that something refers to remain."""
 
 UNWANTED_SECONDS = 30.0
 """How long a process that was just read is stored although nothing refers to it. A client that waited for its server

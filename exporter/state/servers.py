@@ -11,7 +11,7 @@ from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
 from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
-from exporter.state.gpus import is_from_volta, serves_gpu
+from exporter.state.gpus import is_from_volta, serves_gpu, version_number
 from exporter.state.transition import Transition, chain, for_each, with_latest, without
 
 BEFORE_VOLTA = 16
@@ -48,8 +48,9 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
 
 
 def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
-    if not is_from_volta(gpu):
-        return None if is_from_volta(gpu) is None else BEFORE_VOLTA
+    from_volta = is_from_volta(gpu)
+    if not from_volta:
+        return None if from_volta is None else BEFORE_VOLTA
     version = _version(daemon, gpu)
     return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
 
@@ -59,12 +60,8 @@ def _version(daemon: Daemon, gpu: GpuReading) -> int | None:
     if daemon.runtime.version is not None:
         return int(daemon.runtime.version)
     parts = (gpu.cuda_version or "").partition(".")
-    major, minor = _number(parts[0]), _number(parts[2])
+    major, minor = version_number(parts[0]), version_number(parts[2])
     return None if major is None or minor is None else 1000 * major + 10 * minor
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
 
 
 # -- start and end ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, SmPartition
 from exporter.parse.sm_partitions import is_same_device, partition_of_variable
+from exporter.state.gpus import major_version
 
 PARTIAL_ISOLATION = 610
 """From this driver on, clients in other partitions survive some faults (guide, release 615)."""
@@ -45,5 +46,5 @@ def has_partial_isolation(node: Node, daemon: Daemon) -> bool:
     """
     if not daemon.has_static_partitions:
         return False
-    versions = {(gpu.reading.driver_version or "").partition(".")[0] for gpu in node.gpus.values()}
-    return not all(each.isascii() and each.isdecimal() and int(each) < PARTIAL_ISOLATION for each in versions)
+    versions = (major_version(gpu.reading.driver_version) for gpu in node.gpus.values())
+    return any(each is None or each >= PARTIAL_ISOLATION for each in versions)

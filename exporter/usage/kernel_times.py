@@ -123,7 +123,7 @@ def updated(
 
 
 def _contention(area: float, busy: float, capacity: float) -> float:
-    """Return how much the clients want more SMs than there are, up to 1, in a time with this SM time of all SMs."""
+    """Return how much the clients want more SMs than there are, up to 1. `capacity` is the time of all SMs."""
     return min(1.0, busy / capacity) * min(1.0, max(0.0, area / capacity - 1))
 
 

@@ -124,11 +124,7 @@ def _unwell(node: Node) -> Node:
         node,
         daemons={**node.daemons, first: blocked, PARTITIONED: modes},
         watches={**node.watches, **watches},
-        gpus={
-            **node.gpus,
-            **mig().gpus,
-            GPU: replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"])),
-        },
+        gpus={**node.gpus, **mig().gpus, GPU: gpu},
         processes={**node.processes, **partitioned().processes, 602: in_cgroup},
         device_memory=limits.device_memory,
     )

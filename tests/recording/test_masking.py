@@ -84,8 +84,7 @@ def test_no_name_of_a_masked_recording_remains(recording: Path, tmp_path: Path) 
             name
             for line in stream
             for key, value in json.loads(line).items()
-            if key in ("user", "command", "gpu", "uuid", "namespace", "uid", "unit", "pipe_directory")
-            or key == "daemon"
+            if key in ("user", "command", "gpu", "uuid", "namespace", "uid", "unit", "pipe_directory", "daemon")
             for name in strings(value)
             if any(len(word) > 2 and word.casefold() not in KNOWN for word in LETTERS.findall(name))
         }

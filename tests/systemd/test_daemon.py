@@ -59,7 +59,7 @@ def test_kills_a_server_that_outlives_the_daemon(node: Node) -> None:
     def gone() -> None:
         assert node.machine.run("kill", "-0", str(server)).returncode != 0
 
-    eventually(gone)  # a moment after its end, somebody has waited for it
+    eventually(gone)  # a moment after its end, its parent has waited for it
     eventually(lambda: node.has_lost(1, since=at))
 
 
@@ -67,10 +67,10 @@ def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
     at = time.time()
     node.mps.connect_and_wait(CLIENT)
     node.shows(1, "cuda_mps_daemon_clients", daemon=NAME)
-    told = node.logs(QUIT)
+    quits = node.logs(QUIT)
 
     stopping = node.machine.start("systemctl", "stop", DAEMON)
-    eventually(lambda: node.has_logged(QUIT, told + 1))
+    eventually(lambda: node.has_logged(QUIT, quits + 1))
     assert stopping.poll() is None, "it waits for its clients"
     node.mps.disconnect(CLIENT)
 
@@ -82,13 +82,13 @@ def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
 
 def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> None:
     """While one session is open, every other is refused, that of ExecStop too (measured, R580)."""
-    told = node.logs(QUIT)
+    quits = node.logs(QUIT)
     session = "(echo get_server_list; sleep 0.1) | nvidia-cuda-mps-control"
     others = node.machine.start("sh", "-c", f"exec >/dev/null 2>&1; while test -e {NAME}/log; do {session}; done")
 
     node.machine.do("systemctl", "stop", DAEMON)
 
-    node.has_logged(QUIT, told + 1)
+    node.has_logged(QUIT, quits + 1)
     others.wait(PATIENCE_SECONDS)
 
 

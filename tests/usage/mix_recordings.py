@@ -30,8 +30,8 @@ SECOND = HERE / "second"
 seconds; in together-*, all clients began together."""
 
 H100 = HERE / "h100"
-"""The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). No constant was fitted to them. In
-counted-full-at-once, all clients began together."""
+"""The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). Of the constants, only the error of
+EVENT_NS was changed because of them. In counted-full-at-once, all clients began together."""
 
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1

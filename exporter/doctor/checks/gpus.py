@@ -153,8 +153,7 @@ def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
     memory = facts.node.device_memory
     if memory is None or memory.own is None:
         for gpu in _served(facts):
-            major = (gpu.reading.driver_version or "").partition(".")[0]
-            if major.isdecimal() and int(major) >= CGROUP_LIMITS and gpu.reading.mig is None:
+            if (gpus.major_version(gpu.reading.driver_version) or 0) >= CGROUP_LIMITS and gpu.reading.mig is None:
                 yield Occurrence((gpu_label(gpu),))
 
 
