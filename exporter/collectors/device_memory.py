@@ -50,7 +50,8 @@ class DeviceMemories:
         try:
             with _opened(self._root) as root:
                 capacity = _regions(root, CAPACITY) or {}
-                if capacity or _regions(root, CURRENT):
+                controlled = bool(capacity or _regions(root, CURRENT))
+                if controlled:
                     found = dict(_in_files(root, 0, sorted(map(components, wanted)), {}))
                 else:
                     found = self._in_nvml(wanted)
@@ -58,7 +59,7 @@ class DeviceMemories:
             # Without cgroup v2 there is nothing to read.
             return Reading((DeviceMemoryReading(at=self._clock.now()),))
         own = None if own_path is None else found.get(own_path)
-        if not capacity and not any(each.limit is not None for each in (own or {}).values()):
+        if controlled and not capacity and not any(each.limit is not None for each in (own or {}).values()):
             # Ancestors with a limit may be hidden: this is not the root of all cgroups.
             own = None
         clients = {path: memory for path, memory in found.items() if path in self._wanted}

@@ -174,6 +174,12 @@ def test_asks_nvml_if_the_controller_does_not_have_the_gpus(cgroups: Cgroups) ->
     }
 
 
+def test_the_exporter_has_no_limit_if_nvml_reports_none(cgroups: Cgroups) -> None:
+    (cgroups.root / "dmem.capacity").unlink()
+    cgroups.runs_in("/pod")
+    assert cgroups.read(by_nvml={"/pod": DeviceMemory(used=1)}).own == {GPU: DeviceMemory(used=1)}
+
+
 def test_asks_nvml_once_for_each_cgroup(cgroups: Cgroups) -> None:
     (cgroups.root / "dmem.capacity").unlink()
     cgroups.read("/pod/one", "/pod/two", "/pod")
