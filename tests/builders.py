@@ -55,6 +55,15 @@ MIG_LAYOUT = ((1, "3g.71gb", 60), (2, "4g.71gb", 64))
 MIG_UUIDS = ("MIG-055a5b27-613d-8c97-6fb4-99d75c28b520", "MIG-155a5b27-613d-8c97-6fb4-99d75c28b520")
 GPU, OTHER_GPU = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-6edbf013-6106-5444-db3f-e433a41888b9"
 CONTROL, SERVER, CLIENT = 441, 513, 600
+MLOPART_UUIDS = ("GPU-1bd9c0d8-c86a-5a37-acee-411ebcef5fd0", "GPU-58e7f54c-f60f-56b7-a4c4-b3fb418fde3b")
+DEVICE_COLUMNS = "Device Ordinal,PCI IDs,UUID,Name,Attributes\n"
+ONE_DEVICE = f"Default\n{DEVICE_COLUMNS}0,0000:1B.00.00,{GPU},NVIDIA B200,N/A\n"
+# The form of R580 (measured), with the rows of NVIDIA's article on MLOPart.
+MLOPART_DEVICES = (
+    f"{ONE_DEVICE}\nServer {SERVER}\n{DEVICE_COLUMNS}N/A,0000:1B.00.00,{GPU},NVIDIA B200,M\n"
+    f"0,0000:1B.00.00,{MLOPART_UUIDS[0]},NVIDIA B200 MLOPart 0,MD\n"
+    f"1,0000:1B.00.00,{MLOPART_UUIDS[1]},NVIDIA B200 MLOPart 1,MD\n"
+)
 MIB = 1 << 20
 CONTEXT_BYTES, SERVER_BYTES, GPU_BYTES = 516 * MIB, 66 * MIB, 141 << 30
 USER_ALICE, USER_BOB = (Workload(kind=WorkloadKind.USER, name=name) for name in ("alice", "bob"))
@@ -753,12 +762,28 @@ def mig() -> Node:
     ).node
 
 
+def divided() -> Node:
+    """A GPU that is divided into two MLOPart devices, with a client on each."""
+    logged = (
+        line
+        for pid, uuid in ((600, MLOPART_UUIDS[0]), (601, MLOPART_UUIDS[1]))
+        for line in (connecting(pid), f"Device NVIDIA B200 (uuid {uuid}) is associated", active(pid))
+    )
+    return reduced(
+        *at_work(),
+        *server_log("Active Threads Percentage set to 100.0", *logged),
+        gpu_reading({600: 1540, 601: 2564}, at=AT + 5, pci_bus_id="00000000:1B:00.0"),
+        *(process(pid) for pid in (600, 601)),
+        reply("device_query --csv", MLOPART_DEVICES, at=AT + 6),
+    ).node
+
+
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery),
     *(limited, limited_by_cgroup, drifted, owned),
     *(accounted, allocated),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
-    *(partitioned, mig),
+    *(partitioned, mig, divided),
 )
 SCENES = {each.__name__: each for each in _ALL}
 

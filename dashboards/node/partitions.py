@@ -108,6 +108,12 @@ PARTITIONS = Row(
             width=8,
         ),
         lines(
+            "MLOPart devices",
+            "Devices (locality domains) into which servers divide a GPU. Each has a part of its SMs and memory.",
+            Query(f"cuda_mps_gpu_mlopart_devices{{daemons}} {WITH_INDEX}", "GPU {{index}} {{instance}}"),
+            width=8,
+        ),
+        lines(
             "Unknown columns and rows",
             "Columns and rows of the daemon's tables that the exporter does not know. They are ignored.",
             Query(

@@ -83,8 +83,8 @@ CLIENTS = group(
     family("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory),
     "GPU memory that the client uses, including its context, from NVML.",
     family("cuda_mps_client_requested_priority", ("daemon", "client"), _requested_priority),
-    "Priority in the client's environment (CUDA_MPS_CLIENT_PRIORITY): 0 is normal, 1 is below normal. Absent if it has "
-    "none.",
+    "Priority in the client's environment (CUDA_MPS_CLIENT_PRIORITY): 0 is normal, 1 is below normal. It "
+    "replaces the default of server or namespace. Absent if there is none.",
     family("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain),
     "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
     "through others. Absent if unknown.",

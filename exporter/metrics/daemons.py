@@ -116,7 +116,8 @@ SERVERS = group(
     family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
     "Clients connected to the server. Absent if unknown.",
     _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),
-    "Maximum number of clients: from the server's log, else as NVIDIA documents it. Absent if unknown.",
+    "Maximum number of clients: from the server's log, else as NVIDIA documents it. Absent if unknown, or if a client "
+    "sets CUDA_DEVICE_MAX_CONNECTIONS to more than 2.",
 )
 
 
@@ -193,7 +194,7 @@ LIMITS = group(
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
     "GPU memory that each client of the next server may allocate. Absent without a limit.",
     _SERVER.value("cuda_mps_server_client_priority", lambda each: each.client_priority),
-    "Priority that the server gives its clients: 0 is normal, 1 is below normal. A client may have requested another.",
+    "Priority that the server gives its clients: 0 is normal, 1 is below normal. A client's own replaces it.",
     DAEMON.value("cuda_mps_daemon_default_client_priority", lambda each: each.default_limits.client_priority),
     "Priority of the clients of the next server: 0 is normal, 1 is below normal.",
     Scope(_SERVER.labels, _server_limit_checks).value("cuda_mps_server_limits_drifted", _drifted),

@@ -1,11 +1,15 @@
 """Families of named servers, namespaces and static SM partitions (R590 to R615)."""
 
+from collections import Counter
+
 from exporter.metrics.daemons import DAEMON, as_ratio, memory_by_gpu
 from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group, info
 from exporter.model.server import SmPartition
 from exporter.model.settings import Limits
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state.sm_partitions import gpu_of, has_partial_isolation, partition_of, partitions_with_clients
+from exporter.state.failure_domains import is_upper_bound
+from exporter.state.gpus import physical_gpu
+from exporter.state.sm_partitions import gpu_of, partition_of, partitions_with_clients
 from exporter.view import View
 
 
@@ -106,8 +110,16 @@ def _client_partitions(view: View) -> Samples:
 
 def _upper_bounds(view: View) -> Samples:
     """Return the clients whose failure domain is only an upper bound."""
-    bounds = {daemon.name: has_partial_isolation(view.node, daemon) for daemon in view.daemons()}
+    bounds = {daemon.name: is_upper_bound(view.node, daemon) for daemon in view.daemons()}
     return (((daemon.name, client_id), 1) for daemon, _, client_id in view.clients if bounds.get(daemon.name))
+
+
+def _mlopart_devices(view: View) -> Samples:
+    for daemon in view.daemons():
+        divided = Counter(
+            physical_gpu(view.node, daemon, uuid) for uuid in daemon.runtime.addresses if uuid not in view.node.gpus
+        )
+        yield from (((daemon.name, gpu), count) for gpu, count in divided.items() if gpu is not None)
 
 
 _PARTITION: Scope[SmPartition] = Scope(("daemon", "gpu", "partition"), _partitions)
@@ -129,6 +141,8 @@ PARTITIONS = group(
     family("cuda_mps_client_sm_partition_info", ("daemon", "client", "gpu", "partition"), _client_partitions),
     "The static partition that the client's environment names, always 1.",
     family("cuda_mps_client_failure_domain_upper_bound", ("daemon", "client"), _upper_bounds),
-    "1 if the client's failure domain is an upper bound: with static partitions and driver R610, clients in other "
-    "partitions may survive a fault. Otherwise absent.",
+    "1 if the client's failure domain is an upper bound. With static partitions and driver R610, clients in other "
+    "partitions may survive a fault. With MLOPart devices, it is unknown. Otherwise absent.",
+    family("cuda_mps_gpu_mlopart_devices", ("daemon", "gpu"), _mlopart_devices),
+    "MLOPart devices (locality domains) into which the daemon's servers divide the GPU. Absent without any.",
 )

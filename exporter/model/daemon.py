@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
+from exporter.model.device_memory import PciAddress
 from exporter.model.observation import (
     NOTHING_LOGGED,
     DaemonName,
@@ -192,6 +193,8 @@ class DaemonRuntime:
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     """GPUs by ordinal, as the daemon last listed them."""
+    addresses: Mapping[GpuUuid, PciAddress] = field(default_factory=dict)
+    """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
     partitions: SmPartitions | None = None
     """Static SM partitions, as the daemon last listed them."""
     in_foreign_namespace: bool = False
@@ -352,6 +355,12 @@ class Daemon:
         process, found = self.runtime.process, self.runtime.partitions
         started_so = process is not None and bool(STATIC_PARTITIONING & set(process.options))
         return started_so or (found is not None and bool(found.partitions))
+
+    @property
+    def has_mlopart_devices(self) -> bool:
+        """Whether its GPUs are divided into MLOPart devices, which protocol 3 calls locality domains (R590)."""
+        addresses = self.runtime.addresses.values()
+        return len(set(addresses)) < len(addresses)
 
     @property
     def pid(self) -> int | None:

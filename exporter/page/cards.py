@@ -208,6 +208,8 @@ def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
         yield f"next server: {share:g} % of threads"
     if daemon.runtime.partitions is not None and daemon.has_static_partitions:
         yield partitions_text(daemon.runtime.partitions)
+    if daemon.has_mlopart_devices:
+        yield "GPUs divided into MLOPart devices"
     yield from (f"next server: {limit}" for limit in _memory_limits(view.node, shown.memory_limits))
 
 

@@ -6,7 +6,9 @@ The exit code is 0 for a wrong PID and an unknown command too. Parsers return No
 import re
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
+from itertools import islice
 
+from exporter.model.device_memory import PciAddress
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 from exporter.parse import protocol3
@@ -56,12 +58,17 @@ PID_ARGUMENTS: Mapping[str, int] = {
 MAX_LISTED_PIDS = 1024
 """How many PIDs of one list are read. A server has at most 60 clients (NVIDIA's MPS guide)."""
 
+MAX_DEVICE_ROWS = 512
+"""Rows of a list of devices that are read. It has those of the daemon and of each server."""
+
 _MISSING_SERVER = re.compile(r"Server (\d{1,10}) not found!?")
 _SERVER = re.compile(r"Server \d{1,10}")
 _PID = re.compile(r"[1-9][0-9]{0,8}")
 _LISTED_PID = re.compile(rf"{_PID.pattern}|0")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _DEVICE = re.compile(r"[0-9]{1,3}")
+_ADDRESS = re.compile(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2})[.:]([0-9A-Fa-f]{2})\.[0-9A-Fa-f]{1,2}")
+_GPU = "GPU-"
 _STATES = {state.name: state for state in ServerState}
 
 
@@ -217,4 +224,21 @@ def parse_devices(stdout: str) -> Mapping[int, str]:
         uuids = [cell for cell in cells if protocol3.is_device_uuid(cell)]
         if _DEVICE.fullmatch(ordinal) and len(uuids) == 1 and uuids[0] not in found.values():
             found.setdefault(int(ordinal), uuids[0])
+    return found
+
+
+def parse_device_addresses(stdout: str) -> Mapping[str, PciAddress]:
+    """Return the PCI addresses of all devices in a reply, by UUID, as in `parse_bus_id`. MIG instances are not in it.
+
+    An MLOPart device (a locality domain, R590 and later) has a UUID of its own and the address of its GPU (NVIDIA's
+    technical blog, "Boost GPU Memory Performance with No Code Changes", 2025). Not tried on hardware.
+    """
+    found: dict[str, PciAddress] = {}
+    for line in islice(stdout.splitlines(), MAX_DEVICE_ROWS):
+        cells = [cell.strip() for cell in line.split(",")]
+        uuids = [cell for cell in cells if protocol3.is_device_uuid(cell) and cell.startswith(_GPU)]
+        addresses = [address for cell in cells if (address := _ADDRESS.fullmatch(cell)) is not None]
+        if len(uuids) == len(addresses) == 1:
+            domain, bus, device = addresses[0].groups()
+            found[uuids[0]] = f"{int(domain, 16):04x}:{bus}:{device}".lower()
     return found

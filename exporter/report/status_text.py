@@ -260,7 +260,7 @@ def _joined_domains(node: Node, domains: Sequence[NamedDomain]) -> Iterable[Line
         if len(gpus) > 1 and len(clients) > 1:
             yield line_of(
                 f"domain {each.letter}: {len(clients)} clients on {gpus_text(node, gpus)} fail together: a fatal fault"
-                f" of one ends {'all, or only those in its SM partition' if each.domain.upper_bound else 'all'}"
+                f" of one ends {'all, or only some' if each.domain.upper_bound else 'all'}"
             )
             found = gpus_of_clients(node, each.daemon, sorted(clients))
             bridges = [

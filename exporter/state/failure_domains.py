@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import gpus_by_ordinal, serves_gpu, usable_gpus
+from exporter.state.gpus import gpus_by_ordinal, physical_gpu, serves_gpu, usable_gpus
 from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
@@ -29,15 +29,20 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
         if complete or _logged(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
-    partial = has_partial_isolation(node, daemon)
+    partial = is_upper_bound(node, daemon)
     return {server: tuple(_domains(clients, upper_bound=partial)) for server, clients in by_server.items()}
+
+
+def is_upper_bound(node: Node, daemon: Daemon) -> bool:
+    """Return whether some clients of a domain may survive. Whether MLOPart devices isolate faults is not documented."""
+    return has_partial_isolation(node, daemon) or daemon.has_mlopart_devices
 
 
 def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:
     """Return the GPUs of clients by the log and by NVML, else the only GPU that the daemon has."""
     usable = usable_gpus(node)
     divided = node.gpus.keys() - usable.keys()
-    found = {pid: set(_logged(daemon, pid)) - divided for pid in pids}
+    found = {pid: {physical_gpu(node, daemon, uuid) or uuid for uuid in _logged(daemon, pid)} - divided for pid in pids}
     for uuid, reading in usable.items():
         for pid in found.keys() & _processes_with_context(reading):
             found[pid].add(uuid)

@@ -10,6 +10,7 @@ from exporter.model.observation import GpuReading, GpuUuid, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import replace
 from exporter.parse.control_reply import DEVICE_QUERY
+from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
 
 NVML = "nvml"
@@ -47,7 +48,8 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
-    if not daemon.runtime.devices and len(usable_gpus(node)) > 1:
+    unknown = not daemon.runtime.devices and len(usable_gpus(node)) > 1
+    if unknown or (node.gpus and any(physical_gpu(node, daemon, each) is None for each in _logged_gpus(daemon))):
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 
@@ -62,6 +64,20 @@ def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
     return tuple(each for each, gpu in node.gpus.items() if gpu.reading.mig and gpu.reading.mig.parent == uuid)
 
 
+def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
+    """Return the GPU of one of the daemon's devices, which may be an MLOPart device; None if it is unknown."""
+    if uuid in node.gpus:
+        return uuid
+    address = daemon.runtime.addresses.get(uuid)
+    gpus = (gpu for gpu in node.gpus.values() if gpu.reading.mig is None and gpu.reading.pci_bus_id is not None)
+    return next((each.reading.gpu for each in gpus if parse_bus_id(each.reading.pci_bus_id or "") == address), None)
+
+
+def _logged_gpus(daemon: Daemon) -> Collection[GpuUuid]:
+    """Return the devices of clients by the log."""
+    return {uuid for client in daemon.clients.values() for uuid in client.gpus}
+
+
 def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
     """Return whether the daemon has this GPU or MIG instance: by its own list, else by CUDA_VISIBLE_DEVICES.
 
@@ -69,7 +85,8 @@ def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
     from Volta on is visible, the daemon ignores those before Volta (NVIDIA's MPS guide).
     """
     if daemon.runtime.devices:
-        return gpu.gpu in daemon.runtime.devices.values()
+        devices = daemon.runtime.devices.values()
+        return gpu.gpu in devices or gpu.gpu in {physical_gpu(node, daemon, each) for each in devices}
     if not _is_visible(daemon, gpu):
         return False
     return is_from_volta(gpu) is not False or not any(
@@ -106,7 +123,9 @@ def _is_visible(daemon: Daemon, gpu: GpuReading) -> bool:
 
 
 def device_count(node: Node, daemon: Daemon) -> int:
-    """Return how many devices the daemon has, as far as that is known."""
+    """Return how many devices the daemon has; 0 if that is unknown. Clients may count MLOPart devices."""
+    if daemon.has_mlopart_devices:
+        return 0
     if daemon.runtime.devices:
         return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
     return min(sum(serves_gpu(node, daemon, gpu.reading) for gpu in node.gpus.values()), MOST_DEVICES)
@@ -116,7 +135,10 @@ def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
     """Return the GPUs by the daemon's ordinals: by its own list, else by CUDA_VISIBLE_DEVICES; empty if unknown.
 
     An unset CUDA_VISIBLE_DEVICES looks like one that cannot be read, so several GPUs have no known order then.
+    Clients may count MLOPart devices, which are not GPUs.
     """
+    if daemon.has_mlopart_devices:
+        return {}
     if daemon.runtime.devices:
         return daemon.runtime.devices
     devices = usable_gpus(node)

@@ -141,7 +141,8 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
             daemon = daemon if server is None else with_server(daemon, _apply_to_server(server, device, reply.stdout))
         case _ if query == DEVICE_QUERY:
             devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
-            daemon = replace(daemon, runtime=replace(daemon.runtime, devices=devices))
+            addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
+            daemon = replace(daemon, runtime=replace(daemon.runtime, devices=devices, addresses=addresses))
     return replace(daemon, default_limits=limits)
 
 

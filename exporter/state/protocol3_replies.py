@@ -49,7 +49,8 @@ def answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] |
             return _namespaces_listed(daemon, table), ()
         case protocol3.LIST_DEVICES:
             devices = protocol3.devices_by_ordinal(table) or daemon.runtime.devices
-            return with_runtime(daemon, devices=devices), ()
+            addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
+            return with_runtime(daemon, devices=devices, addresses=addresses), ()
         case protocol3.LIST_PARTITIONS:
             return with_runtime(daemon, partitions=partitions_of_table(table)), ()
         case _:

@@ -8,6 +8,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import DisconnectReason, Server, ServerState
+from exporter.model.settings import MAX_CONNECTIONS
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
 from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
@@ -37,14 +38,24 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     """Return how many clients a server accepts.
 
     The configuration has precedence over the server's own statement, and that over the number of NVIDIA's guide for the
-    daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them.
+    daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them. It has
+    none either if a client requests more work queues than by default.
     """
     stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
         return stated
+    if any(_requests_work_queues(node, pid) for pid, client in daemon.clients.items() if client.server == server.pid):
+        return None
     gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading))
     documented = {_documented(daemon, gpu) for gpu in gpus}
     return documented.pop() if len(documented) == 1 else None
+
+
+def _requests_work_queues(node: Node, pid: int) -> bool:
+    """Return whether a client may have more than the usual 2 work queues, of which all clients share a pool (guide)."""
+    process = node.processes.get(pid)
+    variables = None if process is None else process.environment
+    return variables is not None and variables.get(MAX_CONNECTIONS, "2") not in ("1", "2")
 
 
 def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:

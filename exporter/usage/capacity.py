@@ -15,6 +15,7 @@ from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.parse.sm_partitions import is_same_device
 from exporter.state.device_memory import cgroup_memory
 from exporter.state.failure_domains import gpus_of_clients
@@ -47,6 +48,9 @@ CONTEXT_BYTES = 640 << 20
 
 LEAST_SM = 1e-4
 """If all clients used less of the SMs, nothing follows about a new one."""
+
+WHOLE = 100.0
+"""The active thread percentage without a limit."""
 
 _DIGITS = 6
 """A quotient is rounded, so that what fits exactly three times is not reported to fit twice."""
@@ -250,9 +254,11 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
     daemons = [node.daemons[name] for name in {each.daemon for each in clients}]
     partitioned = any(daemon.has_static_partitions for daemon in daemons)
+    # Each MLOPart device has a part of the memory and of the SMs. How much is free in each is unknown.
+    divided = any(daemon.has_mlopart_devices for daemon in daemons)
     by_bound = {
-        Bound.MEMORY: _fit_in_memory(gpu, clients),
-        Bound.SM: None if partitioned else _fit_in_sm_time(recent, others, departed, len(clients)),
+        Bound.MEMORY: None if divided else _fit_in_memory(gpu, clients),
+        Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
         Bound.SLOTS: _fit_in_slots(node, clients),
         Bound.PARTITIONS: _fit_in_partitions(node, uuid, daemons) if partitioned else None,
     }
@@ -311,14 +317,18 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
 
 
 def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
-    """Return the fraction of a GPU's threads that a client may use; None if unknown, or with static SM partitions."""
+    """Return the fraction of a GPU's threads that a client may use; None if it is unknown, or the GPU is divided."""
     limits, process = _limits_and_process(node, daemon, client)
-    if daemon.has_static_partitions or limits.active_thread_percentage is None:
+    limit = limits.active_thread_percentage
+    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None:
         return None
     if process is None or process.environment is None:
         return None
     own = client_thread_percentage(process.environment)
-    return None if own is None else min(limits.active_thread_percentage, own) / 100
+    if own is not None and daemon.runtime.protocol == PROTOCOL:
+        # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
+        own = limit if limit < WHOLE or own == WHOLE else None
+    return None if own is None else min(limit, own) / WHOLE
 
 
 def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, ProcessReading | None]:

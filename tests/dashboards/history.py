@@ -13,9 +13,21 @@ from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
+from exporter.parse.kernel_log import parse_bus_id
 from exporter.state.reducer import reduce
 from exporter.view import ConfigStatus, HistoryStatus, View
-from tests.builders import CLAIM, DAEMON, GPU, SENSORS, failure, limited_by_cgroup, mig, partitioned, reply
+from tests.builders import (
+    CLAIM,
+    DAEMON,
+    GPU,
+    MLOPART_UUIDS,
+    SENSORS,
+    failure,
+    limited_by_cgroup,
+    mig,
+    partitioned,
+    reply,
+)
 from tests.clocks import HandClock
 from tests.simulated import POLICY
 from tests.tools import needed
@@ -30,7 +42,7 @@ LAST = BEGINS + 900.0
 
 NEWER_SECONDS = 1200.0
 
-PARTITIONED = "/run/partitioned"
+PARTITIONED, DIVIDED = "/run/partitioned", "/run/divided"
 STORMY, CALM, DOWN = "stormy:10677", "calm:10677", "down:10677"
 
 PLAN = (
@@ -91,7 +103,8 @@ def _unwell(node: Node) -> Node:
     """Return the same with a log and a GPU that cannot be read, drifted default limits, a huge log and a quarantine.
 
     A log is blocked as well, and a watchdog does not act because its state could not be read. A daemon runs for a
-    resource claim. Another one has static SM partitions and namespaces, and a GPU has MIG instances.
+    resource claim. Another one has static SM partitions and namespaces, a third one MLOPart devices. A GPU has MIG
+    instances.
     """
     first, second, last = node.daemons
     seen = (
@@ -119,10 +132,12 @@ def _unwell(node: Node) -> Node:
     modes, limits = replace(partitioned().daemons[DAEMON], name=PARTITIONED), limited_by_cgroup()
     gpu = partitioned().gpus[GPU]
     gpu = replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"]))
+    addresses = dict.fromkeys(MLOPART_UUIDS, parse_bus_id(SENSORS["pci_bus_id"]) or "")
+    divided = replace(modes, name=DIVIDED, servers={}, clients={}, runtime=replace(modes.runtime, addresses=addresses))
     in_cgroup = replace(partitioned().processes[602], cgroup=limits.processes[600].cgroup)
     return replace(
         node,
-        daemons={**node.daemons, first: blocked, PARTITIONED: modes},
+        daemons={**node.daemons, first: blocked, PARTITIONED: modes, DIVIDED: divided},
         watches={**node.watches, **watches},
         gpus={**node.gpus, **mig().gpus, GPU: gpu},
         processes={**node.processes, **partitioned().processes, 602: in_cgroup},

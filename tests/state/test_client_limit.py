@@ -6,6 +6,7 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.settings import MAX_CONNECTIONS
 from exporter.state.gpus import gpus_by_ordinal, serves_gpu
 from exporter.state.servers import clients_limit
 from tests.builders import (
@@ -20,6 +21,7 @@ from tests.builders import (
     failure,
     gpu_reading,
     look,
+    process,
     reduced,
     reply,
     server_log,
@@ -145,3 +147,13 @@ def test_the_server_and_the_configuration_have_precedence_over_the_guide() -> No
 def test_a_failed_reading_does_not_change_the_limit() -> None:
     """The compute capability of a GPU does not change."""
     assert limit(gpu_reading(), look(at=AT + 60, problem=failure("timeout"))) == 48
+
+
+@pytest.mark.parametrize(
+    ("queues", "places"), [(None, 48), ("1", 48), ("2", 48), ("8", None), ("32", None), ("", None), ("x", None)]
+)
+def test_limit_is_unknown_if_a_client_requests_more_work_queues(queues: str | None, places: int | None) -> None:
+    """All clients share a pool of work queues (NVIDIA's MPS guide, CUDA_DEVICE_MAX_CONNECTIONS)."""
+    environment = {} if queues is None else {MAX_CONNECTIONS: queues}
+    line = control_log("CUDA MPS Control binary version: 13000")
+    assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places

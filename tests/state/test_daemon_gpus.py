@@ -41,7 +41,7 @@ def on_both(*seconds: float) -> list[Observation]:
 
 def has(*gpus: str, at: float = AT) -> Observation:
     """The daemon lists its GPUs."""
-    rows = "".join(f"{ordinal},0000:00.06.00,{gpu},NVIDIA H200,N/A\n" for ordinal, gpu in enumerate(gpus))
+    rows = "".join(f"{ordinal},0000:0{ordinal}.06.00,{gpu},NVIDIA H200,N/A\n" for ordinal, gpu in enumerate(gpus))
     return reply(ASKED, f"Default\nDevice Ordinal,PCI IDs,UUID,Name,Attributes\n{rows}", at=at)
 
 

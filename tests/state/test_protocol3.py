@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import EventName
 from exporter.model.node import Node
@@ -14,7 +16,7 @@ from exporter.model.observation import (
     ProcessReading,
 )
 from exporter.model.server import ServerState
-from exporter.model.settings import Limits, Mode, PollIntervals
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, Limits, Mode, PollIntervals
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
 from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
@@ -118,6 +120,25 @@ def test_a_client_has_the_limits_of_its_namespace() -> None:
     )
     assert daemon.servers[SERVER].active_thread_percentage == 100.0
     assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("of_namespace", "own", "expected"),
+    [("25", "10", 0.25), ("25", "50", 0.25), ("25", None, 0.25), ("100", None, 1.0), ("100", "50", None)],
+)
+def test_the_percentage_of_a_namespace_replaces_that_of_the_client(
+    of_namespace: str, own: str | None, expected: float | None
+) -> None:
+    """100 can mean that the namespace has none (NVIDIA's MPS guide, release 615)."""
+    environment = {} if own is None else {ACTIVE_THREAD_PERCENTAGE: own}
+    node, _ = after(
+        nvml(3.0, CLIENT),
+        clients(4.0, CLIENT),
+        reply(5.0, LIST_NAMESPACES, f"{NAMESPACES}default,training,Ready,-,{of_namespace},0,/x\n"),
+        ProcessReading(at=5.0, pid=CLIENT, start_ticks=1, started=1.0, environment=environment),
+    )
+    daemon = node.daemons[NAME]
+    assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == expected
 
 
 def test_a_limit_in_unknown_words_is_unknown() -> None:
