@@ -73,16 +73,27 @@ class DeviceMemories:
             return None
 
     def _in_nvml(self, wanted: Iterable[CgroupPath]) -> dict[CgroupPath, Memory]:
-        """Ask NVML for cgroups and their ancestors. Whether NVML considers the ancestors is not documented."""
+        """Ask NVML for cgroups and their ancestors. Without dmem, the limit of the nearest one counts (guide, 615)."""
         ask = cache(self._by_nvml)
         found: dict[CgroupPath, Memory] = {}
         for path in wanted:
             names = components(path)
-            levels = [ask(self._root.joinpath(*names[: depth + 1])) or {} for depth in range(len(names))]
-            if levels and levels[-1]:
-                limits = {gpu: smallest(*(each[gpu].limit for each in levels if gpu in each)) for gpu in levels[-1]}
-                found[path] = {gpu: replace(memory, limit=limits[gpu]) for gpu, memory in levels[-1].items()}
+            here: Memory = {}
+            for depth in range(len(names)):
+                level = ask(self._root.joinpath(*names[: depth + 1])) or {}
+                here = {gpu: _limited(memory, names[: depth + 1], here.get(gpu)) for gpu, memory in level.items()}
+            if here:
+                found[path] = here
         return found
+
+
+def _limited(memory: DeviceMemory, names: Names, above: DeviceMemory | None) -> DeviceMemory:
+    """Return the memory of a cgroup with its own limit, else with that of its parent."""
+    if memory.limit is not None:
+        return replace(memory, limited="/" + "/".join(names), limited_used=memory.used)
+    if above is None:
+        return memory
+    return replace(memory, limit=above.limit, limited=above.limited, limited_used=above.limited_used)
 
 
 def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) -> Iterator[tuple[CgroupPath, Memory]]:
@@ -90,7 +101,7 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
 
     `above` is what the parent has. A cgroup that cannot be read is absent, with all below it.
     """
-    here = _with_level(level, above)
+    here = _with_level(level, wanted[0][:depth], above)
     below = [names for names in wanted if len(names) > depth]
     if len(below) < len(wanted):
         yield "/" + "/".join(wanted[0]), here
@@ -99,19 +110,23 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
             yield from _in_files(opened, depth + 1, list(inner), here)
 
 
-def _with_level(level: int, above: Memory) -> Memory:
-    """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent."""
+def _with_level(level: int, names: Names, above: Memory) -> Memory:
+    """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent.
+
+    The kernel charges all ancestors, so the smallest limit counts.
+    """
     limits, used = _regions(level, HARD) or {}, _regions(level, CURRENT)
     soft = {} if used is None else _regions(level, SOFT) or {}
-    return {
-        address: DeviceMemory(
-            limit=smallest(limits.get(address), before.limit),
+    found = {}
+    for address in limits.keys() | above.keys() | (used or {}).keys():
+        before, own = above.get(address, DeviceMemory()), limits.get(address)
+        memory = DeviceMemory(
+            limit=own if own is not None and own == smallest(own, before.limit) else None,
             soft_limit=before.soft_limit if used is None else soft.get(address),
             used=before.used if used is None else used.get(address),
         )
-        for address in limits.keys() | above.keys() | (used or {}).keys()
-        for before in (above.get(address, DeviceMemory()),)
-    }
+        found[address] = _limited(memory, names, before)
+    return found
 
 
 @contextlib.contextmanager

@@ -3,22 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CgroupPath = str
+PciAddress = str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """Memory of one GPU in one cgroup, in bytes.
 
-    `limit` is the smallest hard limit of the cgroup and its ancestors, None without one. `soft_limit` is what the
-    cgroup itself may use before its clients can be evicted. `used` is None if it is unknown.
+    `limit` is the hard limit that counts, None without one. `limited` is the cgroup that has it, which can be an
+    ancestor, and `limited_used` what all processes in that cgroup use. `soft_limit` is what the cgroup itself may use
+    before its clients can be evicted. `used` is None if it is unknown.
     """
 
     limit: int | None = None
+    limited: CgroupPath | None = None
+    limited_used: int | None = None
     soft_limit: int | None = None
     used: int | None = None
-
-
-CgroupPath = str
-PciAddress = str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

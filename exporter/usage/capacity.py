@@ -79,6 +79,11 @@ class ClientUsage:
     watched: bool | None = None
 
     @property
+    def limited(self) -> str | None:
+        """The cgroup that shares the memory limit with the client."""
+        return self.cgroup if self.shared_memory is None else self.shared_memory.limited or self.cgroup
+
+    @property
     def found(self) -> Share | None:
         """The share, if it was measured or estimated. An equal part is a convention."""
         return None if self.share is None or self.share.method is Method.EQUAL else self.share
@@ -389,8 +394,8 @@ def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
     A limit of a cgroup counts once for all its clients.
     """
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    members = Counter(each.cgroup for each in clients)
-    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members[each.cgroup]))))
+    members = Counter(each.limited for each in clients)
+    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members[each.limited]))))
     if used is None or total is None or not claims or not all(each.memory_limit_known for each in clients):
         return None
     return (total - used - _reserved(clients)) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
@@ -409,12 +414,13 @@ def _reserved(clients: Sequence[ClientUsage]) -> int:
     reserved = 0
     by_cgroup: dict[str | None, list[ClientUsage]] = {}
     for each in clients:
-        by_cgroup.setdefault(each.cgroup, []).append(each)
+        by_cgroup.setdefault(each.limited, []).append(each)
     for together in by_cgroup.values():
         own = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in together)
         shared = together[0].shared_memory
         if shared is not None and shared.limit is not None:
-            used = sum(each.memory or 0 for each in together) if shared.used is None else shared.used
+            known = shared.limited_used
+            used = sum(each.memory or 0 for each in together) if known is None else known
             left = max(0, shared.limit - used)
             own = left if any(each.memory_limit is None for each in together) else min(own, left)
         reserved += own

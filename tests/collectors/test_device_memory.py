@@ -62,20 +62,30 @@ def limited(limit: object, current: int = 0, low: int = 0) -> dict[str, str]:
 def test_reads_limit_and_use_of_a_cgroup(cgroups: Cgroups) -> None:
     cgroups.cgroup("/pod", **limited(8 * GIB, 3 * GIB, 2 * GIB))
     reading = cgroups.read("/pod")
-    assert reading.cgroups == {"/pod": {GPU: DeviceMemory(limit=8 * GIB, soft_limit=2 * GIB, used=3 * GIB)}}
+    memory = DeviceMemory(limit=8 * GIB, limited="/pod", limited_used=3 * GIB, soft_limit=2 * GIB, used=3 * GIB)
+    assert reading.cgroups == {"/pod": {GPU: memory}}
     assert reading.capacity == {GPU: 80 * GIB, OTHER: 80 * GIB}
     assert not cgroups.asked
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "counts"),
-    [(4 * GIB, 8 * GIB, 4 * GIB), (8 * GIB, 4 * GIB, 4 * GIB), ("max", 1, 1), (1, "max", 1)],
+    ("outer", "inner", "counts", "of"),
+    [
+        (4, 8, 4, "/pod"),
+        (8, 4, 4, "/pod/main"),
+        (4, 4, 4, "/pod/main"),
+        ("max", 1, 1, "/pod/main"),
+        (1, "max", 1, "/pod"),
+    ],
 )
-def test_the_smallest_limit_on_the_path_counts(cgroups: Cgroups, outer: object, inner: object, counts: int) -> None:
+def test_the_smallest_limit_on_the_path_counts(
+    cgroups: Cgroups, outer: object, inner: object, counts: int, of: str
+) -> None:
     cgroups.cgroup("/pod", **limited(outer, 3))
     cgroups.cgroup("/pod/main", **limited(inner, 2))
     found = cgroups.read("/pod/main").cgroups["/pod/main"][GPU]
     assert (found.limit, found.used) == (counts, 2)
+    assert (found.limited, found.limited_used) == (of, 3 if of == "/pod" else 2)
 
 
 def test_max_is_no_limit(cgroups: Cgroups) -> None:
@@ -86,7 +96,7 @@ def test_max_is_no_limit(cgroups: Cgroups) -> None:
 def test_memory_of_a_cgroup_without_the_controller_is_that_of_its_parent(cgroups: Cgroups) -> None:
     cgroups.cgroup("/pod", **limited(8, 3))
     cgroups.cgroup("/pod/main")
-    assert cgroups.read("/pod/main").cgroups["/pod/main"][GPU] == DeviceMemory(limit=8, soft_limit=0, used=3)
+    assert cgroups.read("/pod/main").cgroups["/pod/main"] == cgroups.read("/pod").cgroups["/pod"]
 
 
 def test_each_gpu_has_its_own_limit(cgroups: Cgroups) -> None:
@@ -111,7 +121,7 @@ def test_ignores_unknown_regions_and_garbage(cgroups: Cgroups, line: str) -> Non
     cgroups.cgroup("/pod").joinpath("dmem.max").write_bytes(
         f"{line}\n{OTHER_REGION} 9\n".encode(errors="surrogateescape")
     )
-    assert cgroups.read("/pod").cgroups["/pod"] == {OTHER: DeviceMemory(limit=9)}
+    assert cgroups.read("/pod").cgroups["/pod"] == {OTHER: DeviceMemory(limit=9, limited="/pod")}
 
 
 def test_a_cgroup_with_a_file_that_is_too_long_is_unknown(cgroups: Cgroups) -> None:
@@ -170,7 +180,7 @@ def own_limit(cgroups: Cgroups) -> int | None:
 def test_asks_nvml_if_the_controller_does_not_have_the_gpus(cgroups: Cgroups) -> None:
     (cgroups.root / "dmem.capacity").write_text("drm/0000:03:00.0/vram0 4096\n")
     assert cgroups.read("/pod", by_nvml={"/pod": DeviceMemory(limit=4)}).cgroups == {
-        "/pod": {GPU: DeviceMemory(limit=4)}
+        "/pod": {GPU: DeviceMemory(limit=4, limited="/pod")}
     }
 
 
@@ -187,11 +197,16 @@ def test_asks_nvml_once_for_each_cgroup(cgroups: Cgroups) -> None:
     assert sorted(names) == ["pod", "pod/one", "pod/two", "system.slice", "system.slice/exporter.service"]
 
 
-def test_asks_nvml_if_there_is_no_controller(cgroups: Cgroups) -> None:
+@pytest.mark.parametrize(("own", "counts", "of", "used"), [(8, 8, "/pod/main", 2), (None, 4, "/pod", 3)])
+def test_without_a_controller_the_limit_of_the_nearest_cgroup_counts(
+    cgroups: Cgroups, own: int | None, counts: int, of: str, used: int
+) -> None:
+    """NVIDIA's MPS guide, release 615: limits do not nest."""
     (cgroups.root / "dmem.capacity").unlink()
-    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=8, soft_limit=1, used=2)}
+    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=own, soft_limit=1, used=2)}
     found = cgroups.read("/pod/main", by_nvml=by_nvml)
-    assert found.cgroups == {"/pod/main": {GPU: DeviceMemory(limit=4, soft_limit=1, used=2)}}
+    memory = DeviceMemory(limit=counts, limited=of, limited_used=used, soft_limit=1, used=2)
+    assert found.cgroups == {"/pod/main": {GPU: memory}}
     assert found.own is None
 
 

@@ -1,6 +1,7 @@
 """Families of the memory limits of cgroups."""
 
 from dataclasses import replace
+from typing import Any
 
 from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
 from exporter.model.node import Node
@@ -76,7 +77,7 @@ def test_without_a_limit_only_the_use_is_there() -> None:
     assert LIMIT not in families(node)
 
 
-def fits(*cgroups: str, **memory: int) -> float:
+def fits(*cgroups: str, **memory: Any) -> float:
     """Return how many clients fit beside three, without other limits."""
     pids = (600, 601, 602)
     node = reduced(
@@ -98,6 +99,12 @@ def test_a_limit_of_a_cgroup_counts_once_for_all_its_clients() -> None:
 def test_limits_of_several_cgroups_add_up() -> None:
     used = SERVER_BYTES + 3 * 1024 * MIB
     assert fits("/a", "/b", "/c", limit=30 * GIB, used=GIB) == (GPU_BYTES - used - 87 * GIB) // (30 * GIB)
+
+
+def test_a_limit_of_an_ancestor_counts_once_for_all_cgroups_below() -> None:
+    used = SERVER_BYTES + 3 * 1024 * MIB
+    shared = fits("/pod/a", "/pod/b", "/pod/c", limit=30 * GIB, limited="/pod", limited_used=3 * GIB, used=GIB)
+    assert shared == (GPU_BYTES - used - 27 * GIB) // (10 * GIB)
 
 
 def test_the_smallest_limit_counts() -> None:

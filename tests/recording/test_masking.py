@@ -127,11 +127,14 @@ def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:
 
 
 def test_the_path_of_a_cgroup_is_the_same_in_all_observations() -> None:
-    memory = DeviceMemoryReading(at=AT, cgroups={"/secret.slice/a": {"0000:0A:00": DeviceMemory(limit=1)}})
+    memory = DeviceMemoryReading(
+        at=AT, cgroups={"/secret.slice/a": {"0000:0A:00": DeviceMemory(limit=1, limited="/secret.slice")}}
+    )
     values = MASK.values(plain(memory))
     [(path, by_gpu)] = values["cgroups"].items()
     assert f"0::{path}\n" == MASK.text("0::/secret.slice/a\n") != "0::/secret.slice/a\n"
     assert list(by_gpu) == ["0000:0A:00"]
+    assert path == f"{by_gpu['0000:0A:00']['limited']}/{MASK.text('a')}"
 
 
 def test_another_key_gives_other_names() -> None:
