@@ -33,6 +33,11 @@ H100 = HERE / "h100"
 """The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). Of the constants, only the error of
 EVENT_NS was changed because of them. In counted-full-at-once, all clients began together."""
 
+TWO_GPUS = HERE / "two_gpus"
+"""Mixes on two H100 (driver 580.159.04), each recorded from the start of the daemon. A client works on both GPUs: in
+counted and uneven with different widths, in torch with two networks. Its truth in torch is what GPM measured, without
+the other client of the GPU."""
+
 EVERY_SECONDS = 5.0
 GPM_LAG_SECONDS = 0.1
 
@@ -69,19 +74,24 @@ class Minute:
 
 @dataclass(frozen=True)
 class Mix:
-    """The files of a mix: NAME.jsonl.gz, and NAME.truth.json with the samples of each client and `sms`."""
+    """The files of a mix: NAME.jsonl.gz, and NAME.truth.json with the samples of each client and `sms`.
+
+    If the node has several GPUs, `gpu` is the UUID of one of them.
+    """
 
     name: str
     directory: Path = HERE
+    gpu: str | None = None
 
     def __repr__(self) -> str:
-        return self.name
+        return "-".join(filter(None, (self.name, self.gpu)))
 
     @cached_property
     def truth(self) -> "Truth":
         """The counts of the clients."""
         document = json.loads((self.directory / f"{self.name}.truth.json").read_text())
-        samples = {int(pid): [(at, used) for at, used in each] for pid, each in document["clients"].items()}
+        clients = document["clients"] if self.gpu is None else document["gpus"][self.gpu]
+        samples = {int(pid): [(at, used) for at, used in each] for pid, each in clients.items()}
         return Truth(sms=document["sms"], began=document["from"], ended=document["to"], samples=samples)
 
     @cached_property
@@ -129,7 +139,11 @@ class Mix:
 
     def _measured(self, began: float, ended: float) -> float:
         """Return what GPM measured between two times, as a fraction of all SMs."""
-        uses = [(each.at - each.seconds, each) for each in self._observations if isinstance(each, GpuUse)]
+        uses = [
+            (each.at - each.seconds, each)
+            for each in self._observations
+            if isinstance(each, GpuUse) and self.gpu in (None, each.gpu)
+        ]
         return sum(use.sm_utilization * max(0.0, min(ended, use.at) - max(began, since)) for since, use in uses) / (
             ended - began
         )
@@ -140,7 +154,7 @@ class Mix:
         for seen in observations:
             node, _ = reduce(node, seen)
             for uuid, known in node.attribution.gpus.items():
-                if known.windows and known.windows[-1] is not last:
+                if known.windows and known.windows[-1] is not last and self.gpu in (None, uuid):
                     last = known.windows[-1]
                     yield known.windows, node.splits[uuid]
 
@@ -157,6 +171,15 @@ class Mix:
             pid: sum(window.seconds * truth.share(pid, window) for window in windows) / lasted for pid in truth.samples
         }
         return {pid: 100 * (used[pid] - real[pid]) for pid in truth.samples}
+
+
+def mixes_of(directory: Path) -> list[Mix]:
+    """Return the mixes of a directory, one for each GPU."""
+    mixes = []
+    for file in sorted(directory.glob("*.truth.json")):
+        gpus = json.loads(file.read_text()).get("gpus", (None,))
+        mixes += [Mix(file.name.removesuffix(".truth.json"), directory, gpu) for gpu in gpus]
+    return mixes
 
 
 @dataclass(frozen=True)

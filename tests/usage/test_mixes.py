@@ -5,20 +5,17 @@ import statistics
 import pytest
 
 from exporter.model.usage import Method
-from tests.usage.mix_recordings import FRAMEWORKS, H100, HERE, SECOND, TOGETHER, Minute, Mix
+from tests.usage.mix_recordings import FRAMEWORKS, H100, HERE, SECOND, TOGETHER, TWO_GPUS, Minute, Mix, mixes_of
 
-MIXES = [Mix(file.name.removesuffix(".truth.json")) for file in sorted(HERE.glob("*.truth.json"))]
-
-IN_FRAMEWORKS, BEGUN_TOGETHER, NOT_FITTED, ON_H100 = (
-    [Mix(file.name.removesuffix(".truth.json"), directory) for file in sorted(directory.glob("*.truth.json"))]
-    for directory in (FRAMEWORKS, TOGETHER, SECOND, H100)
+MIXES, IN_FRAMEWORKS, BEGUN_TOGETHER, NOT_FITTED, ON_H100, ON_TWO_GPUS = map(
+    mixes_of, (HERE, FRAMEWORKS, TOGETHER, SECOND, H100, TWO_GPUS)
 )
 BEGUN_APART, BEGUN_APART_ON_H100 = (
     [mix for mix in mixes if mix.name.startswith("apart-")] for mixes in (NOT_FITTED, ON_H100)
 )
 AT_ONCE = "counted-full-at-once"
 COUNTED_ON_H100 = [mix for mix in ON_H100 if mix.name.startswith("counted-") and mix.name != AT_ONCE]
-EVERY = [*MIXES, *IN_FRAMEWORKS, *BEGUN_TOGETHER, *NOT_FITTED, *ON_H100]
+EVERY = [*MIXES, *IN_FRAMEWORKS, *BEGUN_TOGETHER, *NOT_FITTED, *ON_H100, *ON_TWO_GPUS]
 
 MEAN, WORST = 1.0, 5.0
 MEAN_OF_MINUTES, COVERED, SHOWN = 1.0, 0.9, 0.9
@@ -30,6 +27,7 @@ def test_recordings_of_mixes_exist() -> None:
     assert IN_FRAMEWORKS
     assert BEGUN_TOGETHER
     assert 0 < len(BEGUN_APART) < len(NOT_FITTED)
+    assert len(ON_TWO_GPUS) == 2 * len({mix.name for mix in ON_TWO_GPUS}) > 0
     assert 0 < len(BEGUN_APART_ON_H100) < len(ON_H100) - len(COUNTED_ON_H100) < len(ON_H100)
 
 
@@ -101,6 +99,14 @@ def test_mixes_that_were_not_fitted_are_accurate_if_their_clients_began_apart(mi
     every = minutes_of(mixes)
     assert sum(each.error for each in every) / len(every) <= 1.5
     assert sorted(each.error for each in every)[int(0.95 * len(every))] <= 6
+    assert sum(each.is_covered for each in every) >= 0.9 * len(every)
+
+
+@pytest.mark.parametrize(("with_gpm", "mean", "most"), [(True, 1.5, 6), (False, 3, 10)], ids=["gpm", "no-gpm"])
+def test_clients_on_two_gpus_are_divided_by_what_they_did_on_each(with_gpm: bool, mean: float, most: float) -> None:
+    every = minutes_of(ON_TWO_GPUS, with_gpm=with_gpm)
+    assert sum(each.error for each in every) / len(every) <= mean
+    assert sorted(each.error for each in every)[int(0.95 * len(every))] <= most
     assert sum(each.is_covered for each in every) >= 0.9 * len(every)
 
 

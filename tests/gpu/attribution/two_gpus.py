@@ -77,7 +77,10 @@ def samples(load: Load, child: Child, device: int) -> Samples:
 def used(samples: Samples, began: float, ended: float) -> float:
     """Return the SM time between the samples next to two times."""
     inside = [each for each in samples if began <= each[0] <= ended]
-    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]) * (ended - began) if inside else 0.0
+    if len(inside) < 2:
+        return 0.0
+    (first, before), *_, (last, after) = inside
+    return (after - before) / (last - first) * (ended - began)
 
 
 class Scene:
