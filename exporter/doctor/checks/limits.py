@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.doctor.finding import Occurrence, Severity, check
@@ -9,6 +10,7 @@ from exporter.doctor.formatting import control_commands, daemon_label, process_l
 from exporter.model.daemon import Daemon
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
+from exporter.parse.protocol3 import LIST_DEVICES, PROTOCOL
 from exporter.report.text import mebibytes
 from exporter.state import gpus as state_gpus
 
@@ -46,7 +48,7 @@ def memory_limit_in_environment(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence(
                 (daemon_label(each),),
                 detail=f"The variable is {PINNED_MEMORY_LIMIT}.",
-                commands=control_commands(facts, daemon, "set_default_device_pinned_mem_limit 0 2G"),
+                commands=_commands_to_limit(facts, daemon, 0),
             )
 
 
@@ -68,7 +70,7 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
                 yield Occurrence(
                     (each.source,),
                     detail=f"Device {ordinal} has {mebibytes(total)}, the limit is {mebibytes(limit)}.",
-                    commands=control_commands(facts, each.daemon, f"set_default_device_pinned_mem_limit {ordinal} 2G"),
+                    commands=_commands_to_limit(facts, each.daemon, ordinal),
                 )
 
 
@@ -88,7 +90,9 @@ def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
                 (each.source,),
                 detail=f"It names device {', '.join(map(str, missing))}. The number of visible devices is "
                 f"{each.devices}.",
-                commands=control_commands(facts, each.daemon, "device_query"),
+                commands=control_commands(
+                    facts, each.daemon, LIST_DEVICES if each.daemon.runtime.protocol == PROTOCOL else "device_query"
+                ),
             )
 
 
@@ -112,6 +116,15 @@ def gpu_not_visible(facts: Facts) -> Iterator[Occurrence]:
                     detail=f"The entry is {shown(unknown) or 'empty'}. The daemon has {len(gpus)} GPUs, from 0 on.",
                     commands=("nvidia-smi -L",),
                 )
+
+
+def _commands_to_limit(facts: Facts, daemon: Daemon, ordinal: int) -> tuple[str, ...]:
+    """Return what limits the memory of later clients. Protocol 3 has no default, but a limit of each server."""
+    if daemon.runtime.protocol != PROTOCOL:
+        return control_commands(facts, daemon, f"set_default_device_pinned_mem_limit {ordinal} 2G")
+    names = [each.name for each in daemon.servers.values() if each.name is not None]
+    limits = (control_commands(facts, daemon, f"server set {name} --pinned-memory-limit=2G") for name in names)
+    return tuple(chain(*limits))
 
 
 def _first_unknown(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None:
