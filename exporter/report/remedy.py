@@ -177,7 +177,8 @@ def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tupl
     if _in_container(daemon):
         return ()
     process = daemon.runtime.process or watch.process
-    environment = start_environment(daemon, watch, daemon_policy)
+    # A one-shot command has no state of the watchdog.
+    environment = start_environment(daemon, replace(watch, process=process), daemon_policy)
     variables = " ".join(f"{key}={quote(value)}" for key, value in environment.items() if value)
     line = f"{variables} {join(start_command(node, daemon, policy))}"
     sudo = "" if process is None or process.uid in (None, 0) else f"sudo -u '#{process.uid}' "

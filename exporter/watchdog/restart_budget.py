@@ -34,6 +34,7 @@ from exporter.model.settings import (
 from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.state import hang_detection, process_states
 from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
@@ -332,7 +333,9 @@ def _steps(context: Context) -> tuple[ActionStep, ...]:
     daemon, unit = identity_of(runtime.process), policy.unit
     wanted = limit_enforcement.limits_to_restore(policy.limits, watch)
     commands = (each.command for each in limit_enforcement.check_defaults(context.daemon, wanted))
-    set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands)
+    # After a start of the exporter, only the last process shows the protocol of a dead daemon.
+    has_defaults = watch.process is None or watch.process.protocol != PROTOCOL
+    set_limits = tuple(GiveCommand(command=command, vital=False) for command in commands if has_defaults)
     if unit is not None and daemon is not None and runtime.unit == unit:
         return SaveEvidence(), RestartUnit(unit=unit), *set_limits
     processes = () if daemon is None else (EndProcess(identity=daemon, role=Role.DAEMON),)

@@ -23,6 +23,7 @@ from exporter.report.remedy import (
     command_to_end_server,
     command_to_kill,
     command_to_resume,
+    commands_to_restart,
     commands_to_start,
     control_command,
 )
@@ -144,6 +145,20 @@ def test_starts_a_daemon_with_the_environment_of_the_watchdog() -> None:
     ]
 
 
+def test_starts_a_daemon_with_its_protocol_although_the_watchdog_has_no_state() -> None:
+    """`status` without a service, and `doctor`, collect once and evaluate nothing."""
+    process = DaemonProcess(
+        at=AT, daemon=DAEMON, pid=CONTROL, start_ticks=1, uid=0, protocol=3, options=("-m", "-a", "/etc/mps.toml")
+    )
+    present = moved(idle(), runtime__process=process, runtime__protocol=3)
+
+    stop, start = commands_to_restart(present, present.daemons[DAEMON], None)
+
+    assert stop == f"CUDA_MPS_PIPE_DIRECTORY={PIPE} nvidia-cuda-mps-control -q"
+    assert "CUDA_MPS_PROTOCOL_VERSION=3" in shlex.split(start)
+    assert start.endswith("nvidia-cuda-mps-control -d -m -a /etc/mps.toml")
+
+
 @pytest.mark.parametrize("named", ["configuration", "daemon"])
 def test_starts_a_daemon_through_its_unit(named: str) -> None:
     unit = "nvidia-cuda-mps@0.service"
@@ -250,6 +265,31 @@ def test_commands_name_the_directory_and_start_commands_the_user(scene: str, dir
         if words[-1] == "-d":
             assert f"CUDA_MPS_LOG_DIRECTORY={LOG}" in words
             assert ("#1000" in words) is (uid == 1000)
+
+
+OF_PROTOCOL_2 = re.compile(r"echo|[gs]et_|shutdown_server|terminate_client|\bquit\b|start_server|lspart|device_query")
+
+
+def with_protocol_3(present: Node) -> Node:
+    """Return the node with a daemon of protocol 3, whose servers belong to a user and have no memory limit."""
+    daemon = present.daemons[DAEMON]
+    servers = {
+        pid: replace(each, name="uid_1000", namespaces={"default": Limits()}, pinned_memory_limits={})
+        for pid, each in daemon.servers.items()
+    }
+    return moved(present, runtime__protocol=3, servers=servers)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_daemon_of_protocol_3_gets_no_command_of_protocol_2(scene: str) -> None:
+    present = with_protocol_3(SCENES[scene])
+    found = list(shown(present, Policy()))
+
+    assert [each for each in found if OF_PROTOCOL_2.search(each)] == []
+    if scene == "limits drifted":
+        assert any(" server set uid_1000 --pinned-memory-limit=2G" in each for each in found)
+    if scene == "fault":
+        assert any(" server delete uid_1000 --force" in each for each in found)
 
 
 @pytest.mark.parametrize("scene", SCENES)

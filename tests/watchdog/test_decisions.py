@@ -316,6 +316,17 @@ def test_remembers_the_visible_devices_after_an_exporter_restart() -> None:
     assert start.environment["CUDA_VISIBLE_DEVICES"] == "0"
 
 
+def test_sets_no_defaults_for_a_daemon_of_protocol_3_after_an_exporter_restart() -> None:
+    """It has none. The new exporter knows the protocol only from the last process."""
+    daemon_policy = DaemonPolicy(command=COMMAND, limits=Limits(active_thread_percentage=40.0))
+    post = WatchedDaemon(replace(daemon_process(), protocol=3), *alive()[1:], daemon_policy=daemon_policy)
+    post.restarted()
+    post.observe(no_daemon(at=DEATH), left(DEATH), deaf(DEATH))
+    start = post.actions[0].steps[-1]
+    assert isinstance(start, RunCommand)
+    assert start.environment["CUDA_MPS_PROTOCOL_VERSION"] == "3"
+
+
 def test_restarts_a_unit_through_systemd() -> None:
     post = WatchedDaemon(daemon_policy=BY_UNIT)
     post.observe(*dies(), unit("failed", result="signal"))
