@@ -357,6 +357,17 @@ class Daemon:
         return started_so or (found is not None and bool(found.partitions))
 
     @property
+    def serves_all_users(self) -> bool:
+        """Whether one server, a process of root, serves all users (guide, release 615)."""
+        process = self.runtime.process
+        return process is not None and bool(MULTI_USER & set(process.options))
+
+    @property
+    def users_take_turns(self) -> bool:
+        """Whether a user's clients wait for those of another user. With protocol 3, each user has a server."""
+        return not self.serves_all_users and self.runtime.protocol in (None, 2)
+
+    @property
     def has_mlopart_devices(self) -> bool:
         """Whether its GPUs are divided into MLOPart devices, which protocol 3 calls locality domains (R590)."""
         addresses = self.runtime.addresses.values()

@@ -156,7 +156,12 @@ def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
 
 
 def report_waiting(daemon: Daemon, at: float, server: int) -> Transition:
-    """Report the queued clients: the current server stays until its last client has disconnected."""
+    """Report the queued clients: the current server stays until its last client has disconnected.
+
+    If users do not take turns, it is an operator's command that waits for the clients.
+    """
+    if not daemon.users_take_turns:
+        return daemon, ()
     connections, name = daemon.connections, EventName.CLIENT_WAITING
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]
     events = tuple(Event(at=at, event=name, daemon=daemon.name, server=server, pid=pid) for pid in waiting)

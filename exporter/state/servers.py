@@ -11,7 +11,7 @@ from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.settings import MAX_CONNECTIONS
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
-from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue_user, disconnect_all
+from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue, dequeue_user, disconnect_all
 from exporter.state.gpus import is_from_volta, serves_gpu, version_number
 from exporter.state.transition import Transition, chain, for_each, with_latest, without
 
@@ -191,7 +191,7 @@ def enter_state(daemon: Daemon, at: float, pid: int, state: ServerState) -> Tran
 
 
 def ready(daemon: Daemon, at: float, pid: int) -> Transition:
-    """Return the daemon after its log reports that a server is ready: queued clients of its user connect.
+    """Return the daemon after its log reports that a server is ready: queued clients of its user, or all, connect.
 
     A server becomes ready once, after its start. So this line does not end a FAULT.
     """
@@ -199,7 +199,9 @@ def ready(daemon: Daemon, at: float, pid: int) -> Transition:
     server = daemon.servers.get(pid)
     if server is None:
         return daemon, events
-    if server.uid is not None:
+    if daemon.serves_all_users:
+        daemon = dequeue(daemon, *daemon.connections.queued)
+    elif server.uid is not None:
         daemon = dequeue_user(daemon, server.uid)
     if server.state is ServerState.FAULT:
         return daemon, events

@@ -535,6 +535,41 @@ def test_reports_no_mistake_for_a_correct_variant(make: Callable[[], Facts]) -> 
     assert found(make()) == []
 
 
+def of_protocol_3(facts: Facts) -> Facts:
+    servers = {pid: replace(each, name="uid_1001") for pid, each in facts.node.daemons[DAEMON].servers.items()}
+    return with_daemon(facts, runtime__protocol=3, servers=servers)
+
+
+LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"
+
+
+@pytest.mark.parametrize(
+    ("facts", "id_", "command"),
+    [
+        (
+            healthy(daemons=(daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),)),
+            "memory-limit-in-environment",
+            LIMIT_OF_SERVER,
+        ),
+        (client(**{PINNED_MEMORY_LIMIT: "0=900G"}), "memory-limit-beyond-device", LIMIT_OF_SERVER),
+        (
+            client(**{PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
+            "memory-limit-without-device",
+            "device list --format=csv",
+        ),
+    ],
+    ids=["in the daemon's environment", "beyond the device", "without a device"],
+)
+def test_shows_commands_of_protocol_3_to_a_daemon_that_uses_it(facts: Facts, id_: str, command: str) -> None:
+    (shown,) = [each for each in found(of_protocol_3(facts)) if each.check.id == id_]
+    assert shown.commands == (f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} nvidia-cuda-mps-control {command}",)
+
+
+def test_users_do_not_wait_for_each_other_with_protocol_3() -> None:
+    facts = healthy(waiting={DAEMON: (BYPASSING,)}, processes={BYPASSING: process(BYPASSING, uid=1002)})
+    assert "users-wait" not in {each.check.id for each in found(of_protocol_3(facts))}
+
+
 def test_checks_of_an_area_that_was_not_examined_are_unknown() -> None:
     report = examine(healthy(not_examined=(NotExamined(area=Area.GPUS, reason="NVML hangs", reported=True),)))
     needing = {check.id for check in CHECKS if Area.GPUS in check.needs}

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import GpuEvent, GpuReading, Observation
+from exporter.model.observation import DaemonProcess, GpuEvent, GpuReading, Observation
 from tests.builders import (
     AT,
     CLIENT,
@@ -162,6 +162,26 @@ class TestWaiting:
         after = reduced(*control_log(self.QUEUED, self.STAYS, self.STAYS, self.STAYS), start=UP)
         assert after.names() == [EventName.CLIENT_WAITING]
         assert after.daemon.connections.waiting == {601}
+
+    @pytest.mark.parametrize(
+        "process",
+        [
+            replace(daemon_process(), options=("-multiuser-server",)),
+            replace(daemon_process(), protocol=3),
+        ],
+        ids=("one server for all users", "protocol 3"),
+    )
+    def test_no_client_waits_for_another_user_where_users_are_served_together(self, process: DaemonProcess) -> None:
+        """There the server stays after an operator's command to end it."""
+        start = reduced(process, *at_work(CLIENT)).node
+        after = reduced(*control_log(self.QUEUED, self.STAYS), start=start)
+        assert EventName.CLIENT_WAITING not in after.names()
+        assert not after.daemon.connections.waiting
+
+    def test_the_server_for_all_users_admits_clients_of_each_user(self) -> None:
+        start = reduced(replace(daemon_process(), options=("-M",))).node
+        ready = control_log(self.QUEUED, "Starting new server 700 for user 0", "NEW SERVER 700: Ready")
+        assert not reduced(*ready, start=start).daemon.connections.queued
 
     @pytest.mark.parametrize(
         "ends",

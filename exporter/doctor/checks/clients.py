@@ -93,7 +93,7 @@ def users_wait(facts: Facts) -> Iterator[Occurrence]:
     """Users wait for each other."""
     for daemon, each in facts.running():
         waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
-        if waiting and daemon.clients and not each.for_all_users:
+        if waiting and daemon.clients and daemon.users_take_turns and not each.for_all_users:
             yield Occurrence(
                 tuple(process_label(facts.processes[pid]) for pid in waiting),
                 commands=restart_commands(facts, daemon, option="-multiuser-server"),
