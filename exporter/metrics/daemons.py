@@ -112,7 +112,7 @@ SERVERS = group(
     _SERVER.state("cuda_mps_server_state", Choice("state", ServerState), lambda each: each.state),
     "State of the MPS server; exactly one state is 1. In fault, it refuses all new clients.",
     info("cuda_mps_server_info", ("daemon", "server", "uid", "user"), _server_infos),
-    "The MPS server, always 1. uid and user are those of its clients.",
+    "The MPS server, always 1. uid and user are those of its clients, or root's if it serves all users.",
     family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
     "Clients connected to the server. Absent if unknown.",
     _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),

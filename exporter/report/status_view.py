@@ -304,9 +304,10 @@ def _daemon(
 
     def server(each: Server) -> ServerView:
         process = node.processes.get(each.pid)
+        user = process_label(node, each.pid).user or ("" if each.uid is None else str(each.uid))
         return ServerView(
             server=replace(each, active_thread_percentage=None) if daemon.has_static_partitions else each,
-            user=process_label(node, each.pid).user or ("" if each.uid is None else str(each.uid)),
+            user="all users" if daemon.serves_all_users else user,
             clients=tuple(map(client, clients_of(daemon, each))),
             clients_limit=clients_limit(node, daemon, each),
             started_at=each.started_at if process is None else process.started,

@@ -4,6 +4,7 @@ import pytest
 
 from exporter.model.daemon import DaemonState
 from exporter.model.node import Node
+from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogPhase
 from exporter.page.cards import daemons, headline, watchdog
 from exporter.page.gpus import gpus
@@ -17,6 +18,7 @@ from tests.builders import (
     DAEMON,
     circuit_open,
     daemon_dead,
+    daemon_process,
     drifted,
     faulted,
     idle,
@@ -27,6 +29,7 @@ from tests.builders import (
     reduced,
     silence,
     suspended,
+    three_clients,
     watched,
 )
 from tests.page.scenes import busy, dead, fault, status_input
@@ -43,6 +46,15 @@ def test_daemons_have_servers_and_clients() -> None:
         ("602", "4612 MiB", "1"),
     ]
     assert (server.has_domains, server.has_workloads) == (True, False)
+
+
+def test_a_server_for_all_users_is_not_that_of_its_own_user() -> None:
+    present = reduced(replace(daemon_process(), options=("-M",)), start=three_clients()).node
+    (card,) = daemons(status_view(status_input(present)))
+    (server,) = card.servers
+    assert server.user == "all users"
+    assert {row.process.user for row in server.rows} == {"alice", "bob"}
+    assert 'for <bdi class="name">all users</bdi>' in Page({}).node(status_input(present)).decode()
 
 
 def test_shows_limits_of_servers_and_of_the_next_server() -> None:
