@@ -189,7 +189,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         meaning="A fatal GPU error hit the clients of the server. Until the last of these clients has exited, the "
         "server refuses new clients on all of its GPUs.",
         remedy="End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
-        "terminate_client.",
+        "terminate_client (protocol 3: client terminate).",
         alert="CudaMpsServerFault",
     ),
     FindingCode.FAULT: Definition(

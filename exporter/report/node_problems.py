@@ -74,8 +74,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         detail=": it has {part} of it, and {free} are free",
         meaning="More than 95 % of the GPU's memory is used, and one workload has more than half of it. Allocations "
         "of the other workloads fail.",
-        remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration, or "
-        "set_default_device_pinned_mem_limit), or move it.",
+        remedy="Limit the workload's memory (`pinned_memory_limits` in the configuration), or move it.",
         alert="CudaMpsTenantFillsMemory",
         fails=False,
     ),
