@@ -21,6 +21,8 @@ TARGETS_LABELS = {
 }  # fmt: skip
 """Labels that scrape configurations, PodMonitors and managed Prometheus add to every series."""
 
+COMMANDS = "ControlCommands"
+
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
 
 each_rule = pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
@@ -189,7 +191,21 @@ def test_each_alert_of_the_catalogue_is_a_rule() -> None:
 
 
 def test_each_runbook_belongs_to_an_alert() -> None:
-    assert {page.stem for page in RUNBOOKS.iterdir()} == {rule.alert for rule in rules()}
+    """Except the table of commands, to which runbooks point."""
+    assert {page.stem for page in RUNBOOKS.iterdir()} - {COMMANDS} == {rule.alert for rule in rules()}
+
+
+OF_PROTOCOL_2 = re.compile(
+    r"\b([gs]et_(default|active|device|server|client)_\w+|shutdown_server|terminate_client)\b|echo COMMAND"
+)
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("CudaMps*.md")), ids=lambda page: page.stem)
+def test_a_runbook_with_commands_of_protocol_2_names_protocol_3(page: Path) -> None:
+    text = page.read_text()
+    if OF_PROTOCOL_2.search(text):
+        assert "rotocol 3" in text
+        assert f"]({COMMANDS}.md)" in text
 
 
 def test_hardware_xids_are_those_of_the_catalogue() -> None:

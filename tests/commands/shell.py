@@ -13,6 +13,7 @@ from pathlib import Path
 
 from exporter.cli import COMMANDS, parse_arguments
 from exporter.config.load import parse_document
+from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from tests.commands.collected import ROOT, Shown
 from tests.commands.scenes import UNIT
 
@@ -32,11 +33,19 @@ VERBS = {
 }  # fmt: skip
 
 CONTROL_COMMANDS = {
-    "device_query", "get_default_active_thread_percentage", "get_default_device_pinned_mem_limit",
-    "get_device_pinned_mem_limit", "get_server_list", "quit", "set_default_active_thread_percentage",
+    "device_query", "get_active_thread_percentage", "get_client_list", "get_default_active_thread_percentage",
+    "get_default_device_pinned_mem_limit", "get_device_pinned_mem_limit", "get_server_list", "get_server_status",
+    "quit", "set_active_thread_percentage", "set_default_active_thread_percentage", "set_default_client_priority",
     "set_default_device_pinned_mem_limit", "set_device_pinned_mem_limit", "shutdown_server", "terminate_client",
     "COMMAND",
 }  # fmt: skip
+
+CONTROL_COMMANDS_3 = {
+    *(LIST_SERVERS, LIST_CLIENTS, LIST_NAMESPACES, LIST_DEVICES, LIST_PARTITIONS), "-q",
+    r"server set \w+ --(pinned-memory-limit=\d+[GM]|active-thread-percentage=\d+|client-priority=\d+)",
+    r"server delete \w+( --force)?", r"client terminate (CLIENT|\d+)",
+}  # fmt: skip
+"""Patterns of the commands of protocol 3, which are arguments of the program."""
 
 PROGRAMS = {
     "amtool", "apt-get", "cat", "cd", "chmod", "chown", "chronyc", "curl", "cut", "date", "dcgmi", "df", "dmesg",
@@ -167,12 +176,18 @@ def _no_command(text: str) -> Kind | None:
         return Kind.CONFIGURATION
     if re.match(r"-|\| ", text) or re.fullmatch(r"kill -[A-Z]+|truncate -s 0|systemctl status", text):
         return Kind.PART
-    if text.split()[0] in CONTROL_COMMANDS - {"COMMAND"}:
+    if text.split()[0] in CONTROL_COMMANDS - {"COMMAND"} or _is_of_protocol_3(text):
         return Kind.PART
     if text.split()[0] in COMMANDS:
         _parsed(re.sub(r"[\[\]]", "", text).split())
         return Kind.PART
     return None
+
+
+def _is_of_protocol_3(command: str) -> bool:
+    """Return whether it is a command of protocol 3, or the beginning of one that a text names."""
+    named = command in ("client terminate", "server delete", "server list", "server set")
+    return named or any(re.fullmatch(each, command) for each in CONTROL_COMMANDS_3)
 
 
 def _check_syntax(shown: Shown) -> None:
@@ -220,6 +235,9 @@ def _control(simple: Simple, arguments: Sequence[str], exported: Mapping[str, st
     if "-d" in arguments:
         if not variables.get("CUDA_MPS_LOG_DIRECTORY"):
             raise UnknownCommandError(f"{simple} does not name the log directory")
+    elif arguments:
+        if not _is_of_protocol_3(" ".join(arguments)):
+            raise UnknownCommandError(f"{arguments} are no command of protocol 3")
     elif simple.fed.split()[0] not in CONTROL_COMMANDS:
         raise UnknownCommandError(f"{simple.fed!r} is no command of a control daemon")
     return Kind.CONTROL
