@@ -7,7 +7,7 @@ from functools import partial
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import Observation, PodFound
-from exporter.model.settings import Mode
+from exporter.model.settings import Limits, Mode
 from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
@@ -55,12 +55,16 @@ WITH_UNIT = replace(OBSERVES, daemon_policies={DAEMON: DaemonPolicy(unit=UNIT)})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A node with a problem. `runs` is whether its daemon runs, and `evaluated` whether the watchdog has seen it."""
+    """A node with a problem.
+
+    `runs` is whether its daemon runs, `evaluated` whether the watchdog has seen it, `protocol` that of the daemon.
+    """
 
     make: Callable[[], Node]
     policy: Policy = OBSERVES
     runs: bool = True
     evaluated: bool = False
+    protocol: int = 2
 
     def node(self, pipe: str = DAEMON, log: str = f"{DAEMON}/log") -> Node:
         """Return the node with these directories of its daemon."""
@@ -99,6 +103,19 @@ def of_user(start: Callable[[], Node], uid: int) -> Node:
     process = None if daemon.runtime.process is None else known
     watch = replace(present.watches.get(DAEMON, WatchdogState()), process=known)
     return replace(present, daemons={DAEMON: with_fields(daemon, runtime__process=process)}, watches={DAEMON: watch})
+
+
+def of_protocol_3(start: Callable[[], Node]) -> Node:
+    """Return the node with a daemon of protocol 3, whose server belongs to root and has no memory limit."""
+    present = start()
+    daemon = present.daemons[DAEMON]
+    servers = {
+        pid: replace(each, name="uid_0", namespaces={"default": Limits()}, pinned_memory_limits={})
+        for pid, each in daemon.servers.items()
+    }
+    process = replace(daemon_process(), protocol=3)
+    daemon = replace(with_fields(daemon, runtime__process=process, runtime__protocol=3), servers=servers)
+    return replace(present, daemons={DAEMON: daemon})
 
 
 def log_blocked() -> Node:
@@ -169,6 +186,11 @@ SCENES: Mapping[str, Scene] = {
     "fault held": Scene(make=blocked_recovery),
     "limits drifted": Scene(make=drifted),
     "limits drifted in a container": Scene(make=partial(in_container, drifted)),
+    "limits drifted, protocol 3": Scene(make=partial(of_protocol_3, drifted), protocol=3),
+    "program hung, protocol 3": Scene(
+        make=partial(of_protocol_3, after(three_clients, *PROGRAM_HUNG)), evaluated=True, protocol=3
+    ),
+    "log blocked, protocol 3": Scene(make=partial(of_protocol_3, log_blocked), protocol=3),
     "log blocked": Scene(make=log_blocked),
     "log blocked, of a unit": Scene(make=log_blocked, policy=WITH_UNIT),
     "log blocked in a container": Scene(make=partial(in_container, log_blocked)),

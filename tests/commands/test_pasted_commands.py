@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from exporter.model.settings import PROTOCOL_VERSION
+from exporter.parse.protocol3 import LIST_NAMESPACES, LIST_SERVERS
 from exporter.report.findings import findings
 from exporter.report.incident_text import details
 from exporter.report.remedy import address_of
@@ -42,8 +44,9 @@ HELP = ("doctor", "status", "incidents")
 class World:
     """A daemon in a directory of any name, another daemon, a service, and processes in the place of clients."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        self.daemon = MpsStandIn(root / name)
+    def __init__(self, root: Path, name: str, *, protocol: int = 2) -> None:
+        self.daemon = MpsStandIn(root / name, variables={PROTOCOL_VERSION: str(protocol)})
+        self.protocol, self.client = protocol, 0
         self.other = MpsStandIn(root / "other")
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.words = root / "words"
@@ -82,8 +85,8 @@ class World:
     def start(self) -> None:
         """Start the daemon with a server and a client, in whose places the scene has fixed PIDs."""
         self.daemon.start()
-        client = self.process()
-        self.daemon.connect_and_wait(client)
+        self.client = self.process()
+        self.daemon.connect_and_wait(self.client)
         server = self.daemon.server_pid
         assert server is not None
         self.pids |= {CONTROL: self.daemon.pid, SERVER: server}
@@ -108,6 +111,7 @@ class World:
         environment["RUNTIME_DIRECTORY"] = str(self._root)
         for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
             environment[name] = "/nowhere"
+        del environment[PROTOCOL_VERSION]
         done = subprocess.run(
             ["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
@@ -156,14 +160,21 @@ def check(world: World, command: str) -> str:
 
 def _check_control(world: World, command: str, simple: Simple) -> str:
     daemon, servers = world.daemon, str(world.pids.get(SERVER))
-    name, *values = simple.fed.split() or ["-d"]
+    name, *values = simple.fed.split() or simple.words[1:]
     server = daemon.server_pid if daemon.is_running() else None
+    if (name, *values[:1]) == ("server", "set"):
+        daemon.disconnect(world.client)
     output = world.paste(command)
     if name == "-d":
         assert daemon.is_running()
         assert daemon.control_log
-    elif name == "quit":
+        assert daemon.ask(LIST_SERVERS).stdout.startswith("NAME") is (world.protocol == 3)
+    elif name in ("quit", "-q"):
         wait_until(lambda: not daemon.is_running(), "the end of the daemon")
+    elif (name, *values[:1]) == ("server", "list"):
+        assert f",{servers},Ready," in output
+    elif (name, *values[:1]) == ("server", "set"):
+        assert ",2G," in daemon.ask(LIST_NAMESPACES).stdout
     elif name == "get_server_list":
         assert output.split() == [servers]
     elif name == "shutdown_server":
@@ -208,6 +219,9 @@ KINDS: Mapping[str, list[str]] = {
     "fault held": ["-KILL"],
     "limits drifted": ["set_default_active_thread_percentage"],
     "limits drifted in a container": ["set_default_active_thread_percentage"],
+    "limits drifted, protocol 3": ["server"],
+    "program hung, protocol 3": ["server"],
+    "log blocked, protocol 3": ["-q", "-d"],
     "log blocked": ["quit", "-d"],
     "log blocked, of a unit": ["systemctl"],
     "circuit open": ["resume", "-d"],
@@ -224,7 +238,7 @@ KINDS: Mapping[str, list[str]] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_pasted_commands_have_their_effect_on_the_daemon_and_no_other(name: str, root: Path) -> None:
     scene, number = SCENES[name], list(KINDS).index(name)
-    with World(root, DIRECTORIES[number % len(DIRECTORIES)]) as world:
+    with World(root, DIRECTORIES[number % len(DIRECTORIES)], protocol=scene.protocol) as world:
         if scene.runs:
             world.start()
         other = world.other.pid
