@@ -327,6 +327,7 @@ def _server(node: Node, shown: ServerView) -> dict[str, Any]:
         "state": shown.server.state,
         "active_thread_ratio": None if percentage is None else percentage / 100,
         "pinned_memory_limit_bytes": dict(shown.memory_limits.values()),
+        "clients_limit": shown.clients_limit,
         "clients": [_client(node, each) for each in shown.clients],
     }
 

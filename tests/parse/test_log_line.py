@@ -159,6 +159,10 @@ HARMLESS = (
     'Unknown command "bogus"',
     "No default pinned memory limit set for the device!",
     "set_default_device_pinned_mem_limit 0 0G.",
+    "GPU           Partition  free  used  free  used  clients",
+    "chunk chunk SM SM",
+    "GPU-1efa3f60  -  0  16  0  132  -",
+    "GPU-1efa3f60  Kp8AAAAA/w==  -  4  -  34  No",
 )
 
 
@@ -174,7 +178,10 @@ def test_a_known_line_without_a_value_is_noise(text: str) -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_line_that_only_resembles_a_fault_is_noise(text: str) -> None:
-    """Measured on R580: these occur with normal connects and exits, with replies, or next to the lines of a fault."""
+    """These occur with normal connects and exits, with replies, or next to the lines of a fault (measured, R580).
+
+    Replies to `lspart` are those of NVIDIA's guide, release 615.
+    """
     assert parse_log_message(text) == NOISE
 
 

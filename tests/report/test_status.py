@@ -201,6 +201,7 @@ class TestJson:
                             "state": "active",
                             "active_thread_ratio": None,
                             "pinned_memory_limit_bytes": {},
+                            "clients_limit": 48,
                             "clients": [
                                 {
                                     "client": f"{CLIENT}-10",

@@ -71,6 +71,8 @@ class MpsStandIn:
         max_clients: the number of clients that its server accepts.
         server_start_seconds: duration of a server's start.
         variables: more of the daemon's environment, e.g. ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``.
+        options: more options of the daemon, e.g. ``-S``.
+        driver: the branch of the driver in the words of which the daemon writes its logs.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class MpsStandIn:
         max_clients: int = 48,
         server_start_seconds: float = 0.1,
         variables: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        driver: int = 580,
     ) -> None:
         self.pipe_directory = directory / "pipe"
         self.log_directory = directory / "log"
@@ -90,10 +94,12 @@ class MpsStandIn:
             "STANDIN_MPS_GPUS": ",".join(gpus),
             "STANDIN_MPS_MAX_CLIENTS": str(max_clients),
             "STANDIN_MPS_SERVER_START_SECONDS": str(server_start_seconds),
+            "STANDIN_MPS_DRIVER": str(driver),
             ASKED_BY: this_process(os.getpid()),
             **(variables or {}),
         }
         self._gpus = tuple(gpus)
+        self._options = tuple(options)
         self._children: list[subprocess.Popen[str]] = []
 
     # -- start and end of the daemon -------------------------------------------------------------------------------
@@ -110,14 +116,17 @@ class MpsStandIn:
 
     def _start_in_foreground(self, environment: Mapping[str, str]) -> None:
         with self.standard_output.open("a") as output:
-            child = subprocess.Popen([_command(), "-f"], env=environment, stdout=output, text=True)
+            child = subprocess.Popen([_command(), "-f", *self._options], env=environment, stdout=output, text=True)
         self._children.append(child)
         wait_until(lambda: self._pid_in_file() == child.pid, "the daemon's PID file")
 
-    @staticmethod
-    def _start_in_background(environment: Mapping[str, str]) -> None:
+    def _start_in_background(self, environment: Mapping[str, str]) -> None:
         result = subprocess.run(
-            [_command(), "-d"], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            [_command(), "-d", *self._options],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         if result.returncode != 0:
             raise RuntimeError(f"the daemon did not start: {result.stdout.strip()} {result.stderr.strip()}")

@@ -4,7 +4,7 @@
  * It holds no data: every call looks whether the file named by STANDIN_NVML_STATE was replaced, so a test changes what the
  * "driver" says, or makes it fail or hang, while the program under test runs. One statement a line, words separated by spaces:
  *
- *   driver VERSION                          e.g. 580.159.04
+ *   driver VERSION CUDA                     e.g. 580.159.04 13000
  *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
  *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
  *                                           temperature, power, persistence, mig, clocks_event_reasons, ecc_corrected,
@@ -92,6 +92,7 @@ struct behaviour_line { char function[96], device[8], kind[8]; int value; };
 
 struct state {
     char driver[80];
+    int cuda;
     int devices, processes, readings, migs, xids, behaviours;
     struct mig_line mig[MAX_MIG_DEVICES];
     struct device_line device[MAX_DEVICES];
@@ -144,7 +145,7 @@ static void read_line(struct state *state, const char *line)
                       &behaviour.value) == 4) {
         if (state->behaviours < MAX_BEHAVIOURS) state->behaviour[state->behaviours++] = behaviour;
     } else {
-        sscanf(line, "driver %79s", state->driver);
+        sscanf(line, "driver %79s %d", state->driver, &state->cuda);
     }
 }
 
@@ -372,7 +373,7 @@ int nvmlSystemGetNVMLVersion(char *version, unsigned length)
 int nvmlSystemGetCudaDriverVersion(int *version)
 {
     ENTER();
-    *version = 13000;
+    *version = state.cuda;
     return SUCCESS;
 }
 #endif
@@ -381,7 +382,7 @@ int nvmlSystemGetCudaDriverVersion(int *version)
 int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
     ENTER();
-    *version = 13000;
+    *version = state.cuda;
     return SUCCESS;
 }
 #endif

@@ -132,10 +132,11 @@ class _State:
     behaviours: tuple[Behaviour, ...] = ()
     xids: tuple[tuple[int, int], ...] = ()
     driver: str = DRIVER
+    cuda: int = 13000
 
     def lines(self) -> list[str]:
         """Return the state in the format of ``nvml.c``."""
-        lines = [f"driver {self.driver}"]
+        lines = [f"driver {self.driver} {self.cuda}"]
         instances = [
             (device, position, instance)
             for device in self.devices
@@ -217,9 +218,9 @@ class NvmlStandIn:
         """Set the driver's devices and failures. Raised Xids stay raised."""
         self._publish(replace(self._state, devices=tuple(devices), behaviours=tuple(behaviours)))
 
-    def install_driver(self, version: str) -> None:
-        """Set the version of the driver in the kernel. Libraries of other versions then fail."""
-        self._publish(replace(self._state, driver=version))
+    def install_driver(self, version: str, cuda: int = 13000) -> None:
+        """Set the version of the driver in the kernel and of its CUDA. Libraries of other versions then fail."""
+        self._publish(replace(self._state, driver=version, cuda=cuda))
 
     def raise_xid(self, device: int, number: int) -> None:
         """Raise an Xid. Every event set that is registered for the device gets the event."""

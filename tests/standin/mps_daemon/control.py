@@ -3,10 +3,11 @@
 import fcntl
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from . import launch
+from . import launch, wording
 from .commands import Commands
 from .logs import Kind, LogFifo, LogFiles, TruthFile
 from .loop import Loop, ProcessWatch
@@ -36,7 +37,11 @@ class ControlDaemon:
         self.server: Server | None = None
         self.outcomes: dict[int, Outcome] = {}
         self._loop = loop
-        self.log = LogFifo(settings.pipe_directory / "log", LogFiles(None if foreground else settings.log_directory))
+        self.log = LogFifo(
+            settings.pipe_directory / "log",
+            LogFiles(None if foreground else settings.log_directory),
+            partial(wording.line, settings.driver),
+        )
         self._truth = TruthFile(settings.pipe_directory / TRUTH)
         self._pending: list[Arrival] = []
         self._processes = ProcessWatch(loop)
@@ -44,15 +49,15 @@ class ControlDaemon:
         self._leaving_server_asked = False
         self._finish_quit: Callable[[], None] | None = None
         commands = Commands3(self) if settings.protocol == 3 else Commands(self)
-        self.sessions = Sessions(loop, self.write, self.log.flush, commands.execute, settings.asked_by)
-        self.partitions: list[tuple[object, ...]] = []
-        """Rows of static SM partitions, with protocol 3."""
+        execute = wording.executed_by(settings.driver, commands.execute)
+        self.sessions = Sessions(loop, self.write, self.log.flush, execute, settings.asked_by)
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Make the files, replace those of an earlier daemon, and listen."""
         directory = self.settings.pipe_directory
+        wording.write_branch(directory, self.settings.driver)
         for name in ("control", "control_privileged"):
             self.sessions.listen(directory, name)
         SideChannel(self, self._loop).listen(directory)
@@ -177,6 +182,9 @@ class ControlDaemon:
 
     def arrive(self, arrival: Arrival) -> None:
         """Handle a new client: connect it to the server, or start a server first."""
+        if self.settings.several_users:
+            # All clients appear as those of root (NVIDIA's MPS guide).
+            arrival = replace(arrival, uid=0)
         self._processes.watch(arrival.pid, lambda: self.depart(arrival.pid))
         for text in ("Accepting connection...", "User did not send valid credentials", "Accepting connection..."):
             self.write(text)
@@ -221,10 +229,10 @@ class ControlDaemon:
         self.outcomes[pid] = Outcome.GONE
 
 
-def main(foreground: bool) -> int:
+def main(arguments: list[str]) -> int:
     """Run a daemon until `quit`."""
     take_comm()
-    settings = Settings.from_environment()
+    settings, foreground = Settings.from_environment(options=arguments), arguments[0] == "-f"
     settings.pipe_directory.mkdir(parents=True, exist_ok=True)
     lock = (settings.pipe_directory / "control_lock").open("w")
     try:

@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
@@ -104,10 +105,12 @@ class LogFifo:
     Args:
         path: path of the fifo; that of an earlier daemon is replaced.
         files: the log files.
+        worded: returns a line in the words of the driver, None if it has no such line.
     """
 
-    def __init__(self, path: Path, files: LogFiles) -> None:
+    def __init__(self, path: Path, files: LogFiles, worded: Callable[[Kind, str], tuple[Kind, str] | None]) -> None:
         self._path = path
+        self._worded = worded
         self.files = files
         self._received = b""
         self._blocked = False
@@ -125,7 +128,8 @@ class LogFifo:
 
     def write(self, kind: Kind, pid: int, text: str) -> None:
         """Send a line of the stand-in; make room if the fifo is full."""
-        rest = message(kind, pid, text)
+        line = self._worded(kind, text)
+        rest = b"" if line is None else message(line[0], pid, line[1])
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]

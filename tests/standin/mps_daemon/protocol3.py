@@ -128,7 +128,7 @@ class Commands3:
             yield number, name, f"0000:00:{number:02x}.0", gpu, GPU_NAME, SMS, CHUNKS, "N/A"
 
     def _partitions(self) -> Rows:
-        return self._daemon.partitions
+        return self._daemon.settings.partitions
 
     def _terminate(self, pid: int) -> str:
         if self._server is None or pid not in self._server.clients:
