@@ -1,7 +1,7 @@
 """SM time: how it is divided among the clients of a GPU, and the estimates by which it is divided."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter, mul
@@ -245,15 +245,13 @@ class KernelTimeEstimates:
         innovation = (value - sum(map(mul, self.means, vector))) / variance
         scale = math.sqrt(variance)
         scaled = [gain / scale for gain in gains]
-        return replace(
-            self,
-            means=tuple(max(0.0, mean + gain * innovation) for mean, gain in zip(self.means, gains, strict=True)),
-            # The products are the same in both directions, so that the matrix stays symmetric.
-            covariances=tuple(
-                tuple(old - own * each for old, each in zip(row, scaled, strict=True)) if own else row
-                for row, own in zip(self.covariances, scaled, strict=True)
-            ),
+        # The products are the same in both directions, so that the matrix stays symmetric.
+        covariances = tuple(
+            tuple(old - own * each for old, each in zip(row, scaled, strict=True)) if own else row
+            for row, own in zip(self.covariances, scaled, strict=True)
         )
+        means = [mean + gain * innovation for mean, gain in zip(self.means, gains, strict=True)]
+        return replace(self, means=_without_negative(means, covariances), covariances=covariances)
 
     def _vector(self, weights: Mapping[int, float]) -> list[float]:
         return [weights.get(pid, 0.0) for pid in self.pids]
@@ -261,6 +259,17 @@ class KernelTimeEstimates:
     def _gains(self, vector: list[float]) -> list[float]:
         """The covariance of each kernel time with the weighted sum."""
         return [sum(map(mul, row, vector)) for row in self.covariances]
+
+
+def _without_negative(means: list[float], covariances: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Raise negative means to 0, and change the others by the covariances: so the sum stays what was measured."""
+    for _ in covariances:
+        index = min(range(len(means)), key=means.__getitem__)
+        lowest, row = means[index], covariances[index]
+        if lowest >= 0 or row[index] <= 0:
+            break
+        means = [mean - lowest * each / row[index] for mean, each in zip(means, row, strict=True)]
+    return tuple(max(0.0, mean) for mean in means)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

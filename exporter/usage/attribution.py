@@ -156,7 +156,7 @@ def _with_window(
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
-    launches = _launches(node, uuid, work, present, clients - present)
+    launches = _launches(node, uuid, work, present, clients - present, measured=measured)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
@@ -232,17 +232,25 @@ class _Launches:
 
 
 def _launches(
-    node: Node, uuid: GpuUuid, work: WorkReading | None, present: frozenset[int], left: frozenset[int]
+    node: Node,
+    uuid: GpuUuid,
+    work: WorkReading | None,
+    present: frozenset[int],
+    left: frozenset[int],
+    *,
+    measured: bool,
 ) -> _Launches:
     """Return the launch rates of the clients on a GPU at the end of a window, at which `work` was read."""
     known = _state(node, uuid)
-    if work is None or known.work is None or work.boot_ns <= known.work.boot_ns:
+    # The first window without GPM takes long. It has a part of the readings, those that are remembered.
+    before = known.work or (None if measured else next(iter(node.launch_history.readings), None))
+    if work is None or before is None or work.boot_ns <= before.boot_ns:
         return _Launches(rates=known.rates)
-    fraction = _watched_fraction(node, known.work.boot_ns, work.boot_ns)
-    seconds = (work.boot_ns - known.work.boot_ns) / 1e9 * fraction
+    fraction = _watched_fraction(node, before.boot_ns, work.boot_ns)
+    seconds = (work.boot_ns - before.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
         return _Launches(rates=known.rates, known=bool(known.rates))
-    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, known.work, work, present, left))
+    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
     return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
 
 

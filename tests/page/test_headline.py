@@ -25,7 +25,7 @@ EXPECTED = {
         ),
         (
             "End the clients that the fault hit and that still run. Do not restart the daemon, and do not use "
-            "terminate_client."
+            "terminate_client (protocol 3: client terminate)."
         ),
         ("kill -KILL 601",),
     ),

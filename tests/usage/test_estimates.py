@@ -27,6 +27,14 @@ def test_a_length_that_changes_slowly_for_an_hour_is_followed() -> None:
     assert abs((estimates.mean(1) or 0.0) - length) < 2 * estimates.standard_deviation(1) < 0.02 * length
 
 
+def test_an_estimate_that_is_raised_to_0_lowers_the_others() -> None:
+    """Together they used 100. The difference, which is less certain, would make the first -20."""
+    estimates = KernelTimeEstimates().with_client(1, 50.0, 50.0).with_client(2, 50.0, 50.0)
+    estimates = estimates.updated({1: 1.0, 2: 1.0}, 100.0, 0.1).updated({1: -1.0, 2: 1.0}, 140.0, 1.0)
+    assert estimates.mean(1) == 0
+    assert abs((estimates.mean(2) or 0.0) - 100) < 1
+
+
 def test_a_known_kernel_time_stays_known_when_other_clients_fill_the_gpu() -> None:
     """Its kernels took 600 us alone. Now they wait, and take 700 us."""
     deltas = {1: kernels_in_flight(1200, 700_000), 2: kernels_in_flight(1200, 700_000)}

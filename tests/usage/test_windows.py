@@ -164,8 +164,18 @@ class TestWithoutGpm:
         assert (share.method, found.measured, found.unattributed) == (Method.LAUNCHES, False, 0)
         assert share.sm == found.sm < 0.25
         assert share.error > 0.2 * share.sm
-        window = node.attribution.gpus[GPU].windows[-1]  # the first window has no earlier reading of launches
-        assert node.usage_totals.gpus[GPU].total.sm_us == pytest.approx(10e6 * window.sm, rel=0.01)
+        windows = node.attribution.gpus[GPU].windows
+        assert [window.seconds for window in windows] == [10, 10]
+        assert node.usage_totals.gpus[GPU].total.sm_us == pytest.approx(
+            10e6 * sum(window.sm for window in windows), rel=0.01
+        )
+
+    def test_the_first_window_is_divided_by_the_readings_that_are_remembered(self) -> None:
+        node = after(present(CLIENT), without_gpm(AT))
+        for at in range(3, 11):
+            node = after(node, second(AT + at, done(CLIENT, 900 * at), watched=[CLIENT])[0])
+        node = after(node, without_gpm(AT + 10))
+        assert 0 < split(node).shares[CLIENT].sm < 0.25
 
     def test_kernel_times_of_a_client_alone_are_learned_between_two_readings_of_nvml(self) -> None:
         """Its kernels take 100 us with a synchronisation, which is 14 us of that."""
