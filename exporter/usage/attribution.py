@@ -69,6 +69,9 @@ MODEL_ERROR, LAUNCHES_ERROR = 0.05, 0.25
 """Standard error of the model of kernel times, as a fraction of a client's share: with GPM, and without."""
 
 
+_Readings = tuple[WorkReading | None, WorkReading | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shares:
     """The fields of a Split with these names."""
@@ -156,7 +159,9 @@ def _with_window(
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
-    launches = _launches(node, uuid, work, present, clients - present, measured=measured)
+    # The first window without GPM takes long. It has the readings that are remembered.
+    before = known.work or (None if measured else next(iter(node.launch_history.readings), None))
+    launches = _launches(node, uuid, (before, work), present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
@@ -232,18 +237,10 @@ class _Launches:
 
 
 def _launches(
-    node: Node,
-    uuid: GpuUuid,
-    work: WorkReading | None,
-    present: frozenset[int],
-    left: frozenset[int],
-    *,
-    measured: bool,
+    node: Node, uuid: GpuUuid, readings: _Readings, present: frozenset[int], left: frozenset[int]
 ) -> _Launches:
-    """Return the launch rates of the clients on a GPU at the end of a window, at which `work` was read."""
-    known = _state(node, uuid)
-    # The first window without GPM takes long. It has a part of the readings, those that are remembered.
-    before = known.work or (None if measured else next(iter(node.launch_history.readings), None))
+    """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
+    known, (before, work) = _state(node, uuid), readings
     if work is None or before is None or work.boot_ns <= before.boot_ns:
         return _Launches(rates=known.rates)
     fraction = _watched_fraction(node, before.boot_ns, work.boot_ns)
@@ -320,7 +317,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
 
 def _outdated(node: Node, known: GpuAttribution, clients: frozenset[int]) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = known.estimates.indices.keys()
+    pids = known.estimates.indices.keys() - {kernel_times.LONGER}
     works = () if known.work is None else known.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 

@@ -45,6 +45,17 @@ def test_a_known_kernel_time_stays_known_when_other_clients_fill_the_gpu() -> No
     assert estimates.standard_deviation(1) < 20_000
 
 
+def test_longer_kernels_on_a_full_gpu_do_not_make_the_estimate_of_another_client_too_sure() -> None:
+    """The first client's kernels take 4 % longer beside the other one, which nothing else shows."""
+    deltas = {1: kernels_in_flight(1400, 700_000), 2: replace(kernels_in_flight(100, 9_000_000), sure_widths=0)}
+    full = GpuBusy(seconds=1.0, capacity=CAPACITY, busy=CAPACITY, measured=True)
+    estimates = KernelTimeEstimates().with_client(1, 600_000.0, 6_000.0).with_client(2, 4_000_000.0, 2_000_000.0)
+    for _ in range(30):
+        estimates = kernel_times.updated(estimates.predicted(1.0), deltas, full, complete=True)
+    true = (1 - 1400 * 624_000 / SECOND_NS) / 100 * SECOND_NS
+    assert abs((estimates.mean(2) or 0.0) - true) < 2 * estimates.standard_deviation(2)
+
+
 def test_a_kernel_time_that_exceeds_the_time_in_flight_is_given_up() -> None:
     """The client changed: its kernels took 600 us before, and take at most 200 us now."""
     deltas = {1: kernels_in_flight(1200, 200_000), 2: kernels_in_flight(1200, 200_000)}
