@@ -26,8 +26,10 @@ def in_new_values(value: Any) -> Any:
     return renamed("value", value) if isinstance(value, str) else value
 
 
-def in_code(sentence: str) -> dict[str, Any]:
-    """A sentence of the baseline as the code and the parameters that say the same."""
+def in_code(sentence: str | dict[str, Any]) -> dict[str, Any]:
+    """A sentence of the baseline as the code and the parameters that say the same. A later baseline has these."""
+    if not isinstance(sentence, str):
+        return sentence
     reason = reason_of(sentence)
     assert reason is not None, sentence
     return reason.as_json()
@@ -50,6 +52,8 @@ def in_codes(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def suspect_in_codes(suspect: dict[str, Any]) -> dict[str, Any]:
+    if "evidence" not in suspect:
+        return suspect
     others = {key: value for key, value in suspect.items() if key != "evidence"}
     return {**others, "indications": list(map(in_code, suspect["evidence"]))}
 
