@@ -14,6 +14,9 @@ from exporter.usage.sampling import sample_of, slots_until
 MOST_BANDS = 6
 """At most so many workloads, those that used the most, have a band each; the others share one."""
 
+UNATTRIBUTED = 0.1
+"""If more than this fraction of the SM time is unattributed, workloads cannot be compared (docs/accounting.md)."""
+
 MOST_MARKS = 40
 HEIGHT, FULL_HEIGHT = 100, 85
 """The height of a plot, and that of its largest value. The marks of faults are above it."""
@@ -266,8 +269,10 @@ def _runs(
 def _rows(
     view: StatusView, shown: Sequence[Key], columns: Sequence[Sequence[Amounts | None]], sm_top: float
 ) -> Iterable[WorkloadRow]:
+    held_by, used_by = columns
     for number, key in enumerate(shown):
-        held, used = ([None if each is None else each[key] for each in column] for column in columns)
+        held = [None if each is None else each[key] for each in held_by]
+        used = [None if each is None or _may_be_unattributed(each, key) else each[key] for each in used_by]
         if any(held) or any(used):
             yield WorkloadRow(
                 label=_label(key, number),
@@ -278,6 +283,11 @@ def _rows(
                 sm=_text(used[-1:], lambda part: _percent(part / sm_top)),
                 most_sm=_text(used, lambda part: _percent(part / sm_top)),
             )
+
+
+def _may_be_unattributed(amounts: Amounts, key: Key) -> bool:
+    """Return whether a workload without SM time may have used it: too much of the time is unattributed."""
+    return isinstance(key, Workload) and not amounts[key] and amounts[REST] > UNATTRIBUTED * sum(amounts.values())
 
 
 def _name(view: StatusView, key: Key) -> str:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
 from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, Plot, Plots, plots
@@ -99,6 +101,14 @@ def test_workloads_are_stacked_and_the_unattributed_rest_is_on_top() -> None:
         ("", "unattributed", "10.0 GiB", "unknown"),
     ]
     assert (held.top, held.summary) == ("100 GiB", "70.0 GiB now; 70.0 GiB to 70.0 GiB in the last hour")
+
+
+@pytest.mark.parametrize(("rest", "shown"), [(50.0, "unknown"), (0.5, "0 %")])
+def test_a_workload_without_sm_time_may_have_used_what_is_unattributed(rest: float, shown: str) -> None:
+    used = Workload(kind=WorkloadKind.USER, name="used")
+    sm = Division(capacity=100, parts=(WorkloadPart(workload=used, amount=10.0),), rest=rest)
+    rows = plotted([Sample(at=END, clients=2, memory=memory(used=20, held=10), sm=sm)]).rows
+    assert [(each.name, each.sm) for each in rows][:2] == [("user used", "10 %"), ("user held", shown)]
 
 
 def test_the_largest_workloads_have_bands_and_the_others_share_one() -> None:
