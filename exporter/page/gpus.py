@@ -179,7 +179,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCard:
-    """A GPU. `known` is whether its memory could be read; otherwise `problem` is the error.
+    """A GPU. `known` is whether its memory could be read, and not that of its MIG instances; `problem` is the error.
 
     `shared` describes how well it is shared, in a few sentences.
     """
@@ -217,7 +217,8 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         sharing, severity = shown.finding.definition.label, shown.finding.severity
     used_sms = {} if found is None else found.recent.shares
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
-    known = reading.problem is None and used is not None and total is not None and total > 0
+    known = reading.problem is None and used is not None and total is not None and total > 0 and not reading.mig_mode
+    unknown = "memory: see its MIG instances" if reading.mig_mode else "memory unknown"
     return GpuCard(
         name=f"GPU {printable(gpu_name(node, uuid))}",
         model=display_name(reading.name),
@@ -226,7 +227,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
         problem=None if reading.problem is None else problem_text(reading.problem, NVML),
-        filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else "memory unknown",
+        filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else unknown,
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,
         segments=(tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, used_sms)) if known else ()),

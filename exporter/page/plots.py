@@ -198,7 +198,7 @@ def _plot(
         title=title[1],
         summary=summary,
         description=f"{summary}. {counted(len(marks), 'fault')} marked.",
-        top=text(top),
+        top=text(top) if known else "",
         bands=tuple(_bands(amounts, top, shown)),
         gaps=tuple(_gaps(sums)),
     )

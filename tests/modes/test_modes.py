@@ -81,6 +81,7 @@ def mig(*profiles: str) -> Device:
             uuid=f"MIG-055a5b27-613d-8c97-6fb4-{number:012d}",
             profile=profile,
             gpu_instance=number,
+            memory_used_bytes=8192 * MEBIBYTE,
             readings={"sm_utilization": 40.0},
         )
         for number, profile in enumerate(profiles, start=1)

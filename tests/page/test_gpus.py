@@ -5,7 +5,7 @@ from dataclasses import replace
 from exporter.model.observation import GpuReading
 from exporter.page.gpus import MOST_SEGMENTS, Part, gpus
 from exporter.report.status_view import status_view
-from tests.builders import AT, GPU, failure, gpu_reading, idle, reduced
+from tests.builders import AT, GPU, failure, gpu_reading, idle, mig, reduced
 from tests.page.scenes import attributed, busy, full, no_daemon, status_input
 
 
@@ -52,6 +52,13 @@ def test_shows_memory_without_a_process() -> None:
     (card,) = gpus(status_view(status_input(reduced(reading, start=idle()).node)))
     assert card.segments[-1].name == "driver"
     assert card.segments[-1].amount == "834 MiB"
+
+
+def test_the_memory_of_a_gpu_in_mig_mode_is_that_of_its_instances() -> None:
+    whole, first, second = gpus(status_view(status_input(mig())))
+    assert (whole.filled, whole.free, whole.segments) == ("memory: see its MIG instances", "", ())
+    assert [each.amount for each in first.segments][:2] == ["2564 MiB", "1540 MiB"]
+    assert second.known
 
 
 def test_an_unreadable_gpu_has_no_bar_and_is_not_idle() -> None:
