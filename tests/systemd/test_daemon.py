@@ -11,6 +11,8 @@ from tests.eventually import PATIENCE_SECONDS, eventually
 
 from .node import CLIENT, DAEMON, EXPORTER, NAME, Node
 
+SYSTEMD = Path(__file__).parents[2] / "systemd"
+
 QUIT = "quit command issued with timeout of 20"
 """The line that the daemon logs when its unit is stopped."""
 
@@ -129,6 +131,33 @@ def test_reads_limits_from_the_environment_file(node: Node, defaults: Path) -> N
     eventually(lambda: node.answers(0))
 
     assert node.ask("get_default_active_thread_percentage") == "40.0"
+
+
+@pytest.fixture
+def with_protocol_3(node: Node) -> Iterator[None]:
+    """Stop the daemon, and start it with the drop-in for protocol 3."""
+    file = "/etc/systemd/system/nvidia-cuda-mps.service.d/protocol-3.conf"
+    node.machine.do("systemctl", "stop", DAEMON)
+    node.machine.write(file, (SYSTEMD / "nvidia-cuda-mps.service.d" / "protocol-3.conf").read_text())
+    node.machine.do("systemctl", "daemon-reload")
+    node.machine.do("systemctl", "start", DAEMON)
+    yield
+    node.machine.do("rm", file)
+    node.machine.do("systemctl", "daemon-reload")
+    node.machine.do("systemctl", "restart", DAEMON)
+
+
+@pytest.mark.usefixtures("with_protocol_3")
+def test_a_daemon_with_protocol_3_is_stopped_by_its_own_option(node: Node) -> None:
+    at = time.time()
+    node.shows(1, "cuda_mps_daemon_info", daemon=NAME, protocol="3")
+
+    node.machine.do("systemctl", "stop", DAEMON)
+
+    node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
+    assert (node.machine.show(DAEMON, "Result"), node.pid(DAEMON)) == ("success", 0)
+    assert node.logs("Cmd:-q")
+    node.has_lost(0, since=at)
 
 
 def test_truncates_the_log_while_clients_connect(node: Node) -> None:
