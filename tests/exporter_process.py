@@ -99,7 +99,8 @@ class Exporter:
 
         def shown() -> None:
             try:
-                assert self.value(name, **labels) == expected, f"{name} {labels}"
+                value = self.value(name, **labels)
+                assert value == expected, f"{name} {labels} is {value}"
             except urllib.error.HTTPError as error:
                 raise AssertionError("no metrics yet") from error
 
