@@ -201,10 +201,15 @@ class CgroupLimits:
             return None
 
     def _of_gpu(self, index: int, cgroup: Path) -> tuple[PciAddress, DeviceMemory] | None:
-        handle = optional(pynvml.nvmlDeviceGetHandleByIndex, index)
-        pci = None if handle is None else optional(pynvml.nvmlDeviceGetPciInfo, handle)
-        address = None if pci is None else parse_bus_id(str(pci.busId))
-        limits = None if address is None else optional(self._limits, handle, cgroup)
+        """Return what the cgroup has of a GPU. A lost GPU is absent: its error must not close the driver."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            address = parse_bus_id(str(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+            limits = None if address is None else self._limits(handle, cgroup)
+        except pynvml.NVMLError as error:
+            if error.value in DRIVER_LOST:
+                raise
+            return None
         if address is None or limits is None:
             return None
         return address, DeviceMemory(
