@@ -9,6 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from exporter.clock import Clock
+from exporter.collectors.nvml.driver import DriverError
 from exporter.collectors.thread import Reading
 from exporter.model.device_memory import CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
 from exporter.model.values import replace
@@ -25,7 +26,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 Names = tuple[str, ...]
 Memory = Mapping[PciAddress, DeviceMemory]
 ReadLimits = Callable[[Path], Memory | None]
-"""Returns NVML's values of the cgroup that is this directory, None if it has none."""
+"""Returns NVML's values of the cgroup that is this directory, None if it has none. Raises DriverError."""
 
 
 class DeviceMemories:
@@ -55,8 +56,8 @@ class DeviceMemories:
                     found = dict(_in_files(root, 0, sorted(map(components, wanted)), {}))
                 else:
                     found = self._in_nvml(wanted)
-        except (OSError, ValueError):
-            # Without cgroup v2 there is nothing to read.
+        except (OSError, ValueError, DriverError):
+            # Without cgroup v2 or the driver there is nothing to read. Each question to a closed driver would wait.
             return Reading((DeviceMemoryReading(at=self._clock.now()),))
         own = None if own_path is None else found.get(own_path)
         if controlled and not capacity and not any(each.limit is not None for each in (own or {}).values()):

@@ -7,7 +7,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.device_memory import MAX_CGROUPS, DeviceMemories
+from exporter.collectors.nvml.driver import DriverError
 from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.problem import Problem, ProblemCode
 from exporter.parse.dmem import MAX_BYTES
 
 GPU, OTHER = "0000:00:06", "0000:41:00"
@@ -195,6 +197,23 @@ def test_asks_nvml_once_for_each_cgroup(cgroups: Cgroups) -> None:
     cgroups.read("/pod/one", "/pod/two", "/pod")
     names = [each.relative_to(cgroups.root).as_posix() for each in cgroups.asked]
     assert sorted(names) == ["pod", "pod/one", "pod/two", "system.slice", "system.slice/exporter.service"]
+
+
+def test_asks_a_closed_driver_once(cgroups: Cgroups) -> None:
+    """Each question waits for the driver, so that many cgroups would exceed the deadline."""
+    (cgroups.root / "dmem.capacity").unlink()
+    asked = []
+
+    def ask(directory: Path) -> None:
+        asked.append(directory)
+        raise DriverError(Problem(code=ProblemCode.PAUSED))
+
+    collector = DeviceMemories(cgroups.root, cgroups.proc, SystemClock(), by_nvml=ask)
+    collector.watch(frozenset(("/one", "/two")))
+    reading = collector.collect()
+    (memory,) = reading.observations
+    assert isinstance(memory, DeviceMemoryReading)
+    assert (memory.cgroups, memory.own, reading.problem, len(asked)) == ({}, None, None, 1)
 
 
 @pytest.mark.parametrize(("own", "counts", "of", "used"), [(8, 8, "/pod/main", 2), (None, 4, "/pod", 3)])

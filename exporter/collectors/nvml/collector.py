@@ -191,14 +191,11 @@ class CgroupLimits:
         self._forget()
 
     def read(self, cgroup: Path) -> Mapping[PciAddress, DeviceMemory] | None:
-        """Return what the cgroup has of each GPU; None if the driver cannot report it."""
+        """Return what the cgroup has of each GPU; None if the driver cannot report it. Raises DriverError."""
         if self._missing:
             return None
-        try:
-            with self._driver.joined(WAIT_SECONDS):
-                return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(pynvml.nvmlDeviceGetCount()))))
-        except DriverError:
-            return None
+        with self._driver.joined(WAIT_SECONDS):
+            return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(pynvml.nvmlDeviceGetCount()))))
 
     def _of_gpu(self, index: int, cgroup: Path) -> tuple[PciAddress, DeviceMemory] | None:
         """Return what the cgroup has of a GPU. A lost GPU is absent: its error must not close the driver."""
