@@ -53,7 +53,7 @@ class DeviceMemories:
                 capacity = _regions(root, CAPACITY) or {}
                 controlled = bool(capacity or _regions(root, CURRENT))
                 if controlled:
-                    found = dict(_in_files(root, 0, sorted(map(components, wanted)), {}))
+                    found = dict(_in_files(root, 0, sorted(map(components, wanted)), {})) if wanted else {}
                 else:
                     found = self._in_nvml(wanted)
         except (OSError, ValueError, DriverError):

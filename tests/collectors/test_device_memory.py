@@ -159,6 +159,12 @@ def test_without_cgroup_v2_nothing_is_known(cgroups: Cgroups, tmp_path: Path) ->
     assert (reading.cgroups, reading.own, reading.capacity) == ({}, None, {})
 
 
+def test_without_clients_and_an_own_path_there_is_only_the_capacity(cgroups: Cgroups) -> None:
+    cgroups.runs_in("/../exporter")
+    reading = cgroups.read()
+    assert (reading.cgroups, reading.own, len(reading.capacity)) == ({}, None, 2)
+
+
 def test_reads_the_limit_of_the_exporter(cgroups: Cgroups) -> None:
     cgroups.cgroup("/system.slice/exporter.service", **limited(8))
     assert own_limit(cgroups) == 8
