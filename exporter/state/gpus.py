@@ -49,7 +49,9 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
     unknown = not daemon.runtime.devices and len(usable_gpus(node)) > 1
-    if unknown or (node.gpus and any(physical_gpu(node, daemon, each) is None for each in _logged_gpus(daemon))):
+    unknown |= bool(node.gpus) and any(physical_gpu(node, daemon, each) is None for each in _logged_gpus(daemon))
+    # The next server may not divide the GPUs.
+    if unknown or daemon.has_mlopart_devices:
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
 
 

@@ -70,7 +70,7 @@ def _new_if_ended(daemon: Daemon) -> Daemon:
         return daemon
     if daemon.lifecycle.unexplained_end_at is None:
         daemon = with_lifecycle(daemon, quit_at=None, quit_claimed_at=None)
-    return with_commands(with_runtime(daemon, version=None, protocol=None, devices={}), asked_at={})
+    return with_commands(with_runtime(daemon, version=None, protocol=None, devices={}, addresses={}), asked_at={})
 
 
 def enter_state(daemon: Daemon, at: float, state: DaemonState) -> Transition:

@@ -19,6 +19,7 @@ from exporter.view import View
 from tests.builders import (
     AT,
     CLIENT,
+    CONTROL,
     DAEMON,
     DEVICE_COLUMNS,
     GPU,
@@ -30,11 +31,15 @@ from tests.builders import (
     active,
     at_work,
     connecting,
+    daemon_process,
+    exited,
     gpu_reading,
+    no_daemon,
     process,
     reduced,
     reply,
     server_log,
+    servers,
 )
 from tests.page.scenes import status_input
 
@@ -127,6 +132,19 @@ def test_counts_and_shows_the_devices() -> None:
     assert samples(node, "cuda_mps_gpu_mlopart_devices") == {(DAEMON, GPU): 2}
     assert "GPUs divided into MLOPart devices" in Page({}).node(status_input(node)).decode()
     assert samples(after(listed(ONE_DEVICE)), "cuda_mps_gpu_mlopart_devices") == {}
+
+
+def test_asks_again_after_the_devices_were_divided() -> None:
+    """A new server of the same daemon may not divide them, and its log then names only known GPUs."""
+    later = AT + 7 + PollIntervals().limits
+    node = reduced(*at_work(at=later), start=after(listed())).node
+    assert QUERY in commands(node, DAEMON, PollIntervals())
+
+
+def test_a_new_daemon_has_no_divided_devices_yet() -> None:
+    ended = (daemon_process(), exited(CONTROL, at=AT + 7), no_daemon(at=AT + 17))
+    node = reduced(*ended, daemon_process(CONTROL + 1, at=AT + 20), servers(at=AT + 21), start=after(listed())).node
+    assert not node.daemons[DAEMON].has_mlopart_devices
 
 
 def test_devices_of_another_gpu_are_not_of_this_one() -> None:
