@@ -18,7 +18,7 @@ from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
-from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted, own_limit
+from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.processes import unnamed_pods
@@ -114,9 +114,6 @@ def collect_once(config: Config) -> Node:
         one_shot.collect(POD_RESOURCES, assembly.pod_resources.collect)
         assembly.device_memory.watch(cgroups_wanted(one_shot.node))
         one_shot.collect(DEVICE_MEMORY, assembly.device_memory.collect)
-        if any(own_limit(one_shot.node, gpu.reading) is not None for gpu in one_shot.node.gpus.values()):
-            # What NVML returned as the size of a GPU was this limit.
-            one_shot.collect(NVML, assembly.collect_gpus)
         # A process bypasses MPS if a later list of clients does not contain it either.
         if any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values()):
             for client in clients:

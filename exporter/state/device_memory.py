@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from exporter.model.device_memory import CgroupPath, DeviceMemory, PciAddress
+from exporter.model.device_memory import CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, ProcessReading
 from exporter.model.values import replace
@@ -28,6 +28,13 @@ def cgroup_memory(
     reading = node.device_memory
     known = None if reading is None or path is None else reading.cgroups.get(path)
     return path, None if known is None else known.get(_address(gpu))
+
+
+def apply_reading(node: Node, reading: DeviceMemoryReading) -> Node:
+    """Apply a reading, also to the known GPUs: what NVML returned before may be the exporter's own limit."""
+    node = replace(node, device_memory=reading)
+    gpus = {uuid: replace(gpu, reading=with_device_size(node, gpu.reading)) for uuid, gpu in node.gpus.items()}
+    return replace(node, gpus=gpus)
 
 
 def with_device_size(node: Node, gpu: GpuReading) -> GpuReading:

@@ -178,7 +178,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case PodResourcesReading():
             return replace(node, pod_resources=observation), ()
         case DeviceMemoryReading():
-            return replace(node, device_memory=observation), ()
+            return device_memory.apply_reading(node, observation), ()
         case SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
         case GpuEvent():

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
 from exporter.model.node import Node
 from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
@@ -123,15 +125,18 @@ def sharing_with_limits(**memory: int) -> Node:
     ).node
 
 
-def with_own_limit(**capacity: int) -> Node:
+def with_own_limit(*, earlier: bool = False, **capacity: int) -> Node:
+    """Return a node after NVML was read, `earlier` than the cgroups or after them."""
     own = {ADDRESS: DeviceMemory(limit=8 * GIB)}
-    return reduced(DeviceMemoryReading(at=AT, own=own, capacity=capacity), gpu_reading(**SENSORS), *looks()).node
+    seen = (DeviceMemoryReading(at=AT, own=own, capacity=capacity), gpu_reading(**SENSORS))
+    return reduced(*(reversed(seen) if earlier else seen), *looks()).node
 
 
-def test_the_limit_of_the_exporter_is_not_shown_as_the_size_of_the_gpu() -> None:
-    reading = with_own_limit().gpus[GPU].reading
+@pytest.mark.parametrize("earlier", [False, True])
+def test_the_limit_of_the_exporter_is_not_shown_as_the_size_of_the_gpu(earlier: bool) -> None:
+    reading = with_own_limit(earlier=earlier).gpus[GPU].reading
     assert (reading.memory_total_bytes, reading.memory_used_bytes) == (None, None)
-    assert "cuda_mps_gpu_memory_total_bytes" not in families(with_own_limit())
+    assert "cuda_mps_gpu_memory_total_bytes" not in families(with_own_limit(earlier=earlier))
 
 
 def test_the_root_of_all_cgroups_has_the_size_of_the_gpu() -> None:
