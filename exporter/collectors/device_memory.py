@@ -13,7 +13,7 @@ from exporter.collectors.nvml.driver import DriverError
 from exporter.collectors.thread import Reading
 from exporter.model.device_memory import CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
 from exporter.model.values import replace
-from exporter.parse.dmem import MAX_BYTES, components, parse_cgroup_v2, parse_regions, smallest
+from exporter.parse.dmem import MAX_BYTES, components, parse_cgroup_v2, parse_regions
 
 MAX_CGROUPS = 512
 """Cgroups that are read in one collection. The kubelet runs 110 pods by default."""
@@ -114,7 +114,8 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
 def _with_level(level: int, names: Names, above: Memory) -> Memory:
     """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent.
 
-    The kernel charges all ancestors, so the smallest limit counts.
+    The kernel charges all ancestors, so the smallest limit counts. Of equal ones that of the ancestor does: its
+    cgroups share it.
     """
     limits, used = _regions(level, HARD) or {}, _regions(level, CURRENT)
     soft = {} if used is None else _regions(level, SOFT) or {}
@@ -122,7 +123,7 @@ def _with_level(level: int, names: Names, above: Memory) -> Memory:
     for address in limits.keys() | above.keys() | (used or {}).keys():
         before, own = above.get(address, DeviceMemory()), limits.get(address)
         memory = DeviceMemory(
-            limit=own if own is not None and own == smallest(own, before.limit) else None,
+            limit=own if own is not None and (before.limit is None or own < before.limit) else None,
             soft_limit=before.soft_limit if used is None else soft.get(address),
             used=before.used if used is None else used.get(address),
         )

@@ -75,7 +75,7 @@ def test_reads_limit_and_use_of_a_cgroup(cgroups: Cgroups) -> None:
     [
         (4, 8, 4, "/pod"),
         (8, 4, 4, "/pod/main"),
-        (4, 4, 4, "/pod/main"),
+        (4, 4, 4, "/pod"),
         ("max", 1, 1, "/pod/main"),
         (1, "max", 1, "/pod"),
     ],
