@@ -392,7 +392,7 @@ ECHO_RULES.append(
         r"Device Ordinal *,[A-Za-z ,]{0,200}|Default|Server \d{1,10}",
         r"set_default_device_pinned_mem_limit .{1,80}|No default pinned memory limit set for the device!",
         # lspart (guide, release 615).
-        r"(?:GPU|chunk)(?: +(?:partition|free|used|clients|chunks?|SM)){3,6} *",
+        r" *(?:GPU|chunks?)(?: +(?:partition|free|used|clients|chunks?|SM)){3,6} *",
         r"(?:GPU|MIG)-[0-9a-f-]{1,40} +[\w+/=-]{1,64}(?: +(?:\d{1,4}|-|yes|no)){3,5} *",
     )
 )

@@ -161,6 +161,7 @@ HARMLESS = (
     "set_default_device_pinned_mem_limit 0 0G.",
     "GPU           Partition  free  used  free  used  clients",
     "chunk chunk SM SM",
+    "                         chunks  chunks  SM  SM",
     "GPU-1efa3f60  -  0  16  0  132  -",
     "GPU-1efa3f60  Kp8AAAAA/w==  -  4  -  34  No",
 )
