@@ -116,8 +116,8 @@ SERVERS = group(
     family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
     "Clients connected to the server. Absent if unknown.",
     _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),
-    "Maximum number of clients: from the server's log, else as NVIDIA documents it. Absent if unknown, or if a client "
-    "sets CUDA_DEVICE_MAX_CONNECTIONS to more than 2.",
+    "Maximum number of clients: from the server's log, else as NVIDIA documents it, unless a client sets "
+    "CUDA_DEVICE_MAX_CONNECTIONS to more than 2. Absent if unknown.",
 )
 
 

@@ -63,8 +63,8 @@ DEVICE_MEMORY = group(
     "clients whose cgroup has used 90 % of its limit",
     "cuda_mps_client_cgroup_memory_used_bytes / cuda_mps_client_cgroup_memory_limit_bytes > 0.9",
     _CLIENT.value("cuda_mps_client_cgroup_memory_limit_bytes", _of_cgroup(lambda each: each.limit)),
-    "GPU memory that the client's cgroup may use: the smallest hard limit (dmem.max) of it and its ancestors. All "
-    "clients in the cgroup share it, so do not sum it. Absent if unknown or not set.",
+    "GPU memory that the client's cgroup may use: the smallest hard limit (dmem.max) of it and its ancestors, or the "
+    "nearest in NVML. All its clients share it: do not sum it. Absent if unknown or not set.",
     _CLIENT.value("cuda_mps_client_cgroup_memory_soft_limit_bytes", _of_cgroup(lambda each: each.soft_limit)),
     "GPU memory (dmem.min) beyond which clients of the cgroup may be evicted under memory pressure. Do not sum it.",
     _CLIENT.value("cuda_mps_client_cgroup_memory_used_bytes", _of_cgroup(lambda each: each.used)),
