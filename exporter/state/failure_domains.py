@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import gpus_by_ordinal, physical_gpu, serves_gpu, usable_gpus
+from exporter.state.gpus import gpus_by_ordinal, physical_gpus, serves_gpu, usable_gpus
 from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
@@ -42,7 +42,7 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mappin
     """Return the GPUs of clients by the log and by NVML, else the only GPU that the daemon has."""
     usable = usable_gpus(node)
     divided = node.gpus.keys() - usable.keys()
-    found = {pid: {physical_gpu(node, daemon, uuid) or uuid for uuid in _logged(daemon, pid)} - divided for pid in pids}
+    found = {pid: physical_gpus(node, daemon, _logged(daemon, pid)) - divided for pid in pids}
     for uuid, reading in usable.items():
         for pid in found.keys() & _processes_with_context(reading):
             found[pid].add(uuid)

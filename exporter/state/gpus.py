@@ -49,7 +49,8 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
     unknown = not daemon.runtime.devices and len(usable_gpus(node)) > 1
-    unknown |= bool(node.gpus) and any(physical_gpu(node, daemon, each) is None for each in _logged_gpus(daemon))
+    logged = {uuid for client in daemon.clients.values() for uuid in client.gpus} if node.gpus else ()
+    unknown |= any(physical_gpu(node, daemon, each) is None for each in logged)
     # The next server may not divide the GPUs.
     if unknown or daemon.has_mlopart_devices:
         yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
@@ -75,9 +76,9 @@ def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
     return next((each.reading.gpu for each in gpus if parse_bus_id(each.reading.pci_bus_id or "") == address), None)
 
 
-def _logged_gpus(daemon: Daemon) -> Collection[GpuUuid]:
-    """Return the devices of clients by the log."""
-    return {uuid for client in daemon.clients.values() for uuid in client.gpus}
+def physical_gpus(node: Node, daemon: Daemon, uuids: Iterable[GpuUuid]) -> set[GpuUuid]:
+    """Return the GPUs of these devices. A device of an unknown GPU stands for itself."""
+    return {physical_gpu(node, daemon, uuid) or uuid for uuid in uuids}
 
 
 def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:

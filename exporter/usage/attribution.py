@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
@@ -30,7 +31,7 @@ from exporter.model.usage import (
 )
 from exporter.model.values import replace
 from exporter.parse.mps_variables import visible_gpu_uuids
-from exporter.state.gpus import gpus_by_ordinal, usable_gpus
+from exporter.state.gpus import gpus_by_ordinal, physical_gpus, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window
@@ -278,7 +279,7 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     servers = {
         pid for daemon in node.daemons.values() for pid in (*daemon.servers, *daemon.connections.server_exited_at)
     }
-    logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, gpu, daemon.clients)}
+    logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, daemon, gpu, daemon.clients)}
     return frozenset((logged | (listed & clients)) - servers)
 
 
@@ -288,15 +289,15 @@ def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[
     if known.windows:
         for daemon in node.daemons.values():
             recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > known.windows[-1].at}
-            left.update(recently.intersection(_logged_on(node, gpu, daemon.connections.recently_disconnected)))
+            left.update(recently.intersection(_logged_on(node, daemon, gpu, daemon.connections.recently_disconnected)))
     return frozenset(left - present)
 
 
-def _logged_on(node: Node, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
-    """Return those of the clients that the log places on a GPU."""
-    uuid = gpu.reading.gpu
-    alone = len(usable_gpus(node)) == 1
-    return clients.keys() if alone else [pid for pid, client in clients.items() if uuid in client.gpus]
+def _logged_on(node: Node, daemon: Daemon, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:
+    """Return those of a daemon's clients that the log places on a GPU."""
+    if len(usable_gpus(node)) == 1:
+        return clients.keys()
+    return [pid for pid, client in clients.items() if gpu.reading.gpu in physical_gpus(node, daemon, client.gpus)]
 
 
 def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
@@ -361,7 +362,8 @@ def _deltas(
             known = earlier_parts.get((pid, device))
             deltas[pid] = WorkDelta() if part is None else work_delta(known, part, work.boot_ns)
             continue
-        gpus = (len(daemon.clients[pid].gpus) for daemon in node.daemons.values() if pid in daemon.clients)
+        daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
+        gpus = (len(physical_gpus(node, daemon, daemon.clients[pid].gpus)) for daemon in daemons)
         deltas[pid] = work_delta(earlier.get(pid), now[pid], work.boot_ns).scaled(1 / max((1, *gpus)))
     return deltas
 

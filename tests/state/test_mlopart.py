@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from exporter.metrics.catalogue import NodeCollector
+from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
@@ -42,6 +43,7 @@ from tests.builders import (
     servers,
 )
 from tests.page.scenes import status_input
+from tests.works import reading, work
 
 QUERY = "device_query --csv"
 FIRST, SECOND = MLOPART_UUIDS
@@ -51,7 +53,7 @@ DIVIDED_3 = (
     f"0,training,0000:1b:00.0,{FIRST},NVIDIA B200,70,8,D\n1,training,0000:1b:00.0,{SECOND},NVIDIA B200,70,8,D\n"
 )
 
-A, B = CLIENT, CLIENT + 1
+A, B, SMS = CLIENT, CLIENT + 1, 148
 THREADS = server_log("Active Threads Percentage set to 100.0")
 
 
@@ -61,9 +63,9 @@ def connects(pid: int, device: str) -> tuple[Observation, ...]:
 
 def after(*seen: Observation, address: str = "00000000:1B:00.0") -> Node:
     """Return a node whose clients have one part of the GPU each, by the log."""
-    reading = gpu_reading([A, B], at=AT + 5, pci_bus_id=address)
+    gpu = gpu_reading([A, B], at=AT + 5, pci_bus_id=address)
     connected = (*connects(A, FIRST), *connects(B, SECOND), process(A), process(B))
-    return reduced(*at_work(), *THREADS, *connected, reading, *seen).node
+    return reduced(*at_work(), *THREADS, *connected, gpu, *seen).node
 
 
 def listed(text: str = MLOPART_DEVICES) -> Observation:
@@ -145,6 +147,22 @@ def test_a_new_daemon_has_no_divided_devices_yet() -> None:
     ended = (daemon_process(), exited(CONTROL, at=AT + 7), no_daemon(at=AT + 17))
     node = reduced(*ended, daemon_process(CONTROL + 1, at=AT + 20), servers(at=AT + 21), start=after(listed())).node
     assert not node.daemons[DAEMON].has_mlopart_devices
+
+
+@pytest.mark.parametrize("others", [(), (gpu_reading(gpu=OTHER_GPU, index=1, server=None),)], ids=["one", "two"])
+def test_all_work_of_a_client_with_several_parts_of_a_gpu_is_on_that_gpu(others: tuple[Observation, ...]) -> None:
+    seen: list[Observation] = []
+    for second in range(1, 5):
+        busy = second * 4 * 10**8
+        counts = {"kernels": second, "spans": second, "widths": second * SMS, "area": busy * SMS, "flight_ns": busy}
+        at = AT + 6 + second
+        seen += [
+            reading(at, work(A, **counts), work(B, **counts), sms=SMS),
+            GpuUse(at=at, gpu=GPU, seconds=1.0, sm_utilization=0.5, dram_bandwidth=0.1),
+        ]
+    node = reduced(*connects(A, SECOND), *others, *seen, start=after(listed())).node
+    assert len(node.daemons[DAEMON].clients[A].gpus) == 2
+    assert {pid: share.sm for pid, share in node.splits[GPU].shares.items()} == pytest.approx({A: 0.25, B: 0.25})
 
 
 def test_devices_of_another_gpu_are_not_of_this_one() -> None:
