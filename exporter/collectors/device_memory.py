@@ -74,15 +74,16 @@ class DeviceMemories:
             return None
 
     def _in_nvml(self, wanted: Iterable[CgroupPath]) -> dict[CgroupPath, Memory]:
-        """Ask NVML for cgroups and their ancestors. Without dmem, the limit of the nearest one counts (guide, 615)."""
+        """Ask NVML for cgroups and their ancestors. Without dmem, the nearest one with limits counts (guide, 615)."""
         ask = cache(self._by_nvml)
         found: dict[CgroupPath, Memory] = {}
         for path in wanted:
             names = components(path)
             here: Memory = {}
-            for depth in range(len(names)):
-                level = ask(self._root.joinpath(*names[: depth + 1])) or {}
-                here = {gpu: _limited(memory, names[: depth + 1], here.get(gpu)) for gpu, memory in level.items()}
+            for end in range(1, len(names) + 1):
+                level = ask(self._root.joinpath(*names[:end])) or {}
+                above = {gpu: None if memory.soft_limit else here.get(gpu) for gpu, memory in level.items()}
+                here = {gpu: _limited(memory, names[:end], above[gpu]) for gpu, memory in level.items()}
             if here:
                 found[path] = here
         return found
@@ -114,8 +115,7 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
 def _with_level(level: int, names: Names, above: Memory) -> Memory:
     """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent.
 
-    The kernel charges all ancestors, so the smallest limit counts. Of equal ones that of the ancestor does: its
-    cgroups share it.
+    The kernel charges all ancestors, so the smallest limit counts, and of equal ones that of the ancestor.
     """
     limits, used = _regions(level, HARD) or {}, _regions(level, CURRENT)
     soft = {} if used is None else _regions(level, SOFT) or {}

@@ -222,15 +222,18 @@ def test_asks_a_closed_driver_once(cgroups: Cgroups) -> None:
     assert (memory.cgroups, memory.own, reading.problem, len(asked)) == ({}, None, None, 1)
 
 
-@pytest.mark.parametrize(("own", "counts", "of", "used"), [(8, 8, "/pod/main", 2), (None, 4, "/pod", 3)])
+@pytest.mark.parametrize(
+    ("own", "soft", "counts", "of", "used"),
+    [(8, 1, 8, "/pod/main", 2), (None, 0, 4, "/pod", 3), (None, 1, None, None, None)],
+)
 def test_without_a_controller_the_limit_of_the_nearest_cgroup_counts(
-    cgroups: Cgroups, own: int | None, counts: int, of: str, used: int
+    cgroups: Cgroups, own: int | None, soft: int, counts: int | None, of: str | None, used: int | None
 ) -> None:
-    """NVIDIA's MPS guide, release 615: limits do not nest."""
+    """NVIDIA's MPS guide, release 615: limits do not nest, and a cap of a parent does not bound limited children."""
     (cgroups.root / "dmem.capacity").unlink()
-    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=own, soft_limit=1, used=2)}
+    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=own, soft_limit=soft, used=2)}
     found = cgroups.read("/pod/main", by_nvml=by_nvml)
-    memory = DeviceMemory(limit=counts, limited=of, limited_used=used, soft_limit=1, used=2)
+    memory = DeviceMemory(limit=counts, limited=of, limited_used=used, soft_limit=soft, used=2)
     assert found.cgroups == {"/pod/main": {GPU: memory}}
     assert found.own is None
 
