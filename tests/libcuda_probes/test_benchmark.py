@@ -1,6 +1,7 @@
 """The benchmarks of the probes succeed and measure a cost."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,17 @@ from benchmarks.probed_call import main
 
 
 @pytest.mark.usefixtures("kernel")
-def test_a_probed_call_costs_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_the_time_of_a_call_with_and_without_probes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
 
     assert main(["--pairs=2", "--launches=500", f"--json={file}"]) == 0
 
     printed = capsys.readouterr().out
     figures = {each["name"]: each["value"] for each in json.loads(file.read_text())["figures"]}
-    assert figures["launch, added, mean"] > 0
-    assert figures["launch and wait, added, mean"] > 0
+    # On a busy machine, the difference of so few calls may be negative.
+    for name in ("launch", "launch and wait"):
+        assert min(figures[f"{name}, {each}, median"] for each in ("unwatched", "watched")) > 0
+        assert math.isfinite(figures[f"{name}, added, mean"])
     assert all(name in printed for name in figures)
 
 
