@@ -1,7 +1,7 @@
 """The program on a node of Kubernetes: stand-ins for MPS and NVML, a kubelet, and real processes in cgroups of pods."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,15 @@ def serving() -> Iterator[Kubelet]:
         yield running
 
 
-def procfs(root: Path, pid: int, uid: str) -> Path:
-    """Return a copy of /proc of links, in which a process is in the cgroup of a pod."""
+def procfs(root: Path, pid: int, uid: str, others: Container[int]) -> Path:
+    """Return a copy of /proc of links, in which a process is in the cgroup of a pod.
+
+    Of the other processes, it has only `others`: the machine may run other daemons.
+    """
     root.mkdir()
     for each in Path("/proc").iterdir():
-        (root / each.name).symlink_to(each)
-    (root / str(pid)).unlink()
+        if not each.name.isdigit() or int(each.name) in others:
+            (root / each.name).symlink_to(each)
     (root / str(pid)).mkdir()
     for each in Path(f"/proc/{pid}").iterdir():
         (root / str(pid) / each.name).symlink_to(each)
@@ -52,7 +55,7 @@ def node(
     claim_directory(short, started_at=time.time())
     overrides = {
         **FAST,
-        "procfs": procfs(tmp_path / "proc", client, POD),
+        "procfs": procfs(tmp_path / "proc", client, POD, (mps.pid, mps.server_pid)),
         "pods": tmp_path / "pods",
         "pod_resources": serving.socket,
         "discovery": True,
