@@ -72,9 +72,10 @@ FULL, CROWDED = 0.8, 1.15
 """A GPU is full from this fraction of its SMs on. A full GPU is crowded if its clients' estimates exceed the measured
 SM time by this factor: then they wait for each other, and no kernel takes as long as it would alone."""
 
-LONGER, LONGER_MEAN, LONGER_ERROR = 0, 0.03, 0.03
+LONGER, LONGER_MEAN, LONGER_ERROR, LONGEST = 0, 0.03, 0.03, 0.25
 """In place of a PID, the estimate of how much longer kernels take on a contended GPU than alone, as a fraction: first
-mean and standard error. A kernel that filled an H200 took 4 % longer."""
+mean and standard error. A kernel that filled an H200 took 4 % longer. A larger mean than the last value shows that a
+client changed."""
 
 CROWDED_ERROR = 0.1
 """Additional standard error of the SM time of a crowded GPU, as a fraction of it."""
@@ -111,7 +112,8 @@ def updated(
     shared = {
         pid: latencies[pid][0] for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity
     }
-    if not contention or any(estimates.mean(pid) is None for pid in launched):
+    changed = (estimates.mean(LONGER) or 0.0) > LONGEST or any(estimates.mean(pid) is None for pid in launched)
+    if changed or not contention:
         estimates = estimates.without((LONGER,))
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
     expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
