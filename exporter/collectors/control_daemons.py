@@ -11,6 +11,7 @@ from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
 from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
+    DEFAULT_PROTOCOL,
     LOG_DIRECTORY,
     PIPE_DIRECTORY,
     PROTOCOL_VERSION,
@@ -19,7 +20,6 @@ from exporter.model.settings import (
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.proc import MPS_PROGRAM_PREFIX, MpsProgram, mps_program
 
-DEFAULT_PROTOCOL = 2
 _MAX_OPTIONS = 16
 
 _PROTOCOL_OPTION = re.compile(r"\0(?:-p|--protocol)[\0=]([^\0]*)")

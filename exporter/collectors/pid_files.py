@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.control_daemons import DEFAULT_PROTOCOL, ControlDaemon, ControlDaemons
+from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     FIFO,
@@ -22,6 +22,7 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Proc
 from exporter.model.observation import DaemonProcess
 from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.settings import DEFAULT_PROTOCOL
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _SOCKETS = (CONTROL_SOCKET, PRIVILEGED_SOCKET)

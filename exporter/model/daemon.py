@@ -17,6 +17,7 @@ from exporter.model.observation import (
 )
 from exporter.model.problem import Problem
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server, SmPartitions
+from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import replace
 
 Fields = ParamSpec("Fields")
@@ -365,7 +366,7 @@ class Daemon:
     @property
     def users_take_turns(self) -> bool:
         """Whether a user's clients wait for those of another user. With protocol 3, each user has a server."""
-        return not self.serves_all_users and self.runtime.protocol in (None, 2)
+        return not self.serves_all_users and self.runtime.protocol in (None, DEFAULT_PROTOCOL)
 
     @property
     def has_mlopart_devices(self) -> bool:

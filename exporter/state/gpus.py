@@ -72,8 +72,8 @@ def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
     if uuid in node.gpus:
         return uuid
     address = daemon.runtime.addresses.get(uuid)
-    gpus = (gpu for gpu in node.gpus.values() if gpu.reading.mig is None and gpu.reading.pci_bus_id is not None)
-    return next((each.reading.gpu for each in gpus if parse_bus_id(each.reading.pci_bus_id or "") == address), None)
+    gpus = (gpu.reading for gpu in node.gpus.values() if address is not None and gpu.reading.mig is None)
+    return next((each.gpu for each in gpus if parse_bus_id(each.pci_bus_id or "") == address), None)
 
 
 def physical_gpus(node: Node, daemon: Daemon, uuids: Iterable[GpuUuid]) -> set[GpuUuid]:

@@ -7,7 +7,6 @@ CONTROL_NAME = "nvidia-cuda-mps-control"
 SERVER_NAME = "nvidia-cuda-mps-server"
 COMM = "nvidia-cuda-mps"
 BINARY_VERSION = "13000"
-DRIVER_VERSION = "580"
 GPU_NAME = "NVIDIA H200"
 
 

@@ -7,7 +7,7 @@ from .launch import ServerProcess
 from .logs import Kind, LogFifo, TruthFile
 from .loop import Loop
 from .model import Arrival, Client, Limits, State, bytes_of, failure_domain
-from .names import BINARY_VERSION, DRIVER_VERSION, GPU_NAME
+from .names import BINARY_VERSION, GPU_NAME
 from .settings import Settings
 
 DISCONNECT_SECONDS = 0.015
@@ -67,7 +67,7 @@ class Server:
         self._make_device_contexts(range(len(self._settings.gpus)))
         self.write(f"Created anonymous shared memory region mps.shm.{self.uid}.{self.pid}")
         self.write(f"CUDA MPS Server for Linux/Unix. Binary version: {BINARY_VERSION}")
-        self.write(f"Display Driver version: {DRIVER_VERSION}")
+        self.write(f"Display Driver version: {self._settings.driver}")
         self.write(f"Active Threads Percentage set to {self.limits.active_thread_percentage}")
         for device, limit in reversed(self.limits.pinned_memory.items()):
             self._log_memory_limit(device, limit)
