@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,12 +86,19 @@ def test_a_stopped_unit_drains_and_stays_stopped(node: Node) -> None:
 def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> None:
     """While one session is open, every other is refused, that of ExecStop too (measured, R580)."""
     quits = node.logs(QUIT)
-    session = "(echo get_server_list; sleep 0.1) | nvidia-cuda-mps-control"
-    others = node.machine.start("sh", "-c", f"exec >/dev/null 2>&1; while test -e {NAME}/log; do {session}; done")
 
-    node.machine.do("systemctl", "stop", DAEMON)
+    with queried_all_the_time(node):
+        node.machine.do("systemctl", "stop", DAEMON)
 
     node.has_logged(QUIT, quits + 1)
+
+
+@contextmanager
+def queried_all_the_time(node: Node) -> Iterator[None]:
+    """Keep sessions open, one after another, until the daemon has ended."""
+    session = "(echo get_server_list; sleep 0.1) | nvidia-cuda-mps-control"
+    others = node.machine.start("sh", "-c", f"exec >/dev/null 2>&1; while test -e {NAME}/log; do {session}; done")
+    yield
     others.wait(PATIENCE_SECONDS)
 
 
@@ -152,7 +160,8 @@ def test_a_daemon_with_protocol_3_is_stopped_by_its_own_option(node: Node) -> No
     at = time.time()
     node.shows(1, "cuda_mps_daemon_info", daemon=NAME, protocol="3")
 
-    node.machine.do("systemctl", "stop", DAEMON)
+    with queried_all_the_time(node):
+        node.machine.do("systemctl", "stop", DAEMON)
 
     node.shows(1, "cuda_mps_daemon_state", daemon=NAME, state="stopped")
     assert (node.machine.show(DAEMON, "Result"), node.pid(DAEMON)) == ("success", 0)
