@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
@@ -603,7 +603,8 @@ def limited() -> Node:
 
 def limited_by_cgroup() -> Node:
     """A client with a pinned memory limit, in a cgroup that has a lower one."""
-    memory = DeviceMemory(limit=1 << 30, soft_limit=1 << 29, used=3 << 28)
+    limit = CgroupLimit(cgroup="/pod", limit=1 << 30, used=3 << 28)
+    memory = DeviceMemory(limits=(limit,), soft_limit=1 << 29, used=3 << 28)
     return reduced(
         DeviceMemoryReading(at=AT, cgroups={"/pod": {"0000:00:06": memory}}),
         process(600, cgroup="0::/pod\n"),

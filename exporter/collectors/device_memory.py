@@ -11,7 +11,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DriverError
 from exporter.collectors.thread import Reading
-from exporter.model.device_memory import CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
+from exporter.model.device_memory import CgroupLimit, CgroupPath, DeviceMemory, DeviceMemoryReading, PciAddress
 from exporter.model.values import replace
 from exporter.parse.dmem import MAX_BYTES, components, parse_cgroup_v2, parse_regions
 
@@ -60,7 +60,7 @@ class DeviceMemories:
             # Without cgroup v2 or the driver there is nothing to read. Each question to a closed driver would wait.
             return Reading((DeviceMemoryReading(at=self._clock.now()),))
         own = None if own_path is None else found.get(own_path)
-        if controlled and not capacity and not any(each.limit is not None for each in (own or {}).values()):
+        if controlled and not capacity and not any(each.limits for each in (own or {}).values()):
             # Ancestors with a limit may be hidden: this is not the root of all cgroups.
             own = None
         clients = {path: memory for path, memory in found.items() if path in self._wanted}
@@ -82,20 +82,22 @@ class DeviceMemories:
             here: Memory = {}
             for end in range(1, len(names) + 1):
                 level = ask(self._root.joinpath(*names[:end])) or {}
-                above = {gpu: None if memory.soft_limit else here.get(gpu) for gpu, memory in level.items()}
-                here = {gpu: _limited(memory, names[:end], above[gpu]) for gpu, memory in level.items()}
+                here = {gpu: _nearest(memory, names[:end], here.get(gpu)) for gpu, memory in level.items()}
             if here:
                 found[path] = here
         return found
 
 
-def _limited(memory: DeviceMemory, names: Names, above: DeviceMemory | None) -> DeviceMemory:
-    """Return the memory of a cgroup with its own limit, else with that of its parent."""
-    if memory.limit is not None:
-        return replace(memory, limited="/" + "/".join(names), limited_used=memory.used)
-    if above is None:
-        return memory
-    return replace(memory, limit=above.limit, limited=above.limited, limited_used=above.limited_used)
+def _nearest(memory: DeviceMemory, names: Names, above: DeviceMemory | None) -> DeviceMemory:
+    """Return what NVML has of a cgroup, with the limit of its parent if it has none."""
+    if memory.limits or memory.soft_limit or above is None:
+        own = tuple(replace(each, cgroup=_path(names), used=memory.used) for each in memory.limits)
+        return replace(memory, limits=own)
+    return replace(memory, limits=above.limits)
+
+
+def _path(names: Names) -> CgroupPath:
+    return "/" + "/".join(names)
 
 
 def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) -> Iterator[tuple[CgroupPath, Memory]]:
@@ -106,7 +108,7 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
     here = _with_level(level, wanted[0][:depth], above)
     below = [names for names in wanted if len(names) > depth]
     if len(below) < len(wanted):
-        yield "/" + "/".join(wanted[0]), here
+        yield _path(wanted[0]), here
     for name, inner in groupby(below, key=itemgetter(depth)):
         with contextlib.suppress(OSError, ValueError), _opened(name, level) as opened:
             yield from _in_files(opened, depth + 1, list(inner), here)
@@ -115,19 +117,20 @@ def _in_files(level: int, depth: int, wanted: Sequence[Names], above: Memory) ->
 def _with_level(level: int, names: Names, above: Memory) -> Memory:
     """Add the files of a cgroup. Without the controller, a cgroup's memory is charged to its parent.
 
-    The kernel charges all ancestors, so the smallest limit counts, and of equal ones that of the ancestor.
+    The kernel charges all ancestors, so the limits of all hold.
     """
     limits, used = _regions(level, HARD) or {}, _regions(level, CURRENT)
     soft = {} if used is None else _regions(level, SOFT) or {}
     found = {}
     for address in limits.keys() | above.keys() | (used or {}).keys():
         before, own = above.get(address, DeviceMemory()), limits.get(address)
-        memory = DeviceMemory(
-            limit=own if own is not None and (before.limit is None or own < before.limit) else None,
+        in_use = before.used if used is None else used.get(address)
+        added = () if own is None else (CgroupLimit(cgroup=_path(names), limit=own, used=in_use),)
+        found[address] = DeviceMemory(
+            limits=before.limits + added,
             soft_limit=before.soft_limit if used is None else soft.get(address),
-            used=before.used if used is None else used.get(address),
+            used=in_use,
         )
-        found[address] = _limited(memory, names, before)
     return found
 
 

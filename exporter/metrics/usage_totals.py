@@ -9,7 +9,8 @@ from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount
 from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.state.gpus import GPM
-from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
+from exporter.usage.capacity import Bound, GpuSharing
+from exporter.usage.client_limits import thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View
 

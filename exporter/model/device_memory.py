@@ -8,19 +8,35 @@ PciAddress = str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupLimit:
+    """A hard limit of a cgroup, and what all processes in it use; None if that is unknown. Both are in bytes."""
+
+    cgroup: CgroupPath
+    limit: int
+    used: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """Memory of one GPU in one cgroup, in bytes.
 
-    `limit` is the hard limit that counts, None without one. `limited` is the cgroup that has it, which can be an
-    ancestor, and `limited_used` what all processes in that cgroup use. `soft_limit` is what the cgroup itself may use
-    before its clients can be evicted. `used` is None if it is unknown.
+    `limits` are the hard limits that hold for it, those of ancestors first. `soft_limit` is what the cgroup itself may
+    use before its clients can be evicted. `used` is None if it is unknown.
     """
 
-    limit: int | None = None
-    limited: CgroupPath | None = None
-    limited_used: int | None = None
+    limits: tuple[CgroupLimit, ...] = ()
     soft_limit: int | None = None
     used: int | None = None
+
+    @property
+    def smallest(self) -> CgroupLimit | None:
+        """The limit that counts: the smallest, and of equal ones that of the ancestor; None without one."""
+        return min(self.limits, key=lambda each: each.limit, default=None)
+
+    @property
+    def limit(self) -> int | None:
+        """The limit that counts, None without one."""
+        return None if self.smallest is None else self.smallest.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

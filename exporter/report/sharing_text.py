@@ -119,11 +119,12 @@ def _cgroups(found: GpuSharing) -> Iterable[str]:
     evictable: dict[str, str] = {}
     for each in found.clients:
         memory = each.shared_memory
-        if memory is None or each.cgroup is None or each.limited is None:
+        if memory is None or each.cgroup is None:
             continue
-        if memory.limit is not None:
-            used = "" if memory.limited_used is None else f"{mebibytes(memory.limited_used)} of "
-            limits[each.limited] = f"{used}{mebibytes(memory.limit)} in {printable(each.limited)}"
+        shared = memory.smallest
+        if shared is not None:
+            used = "" if shared.used is None else f"{mebibytes(shared.used)} of "
+            limits[shared.cgroup] = f"{used}{mebibytes(shared.limit)} in {printable(shared.cgroup)}"
         if memory.used is not None and memory.soft_limit and memory.used > memory.soft_limit:
             excess = mebibytes(memory.used - memory.soft_limit)
             evictable[each.cgroup] = f"{printable(each.cgroup)} by {excess}"

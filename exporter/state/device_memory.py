@@ -40,19 +40,19 @@ def apply_reading(node: Node, reading: DeviceMemoryReading) -> Node:
 def with_device_size(node: Node, gpu: GpuReading) -> GpuReading:
     """Return a reading with the memory of the whole GPU.
 
-    If the exporter's own cgroup has a limit, NVML returns that limit as the size (MPS guide, release 615).
+    If the exporter's own cgroup has limits, NVML returns size and use within them (MPS guide, release 615).
     """
-    if own_limit(node, gpu) is None or node.device_memory is None:
+    if not has_own_limit(node, gpu) or node.device_memory is None:
         return gpu
     size = node.device_memory.capacity.get(_address(gpu))
     return replace(gpu, memory_used_bytes=None, memory_total_bytes=size)
 
 
-def own_limit(node: Node, gpu: GpuReading) -> int | None:
-    """Return how much of a GPU the exporter's own cgroup may use; None without a limit, or if it is unknown."""
+def has_own_limit(node: Node, gpu: GpuReading) -> bool:
+    """Return whether the exporter's own cgroup is known to have a hard or soft limit of a GPU's memory."""
     own: Mapping[PciAddress, DeviceMemory] | None = None if node.device_memory is None else node.device_memory.own
     found = None if own is None else own.get(_address(gpu))
-    return None if found is None else found.limit
+    return found is not None and bool(found.limits or found.soft_limit)
 
 
 def _path(process: ProcessReading | None) -> CgroupPath | None:

@@ -7,23 +7,20 @@ from enum import StrEnum
 from math import ceil, fsum, hypot
 
 from exporter.model.daemon import Daemon
-from exporter.model.device_memory import DeviceMemory
+from exporter.model.device_memory import CgroupLimit, DeviceMemory
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
+from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
-from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
-from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.parse.sm_partitions import is_same_device
 from exporter.state.device_memory import cgroup_memory
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
-from exporter.state.processes import cgroup_of
 from exporter.state.servers import clients_limit
 from exporter.state.sm_partitions import partitions_with_clients
 from exporter.state.transition import used_bytes
+from exporter.usage.client_limits import memory_limit, thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.usage.launch_history import current_reading
 
@@ -49,8 +46,8 @@ CONTEXT_BYTES = 640 << 20
 LEAST_SM = 1e-4
 """If all clients used less of the SMs, nothing follows about a new one."""
 
-WHOLE = 100.0
-"""The active thread percentage without a limit."""
+UNLIMITED = 1 << 63
+"""Bytes, more than any memory has."""
 
 _DIGITS = 6
 """A quotient is rounded, so that what fits exactly three times is not reported to fit twice."""
@@ -81,7 +78,8 @@ class ClientUsage:
     @property
     def limited(self) -> str | None:
         """The cgroup that shares the memory limit with the client."""
-        return self.cgroup if self.shared_memory is None else self.shared_memory.limited or self.cgroup
+        shared = None if self.shared_memory is None else self.shared_memory.smallest
+        return self.cgroup if shared is None else shared.cgroup
 
     @property
     def found(self) -> Share | None:
@@ -298,7 +296,7 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
             threads = thread_ratio(node, daemon, client)
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)
-                limit_known, limit = _memory_limit(node, daemon, client, uuid, gpus, ordinals)
+                limit_known, limit = memory_limit(node, daemon, client, uuid, gpus, ordinals)
                 cgroup, shared = cgroup_memory(node, node.processes.get(pid), node.gpus[uuid].reading)
                 found[uuid].append(
                     ClientUsage(
@@ -319,54 +317,6 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
         for uuid, clients in found.items()
         if clients
     }
-
-
-def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
-    """Return the fraction of a GPU's threads that a client may use; None if it is unknown, or the GPU is divided."""
-    limits, process = _limits_and_process(node, daemon, client)
-    limit = limits.active_thread_percentage
-    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None:
-        return None
-    if process is None or process.environment is None:
-        return None
-    own = client_thread_percentage(process.environment)
-    if own is not None and daemon.runtime.protocol == PROTOCOL:
-        # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
-        own = limit if limit < WHOLE or own == WHOLE else None
-    return None if own is None else min(limit, own) / WHOLE
-
-
-def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, ProcessReading | None]:
-    server = daemon.servers.get(client.server)
-    return Limits() if server is None else server.limits_of(client), node.processes.get(client.pid)
-
-
-def _memory_limit(
-    node: Node,
-    daemon: Daemon,
-    client: Client,
-    uuid: GpuUuid,
-    gpus: frozenset[GpuUuid],
-    ordinals: Mapping[int, GpuUuid],
-) -> tuple[bool, int | None]:
-    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
-    limits, process = _limits_and_process(node, daemon, client)
-    if limits.active_thread_percentage is None or process is None or process.environment is None:
-        return False, None
-    own = client_memory_limits(process.environment)
-    if own is None or (limits.pinned_memory and not ordinals):
-        return False, None
-    devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
-    here = [limit for ordinal, limit in limits.pinned_memory.items() if ordinals.get(ordinal) == uuid]
-    if own.keys() == {"0"} and len(gpus) == 1 and cgroup_of(process).pod_uid is not None:
-        # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
-        # pkg/gpu/nvidia/manager.go).
-        own, devices = {uuid: own["0"]}, {}
-    # A client that chooses among several GPUs may count them in its own way.
-    elif own and (not ordinals or (VISIBLE_DEVICES in process.environment and len(ordinals) > 1)):
-        return False, None
-    here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]
-    return True, min(here, default=None)
 
 
 def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None:
@@ -409,21 +359,22 @@ def _claim(client: ClientUsage, members: int) -> int:
     return client.memory_limit if shared is None else min(client.memory_limit, shared)
 
 
-def _reserved(clients: Sequence[ClientUsage]) -> int:
-    """Return what the clients may still allocate within their limits."""
+def _reserved(clients: Sequence[ClientUsage], level: int = 0) -> int:
+    """Return what the clients may still allocate within their own limits, and those of the cgroups from a level on."""
     reserved = 0
-    by_cgroup: dict[str | None, list[ClientUsage]] = {}
+    within: dict[CgroupLimit, list[ClientUsage]] = {}
     for each in clients:
-        by_cgroup.setdefault(each.limited, []).append(each)
-    for together in by_cgroup.values():
-        own = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in together)
-        shared = together[0].shared_memory
-        if shared is not None and shared.limit is not None:
-            known = shared.limited_used
-            used = sum(each.memory or 0 for each in together) if known is None else known
-            left = max(0, shared.limit - used)
-            own = left if any(each.memory_limit is None for each in together) else min(own, left)
-        reserved += own
+        limits = () if each.shared_memory is None else each.shared_memory.limits
+        if len(limits) > level:
+            within.setdefault(limits[level], []).append(each)
+        elif each.memory_limit is not None:
+            reserved += max(0, each.memory_limit - (each.memory or 0))
+        elif limits:
+            # Only the limits of its cgroups hold for it.
+            return UNLIMITED
+    for shared, together in within.items():
+        used = sum(each.memory or 0 for each in together) if shared.used is None else shared.used
+        reserved += min(max(0, shared.limit - used), _reserved(together, level + 1))
     return reserved
 
 

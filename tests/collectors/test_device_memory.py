@@ -8,12 +8,13 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.device_memory import MAX_CGROUPS, DeviceMemories
 from exporter.collectors.nvml.driver import DriverError
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.parse.dmem import MAX_BYTES
 
 GPU, OTHER = "0000:00:06", "0000:41:00"
-REGION, OTHER_REGION = "nvidia/0000:00:06.0/vidmem", "nvidia/0000:41:00.0/vidmem"
+REGION, OTHER_REGION = "nvidia/00000000:00:06.0/vidmem", "nvidia/0000:41:00.0/vidmem"
+"""Driver 615.71 with Linux 7.0 writes eight digits of the domain."""
 GIB = 1 << 30
 
 
@@ -57,6 +58,10 @@ def cgroups(tmp_path: Path) -> Cgroups:
     return Cgroups(tmp_path)
 
 
+def hard(cgroup: str, limit: int, used: int | None = None) -> CgroupLimit:
+    return CgroupLimit(cgroup=cgroup, limit=limit, used=used)
+
+
 def limited(limit: object, current: int = 0, low: int = 0) -> dict[str, str]:
     return {"max": f"{REGION} {limit}\n", "current": f"{REGION} {current}\n", "min": f"{REGION} {low}\n"}
 
@@ -64,7 +69,7 @@ def limited(limit: object, current: int = 0, low: int = 0) -> dict[str, str]:
 def test_reads_limit_and_use_of_a_cgroup(cgroups: Cgroups) -> None:
     cgroups.cgroup("/pod", **limited(8 * GIB, 3 * GIB, 2 * GIB))
     reading = cgroups.read("/pod")
-    memory = DeviceMemory(limit=8 * GIB, limited="/pod", limited_used=3 * GIB, soft_limit=2 * GIB, used=3 * GIB)
+    memory = DeviceMemory(limits=(hard("/pod", 8 * GIB, 3 * GIB),), soft_limit=2 * GIB, used=3 * GIB)
     assert reading.cgroups == {"/pod": {GPU: memory}}
     assert reading.capacity == {GPU: 80 * GIB, OTHER: 80 * GIB}
     assert not cgroups.asked
@@ -86,8 +91,8 @@ def test_the_smallest_limit_on_the_path_counts(
     cgroups.cgroup("/pod", **limited(outer, 3))
     cgroups.cgroup("/pod/main", **limited(inner, 2))
     found = cgroups.read("/pod/main").cgroups["/pod/main"][GPU]
-    assert (found.limit, found.used) == (counts, 2)
-    assert (found.limited, found.limited_used) == (of, 3 if of == "/pod" else 2)
+    assert (found.smallest, found.used) == (hard(of, counts, 3 if of == "/pod" else 2), 2)
+    assert len(found.limits) == sum(limit != "max" for limit in (outer, inner))
 
 
 def test_max_is_no_limit(cgroups: Cgroups) -> None:
@@ -123,7 +128,7 @@ def test_ignores_unknown_regions_and_garbage(cgroups: Cgroups, line: str) -> Non
     cgroups.cgroup("/pod").joinpath("dmem.max").write_bytes(
         f"{line}\n{OTHER_REGION} 9\n".encode(errors="surrogateescape")
     )
-    assert cgroups.read("/pod").cgroups["/pod"] == {OTHER: DeviceMemory(limit=9, limited="/pod")}
+    assert cgroups.read("/pod").cgroups["/pod"] == {OTHER: DeviceMemory(limits=(hard("/pod", 9),))}
 
 
 def test_a_cgroup_with_a_file_that_is_too_long_is_unknown(cgroups: Cgroups) -> None:
@@ -187,8 +192,8 @@ def own_limit(cgroups: Cgroups) -> int | None:
 
 def test_asks_nvml_if_the_controller_does_not_have_the_gpus(cgroups: Cgroups) -> None:
     (cgroups.root / "dmem.capacity").write_text("drm/0000:03:00.0/vram0 4096\n")
-    assert cgroups.read("/pod", by_nvml={"/pod": DeviceMemory(limit=4)}).cgroups == {
-        "/pod": {GPU: DeviceMemory(limit=4, limited="/pod")}
+    assert cgroups.read("/pod", by_nvml={"/pod": DeviceMemory(limits=(hard("", 4),))}).cgroups == {
+        "/pod": {GPU: DeviceMemory(limits=(hard("/pod", 4),))}
     }
 
 
@@ -231,9 +236,14 @@ def test_without_a_controller_the_limit_of_the_nearest_cgroup_counts(
 ) -> None:
     """NVIDIA's MPS guide, release 615: limits do not nest, and a cap of a parent does not bound limited children."""
     (cgroups.root / "dmem.capacity").unlink()
-    by_nvml = {"/pod": DeviceMemory(limit=4, used=3), "/pod/main": DeviceMemory(limit=own, soft_limit=soft, used=2)}
+    limits = () if own is None else (hard("", own),)
+    by_nvml = {
+        "/pod": DeviceMemory(limits=(hard("", 4),), used=3),
+        "/pod/main": DeviceMemory(limits=limits, soft_limit=soft, used=2),
+    }
     found = cgroups.read("/pod/main", by_nvml=by_nvml)
-    memory = DeviceMemory(limit=counts, limited=of, limited_used=used, soft_limit=soft, used=2)
+    limits = () if counts is None or of is None else (hard(of, counts, used),)
+    memory = DeviceMemory(limits=limits, soft_limit=soft, used=2)
     assert found.cgroups == {"/pod/main": {GPU: memory}}
     assert found.own is None
 

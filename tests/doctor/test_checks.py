@@ -13,6 +13,7 @@ from exporter.doctor.facts import (
     Capability,
     ExporterProcess,
     Facts,
+    Identity,
     LibcudaProbesFacts,
     Listener,
     NotExamined,
@@ -22,7 +23,7 @@ from exporter.doctor.facts import (
 from exporter.doctor.finding import Finding, Severity
 from exporter.doctor.gather import CHECKS, examine
 from exporter.model.daemon import DaemonState, NamedBy
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.observation import MigInstance
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import (
@@ -115,7 +116,7 @@ def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) ->
 
 Mistake = tuple[str, Severity, str, Callable[[], Facts]]
 
-LIMITED_MEMORY = {"0000:00:06": DeviceMemory(limit=8 << 30)}
+LIMITED_MEMORY = {"0000:00:06": DeviceMemory(limits=(CgroupLimit(cgroup="/pod", limit=8 << 30),))}
 
 
 def with_memory_limit(**reading: Any) -> Facts:
@@ -538,6 +539,12 @@ def test_reports_no_mistake_for_a_correct_variant(make: Callable[[], Facts]) -> 
 def of_protocol_3(facts: Facts) -> Facts:
     servers = {pid: replace(each, name="uid_1001") for pid, each in facts.node.daemons[DAEMON].servers.items()}
     return with_daemon(facts, runtime__protocol=3, servers=servers)
+
+
+@pytest.mark.parametrize(("pipe", "expected"), [(OTHER_PIPE, "process-bypassing"), (None, "pipe-directory-differs")])
+def test_a_namespace_is_in_the_directory_of_its_daemon(pipe: Identity | None, expected: str) -> None:
+    facts = bypassing(variables={PIPE_DIRECTORY: f"{DAEMON}/shared/large"}, pipe=pipe)
+    assert {finding.check.id for finding in found(of_protocol_3(facts))} == {expected, "protocol-untried"}
 
 
 LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"

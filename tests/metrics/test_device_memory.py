@@ -1,11 +1,10 @@
 """Families of the memory limits of cgroups."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.node import Node
 from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from tests.builders import (
@@ -13,7 +12,6 @@ from tests.builders import (
     GPU,
     GPU_BYTES,
     HANGS,
-    MIB,
     OTHER_GPU,
     SENSORS,
     SERVER_BYTES,
@@ -36,10 +34,16 @@ WORKLOAD_LIMIT = "cuda_mps_workload_cgroup_memory_limit_bytes"
 FIT = "cuda_mps_gpu_clients_fit"
 
 
+def memory_of(cgroup: str, limit: int | None = None, used: int | None = None) -> DeviceMemory:
+    """Return the memory of a cgroup that has this limit itself, or no limit."""
+    own = () if limit is None else (CgroupLimit(cgroup=cgroup, limit=limit, used=used),)
+    return DeviceMemory(limits=own, used=used)
+
+
 def sharing(*cgroups: str, **memory: int) -> Node:
     """Clients in these cgroups, each of which has this memory."""
     pids = {600 + number: path for number, path in enumerate(cgroups)}
-    reading = DeviceMemoryReading(at=AT, cgroups={path: {ADDRESS: DeviceMemory(**memory)} for path in cgroups})
+    reading = DeviceMemoryReading(at=AT, cgroups={path: {ADDRESS: memory_of(path, **memory)} for path in cgroups})
     return reduced(
         *at_work(*pids),
         daemon_process(),
@@ -79,11 +83,20 @@ def test_without_a_limit_only_the_use_is_there() -> None:
     assert LIMIT not in families(node)
 
 
-def fits(*cgroups: str, **memory: Any) -> float:
-    """Return how many clients fit beside three, without other limits."""
+def fits(*cgroups: str, **limits: int) -> float:
+    """Return how many clients fit beside three of 1 GiB each. `limits` are those of the cgroups, by name."""
     pids = (600, 601, 602)
+
+    def memory(path: str) -> DeviceMemory:
+        found, at = [], ""
+        for name in path.split("/")[1:]:
+            at = f"{at}/{name}"
+            used = sum(f"{other}/".startswith(f"{at}/") for other in cgroups) * GIB
+            found += [CgroupLimit(cgroup=at, limit=limits[name], used=used)] if name in limits else []
+        return DeviceMemory(limits=tuple(found))
+
     node = reduced(
-        DeviceMemoryReading(at=AT, cgroups={path: {ADDRESS: DeviceMemory(**memory)} for path in cgroups}),
+        DeviceMemoryReading(at=AT, cgroups={path: {ADDRESS: memory(path)} for path in cgroups}),
         *(process(pid, cgroup=f"0::{path}\n") for pid, path in zip(pids, cgroups, strict=True)),
         gpu_reading(dict.fromkeys(pids, 1024), gpu=GPU, **SENSORS),
         start=limited(),
@@ -91,22 +104,27 @@ def fits(*cgroups: str, **memory: Any) -> float:
     return value(node, FIT, gpu=GPU, bound="memory")
 
 
+FREE = GPU_BYTES - SERVER_BYTES - 3 * GIB
+
+
 def test_a_limit_of_a_cgroup_counts_once_for_all_its_clients() -> None:
-    used = SERVER_BYTES + 3 * 1024 * MIB
-    assert fits("/pod", "/pod", "/pod") == (GPU_BYTES - used) // (1024 * MIB)
-    shared = fits("/pod", "/pod", "/pod", limit=30 * GIB, used=3 * GIB)
-    assert shared == (GPU_BYTES - used - 27 * GIB) // (10 * GIB)
+    assert fits("/pod", "/pod", "/pod") == FREE // GIB
+    assert fits("/pod", "/pod", "/pod", pod=30 * GIB) == (FREE - 27 * GIB) // (10 * GIB)
 
 
 def test_limits_of_several_cgroups_add_up() -> None:
-    used = SERVER_BYTES + 3 * 1024 * MIB
-    assert fits("/a", "/b", "/c", limit=30 * GIB, used=GIB) == (GPU_BYTES - used - 87 * GIB) // (30 * GIB)
+    assert fits("/a", "/b", "/c", a=30 * GIB, b=30 * GIB, c=30 * GIB) == (FREE - 87 * GIB) // (30 * GIB)
 
 
 def test_a_limit_of_an_ancestor_counts_once_for_all_cgroups_below() -> None:
-    used = SERVER_BYTES + 3 * 1024 * MIB
-    shared = fits("/pod/a", "/pod/b", "/pod/c", limit=30 * GIB, limited="/pod", limited_used=3 * GIB, used=GIB)
-    assert shared == (GPU_BYTES - used - 27 * GIB) // (10 * GIB)
+    assert fits("/pod/a", "/pod/b", "/pod/c", pod=30 * GIB) == (FREE - 27 * GIB) // (10 * GIB)
+
+
+def test_limits_of_cgroups_add_up_to_that_of_their_ancestor_at_most() -> None:
+    larger = fits("/pod/a", "/pod/b", "/pod/c", pod=200 * GIB, a=10 * GIB, b=10 * GIB, c=10 * GIB)
+    assert larger == (FREE - 27 * GIB) // (10 * GIB)
+    smaller = fits("/pod/a", "/pod/b", "/pod/c", pod=20 * GIB, a=10 * GIB, b=10 * GIB, c=10 * GIB)
+    assert smaller == (FREE - 17 * GIB) // (10 * GIB)
 
 
 def test_the_smallest_limit_counts() -> None:
@@ -118,7 +136,7 @@ def test_the_smallest_limit_counts() -> None:
 def sharing_with_limits(**memory: int) -> Node:
     """A client with a pinned memory limit of 2 GiB, in a cgroup."""
     return reduced(
-        DeviceMemoryReading(at=AT, cgroups={"/pod": {ADDRESS: DeviceMemory(**memory)}}),
+        DeviceMemoryReading(at=AT, cgroups={"/pod": {ADDRESS: memory_of("/pod", **memory)}}),
         process(600, cgroup="0::/pod\n"),
         gpu_reading({600: 1024}, gpu=OTHER_GPU, **SENSORS),
         start=limited(),
@@ -127,9 +145,15 @@ def sharing_with_limits(**memory: int) -> Node:
 
 def with_own_limit(*, earlier: bool = False, **capacity: int) -> Node:
     """Return a node after NVML was read, `earlier` than the cgroups or after them."""
-    own = {ADDRESS: DeviceMemory(limit=8 * GIB)}
+    own = {ADDRESS: memory_of("/exporter", 8 * GIB)}
     seen = (DeviceMemoryReading(at=AT, own=own, capacity=capacity), gpu_reading(**SENSORS))
     return reduced(*(reversed(seen) if earlier else seen), *looks()).node
+
+
+def test_a_soft_limit_of_the_exporter_also_changes_what_nvml_returns() -> None:
+    own = {ADDRESS: DeviceMemory(soft_limit=GIB)}
+    node = reduced(DeviceMemoryReading(at=AT, own=own), gpu_reading(**SENSORS), *looks()).node
+    assert node.gpus[GPU].reading.memory_total_bytes is None
 
 
 @pytest.mark.parametrize("earlier", [False, True])

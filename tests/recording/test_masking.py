@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from exporter.masking import WORDS, Mask
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.values import plain
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3, sm_partitions
 from exporter.recording import Recording, write_header, write_observation
@@ -127,14 +127,13 @@ def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:
 
 
 def test_the_path_of_a_cgroup_is_the_same_in_all_observations() -> None:
-    memory = DeviceMemoryReading(
-        at=AT, cgroups={"/secret.slice/a": {"0000:0A:00": DeviceMemory(limit=1, limited="/secret.slice")}}
-    )
+    limits = (CgroupLimit(cgroup="/secret.slice", limit=1),)
+    memory = DeviceMemoryReading(at=AT, cgroups={"/secret.slice/a": {"0000:0A:00": DeviceMemory(limits=limits)}})
     values = MASK.values(plain(memory))
     [(path, by_gpu)] = values["cgroups"].items()
     assert f"0::{path}\n" == MASK.text("0::/secret.slice/a\n") != "0::/secret.slice/a\n"
     assert list(by_gpu) == ["0000:0A:00"]
-    assert path == f"{by_gpu['0000:0A:00']['limited']}/{MASK.text('a')}"
+    assert path == f"{by_gpu['0000:0A:00']['limits'][0]['cgroup']}/{MASK.text('a')}"
 
 
 def test_another_key_gives_other_names() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.model.device_memory import DeviceMemory, DeviceMemoryReading
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
@@ -330,7 +330,8 @@ def test_shares_have_an_object() -> None:
 
 def test_shows_memory_limits_of_cgroups_and_clients_that_may_be_evicted() -> None:
     """The guide of release 615 has no line of the log for an eviction."""
-    memory = DeviceMemory(limit=4 << 30, limited="/pod", limited_used=3 << 30, soft_limit=1 << 30, used=2 << 30)
+    limit = CgroupLimit(cgroup="/pod", limit=4 << 30, used=3 << 30)
+    memory = DeviceMemory(limits=(limit,), soft_limit=1 << 30, used=2 << 30)
     reading = DeviceMemoryReading(at=AT, cgroups={"/pod/a": {"0000:00:06": memory}})
     present = reduced(reading, process(600, cgroup="0::/pod/a\n"), start=limited_by_cgroup()).node
     lines = texts(present)

@@ -172,6 +172,13 @@ def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
 
 
+def test_a_memory_limit_is_unknown_for_a_container_that_may_have_some_of_several_gpus() -> None:
+    container = f"0::/system.slice/docker-{'1f' * 32}.scope\n"
+    reading = process(VLLM, cgroup=container, environment={PINNED_MEMORY_LIMIT: "0=1024M"})
+    _, vllm = of(reduced(reading, start=limited()).node).clients
+    assert not vllm.memory_limit_known
+
+
 def test_limits_in_the_environment_of_clients_are_committed_instead_of_the_servers() -> None:
     """GKE and Amazon ECS limit clients only there. The server allows 50 %."""
     limits = {ACTIVE_THREAD_PERCENTAGE: "25", PINNED_MEMORY_LIMIT: f"{GPU}=20G"}
@@ -226,6 +233,8 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(
         ({PINNED_MEMORY_LIMIT: "0=a lot"}, False, None),
         ({PINNED_MEMORY_LIMIT: "0=1G" + "," * 4000}, False, None),
         ({PINNED_MEMORY_LIMIT: "0=1G", VISIBLE_DEVICES: "1,0"}, False, None),
+        ({PINNED_MEMORY_LIMIT: "0=1G,2=1G"}, False, None),
+        ({PINNED_MEMORY_LIMIT: "0=1G,GPU-1f8b2f04-0000-0000-0000-000000000000=1G"}, False, None),
         ({VISIBLE_DEVICES: "1,0"}, True, 2 << 30),
         (None, False, None),
     ],

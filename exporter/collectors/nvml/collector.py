@@ -16,7 +16,7 @@ from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, nv
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Reading
-from exporter.model.device_memory import DeviceMemory, PciAddress
+from exporter.model.device_memory import CgroupLimit, DeviceMemory, PciAddress
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.problem import Problem, ProblemCode, joined
@@ -209,9 +209,9 @@ class CgroupLimits:
             return None
         if address is None or limits is None:
             return None
-        return address, DeviceMemory(
-            limit=limit_of(int(limits.hardLimit)), soft_limit=int(limits.softLimit), used=int(limits.currentUsed)
-        )
+        limit, used = limit_of(int(limits.hardLimit)), int(limits.currentUsed)
+        hard = () if limit is None else (CgroupLimit(cgroup=str(cgroup), limit=limit, used=used),)
+        return address, DeviceMemory(limits=hard, soft_limit=int(limits.softLimit), used=used)
 
     def _limits(self, handle: Any, cgroup: Path) -> Any:
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t()

@@ -7,6 +7,7 @@ from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import gpu_label, process_label, quoted, restart_commands, shown, without_private_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.problem import FindingCode
 from exporter.state.gpus import serving_daemon
 
@@ -17,7 +18,7 @@ _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if process.pipe_directory == each.process.pipe_directory or process.pipe == each.process.pipe:
+        if process.pipe_directory == each.process.pipe_directory or _reaches(daemon, each, process):
             continue
         default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
         yield Occurrence(
@@ -68,7 +69,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
 def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process can reach the daemon, but bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if process.pipe is not None and process.pipe == each.process.pipe and not _of_other_user(daemon, process):
+        if _reaches(daemon, each, process) and not _of_other_user(daemon, process):
             yield Occurrence(
                 (process_label(process),),
                 detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
@@ -168,9 +169,16 @@ def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
         for pid in (*daemon.clients, *daemon.connections.queued):
             if pid in facts.processes:
                 yield each, facts.processes[pid]
-    for _, each, process, _ in bypassing(facts):
-        if process.pipe is not None and process.pipe == each.process.pipe:
+    for daemon, each, process, _ in bypassing(facts):
+        if _reaches(daemon, each, process):
             yield each, process
+
+
+def _reaches(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Return whether the process has the daemon's directory. With protocol 3, each namespace has one below it."""
+    below = process.pipe_directory.startswith(f"{each.process.pipe_directory}/")
+    named = daemon.runtime.protocol == PROTOCOL and below
+    return process.pipe is not None and (process.pipe == each.process.pipe or named)
 
 
 def _is_hidden(each: DaemonFacts, process: ProcessFacts) -> bool:

@@ -12,7 +12,7 @@ from exporter.parse.mps_variables import is_device_visible, visible_device_entri
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
-from exporter.state.device_memory import own_limit
+from exporter.state.device_memory import has_own_limit
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
 
@@ -139,11 +139,11 @@ def cgroup_memory_limits_untried(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence()
 
 
-@check(Severity.WARNING, Area.GPUS, fix="Run the exporter in a cgroup without this limit (dmem.max).")
+@check(Severity.WARNING, Area.GPUS, fix="Run the exporter in a cgroup without limits (dmem.max, dmem.min).")
 def exporter_memory_limited(facts: Facts) -> Iterator[Occurrence]:
     """The exporter's own cgroup limits GPU memory. NVML returns the limit instead of the GPU's size and use."""
     for gpu in facts.node.gpus.values():
-        if own_limit(facts.node, gpu.reading) is not None:
+        if has_own_limit(facts.node, gpu.reading):
             yield Occurrence((gpu_label(gpu),))
 
 

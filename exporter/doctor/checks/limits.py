@@ -82,7 +82,10 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
     doc=PAGE,
 )
 def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit names a device that is not visible. MPS accepts it, but it limits no client."""
+    """A memory limit names a device that is not visible. MPS accepts it, but it limits no client.
+
+    A client that sets such a limit has no memory limit at all (driver 615.71, published by NVIDIA).
+    """
     for each in _memory_limits(facts):
         missing = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
         if missing:
