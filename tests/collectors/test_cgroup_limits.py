@@ -22,7 +22,8 @@ def limits(nvml: NvmlStandIn, nvml_program: Start) -> Any:
 def test_reads_the_limits_of_a_cgroup(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([LIMITED])
     found = limits(nvml, nvml_program)["0000:00:06"]
-    assert (found["limit"], found["soft_limit"], found["used"]) == (8 << 30, 0, 1 << 20)
+    assert found["limits"] == [{"cgroup": "/sys/fs/cgroup/pod", "limit": 8 << 30, "used": 1 << 20}]
+    assert (found["soft_limit"], found["used"]) == (0, 1 << 20)
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, INSUFFICIENT_SIZE])
