@@ -27,10 +27,9 @@ depends on the machine: it took 90 us on the node of the H200, and 340 us on tha
 RELATIVE_ERROR = 0.05
 """Standard error of an observed kernel time, as a fraction of it."""
 
-WAIT, WAIT_ERROR, SLOWDOWN, SHARED_ERROR, LEAST_NS = 0.9, 0.25, 0.6, 0.5, 3_000
+WAIT, WAIT_ERROR, SHARED_ERROR = 0.9, 0.25, 0.5
 """On a contended GPU a kernel waits for this fraction of the shortest time in flight of any client's kernels. Standard
-error of that time, as a fraction of it. How much longer kernels take, and the standard error of their time, both as
-fractions of it. The least kernel time then."""
+errors of that time and of the kernel time then, as fractions of them."""
 
 OBSERVED_FRACTION = 0.2
 """The kernel time of at least this fraction of a client's launches must have been observed."""
@@ -68,17 +67,10 @@ ALONE_FRACTION = 0.6
 """If the other clients had work in flight on more than this fraction of the SMs, an observed kernel time is only an
 upper bound."""
 
-FULL, CROWDED = 0.8, 1.15
-"""A GPU is full from this fraction of its SMs on. A full GPU is crowded if its clients' estimates exceed the measured
-SM time by this factor: then they wait for each other, and no kernel takes as long as it would alone."""
-
 LONGER, LONGER_MEAN, LONGER_ERROR, LONGEST = 0, 0.03, 0.03, 0.25
 """In place of a PID, the estimate of how much longer kernels take on a contended GPU than alone, as a fraction: first
 mean and standard error. A kernel that filled an H200 took 4 % longer. A larger mean than the last value shows that a
 client changed."""
-
-CROWDED_ERROR = 0.1
-"""Additional standard error of the SM time of a crowded GPU, as a fraction of it."""
 
 KERNEL_ACTIVE_NS, KERNEL_ACTIVE_ERROR_NS = 6_500, 2_000
 """NVML counts this time for each kernel in addition to its SM time; and its standard error."""
@@ -112,31 +104,21 @@ def updated(
     shared = {
         pid: latencies[pid][0] for pid, delta in launched.items() if area - delta.area > ALONE_FRACTION * gpu.capacity
     }
-    changed = (estimates.mean(LONGER) or 0.0) > LONGEST or any(estimates.mean(pid) is None for pid in launched)
-    if changed or not contention:
+    if not contention or (estimates.mean(LONGER) or 0.0) > LONGEST:
         estimates = estimates.without((LONGER,))
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
-    expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
-    crowded = gpu.busy > FULL * gpu.capacity and expected > CROWDED * gpu.busy
-    if not crowded:
-        estimates = _with_observations(estimates, observed, shared)
-    if not complete or (continuing and expected < gpu.busy):
+    estimates = _with_observations(estimates, observed, shared)
+    if not complete or continuing:
         return estimates
     if not gpu.measured:
         return _with_active_time(estimates, launched, gpu)
-    error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity + (CROWDED_ERROR * gpu.busy if crowded else 0.0)
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
-    known = sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched if _is_known(estimates, pid))
-    if contention and known:
+    if contention:
         if estimates.mean(LONGER) is None:
             estimates = estimates.with_client(LONGER, LONGER_MEAN, LONGER_ERROR)
-        weights[LONGER] = contention * known
-    measurement = weights, gpu.busy, math.hypot(error, min(gpu.busy, float(continuing)) / 2)
-    return (estimates if crowded else estimates.inflated(*measurement)).updated(*measurement)
-
-
-def _is_known(estimates: KernelTimeEstimates, pid: int) -> bool:
-    return estimates.standard_deviation(pid) < RELATIVE_ERROR * (estimates.mean(pid) or 0.0)
+        weights[LONGER] = contention * sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched)
+    measurement = weights, gpu.busy, DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
+    return estimates.inflated(*measurement).updated(*measurement)
 
 
 def _contention(area: float, busy: float, capacity: float) -> float:
@@ -292,9 +274,8 @@ def _latency(delta: WorkDelta, gpu: GpuBusy) -> tuple[float, float, bool]:
 def _observed(latency: float, error: float, contention: float, wait: float) -> tuple[float, float]:
     """Return a kernel time by the time in flight, and its standard error.
 
-    If the clients want more SMs than there are (`contention`, up to 1), a kernel waits about as long as all others do,
-    and it is slower.
+    If the clients want more SMs than there are (`contention`, up to 1), a kernel waits about as long as all others do.
     """
     waited = contention * WAIT * wait
-    mean = max((latency - waited) / (1 + SLOWDOWN * contention), min(LEAST_NS, latency / 2))
+    mean = latency - waited
     return mean, math.hypot(error, contention * SHARED_ERROR * mean, WAIT_ERROR * waited)

@@ -133,9 +133,8 @@ def _add_unknown(
     """
     pids = (window.unknown | unmixable) & sums.keys()
     expected = sum(means.get(pid, 0.0) for pid in pids)
-    left = max(0.0, window.sm - sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable))
-    if not window.measured:
-        left = expected
+    others = sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable)
+    left = max(0.0, window.sm - others) if window.measured else min(expected, max(0.0, 1 - others))
     scale = min(1.0, left / expected) if expected else 0.0
     for pid in pids:
         likely = scale * means.get(pid, 0.0)
