@@ -1,10 +1,14 @@
 """Kernel time estimates: how much SM time each client used in a window.
 
 A client's SM time is the sum of the widths of its launched kernels, times their mean duration. The first window of a
-client gives the first estimate of that duration. If the GPU was behind at the end of its bursts, the duration is
-observed: the length of the bursts, less the cost of launches and synchronisation. Otherwise kernels have a typical
-duration. It is at most the time for which work was in flight. Every later window corrects the estimates of all clients,
-so that together they explain what the GPU measured: the larger an estimate's variance, the larger its correction.
+client gives the first estimate of that duration. If the client still waited for the GPU at the end of its bursts, the
+duration is observed: the length of the bursts, less the cost of launches and synchronisation. Otherwise kernels have a
+typical duration. It is at most the time for which work was in flight. Every later window corrects the estimates of all
+clients, so that together they explain what the GPU measured: the larger an estimate's variance, the larger its
+correction.
+
+The width of a kernel is the number of SMs that it can use. A burst is what a client launches until it waits for the
+GPU. Work is in flight from its launch until the client has waited for it. Its area is that time, times its width.
 
 Constants were measured on an H200 (driver 580.159.04), or fitted to mixes on it in tests/attribution. docs/hardware.md
 has the accuracy, also on an H100.
@@ -15,14 +19,15 @@ from collections.abc import Mapping
 
 from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
 
-SYNC_NS, EVENT_NS, GAP_NS = 14_000, 90_000, 1_250
-"""Time that a burst takes in addition to its kernels: until the first starts and the caller learns that the last has
-ended, by a synchronisation or by an event with blocking synchronisation; and between kernels, in units of the gap
-within a graph."""
+SYNC_NS, SYNC_ERROR_NS = 14_000, 6_000
+"""Time that a burst with a synchronisation takes in addition to its kernels, and its standard error."""
 
-SYNC_ERROR_NS, EVENT_ERROR_NS, KERNEL_ERROR_NS = 6_000, 90_000, 1_500
-"""Standard errors of SYNC_NS and EVENT_NS, for each burst, and of GAP_NS, for each kernel. The wake-up by an event
-depends on the machine: it took 90 us on the node of the H200, and 340 us on that of an H100."""
+EVENT_NS, EVENT_ERROR_NS = 90_000, 90_000
+"""The same for a burst with an event and blocking synchronisation. The wake-up by an event depends on the machine: it
+took 90 us on the node of the H200, and 340 us on that of an H100."""
+
+GAP_NS, KERNEL_ERROR_NS = 1_250, 1_500
+"""Time between kernels, in units of the gap within a graph, and its standard error for each kernel."""
 
 RELATIVE_ERROR = 0.05
 """Standard error of an observed kernel time, as a fraction of it."""
@@ -41,15 +46,15 @@ a client takes up to LAUNCH_NS for a launch."""
 FEW_LAUNCHES = 16
 """A client that waits after at most so many launches probably waits for the GPU."""
 
-WAITING, WAITING_ERROR, SLOW, SLOW_ERROR, MIXED, MIXED_ERROR = 0.85, 0.4, 0.4, 0.5, 0.05, 0.3
-"""Kernel time of a client that takes longer than LAUNCH_NS for a launch, and its standard error, as fractions of the
-excess: if it probably waits for the GPU; otherwise; and if copies or graphs of unknown kernels take part of it."""
+WAITING, WAITING_ERROR = 0.85, 0.4
+"""Kernel time of such a client, and its standard error, as fractions of the time beyond LAUNCH_NS that it takes for a
+launch."""
+
+SLOW, SLOW_ERROR, MIXED, MIXED_ERROR = 0.4, 0.5, 0.05, 0.3
+"""The same for other clients. MIXED is for those with copies, or graphs of unknown kernels, in that time."""
 
 AREA_ERROR = 1.5
 """Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration."""
-
-OBSERVATION_RATIO = 1.0
-"""An observation is used if its standard error is less than so many times that of the estimate."""
 
 FINISHED_ERRORS = 2.0
 """A kernel has finished if it has run so many standard errors longer than its estimate."""
@@ -68,17 +73,19 @@ ALONE_FRACTION = 0.6
 upper bound."""
 
 LONGER, LONGER_MEAN, LONGER_ERROR, LONGEST = 0, 0.03, 0.03, 0.25
-"""In place of a PID, the estimate of how much longer kernels take on a contended GPU than alone, as a fraction: first
-mean and standard error. A kernel that filled an H200 took 4 % longer. A larger mean than the last value shows that a
-client changed."""
+"""LONGER is used as a PID, for the estimate of how much longer kernels take on a contended GPU. Its first mean and
+standard error are fractions. A kernel that filled an H200 took 4 % longer. If the mean exceeds LONGEST, a client has
+changed."""
 
 KERNEL_ACTIVE_NS, KERNEL_ACTIVE_ERROR_NS = 6_500, 2_000
 """NVML counts this time for each kernel in addition to its SM time; and its standard error."""
 
-ACTIVE_ERROR, LEAST_ACTIVE_ERROR, UNWATCHED_ERROR, LARGEST_ACTIVE = 0.2, 0.02, 0.5, 0.95
-"""Standard error of the mean number of running kernels, as a fraction of it; of the time with any kernel running, as a
-fraction of the window; and of the first one while no probe is attached. If any kernel runs for more than the last
-fraction of the time, all SMs may be busy."""
+ACTIVE_ERROR, UNWATCHED_ERROR = 0.2, 0.5
+"""Standard error of the mean number of running kernels, as a fraction of it: with probes, and without."""
+
+LEAST_ACTIVE_ERROR, LARGEST_ACTIVE = 0.02, 0.95
+"""Standard error of the time with any kernel running, as a fraction of the window. If that fraction is larger than
+LARGEST_ACTIVE, all SMs may be busy."""
 
 FULL_BUSY, FULL_BUSY_ERROR = 0.95, 0.15
 """SM time of a GPU on which all SMs may be busy, as a fraction of all SMs, and its standard error."""
@@ -247,7 +254,7 @@ def _with_observations(
         contradicts = innovation > CONTRADICTION_ERRORS * math.hypot(error, estimates.standard_deviation(pid))
         if contradicts and known > shared.get(pid, 0.0):
             estimates = estimates.with_least_deviation(pid, innovation)
-        if estimates.standard_deviation(pid) * OBSERVATION_RATIO > error:
+        if error < estimates.standard_deviation(pid):
             estimates = estimates.updated({pid: 1.0}, mean, error)
     return estimates
 

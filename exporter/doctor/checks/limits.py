@@ -82,9 +82,9 @@ def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
     doc=PAGE,
 )
 def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit names a device that is not visible. MPS accepts it, but it limits no client.
+    """A memory limit names a device that is not visible: it limits no client. Then a client has no other limit either.
 
-    A client that sets such a limit has no memory limit at all (driver 615.71, published by NVIDIA).
+    MPS accepts it. That a client has no limit at all was published by NVIDIA for driver 615.71.
     """
     for each in _memory_limits(facts):
         missing = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
