@@ -88,6 +88,16 @@ def test_reads_limits_of_namespaces_and_devices() -> None:
     assert devices_by_ordinal(table(LIST_DEVICES)) == {0: GPU, 1: OTHER_GPU}
 
 
+def test_reads_namespaces_as_driver_615_71_lists_them() -> None:
+    """NVIDIA published the columns and values, but not this format ("Per-GPU Compute and Memory Limits with MPS")."""
+    header = "NAME,SERVER,SERVER STATUS,PINNED MEMORY LIMIT,ACTIVE THREAD PERCENTAGE\n"
+    small, default = namespace_rows(
+        table(LIST_NAMESPACES, f"{header}small,shared,Ready,20G,30.00\ndefault,shared,Ready,10G,50.00\n")
+    )
+    assert (small.name, small.server, small.pinned_memory_limit) == ("small", "shared", "20G")
+    assert (default.active_thread_percentage, default.client_priority) == ("50.00", "")
+
+
 def test_devices_that_servers_number_differently_are_unknown() -> None:
     text = SAMPLES[LIST_DEVICES] + f"0,other,0000:02:00.0,{OTHER_GPU},X,132,16,-\n"
     assert devices_by_ordinal(table(LIST_DEVICES, text)) == {}
