@@ -277,15 +277,15 @@ class GpuAttribution:
     """The state by which one GPU's SM time is divided.
 
     `windows` are those of the last minute, the oldest first. `clients` were connected at the end of the last window.
-    `work` is the last reading with attributed launches, and `rate` the last known launch rate. `gpm_read_at` is when
-    GPM was last read for attribution alone, and `read_at` when the GPU was last read without GPM.
+    `work` is the last reading with attributed launches. `rates` are the last two known launch rates. `gpm_read_at` is
+    when GPM was last read for attribution alone, and `read_at` when the GPU was last read without GPM.
     """
 
     windows: tuple[Split, ...] = ()
     estimates: KernelTimeEstimates = field(default_factory=KernelTimeEstimates)
     clients: frozenset[int] = frozenset()
     work: WorkReading | None = None
-    rate: LaunchRate | None = None
+    rates: tuple[LaunchRate, ...] = ()
     gpm_read_at: float | None = None
     read_at: float | None = None
 

@@ -53,7 +53,7 @@ WATCHED_FRACTION, LEAST_WATCHED_SECONDS = 0.8, 0.2
 """Estimates are updated by GPM if the probes were attached for this fraction of a window, as if the rest had been like
 it. If they were attached for less than these seconds, each client counts as in the last window with probes."""
 
-UNWATCHED_ERROR = 0.2
+UNWATCHED_ERROR = 0.1
 """Standard error of what a client did while the probes were detached, as a fraction of it."""
 
 MAX_ERROR = 0.25
@@ -166,8 +166,8 @@ def _with_window(
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
-    rate = launches.rate
-    if rate is not None:
+    if launches.known:
+        rate = launches.rates[-1]
         deltas = {pid: each.scaled(seconds / rate.seconds) for pid, each in rate.deltas.items() if pid in clients}
     estimates = known.estimates.without(_outdated(node, known, clients))
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
@@ -178,8 +178,8 @@ def _with_window(
         found = _Shares(unknown=clients)
     elif measured and len(clients) == 1 and clients == known.clients:
         found = _Shares(shares=dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)))
-    elif rate is not None and capacity:
-        found = _estimated(clients, deltas, estimates, use, watched=launches.watched > 0)
+    elif launches.known and capacity:
+        found = _estimated(clients, deltas, estimates, use, {} if launches.watched else launches.changes)
     else:
         found = _Shares(unknown=clients)
     if measured:
@@ -204,7 +204,7 @@ def _with_window(
         estimates=estimates,
         clients=present,
         work=work or known.work,
-        rate=rate or known.rate,
+        rates=launches.rates,
     )
     node = _with_state(node, uuid, known)
     windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
@@ -214,29 +214,42 @@ def _with_window(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launches:
-    """How much the clients launched: the last known rate; None if the launches were not read at the end of the window.
+    """How much the clients launched: the last two known rates.
 
-    It is of this window if the probes were attached, for the fraction `watched` of it.
+    The last one is of this window if the probes were attached, for the fraction `watched` of it. It is `known` if the
+    launches were read at the end of the window.
     """
 
-    rate: LaunchRate | None
+    rates: tuple[LaunchRate, ...]
     watched: float = 0.0
+    known: bool = False
+
+    @property
+    def changes(self) -> Mapping[int, float]:
+        """How much each client's launches changed between the two rates, as a fraction of the last one; at most 1."""
+        *earlier, last = self.rates
+        before = {
+            pid: each.widths * last.seconds / rate.seconds for rate in earlier for pid, each in rate.deltas.items()
+        }
+        return {
+            pid: min(1.0, abs(each.widths - before[pid]) / max(1, each.widths)) if pid in before else 1.0
+            for pid, each in last.deltas.items()
+        }
 
 
 def _launches(
     node: Node, uuid: GpuUuid, readings: _Readings, present: frozenset[int], left: frozenset[int]
 ) -> _Launches:
-    """Return the launch rate of the clients on a GPU, between the readings before and at the end of a window."""
-    before, work = readings
+    """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
+    known, (before, work) = _state(node, uuid), readings
     if work is None or before is None or work.boot_ns <= before.boot_ns:
-        return _Launches(rate=None)
+        return _Launches(rates=known.rates)
     fraction = _watched_fraction(node, before.boot_ns, work.boot_ns)
     seconds = (work.boot_ns - before.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
-        return _Launches(rate=_state(node, uuid).rate)
-    return _Launches(
-        rate=LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left)), watched=fraction
-    )
+        return _Launches(rates=known.rates, known=bool(known.rates))
+    rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
+    return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
 
 
 def _time_active(gpu: GpuReading) -> float | None:
@@ -383,14 +396,13 @@ def _estimated(
     deltas: Mapping[int, WorkDelta],
     estimates: KernelTimeEstimates,
     gpu: GpuBusy,
-    *,
-    watched: bool,
+    changes: Mapping[int, float],
 ) -> _Shares:
     """Return the shares by what the clients launched.
 
     If all clients were watched, they used all of the measured SM time. Any of them may have used what the launches do
     not explain, so each error covers it. If no launches explain the busy SMs, the use of every client is unknown.
-    If the probes were detached (not `watched`), `deltas` are of the last window with probes.
+    `changes` has the changes of the clients' launches before the probes were detached, if they were.
     """
     used = kernel_times.used_sm_time(estimates, deltas, gpu)
     total, unwatched = sum(used.values()), clients.difference(deltas)
@@ -401,7 +413,6 @@ def _estimated(
     unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
     errors = kernel_times.relative_errors(estimates, deltas, used, complete=not unwatched)
     model = MODEL_ERROR if gpu.measured else LAUNCHES_ERROR
-    detached = 0.0 if watched else UNWATCHED_ERROR
     method = Method.FLIGHT if gpu.measured else Method.LAUNCHES
     busy = gpu.busy / gpu.capacity
     least = busy / 2 / len(used)
@@ -410,11 +421,12 @@ def _estimated(
     for pid, each in used.items():
         if each or deltas[pid].widths:
             sm = scale * each / gpu.capacity
+            changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2) if pid in changes else 0.0
             most = max(sm, busy) - sm
             own = min(
                 scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
             )
-            error = math.hypot(own, sm * model, sm * detached, unexplained / 2)
+            error = math.hypot(own, sm * model, sm * changed, unexplained / 2)
             found = withheld if gpu.measured and error > MAX_ERROR * busy else shares
             found[pid] = Share(method=method, sm=sm, error=error)
     return _Shares(shares=shares, withheld=withheld, unknown=unwatched)
