@@ -1,8 +1,11 @@
 """Addresses of the loopback device on which programs serve."""
 
+import os
 import random
 import re
 import socket
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.eventually import eventually
@@ -12,9 +15,17 @@ FIXED_PORTS = range(20_000, 32_000)
 """Linux gives outgoing connections none of these by default, so that a port which was free stays free (ip(7))."""
 
 
+@cache
+def _ports() -> Iterator[int]:
+    """Return the ports of this process of pytest in random order, each once: a program may bind its port much later."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = FIXED_PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    return iter(random.SystemRandom().sample(own, len(own)))
+
+
 def free_address() -> str:
-    """Return an address whose port was free a moment ago, for a program that is started twice at one address."""
-    for port in random.SystemRandom().sample(FIXED_PORTS, 100):
+    """Return another address each time, whose port was free a moment ago, for a program that is started twice there."""
+    for port in _ports():
         try:
             with socket.create_server((LOCALHOST, port)):
                 return f"{LOCALHOST}:{port}"
