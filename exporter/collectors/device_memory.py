@@ -60,7 +60,7 @@ class DeviceMemories:
             # Without cgroup v2 or the driver there is nothing to read. Each question to a closed driver would wait.
             return Reading((DeviceMemoryReading(at=self._clock.now()),))
         own = None if own_path is None else found.get(own_path)
-        if controlled and not capacity and not any(each.limits for each in (own or {}).values()):
+        if controlled and not capacity and not any(each.limits or each.soft_limit for each in (own or {}).values()):
             # Ancestors with a limit may be hidden: this is not the root of all cgroups.
             own = None
         clients = {path: memory for path, memory in found.items() if path in self._wanted}

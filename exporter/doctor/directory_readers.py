@@ -1,21 +1,24 @@
 """Readers of daemons' pipe directories and logs. A reader never raises: it returns the problem."""
 
+import contextlib
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from exporter.collectors.location_registry import log_files
 from exporter.collectors.pid_files import read_pid
 from exporter.collectors.pipe_dir import CONTROL_LOG, FIFO, PID_FILE, SERVER_LOG, STDOUT, Directory, Root, open_file
 from exporter.collectors.proc import Proc
-from exporter.doctor.facts import DaemonFacts, DirectoryFacts, LogFacts, Rotation
+from exporter.doctor.facts import DaemonFacts, DirectoryFacts, Identity, LogFacts, Rotation
 from exporter.model.daemon import Daemon
 from exporter.parse.log_line import parse_log_line
 from exporter.parse.log_message import ClientForwarded, ClientQueued, DaemonStarting, ServerReady, ServerStarting
+from exporter.parse.protocol3 import is_server_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,33 @@ def parse_logrotate(text: str) -> Iterator[LogrotateStanza]:
 
 _MAX_BYTES = 1 << 16
 _MAX_FILES = 256
+_SERVER_AND_NAMESPACE = 2
 _SUFFIXES = (".", "-")
 """What follows a log's name after a rotation: `control.log.1`, `control.log-20261121`."""
+
+
+def read_namespaces(pipe_directory: str, root: Root) -> frozenset[Identity]:
+    """Return the directories of servers, and of their namespaces, in a pipe directory (protocol 3)."""
+    found: set[Identity] = set()
+    with contextlib.suppress(OSError, ValueError), Directory(Path(pipe_directory), root).opened() as top:
+        _add_named(top, ".", _SERVER_AND_NAMESPACE, found)
+    return frozenset(found)
+
+
+def _add_named(above: int, name: str, levels: int, found: set[Identity]) -> None:
+    """Add the directories in one that a server or a namespace can have. No link is followed."""
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        with os.scandir(directory) as entries:
+            named = [each for each in islice(entries, _MAX_FILES) if is_server_name(each.name)]
+        for each in named:
+            if each.is_dir(follow_symlinks=False):
+                status = each.stat(follow_symlinks=False)
+                found.add((status.st_dev, status.st_ino))
+                if levels > 1:
+                    _add_named(directory, each.name, levels - 1, found)
+    finally:
+        os.close(directory)
 
 
 def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> DirectoryFacts:

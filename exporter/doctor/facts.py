@@ -103,7 +103,8 @@ class DaemonFacts:
     """A running control daemon, by the name that it has on the node.
 
     `own_pid` is its PID in its own namespace. `logs` is its log directory in its mount namespace. If it is `outdated`,
-    the file of its program was replaced. `open_files` is the limit for the daemon and its servers.
+    the file of its program was replaced. `open_files` is the limit for the daemon and its servers. `namespaces` are the
+    directories of its servers and namespaces, with protocol 3: clients have one of them as their pipe directory.
     """
 
     name: str
@@ -113,6 +114,7 @@ class DaemonFacts:
     outdated: bool = False
     open_files: int | None = None
     logs: Identity | None = None
+    namespaces: frozenset[Identity] = frozenset()
 
     @property
     def for_all_users(self) -> bool:

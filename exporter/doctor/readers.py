@@ -22,6 +22,7 @@ from exporter.collectors.pipe_dir import Directory, Root, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
+from exporter.doctor.directory_readers import read_namespaces
 from exporter.doctor.facts import (
     Area,
     Capability,
@@ -213,7 +214,7 @@ def read_daemons(names: Mapping[Identity, str], pids: Mapping[int, str], proc: P
 
 
 def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc) -> DaemonFacts:
-    logs = process.variable(LOG_DIRECTORY)
+    logs, root = process.variable(LOG_DIRECTORY), Root(proc, daemon.pid, daemon.facts.start_ticks)
     return DaemonFacts(
         name=name,
         process=process,
@@ -221,7 +222,8 @@ def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc)
         arguments=daemon.arguments,
         outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
         open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
-        logs=None if logs is None else _identity(logs, Root(proc, daemon.pid, daemon.facts.start_ticks)),
+        logs=None if logs is None else _identity(logs, root),
+        namespaces=frozenset(read_namespaces(process.pipe_directory, root)),
     )
 
 

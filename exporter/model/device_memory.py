@@ -29,14 +29,14 @@ class DeviceMemory:
     used: int | None = None
 
     @property
-    def smallest(self) -> CgroupLimit | None:
-        """The limit that counts: the smallest, and of equal ones that of the ancestor; None without one."""
-        return min(self.limits, key=lambda each: each.limit, default=None)
+    def limit(self) -> int | None:
+        """The smallest limit, None without one."""
+        return min((each.limit for each in self.limits), default=None)
 
     @property
-    def limit(self) -> int | None:
-        """The limit that counts, None without one."""
-        return None if self.smallest is None else self.smallest.limit
+    def tightest(self) -> CgroupLimit | None:
+        """The limit of which the least is left; of equal ones that of the ancestor, None without one."""
+        return min(self.limits, key=lambda each: each.limit - (each.used or 0), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def _cgroups(found: GpuSharing) -> Iterable[str]:
         memory = each.shared_memory
         if memory is None or each.cgroup is None:
             continue
-        shared = memory.smallest
+        shared = memory.tightest
         if shared is not None:
             used = "" if shared.used is None else f"{mebibytes(shared.used)} of "
             limits[shared.cgroup] = f"{used}{mebibytes(shared.limit)} in {printable(shared.cgroup)}"

@@ -76,12 +76,6 @@ class ClientUsage:
     watched: bool | None = None
 
     @property
-    def limited(self) -> str | None:
-        """The cgroup that shares the memory limit with the client."""
-        shared = None if self.shared_memory is None else self.shared_memory.smallest
-        return self.cgroup if shared is None else shared.cgroup
-
-    @property
     def found(self) -> Share | None:
         """The share, if it was measured or estimated. An equal part is a convention."""
         return None if self.share is None or self.share.method is Method.EQUAL else self.share
@@ -344,19 +338,22 @@ def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
     A limit of a cgroup counts once for all its clients.
     """
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    members = Counter(each.limited for each in clients)
-    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members[each.limited]))))
+    members = Counter(limit for each in clients for limit in _limits(each))
+    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members))))
     if used is None or total is None or not claims or not all(each.memory_limit_known for each in clients):
         return None
     return (total - used - _reserved(clients)) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
 
 
-def _claim(client: ClientUsage, members: int) -> int:
-    """Return what a client with limits may have: its own limit, else its part of the cgroup's."""
-    shared = None if client.shared_memory is None else client.shared_memory.limit
+def _limits(client: ClientUsage) -> Sequence[CgroupLimit]:
+    return () if client.shared_memory is None else client.shared_memory.limits
+
+
+def _claim(client: ClientUsage, members: Mapping[CgroupLimit, int]) -> int:
+    """Return what a client with limits may have: its own limit, else its part of the cgroups' limits."""
     if client.memory_limit is None:
-        return 0 if shared is None else shared // members
-    return client.memory_limit if shared is None else min(client.memory_limit, shared)
+        return min((each.limit // members[each] for each in _limits(client)), default=0)
+    return min(client.memory_limit, *(each.limit for each in _limits(client)), UNLIMITED)
 
 
 def _reserved(clients: Sequence[ClientUsage], level: int = 0) -> int:
@@ -364,7 +361,7 @@ def _reserved(clients: Sequence[ClientUsage], level: int = 0) -> int:
     reserved = 0
     within: dict[CgroupLimit, list[ClientUsage]] = {}
     for each in clients:
-        limits = () if each.shared_memory is None else each.shared_memory.limits
+        limits = _limits(each)
         if len(limits) > level:
             within.setdefault(limits[level], []).append(each)
         elif each.memory_limit is not None:

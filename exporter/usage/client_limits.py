@@ -7,6 +7,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client
 from exporter.model.settings import VISIBLE_DEVICES, Limits
+from exporter.parse.cgroup import CgroupMembership as Membership
 from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
 from exporter.parse.protocol3 import PROTOCOL
 from exporter.state.processes import cgroup_of
@@ -57,11 +58,11 @@ def memory_limit(
         # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
         # pkg/gpu/nvidia/manager.go).
         own, devices = {uuid: own["0"]}, {}
-    # A client or container that has some of several GPUs counts them in its own way. A client that names a GPU it does
-    # not see has no limit at all (driver 615.71, NVIDIA's Dynamo: "Per-GPU Compute and Memory Limits with MPS").
-    elif own and (
+    # A client that names a GPU that it does not see has no limit at all (driver 615.71, NVIDIA's "Per-GPU Compute and
+    # Memory Limits with MPS"). One that has some of several GPUs, as a container may, counts them in its own way.
+    elif not own.keys() <= gpus and (
         not {devices.get(device, device) for device in own} <= set(ordinals.values())
-        or (len(ordinals) > 1 and (VISIBLE_DEVICES in process.environment or member.container is not None))
+        or (len(ordinals) > 1 and (VISIBLE_DEVICES in process.environment or member != Membership(unit=member.unit)))
     ):
         return False, None
     here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]

@@ -115,7 +115,8 @@ def updated(
         estimates = estimates.without((LONGER,))
     estimates = _with_possible(estimates, launched, observed, gpu.capacity)
     estimates = _with_observations(estimates, observed, shared)
-    if not complete or continuing:
+    expected = sum(_expected(estimates, pid, delta, gpu.capacity) for pid, delta in launched.items())
+    if not complete or (continuing and expected < gpu.busy):
         return estimates
     if not gpu.measured:
         return _with_active_time(estimates, launched, gpu)
@@ -124,7 +125,8 @@ def updated(
         if estimates.mean(LONGER) is None:
             estimates = estimates.with_client(LONGER, LONGER_MEAN, LONGER_ERROR)
         weights[LONGER] = contention * sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched)
-    measurement = weights, gpu.busy, DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
+    error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
+    measurement = weights, gpu.busy, math.hypot(error, min(gpu.busy, float(continuing)) / 2)
     return estimates.inflated(*measurement).updated(*measurement)
 
 

@@ -128,8 +128,8 @@ def _add_unknown(
 ) -> None:
     """Add the mean use of the clients with unknown use in a window, scaled down to what is left in it.
 
-    Two standard errors cover both extremes: that a client used nothing, and that it used all that is left. Without GPM
-    it is unknown what is left, and one standard error is the mean use.
+    Two standard errors cover both extremes: that a client used nothing, and that it used all that is left. Without GPM,
+    what is left is only limited by all SMs, and one standard error is the mean use.
     """
     pids = (window.unknown | unmixable) & sums.keys()
     expected = sum(means.get(pid, 0.0) for pid in pids)
@@ -139,5 +139,5 @@ def _add_unknown(
     for pid in pids:
         likely = scale * means.get(pid, 0.0)
         sums[pid].used += window.seconds * likely
-        error = max(likely, left - likely) / 2 if window.measured else likely
+        error = max(likely, left - likely) / 2 if window.measured else means.get(pid, 0.0)
         sums[pid].error += window.seconds * error

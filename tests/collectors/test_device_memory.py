@@ -58,8 +58,8 @@ def cgroups(tmp_path: Path) -> Cgroups:
     return Cgroups(tmp_path)
 
 
-def hard(cgroup: str, limit: int, used: int | None = None) -> CgroupLimit:
-    return CgroupLimit(cgroup=cgroup, limit=limit, used=used)
+def hard(cgroup: str, limit: int | str, used: int | None = None) -> CgroupLimit:
+    return CgroupLimit(cgroup=cgroup, limit=int(limit), used=used)
 
 
 def limited(limit: object, current: int = 0, low: int = 0) -> dict[str, str]:
@@ -75,24 +75,16 @@ def test_reads_limit_and_use_of_a_cgroup(cgroups: Cgroups) -> None:
     assert not cgroups.asked
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner", "counts", "of"),
-    [
-        (4, 8, 4, "/pod"),
-        (8, 4, 4, "/pod/main"),
-        (4, 4, 4, "/pod"),
-        ("max", 1, 1, "/pod/main"),
-        (1, "max", 1, "/pod"),
-    ],
-)
-def test_the_smallest_limit_on_the_path_counts(
-    cgroups: Cgroups, outer: object, inner: object, counts: int, of: str
-) -> None:
+@pytest.mark.parametrize(("outer", "inner"), [(4, 8), (8, 4), (4, 4), ("max", 1), (1, "max")])
+def test_the_limits_of_all_cgroups_on_the_path_hold(cgroups: Cgroups, outer: int | str, inner: int | str) -> None:
     cgroups.cgroup("/pod", **limited(outer, 3))
     cgroups.cgroup("/pod/main", **limited(inner, 2))
     found = cgroups.read("/pod/main").cgroups["/pod/main"][GPU]
-    assert (found.smallest, found.used) == (hard(of, counts, 3 if of == "/pod" else 2), 2)
-    assert len(found.limits) == sum(limit != "max" for limit in (outer, inner))
+    limits = [
+        hard(path, each, used) for path, each, used in (("/pod", outer, 3), ("/pod/main", inner, 2)) if each != "max"
+    ]
+    assert (list(found.limits), found.used) == (limits, 2)
+    assert found.limit == min(limit.limit for limit in limits)
 
 
 def test_max_is_no_limit(cgroups: Cgroups) -> None:
@@ -182,6 +174,8 @@ def test_the_own_limit_is_unknown_below_a_hidden_root(cgroups: Cgroups) -> None:
     assert cgroups.read().own is None
     cgroups.cgroup("/", **limited(8))
     assert own_limit(cgroups) == 8
+    cgroups.cgroup("/", **limited("max", low=8))
+    assert own_limit(cgroups) is None
 
 
 def own_limit(cgroups: Cgroups) -> int | None:

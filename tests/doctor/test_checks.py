@@ -541,10 +541,23 @@ def of_protocol_3(facts: Facts) -> Facts:
     return with_daemon(facts, runtime__protocol=3, servers=servers)
 
 
-@pytest.mark.parametrize(("pipe", "expected"), [(OTHER_PIPE, "process-bypassing"), (None, "pipe-directory-differs")])
-def test_a_namespace_is_in_the_directory_of_its_daemon(pipe: Identity | None, expected: str) -> None:
-    facts = bypassing(variables={PIPE_DIRECTORY: f"{DAEMON}/shared/large"}, pipe=pipe)
-    assert {finding.check.id for finding in found(of_protocol_3(facts))} == {expected, "protocol-untried"}
+@pytest.mark.parametrize(
+    ("path", "pipe", "container", "expected"),
+    [
+        (f"{DAEMON}/shared/large", OTHER_PIPE, None, "process-bypassing"),
+        ("/mps/shared/large", OTHER_PIPE, "c0ffee", "process-bypassing"),
+        (f"{DAEMON}/shared/larg", None, None, "pipe-directory-differs"),
+        (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", "pipe-directory-differs"),
+        (f"{DAEMON}/shared/large", None, "c0ffee", "container-without-directory"),
+        (f"{DAEMON}/shared/large", (9, 9), "c0ffee", "container-without-directory"),
+    ],
+)
+def test_a_process_can_have_the_directory_of_a_namespace(
+    path: str, pipe: Identity | None, container: str | None, expected: str
+) -> None:
+    node = healthy(daemons=(daemon(namespaces=frozenset({OTHER_PIPE})),))
+    facts = with_bypassing(node, process(BYPASSING, variables={PIPE_DIRECTORY: path}, pipe=pipe, container=container))
+    assert [finding.check.id for finding in found(facts)] == [expected]
 
 
 LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"

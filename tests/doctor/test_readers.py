@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors.pipe_dir import Root
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
-from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
+from exporter.doctor.directory_readers import read_directory, read_logs, read_namespaces, read_rotations
 from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (
     TimeLimit,
@@ -58,6 +59,20 @@ def test_an_empty_pipe_directory_means_the_default(start: Starter) -> None:
     reading = PROC.facts(start(env={"CUDA_MPS_PIPE_DIRECTORY": ""}).pid)
     assert reading is not None
     assert read_process(reading, PROC).pipe_directory == "/tmp/nvidia-mps"
+
+
+def test_reads_the_directories_of_namespaces(tmp_path: Path, start: Starter) -> None:
+    for each in ("shared/large/inner", "uid_0/default", "No-Name/default"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "No-Name")
+    (tmp_path / "log").touch()
+    reading = PROC.facts(start().pid)
+    assert reading is not None
+
+    found = read_namespaces(str(tmp_path), Root(PROC, reading.pid, reading.start_ticks))
+
+    paths = (tmp_path / each for each in ("shared", "shared/large", "uid_0", "uid_0/default"))
+    assert found == {(each.stat().st_dev, each.stat().st_ino) for each in paths}
 
 
 def test_recognizes_a_deleted_program(tmp_path: Path, start: Starter) -> None:

@@ -124,7 +124,11 @@ def test_limits_of_cgroups_add_up_to_that_of_their_ancestor_at_most() -> None:
     larger = fits("/pod/a", "/pod/b", "/pod/c", pod=200 * GIB, a=10 * GIB, b=10 * GIB, c=10 * GIB)
     assert larger == (FREE - 27 * GIB) // (10 * GIB)
     smaller = fits("/pod/a", "/pod/b", "/pod/c", pod=20 * GIB, a=10 * GIB, b=10 * GIB, c=10 * GIB)
-    assert smaller == (FREE - 17 * GIB) // (10 * GIB)
+    assert smaller == (FREE - 17 * GIB) // (20 * GIB // 3)
+
+
+def test_each_client_has_its_part_of_the_limits_of_all_ancestors() -> None:
+    assert fits("/pod/a", "/pod", "/pod", pod=30 * GIB, a=20 * GIB) == (FREE - 27 * GIB) // (10 * GIB)
 
 
 def test_the_smallest_limit_counts() -> None:

@@ -172,11 +172,15 @@ def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
 
 
-def test_a_memory_limit_is_unknown_for_a_container_that_may_have_some_of_several_gpus() -> None:
-    container = f"0::/system.slice/docker-{'1f' * 32}.scope\n"
-    reading = process(VLLM, cgroup=container, environment={PINNED_MEMORY_LIMIT: "0=1024M"})
+@pytest.mark.parametrize(
+    "cgroup", [f"/system.slice/docker-{'1f' * 32}.scope", f"/kubepods/pod{POD}", "/system.slice/slurmstepd.scope/job_7"]
+)
+@pytest.mark.parametrize(("device", "known"), [("0", False), ("1", False), (GPU, True)])
+def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(cgroup: str, device: str, known: bool) -> None:
+    limits = {PINNED_MEMORY_LIMIT: f"{device}=1024M" if known else f"{device}=1024M,2=1024M"}
+    reading = process(VLLM, cgroup=f"0::{cgroup}\n", environment=limits)
     _, vllm = of(reduced(reading, start=limited()).node).clients
-    assert not vllm.memory_limit_known
+    assert (vllm.memory_limit_known, vllm.memory_limit) == (known, 1 << 30 if known else None)
 
 
 def test_limits_in_the_environment_of_clients_are_committed_instead_of_the_servers() -> None:

@@ -1,5 +1,6 @@
 """Checks of CUDA processes, namespaces and containers."""
 
+import os
 from collections.abc import Iterator
 
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
@@ -7,7 +8,6 @@ from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import gpu_label, process_label, quoted, restart_commands, shown, without_private_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.problem import FindingCode
 from exporter.state.gpus import serving_daemon
 
@@ -18,7 +18,7 @@ _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if process.pipe_directory == each.process.pipe_directory or _reaches(daemon, each, process):
+        if _is_hidden(each, process) or _reaches(each, process):
             continue
         default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
         yield Occurrence(
@@ -57,11 +57,11 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
         path = process.pipe_directory
         if not _is_hidden(each, process) or (path.startswith(TEMPORARY) and process.container is None):
             continue
-        host, container = quoted(each.process.pipe_directory), quoted(path)
+        directory = quoted(path)
         yield Occurrence(
             (f"{process_label(process)}, container {shown(process.container or 'unknown')[:12]}",),
             detail=f"There, {shown(path)} is not the directory of the daemon of {gpu}, or is missing.",
-            commands=(f"docker run --ipc=host -v {host}:{container} -e {PIPE_DIRECTORY}={container} IMAGE",),
+            commands=(f"docker run --ipc=host -v {directory}:{directory} -e {PIPE_DIRECTORY}={directory} IMAGE",),
         )
 
 
@@ -69,7 +69,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
 def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process can reach the daemon, but bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if _reaches(daemon, each, process) and not _of_other_user(daemon, process):
+        if _reaches(each, process) and not _of_other_user(daemon, process):
             yield Occurrence(
                 (process_label(process),),
                 detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
@@ -169,21 +169,24 @@ def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
         for pid in (*daemon.clients, *daemon.connections.queued):
             if pid in facts.processes:
                 yield each, facts.processes[pid]
-    for daemon, each, process, _ in bypassing(facts):
-        if _reaches(daemon, each, process):
+    for _, each, process, _ in bypassing(facts):
+        if _reaches(each, process):
             yield each, process
 
 
-def _reaches(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's directory. With protocol 3, each namespace has one below it."""
-    below = process.pipe_directory.startswith(f"{each.process.pipe_directory}/")
-    named = daemon.runtime.protocol == PROTOCOL and below
-    return process.pipe is not None and (process.pipe == each.process.pipe or named)
+def _reaches(each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Return whether the process has the daemon's directory, or that of one of its namespaces."""
+    return process.pipe is not None and process.pipe in {each.process.pipe, *each.namespaces}
 
 
 def _is_hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's path, but another directory there, or none."""
-    return process.pipe_directory == each.process.pipe_directory and process.pipe != each.process.pipe
+    """Return whether the process has the daemon's path, but another directory there, or none.
+
+    With namespaces, a container may have a path below it.
+    """
+    own, path = (os.path.normpath(facts.pipe_directory) for facts in (each.process, process))
+    below = process.container is not None and bool(each.namespaces) and path.startswith(f"{own}/")
+    return (path == own or below) and not _reaches(each, process)
 
 
 def _uid(daemon: Daemon) -> int | None:
