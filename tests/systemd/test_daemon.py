@@ -17,6 +17,8 @@ SYSTEMD = Path(__file__).parents[2] / "systemd"
 QUIT = "quit command issued with timeout of 20"
 """The line that the daemon logs when its unit is stopped."""
 
+ACCEPTING = "Accepting connection..."
+
 pytestmark = [pytest.mark.systems, pytest.mark.usefixtures("at_work")]
 
 
@@ -91,6 +93,23 @@ def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> No
         node.machine.do("systemctl", "stop", DAEMON)
 
     node.has_logged(QUIT, quits + 1)
+
+
+def test_repeats_a_quit_that_had_no_effect(node: Node) -> None:
+    """A refused command can return nothing, and exit status 0 (measured, R580)."""
+    quits, accepted = node.logs(QUIT), node.logs(ACCEPTING)
+    node.mps.deaf()
+
+    stopping = node.machine.start("systemctl", "stop", DAEMON)
+    eventually(lambda: _has_accepted(node, accepted + 5))
+    node.mps.deaf(False)
+
+    assert stopping.wait(PATIENCE_SECONDS) == 0
+    node.has_logged(QUIT, quits + 1)
+
+
+def _has_accepted(node: Node, connections: int) -> None:
+    assert node.logs(ACCEPTING) >= connections
 
 
 @contextmanager
