@@ -50,8 +50,11 @@ WAITING, WAITING_ERROR = 0.85, 0.4
 """Kernel time of such a client, and its standard error, as fractions of the time beyond LAUNCH_NS that it takes for a
 launch."""
 
-SLOW, SLOW_ERROR, MIXED, MIXED_ERROR = 0.4, 0.5, 0.05, 0.3
-"""The same for other clients. MIXED is for those with copies, or graphs of unknown kernels, in that time."""
+SLOW, SLOW_ERROR = 0.4, 0.5
+"""The same for other clients."""
+
+COPYING, COPYING_ERROR = 0.05, 0.3
+"""The same for clients that also wait for copies to the GPU."""
 
 AREA_ERROR = 1.5
 """Largest quotient of SM time and `area`, if `bound` is unknown: kernels of different widths differ in duration."""
@@ -59,8 +62,9 @@ AREA_ERROR = 1.5
 FINISHED_ERRORS = 2.0
 """A kernel has finished if it has run so many standard errors longer than its estimate."""
 
-IMPOSSIBLE = 1.5
-"""An estimate, or its standard error, is impossible if it is so many times the longest possible kernel time."""
+IMPOSSIBLE, BETTER = 1.5, 0.5
+"""An estimate is impossible if it is so many times the longest possible kernel time. A first estimate by another window
+is better if its standard error is less than this fraction: in its first window, a client may work for a moment only."""
 
 CONTRADICTION_ERRORS = 3.0
 """An observation that differs by so many standard errors shows that a client changed, or had hardly begun before."""
@@ -217,23 +221,27 @@ def _with_possible(
     observed: Mapping[int, tuple[float, float] | None],
     capacity: float,
 ) -> KernelTimeEstimates:
-    """Add the estimates of new clients, and replace impossible ones: no kernel lasts longer than work was in flight."""
+    """Add the estimates of new clients, replace impossible ones, and those for which this window has better ones."""
     for pid, delta in deltas.items():
         longest = _longest(delta, capacity)
         mean = estimates.mean(pid)
-        if mean is None or mean > IMPOSSIBLE * longest or estimates.standard_deviation(pid) > IMPOSSIBLE * longest:
-            estimates = estimates.without((pid,)).with_client(pid, *(observed[pid] or _typical(delta, longest)))
+        found, error = observed[pid] or _typical(delta, longest)
+        if mean is None or mean > IMPOSSIBLE * longest or error < BETTER * estimates.standard_deviation(pid):
+            estimates = estimates.without((pid,)).with_client(pid, found, error)
     return estimates
 
 
 def _typical(delta: WorkDelta, longest: float) -> tuple[float, float]:
     """Return the kernel time to expect if none was observed, and its standard error."""
     few = 0 < delta.kernels + delta.graphs <= FEW_LAUNCHES * delta.spans
-    fraction, error, limit = (WAITING, WAITING_ERROR, WAITING) if few else (SLOW, SLOW_ERROR, SLOW_ERROR)
-    if _is_mixed(delta):
-        fraction, error = MIXED, MIXED_ERROR
+    if _copies(delta):
+        fraction, error = COPYING, COPYING_ERROR
+    elif few and not _is_mixed(delta):
+        fraction, error = WAITING, WAITING_ERROR
+    else:
+        fraction, error = SLOW, SLOW_ERROR
     waited = max(0.0, longest - LAUNCH_NS)
-    mean = min(TYPICAL_NS + fraction * waited, limit * longest)
+    mean = min(TYPICAL_NS + fraction * waited, max(0.5, fraction) * longest)
     return mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited)
 
 
@@ -261,9 +269,14 @@ def _with_observations(
     return estimates
 
 
+def _copies(delta: WorkDelta) -> bool:
+    """Return whether most bursts also copy to the GPU."""
+    return 2 * delta.uploads > delta.spans
+
+
 def _is_mixed(delta: WorkDelta) -> bool:
-    """Return whether much time in flight is no kernel's: of copies to the GPU, or of graphs of unknown kernels."""
-    return 2 * delta.uploads > delta.spans or 0 < delta.graphs == delta.graph_kernels
+    """Return whether much time in flight is no kernel's: of copies, or in graphs with an unknown number of kernels."""
+    return _copies(delta) or 0 < delta.graphs == delta.graph_kernels
 
 
 def _latency(delta: WorkDelta, gpu: GpuBusy) -> tuple[float, float, bool]:
