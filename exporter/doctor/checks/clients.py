@@ -1,6 +1,6 @@
 """Checks of CUDA processes, namespaces and containers."""
 
-import os
+import posixpath
 from collections.abc import Iterator
 
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
@@ -184,7 +184,7 @@ def _is_hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
 
     With namespaces, a container may have a path below it.
     """
-    own, path = (os.path.normpath(facts.pipe_directory) for facts in (each.process, process))
+    own, path = (posixpath.normpath(facts.pipe_directory) for facts in (each.process, process))
     below = process.container is not None and bool(each.namespaces) and path.startswith(f"{own}/")
     return (path == own or below) and not _reaches(each, process)
 
