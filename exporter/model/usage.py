@@ -150,8 +150,9 @@ class GpuBusy:
 PROCESS_NOISE = 0.002
 """Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time."""
 
-CREDIBLE_ERRORS = 3.0
-"""A measurement further from the expectation, in standard errors, shows that a client does something else now."""
+CREDIBLE_ERRORS = 1.25
+"""A measurement further from the expectation, in standard errors, probably shows that a client does something else now.
+With 3, standard errors were too small on full GPUs with changing clients (simulated)."""
 
 LEAST_RELATIVE_ERROR = 3e-5
 """Least standard error of a measurement, as a fraction of the sum of the estimates' deviations in it. With less,

@@ -32,7 +32,7 @@ GAP_NS, KERNEL_ERROR_NS = 1_250, 1_500
 RELATIVE_ERROR = 0.05
 """Standard error of an observed kernel time, as a fraction of it."""
 
-WAIT, WAIT_ERROR, SHARED_ERROR = 0.9, 0.25, 0.5
+WAIT, WAIT_ERROR, SHARED_ERROR = 0.9, 0.45, 0.8
 """On a contended GPU a kernel waits for this fraction of the shortest time in flight of any client's kernels. Standard
 errors of that time and of the kernel time then, as fractions of them."""
 

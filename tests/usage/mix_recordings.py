@@ -26,12 +26,12 @@ TOGETHER = HERE / "together"
 usage/kernel_times.py were fitted to these mixes."""
 
 SECOND = HERE / "second"
-"""Mixes that were recorded after all constants were fitted. In those with the name apart-*, a client began every three
-seconds; in together-*, all clients began together."""
+"""Mixes that were recorded after constants had been fitted; rules and errors changed since. In those with the name
+apart-*, a client began every three seconds; in together-*, all clients began together."""
 
 H100 = HERE / "h100"
-"""The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). Of the constants, only the error of
-EVENT_NS was changed because of them. In counted-full-at-once, all clients began together."""
+"""The mixes of HERE (counted-*) and of SECOND on an H100 (driver 580.159.04). Rules and errors changed since. In
+counted-full-at-once, all clients began together."""
 
 TWO_GPUS = HERE / "two_gpus"
 """Mixes on two H100 (driver 580.159.04), each recorded from the start of the daemon. A client works on both GPUs: in
