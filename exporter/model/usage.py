@@ -150,7 +150,7 @@ class GpuBusy:
 PROCESS_NOISE = 0.002
 """Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time."""
 
-CREDIBLE_ERRORS = 1.25
+CREDIBLE_ERRORS = 1.1
 """A measurement further from the expectation, in standard errors, probably shows that a client does something else now.
 With 3, standard errors were too small on full GPUs with changing clients (simulated)."""
 

@@ -1,6 +1,8 @@
 """Errors of the shares in simulations, in percentage points of all SMs."""
 
+import random
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -163,3 +165,38 @@ class TestUnseen:
         assert split.shares[ONE].method is Method.MEASURED
         assert largest_error(split, world.truths()) <= 0.6
         assert world.node.splits[GPU] == split
+
+
+def any_world(seed: int) -> World:
+    """Return a world of clients of which some have shorter or longer kernels after half a minute."""
+    chance = random.Random(seed)
+    workers = (
+        Worker(
+            pid=ONE + number,
+            length=int(10 ** chance.uniform(3.7, 6.3)),
+            width=chance.choice((16, 32, 66, 132)),
+            batch=chance.choice((1, 4, 16)),
+            pause=int(10 ** chance.uniform(3, 6)),
+            never=chance.random() < 0.15,
+            behind=chance.random() < 0.7,
+            on=(chance.choice((0, 4 * number)), inf),
+            slower_from=chance.choice((inf, 30.0)),
+            slower_by=chance.choice((0.4, 1.5, 3.0)),
+        )
+        for number in range(chance.randint(2, 5))
+    )
+    return World(tuple(workers), seed=seed)
+
+
+def test_two_standard_errors_cover_clients_that_change() -> None:
+    """Also on full GPUs, where a client's longer kernels change what all clients use."""
+    covered = []
+    for seed in range(20):
+        world = any_world(seed)
+        world.live(45)
+        world.reset_truth()
+        split = world.live(61)
+        for pid, error in errors_of(split, world.truths()).items():
+            covered.append(abs(error) <= 200 * split.shares[pid].error + 0.1)
+    assert len(covered) > 50
+    assert sum(covered) >= 0.9 * len(covered)
