@@ -24,7 +24,7 @@ def _ports() -> Iterator[int]:
 
 
 def free_address() -> str:
-    """Return another address each time, whose port was free a moment ago, for a program that is started twice there."""
+    """Return a new address each time, for a program that is started twice there. Its port was free a moment ago."""
     for port in _ports():
         try:
             with socket.create_server((LOCALHOST, port)):

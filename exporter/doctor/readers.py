@@ -223,7 +223,7 @@ def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc)
         outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
         open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
         logs=None if logs is None else _identity(logs, root),
-        namespaces=frozenset(read_namespaces(process.pipe_directory, root)),
+        namespaces=read_namespaces(process.pipe_directory, root),
     )
 
 

@@ -13,6 +13,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.usage import Method, Share
+from exporter.parse.dmem import smallest
 from exporter.parse.sm_partitions import is_same_device
 from exporter.state.device_memory import cgroup_memory
 from exporter.state.failure_domains import gpus_of_clients
@@ -353,7 +354,7 @@ def _claim(client: ClientUsage, members: Mapping[CgroupLimit, int]) -> int:
     """Return what a client with limits may have: its own limit, else its part of the cgroups' limits."""
     if client.memory_limit is None:
         return min((each.limit // members[each] for each in _limits(client)), default=0)
-    return min(client.memory_limit, *(each.limit for each in _limits(client)), UNLIMITED)
+    return smallest(client.memory_limit, *(each.limit for each in _limits(client))) or 0
 
 
 def _reserved(clients: Sequence[ClientUsage], level: int = 0) -> int:

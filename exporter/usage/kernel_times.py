@@ -241,6 +241,7 @@ def _typical(delta: WorkDelta, longest: float) -> tuple[float, float]:
     else:
         fraction, error = SLOW, SLOW_ERROR
     waited = max(0.0, longest - LAUNCH_NS)
+    # Of a short time in flight, at most half is expected to be the kernel's.
     mean = min(TYPICAL_NS + fraction * waited, max(0.5, fraction) * longest)
     return mean, max(min(TYPICAL_ERROR_NS, longest / 2), error * waited)
 
