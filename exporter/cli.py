@@ -67,14 +67,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     # No option before the command has a value, so the first other word is the command.
     given = next((word for word in arguments if not word.startswith("-")), "")
     # The table of options takes longer to import than Python takes to start.
-    parser = build_parser((given,))
-    parsed, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        from exporter.config.options import removed
-
-        problems = (removed(word.partition("=")[0]) for word in unknown if word.startswith("--"))
-        parser.error(next(filter(None, problems), f"unrecognized arguments: {' '.join(unknown)}"))
-    return parsed
+    return build_parser((given,)).parse_args(arguments)
 
 
 def build_parser(commands: Container[str] = COMMANDS) -> argparse.ArgumentParser:

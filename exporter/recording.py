@@ -8,10 +8,9 @@ import reprlib
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO, cast
 
-from exporter import recording_format1
 from exporter.config.settings import Config
 from exporter.errors import FULL, RecordingError
 from exporter.masking import Mask
@@ -22,11 +21,10 @@ from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.pod_resources import PodResourcesReading
-from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from exporter.model.values import build, plain
 
 FORMAT = 2
-"""The format that is written. A file without a header is read as FORMAT 1."""
+"""The format that is written and read."""
 
 MAX_LINE = 1 << 24
 """Characters of the longest line that is read.
@@ -62,7 +60,6 @@ _KINDS: Mapping[str, type[Observation]] = {
     "paused": kinds.Paused,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_WITH_DAEMON = {kind for kind in _NAMES for part in fields(kind) if part.name == "daemon" and part.default is MISSING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,7 @@ class RecordedGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The recorded node. Observations that name no daemon are of `daemons[0]`."""
+    """The recorded node."""
 
     daemons: tuple[RecordedDaemon, ...] = ()
     gpus: tuple[RecordedGpu, ...] = ()
@@ -112,11 +109,6 @@ class Header:
                 for each in self.daemons
             }
         )
-
-
-_DEFAULT_DAEMON = RecordedDaemon(
-    name=DEFAULT_PIPE_DIRECTORY, pipe_directory=DEFAULT_PIPE_DIRECTORY, log_directory=DEFAULT_LOG_DIRECTORY
-)
 
 
 def header_of(config: Config, gpus: tuple[RecordedGpu, ...] = (), driver: str | None = None) -> Header:
@@ -172,28 +164,20 @@ class Recording:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lines = enumerate(self._read(), start=1)
-        self._first = self._next()
-        self._format = 1
-        self.header = Header(daemons=(_DEFAULT_DAEMON,))
-        if self._first is None:
+        first = self._next()
+        if first is None:
             raise self._error(1, "is missing or incomplete; record again")
-        if "recording" in self._first[1]:
-            self.header = self._header(self._first[1])
-            self._first = None
-        elif "source" not in self._first[1]:
-            raise self._error(self._first[0], "is neither a recording's header nor an observation")
+        if "recording" not in first[1]:
+            raise self._error(first[0], "is not a recording's header")
+        self.header = self._header(first[1])
 
     def observations(self) -> Iterator[Observation]:
         """Yield the observations in the order of the file. Unknown kinds are skipped."""
-        line = self._first or self._next()
-        while line is not None:
+        while (line := self._next()) is not None:
             number, values = line
-            if self._format == 1:
-                values = recording_format1.observation(values)
             kind = _KINDS.get(str(values.get("source")))
             if kind is not None:
                 yield self._observation(kind, number, values)
-            line = self._next()
 
     def _read(self) -> Iterator[str]:
         """Yield the lines. A compressed file of 1.5 MB can contain a line of 1.5 GB, which would fill the memory."""
@@ -221,29 +205,20 @@ class Recording:
         return None
 
     def _header(self, values: dict[str, Any]) -> Header:
-        self._format = values["recording"]
-        if self._format not in (1, FORMAT):
+        if values["recording"] != FORMAT:
             raise self._error(
                 1,
-                f"has format {reprlib.repr(self._format)}; this version reads formats 1 to {FORMAT}: read the file"
-                " with the version that wrote it, or with a later one",
+                f"has format {reprlib.repr(values['recording'])}; this version reads format {FORMAT}: read the file"
+                " with the version that wrote it",
             )
-        if self._format == 1:
-            values = recording_format1.header(values)
         facts = {key: value for key, value in values.items() if isinstance(value, str)}
-        default = {"pipe_directory": DEFAULT_PIPE_DIRECTORY, "log_directory": DEFAULT_LOG_DIRECTORY, **facts}
         try:
-            daemons = [{"name": each.get("pipe_directory"), **each} for each in values.get("daemons", [default])]
-            return build(Header, {"daemons": daemons, "gpus": values.get("gpus", []), "facts": facts})
+            daemons, gpus = values.get("daemons", []), values.get("gpus", [])
+            return build(Header, {"daemons": daemons, "gpus": gpus, "facts": facts})
         except (TypeError, AttributeError, ValueError) as error:
             raise self._error(1, f"is a header with a missing or malformed part: {error!r}") from error
 
     def _observation(self, kind: type[Observation], number: int, values: dict[str, Any]) -> Observation:
-        if kind is GpuReading:
-            gpu = next((gpu for gpu in self.header.gpus if gpu.uuid == values.get("gpu")), None)
-            values = {"index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id, **values} if gpu else values
-        if kind in _WITH_DAEMON:
-            values.setdefault("daemon", (*self.header.daemons, _DEFAULT_DAEMON)[0].name)
         try:
             return build(kind, values)
         except ValueError as error:

@@ -19,10 +19,8 @@ from exporter.config.options import (
     DEFAULTS_OF,
     OPTIONS,
     PREFIX,
-    REMOVED,
     Option,
     parse_pipe_directory,
-    removed,
 )
 from exporter.config.settings import Config, Constants, DaemonConfig
 from exporter.config.values import DIRECTORY, overlapping, shown, text_kind, write_address
@@ -129,7 +127,7 @@ def read_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
             if environment[variable]:
                 yield options[variable], options[variable].kind.of_text(variable, environment[variable])
         elif not _OTHER_VARIABLES.fullmatch(variable.removeprefix(PREFIX)):
-            raise ConfigError(removed(variable) or _unknown(variable, (*options, FILE_VARIABLE), "variable"))
+            raise ConfigError(_unknown(variable, (*options, FILE_VARIABLE), "variable"))
 
 
 def _flags(arguments: Namespace) -> Iterator[Setting]:
@@ -203,19 +201,16 @@ def parse_document(path: Path, text: str) -> Document:
 
 def _section(path: Path, section: str, content: object) -> dict[Option, object]:
     options = {option.key_in_section: option for option in OPTIONS if option.section == section}
-    if not options and not any(name.startswith(f"{section}.") for name in REMOVED):
+    if not options:
         raise ConfigError(f"{path}: {_unknown(section, (*(each.section for each in OPTIONS), DAEMONS), 'section')}")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: {section}: expected a section: write [{section}] and its keys below")
-    if not options and not content:
-        raise ConfigError(f"{path}: section [{section}] was removed; remove it")
     values: dict[Option, object] = {}
     for key, raw in content.items():
         if key not in options:
             belongs = [option.section for option in OPTIONS if option.key_in_section == key]
             hint = f"; it belongs to [{belongs[0]}]" if belongs else ""
-            problem = removed(f"{section}.{key}") or f"[{section}] {_unknown(key, options, 'key')}{hint}"
-            raise ConfigError(f"{path}: {problem}")
+            raise ConfigError(f"{path}: [{section}] {_unknown(key, options, 'key')}{hint}")
         values[options[key]] = options[key].kind.of_toml(f"{path}: {options[key].key}", raw)
     return values
 
@@ -279,8 +274,7 @@ def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
     values: dict[str, Any] = {"log_directory": Path(DEFAULT_LOG_DIRECTORY)}
     for key, raw in table.items():
         if key not in keys:
-            gone = removed(f"{DAEMONS}.{key}")
-            raise ConfigError(f"{where}: {gone}" if gone else f"{where}: {_unknown(key, keys, 'key')}")
+            raise ConfigError(f"{where}: {_unknown(key, keys, 'key')}")
         values[keys[key].attribute] = keys[key].kind.of_toml(f"{where}.{key}", raw)
     if "pipe_directory" not in values:
         raise ConfigError(f"{where}: pipe_directory is missing; add it")

@@ -1,4 +1,4 @@
-"""Tables of all options and daemon keys, and of those that were removed.
+"""Tables of all options and daemon keys.
 
 Flags, variables, keys of the file, checks, help and documentation come from these tables. `Config` has the defaults.
 """
@@ -329,64 +329,3 @@ DAEMON_KEYS = (
         example=Mode.OBSERVE,
     ),
 )
-
-_REMOVED_OPTIONS = {
-    "accounting.by": "usage is always counted for the most specific owner",
-    "attribution.equal": "use attribution.method = equal, or bpf+equal",
-    "clients.max": "at most 512 clients get series of their own",
-    "clients.series": "to have no series of single clients, set clients.min_age_seconds to a long time",
-    "collect.journal": "the exporter reads the journal if it may",
-    "collect.kernel_log": "the exporter reads the kernel log if it may",
-    "collect.nvml": "the exporter always reads NVML",
-    "collect.pods": "the exporter reads the names of pods where there are any",
-    "discovery.enabled": "the exporter always finds daemons that the configuration does not name",
-    "discovery.globs": "the pipe directories are fixed; name a daemon elsewhere in [[daemons]]",
-    "discovery.processes": "the exporter always finds daemons by their processes",
-    "history.max_age_seconds": "incidents and events are kept for 30 days",
-    "history.max_events": "the newest 10000 events are kept",
-    "history.max_incidents": "the newest 1000 incidents are kept",
-    "paths.control_executable": "nvidia-cuda-mps-control is looked up in PATH; add its directory to PATH",
-    "paths.kmsg": "the exporter reads /dev/kmsg",
-    "paths.lock_directory": "locks are in /run/cuda-mps-exporter and in paths.runtime_directory",
-    "paths.pods": "the exporter reads /var/log/pods",
-    "paths.procfs": "the exporter reads /proc; in a container, share the PID namespace of the host",
-    "rhythm.liveness_seconds": "the interval is always 30 s",
-    "rhythm.lists_seconds": "the interval is always 5 min",
-    "rhythm.nvml_seconds": "the interval is always 10 s",
-    "watchdog.backoff_seconds": "the first wait is always 2 s",
-    "watchdog.end_hung_servers": "use watchdog.allow with end_hung_server",
-    "watchdog.fault_remedy": "use watchdog.allow with kill_clients, shut_down_server and restart_daemon",
-    "watchdog.fault_seconds": "a fault may always last 60 s",
-    "watchdog.hung_after_seconds": "a daemon is always restarted after hanging for 90 s",
-    "watchdog.longest_backoff_seconds": "the longest wait is always 5 min",
-    "watchdog.restarts": "the limit is always 5 restarts in 15 min",
-    "watchdog.step_seconds": "steps are always 10 s apart",
-    "watchdog.systemd_seconds": "systemd always has 30 s",
-    "watchdog.verify_seconds": "a restarted daemon always has 30 s to answer",
-    "watchdog.window_seconds": "the limit is always 5 restarts in 15 min",
-}
-_REMOVED_FLAGS = {"discovery.enabled": "--discovery"} | {
-    key: f"--path.{key.removeprefix('paths.').replace('_', '-')}"
-    for key in _REMOVED_OPTIONS
-    if key.startswith("paths.")
-}
-_REMOVED_DAEMON_KEYS = {
-    "client_priority": "set it by `set_default_client_priority`; the watchdog restores it after a restart",
-    "clients_limit": "the exporter reads the limit from the server's log",
-    "environment": 'begin restart_command with "env", "NAME=VALUE"',
-    "expected": "a configured daemon is always expected; delete the daemon if it is not, and the exporter finds it",
-}
-
-REMOVED: Mapping[str, str] = {
-    name: advice
-    for key, advice in _REMOVED_OPTIONS.items()
-    for flag in [_REMOVED_FLAGS.get(key, flag_of(key))]
-    for name in (key, flag, flag.replace("--", "--no-", 1), variable_of(flag))
-} | {f"{DAEMONS}.{key}": advice for key, advice in _REMOVED_DAEMON_KEYS.items()}
-"""What to do instead of each key, flag and variable that was removed."""
-
-
-def removed(name: str) -> str | None:
-    """Return what to say of a key, flag or variable that was removed; None if there never was one."""
-    advice = REMOVED.get(name)
-    return None if advice is None else f"{name} was removed: {advice}; remove it"

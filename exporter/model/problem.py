@@ -72,7 +72,7 @@ class ProblemCode(StrEnum):
     UNEXPECTED_ERROR = "unexpected_error"
     """A collector raised an exception, which is a defect of the exporter."""
     UNSPECIFIED = "unspecified"
-    """A sentence from a recording of FORMAT 1, or a code of a later version."""
+    """A code of a later version."""
 
     @classmethod
     def _missing_(cls, _value: object) -> "ProblemCode":

@@ -179,7 +179,7 @@ class ReasonCode(StrEnum):
     EVIDENCE_NOT_WRITTEN = "evidence_not_written"
 
     UNKNOWN = "unknown"
-    """A sentence of an earlier version that this one does not know; `text` has it."""
+    """A code of a later version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,26 +20,12 @@ from exporter.model.observation import DaemonName
 from exporter.model.settings import Retention
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState, with_stop_remembered
-from exporter.store import migration, tables
+from exporter.store import tables
 
 FILE, LOCK = "history.sqlite", "history.lock"
 
-Migration = str | Callable[[sqlite3.Connection], None]
-"""One step to the next version: SQL, or a function that runs in a transaction."""
-
-MIGRATIONS: tuple[Migration, ...] = (
-    tables.INCIDENTS + tables.EVENTS,
-    tables.WATCHES,
-    tables.PAGES,
-    tables.SHARES,
-    migration.migrate,
-    migration.migrate,  # Version 5 had codes, but some of the keys of version 4.
-    tables.SAMPLES,
-)
-"""What each version added or changed. A migration that was released is never changed."""
-
-TRANSLATED_VERSION = 6
-"""The first version with rows that need no translation."""
+SCHEMA_VERSION = 1
+"""The version of `tables.SCHEMA`."""
 
 LOADED_INCIDENTS, LOADED_EVENTS = 256, 1000
 """How many of each a start loads; the file may have more. The start waits for them."""
@@ -121,7 +107,7 @@ class StateFile:
         try:
             self._lock = _lock(self._directory / LOCK)
             before = _identity(self._path) if self._path.exists() else None
-            self._connection = open_database(self._path, MIGRATIONS)
+            self._connection = open_database(self._path)
             self._identity = _identity(self._path)
             states, bad_states = tables.load_watchdog_states(self._connection)
             self._totals, bad_totals = tables.load_totals(self._connection)
@@ -218,11 +204,10 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def open_database(path: Path, migrations: Sequence[Migration]) -> sqlite3.Connection:
-    """Open the file for writing, and create it if it does not exist. A damaged file is set aside.
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the file for writing, and create it if it does not exist. A damaged file or another schema is set aside.
 
-    A file of version n has the first n of the `migrations`. Only one process may open it so. Raises OSError or
-    sqlite3.Error if it cannot be opened, and OSError if a later version of this program wrote it.
+    Only one process may open it so. Raises OSError or sqlite3.Error if it cannot be opened.
     """
     connection = _connect(path)
     try:
@@ -231,23 +216,11 @@ def open_database(path: Path, migrations: Sequence[Migration]) -> sqlite3.Connec
             connection.close()
             _set_aside(path, problem)
             connection = _connect(path)
-        version = version_of(connection)
-        if version > len(migrations):
-            problem = (
-                f"a later version of this program wrote it (schema version {version}; this one knows "
-                f"{len(migrations)}): install that version again, or move the file away"
-            )
-            raise OSError(errno.ENOTSUP, problem, str(path))
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        for number, migration in enumerate(migrations[version:], start=version + 1):
-            if isinstance(migration, str):
-                connection.executescript(f"BEGIN IMMEDIATE; {migration} PRAGMA user_version = {number}; COMMIT;")
-                continue
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                migration(connection)
-                connection.execute(f"PRAGMA user_version = {number}")
+        if version_of(connection) == 0:
+            script = f"BEGIN IMMEDIATE; {tables.SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+            connection.executescript(script)
     except BaseException:
         connection.close()
         raise
@@ -275,8 +248,8 @@ def _damage(connection: sqlite3.Connection) -> str | None:
     """Return why the file is damaged; None if it is not."""
     try:
         version = version_of(connection)
-        if version < 0:
-            return f"it has version {version}"
+        if version not in (0, SCHEMA_VERSION):
+            return f"it has schema version {version}, and this version of the program uses {SCHEMA_VERSION}"
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         if _is_damage(error):
@@ -300,7 +273,7 @@ def _set_aside(path: Path, problem: str) -> None:
 def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
     """Return the incidents and events of a state directory or file, newest first, also while an exporter writes it.
 
-    Rows of an earlier version are translated in memory. Raises HistoryError if the file cannot be read.
+    Raises HistoryError if the file cannot be read.
     """
     file = path
     try:
@@ -308,14 +281,12 @@ def read_history(path: Path) -> tuple[tuple[Incident, ...], tuple[Event, ...]]:
         connection = _read_only(file)
         try:
             version = version_of(connection)
-            if version > len(MIGRATIONS):
-                raise HistoryError(f"{file}: a later version of this program wrote it: read it with that version")
-            if version <= 0:
+            if version == 0:
                 return (), ()
-            old = version < TRANSLATED_VERSION
-            incidents, _ = tables.load_incidents(connection, READ_INCIDENTS, migration.incident if old else None)
-            # An earlier version has no shares of events, so all events are read.
-            events, _ = tables.load_events(connection, READ_EVENTS, migration.event if old else None)
+            if version != SCHEMA_VERSION:
+                raise HistoryError(f"{file}: another version of this program wrote it: read it with that version")
+            incidents, _ = tables.load_incidents(connection, READ_INCIDENTS)
+            events, _ = tables.load_events(connection, READ_EVENTS)
         finally:
             connection.close()
     except OSError as error:

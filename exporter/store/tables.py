@@ -1,14 +1,14 @@
 """Tables of the state file: incidents, events, watchdog states, usage totals, samples.
 
-A row has the JSON of a value. Names of tables and columns are those of the version that added them.
+A row has the JSON of a value.
 """
 
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from exporter.model.event import Event
 from exporter.model.identity import Workload, WorkloadKind
@@ -30,35 +30,23 @@ from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
 
 Value = TypeVar("Value")
-Translate = Callable[[dict[str, Any]], dict[str, Any]]
-"""Makes an object of the current version from one of an earlier version."""
 
 MAX_BYTES = 64 << 20
 """How much is read of one table. A thousand faults with 48 clients each have 12 MB."""
 
-INCIDENTS = """
+SCHEMA = """
 CREATE TABLE incidents (
     id TEXT PRIMARY KEY, daemon TEXT NOT NULL, open INTEGER NOT NULL, started_at REAL NOT NULL, incident TEXT NOT NULL
 );
 CREATE INDEX incidents_started_at ON incidents (started_at);
-"""
-EVENTS = """
-CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, daemon TEXT NOT NULL, expected INTEGER NOT NULL
+);
 CREATE INDEX events_at ON events (at);
-"""
-WATCHES = """
-CREATE TABLE watches (daemon TEXT PRIMARY KEY, at REAL NOT NULL, watch TEXT NOT NULL);
-"""
-PAGES = """
-CREATE TABLE pages (
-    gpu TEXT NOT NULL, kind TEXT NOT NULL, payer TEXT NOT NULL, page TEXT NOT NULL, PRIMARY KEY (gpu, kind, payer)
+CREATE TABLE watchdog_states (daemon TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL);
+CREATE TABLE accounts (
+    gpu TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, usage TEXT NOT NULL, PRIMARY KEY (gpu, kind, name)
 ) WITHOUT ROWID;
-"""
-SHARES = """
-ALTER TABLE events ADD COLUMN daemon TEXT NOT NULL DEFAULT '';
-ALTER TABLE events ADD COLUMN expected INTEGER NOT NULL DEFAULT 0;
-"""
-SAMPLES = """
 CREATE TABLE samples (slot INTEGER PRIMARY KEY, sample TEXT NOT NULL);
 """
 
@@ -72,9 +60,7 @@ def _column(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
-def _read(
-    kind: type[Value], rows: Iterable[tuple[object]], translate: Translate | None = None
-) -> tuple[tuple[Value, ...], int]:
+def _read(kind: type[Value], rows: Iterable[tuple[object]]) -> tuple[tuple[Value, ...], int]:
     """Return the values of these rows, within `MAX_BYTES`, and the number of rows that cannot be read."""
     found: list[Value] = []
     unreadable = size = 0
@@ -83,8 +69,7 @@ def _read(
         if size > MAX_BYTES:
             break
         try:
-            values = json.loads(row)  # type: ignore[arg-type]
-            found.append(build(kind, values if translate is None else translate(values)))
+            found.append(build(kind, json.loads(row)))  # type: ignore[arg-type]
         except (ValueError, TypeError, RecursionError):
             unreadable += 1
     return tuple(found), unreadable
@@ -111,9 +96,7 @@ def trim_incidents(connection: sqlite3.Connection, *, oldest: float, most: int) 
     )
 
 
-def load_incidents(
-    connection: sqlite3.Connection, most: int, translate: Translate | None = None
-) -> tuple[tuple[Incident, ...], int]:
+def load_incidents(connection: sqlite3.Connection, most: int) -> tuple[tuple[Incident, ...], int]:
     """Return at most `most` incidents, newest first, and the number of unreadable rows. Open ones have precedence."""
     rows = connection.execute(
         "SELECT incident FROM (SELECT CAST(incident AS BLOB) AS incident, open, started_at, rowid AS number"
@@ -121,7 +104,7 @@ def load_incidents(
         " ORDER BY started_at DESC, number DESC",
         (most,),
     )
-    return _read(Incident, rows, translate)
+    return _read(Incident, rows)
 
 
 _RANKED = """(
@@ -182,12 +165,10 @@ def load_event_shares(
     return _read(Event, connection.execute(_LOAD, (most, oldest, json.dumps(list(names)), most)))
 
 
-def load_events(
-    connection: sqlite3.Connection, most: int, translate: Translate | None = None
-) -> tuple[tuple[Event, ...], int]:
+def load_events(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event, ...], int]:
     """Return the last `most` events, newest first, and the number of unreadable rows."""
     rows = connection.execute("SELECT CAST(event AS BLOB) FROM events ORDER BY number DESC LIMIT ?", (most,))
-    return _read(Event, rows, translate)
+    return _read(Event, rows)
 
 
 MAX_WATCHDOG_STATES = 256
@@ -199,19 +180,20 @@ class _WatchdogRow:
     """The JSON of a row. It has the daemon's name because the column has it escaped."""
 
     daemon: str
-    watch: WatchdogState
+    state: WatchdogState
 
 
 def save_watchdog_states(connection: sqlite3.Connection, states: Mapping[str, WatchdogState], *, at: float) -> None:
     """Write the watchdog's states of these daemons."""
-    rows = ((_column(name), at, _json(_WatchdogRow(daemon=name, watch=state))) for name, state in states.items())
-    connection.executemany("INSERT OR REPLACE INTO watches VALUES (?, ?, ?)", rows)
+    rows = ((_column(name), at, _json(_WatchdogRow(daemon=name, state=state))) for name, state in states.items())
+    connection.executemany("INSERT OR REPLACE INTO watchdog_states VALUES (?, ?, ?)", rows)
 
 
 def trim_watchdog_states(connection: sqlite3.Connection) -> None:
     """Delete all but the last `MAX_WATCHDOG_STATES`. Their age does not matter: a circuit breaker stays open."""
     connection.execute(
-        "DELETE FROM watches WHERE rowid IN (SELECT rowid FROM watches ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?)",
+        "DELETE FROM watchdog_states WHERE rowid IN"
+        " (SELECT rowid FROM watchdog_states ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?)",
         (MAX_WATCHDOG_STATES,),
     )
 
@@ -219,10 +201,10 @@ def trim_watchdog_states(connection: sqlite3.Connection) -> None:
 def load_watchdog_states(connection: sqlite3.Connection) -> tuple[dict[str, WatchdogState], int]:
     """Return the watchdog's states by daemon, and the number of unreadable rows."""
     rows = connection.execute(
-        "SELECT CAST(watch AS BLOB) FROM watches ORDER BY at DESC, rowid DESC LIMIT ?", (MAX_WATCHDOG_STATES,)
+        "SELECT CAST(state AS BLOB) FROM watchdog_states ORDER BY at DESC, rowid DESC LIMIT ?", (MAX_WATCHDOG_STATES,)
     )
     found, unreadable = _read(_WatchdogRow, rows)
-    return {each.daemon: each.watch for each in reversed(found)}, unreadable
+    return {each.daemon: each.state for each in reversed(found)}, unreadable
 
 
 MAX_ACCOUNTS = 65_536
@@ -245,7 +227,7 @@ class _AccountRow:
     gpu: GpuUuid
     kind: str
     name: str
-    paid_at: float
+    last_used_at: float
     memory_byte_ms: str = "0"
     lines: tuple[_Line, ...] = ()
 
@@ -282,13 +264,13 @@ def save_totals(connection: sqlite3.Connection, before: UsageTotals, after: Usag
             gpu=gpu,
             kind=kind,
             name=name,
-            paid_at=0.0 if isinstance(account, SharedAccount) else after.last_used_at.get(account, 0.0),
+            last_used_at=0.0 if isinstance(account, SharedAccount) else after.last_used_at.get(account, 0.0),
             memory_byte_ms=str(usage.memory_byte_ms.get(account, 0)),
             lines=lines,
         )
         changed.append((*key, _json(row)))
-    connection.executemany("DELETE FROM pages WHERE gpu = ? AND kind = ? AND payer = ?", removed)
-    connection.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?)", changed)
+    connection.executemany("DELETE FROM accounts WHERE gpu = ? AND kind = ? AND name = ?", removed)
+    connection.executemany("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)", changed)
 
 
 def _changed_accounts(before: UsageTotals, after: UsageTotals) -> Iterator[tuple[GpuUuid, Account]]:
@@ -307,7 +289,7 @@ def _changed_accounts(before: UsageTotals, after: UsageTotals) -> Iterator[tuple
 
 def load_totals(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
     """Return the usage totals, and the number of unreadable rows."""
-    select = "SELECT CAST(page AS BLOB) FROM pages LIMIT ?"
+    select = "SELECT CAST(usage AS BLOB) FROM accounts LIMIT ?"
     rows, unreadable = _read(_AccountRow, connection.execute(select, (MAX_ACCOUNTS,)))
     used: defaultdict[GpuUuid, dict[UsageKey, Usage]] = defaultdict(dict)
     memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
@@ -321,7 +303,7 @@ def load_totals(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
         used[row.gpu].update({(account, method): each for method, each in usage.items()})
         memory[row.gpu].update({account: byte_ms} if byte_ms else {})
         if isinstance(account, Workload):
-            last_used_at[account] = max(row.paid_at, last_used_at.get(account, row.paid_at))
+            last_used_at[account] = max(row.last_used_at, last_used_at.get(account, row.last_used_at))
     gpus = {
         gpu: GpuUsage(total=sum(used[gpu].values(), Usage()), by_account=used[gpu], memory_byte_ms=memory[gpu])
         for gpu in used

@@ -1,5 +1,4 @@
 """What `replay` said of every recording at one commit, and a comparison with what it says now.
 
-`python -m tests.baseline --write` records a new baseline; do that after a deliberate change of behaviour. A change of
-names alone goes into `renamed.toml`.
+`python -m tests.baseline --write` records a new baseline; do that after a deliberate change.
 """

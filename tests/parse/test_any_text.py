@@ -124,7 +124,7 @@ observations = st.dictionaries(st.sampled_from(KEYS), values, max_size=8)
 plausible = st.builds(
     lambda source, rest: {**rest, "at": 1.0, "source": source}, st.sampled_from(SOURCES), observations
 )
-headers = st.builds(lambda rest: {**rest, "recording": 1}, observations)
+headers = st.builds(lambda rest: {**rest, "recording": 2}, observations)
 
 
 @given(texts)
@@ -136,7 +136,7 @@ def test_any_text_parses_as_a_recording(text: str) -> None:
 @given(st.lists(values | observations | plausible | headers, max_size=4), texts, st.booleans())
 @generous
 def test_any_json_parses_as_a_recording(lines: list[Any], tail: str, headed: bool) -> None:
-    header = '{"recording": 1}\n' if headed else ""
+    header = '{"recording": 2}\n' if headed else ""
     read(header + "".join(json.dumps(line) + "\n" for line in lines) + tail)
 
 
@@ -154,15 +154,15 @@ DEEP, LONG = "[" * 100_000, "9" * 400
     [
         (f"{DEEP}\n", 1),
         ('{"a":' * 100_000 + "\n", 1),
-        (f'{{"recording": 1}}\n{{"at": 1, "source": "log", "line": {DEEP}\n', 2),
-        (f'{{"recording": 1}}\n{{"at": {LONG}, "source": "kernel", "record": "x"}}\n', 2),
-        ('{"recording": 1}\n{"at": NaN, "source": "kernel", "record": "x"}\n', 2),
-        ('{"recording": 1}\n{"at": 1e999, "source": "kernel", "record": "x"}\n', 2),
-        ('{"recording": 1, "gpus": [{"index": "x", "uuid": "y"}]}\n', 1),
-        ('{"recording": 1, "gpus": [{"index": 1e999, "uuid": "y"}]}\n', 1),
-        ('{"recording": 1, "gpus": 7}\n', 1),
-        ('{"recording": 1, "daemons": [{}]}\n', 1),
-        ('{"recording": 1, "daemons": "abc"}\n', 1),
+        (f'{{"recording": 2}}\n{{"at": 1, "source": "log", "line": {DEEP}\n', 2),
+        (f'{{"recording": 2}}\n{{"at": {LONG}, "source": "kernel", "record": "x"}}\n', 2),
+        ('{"recording": 2}\n{"at": NaN, "source": "kernel", "record": "x"}\n', 2),
+        ('{"recording": 2}\n{"at": 1e999, "source": "kernel", "record": "x"}\n', 2),
+        ('{"recording": 2, "gpus": [{"index": "x", "uuid": "y"}]}\n', 1),
+        ('{"recording": 2, "gpus": [{"index": 1e999, "uuid": "y"}]}\n', 1),
+        ('{"recording": 2, "gpus": 7}\n', 1),
+        ('{"recording": 2, "daemons": [{}]}\n', 1),
+        ('{"recording": 2, "daemons": "abc"}\n', 1),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else None,
 )

@@ -12,7 +12,7 @@ from exporter.collectors.child import MOST_BYTES
 from exporter.errors import RecordingError
 from exporter.recording import MAX_LINE, Recording
 
-HEADER = '{"recording": 1}\n'
+HEADER = '{"recording": 2}\n'
 
 
 class Endless(io.RawIOBase):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter import recording_format1
 from exporter.cli import main
 from exporter.errors import RecordingError
 from exporter.model.action import ActionKind, ActionReason
@@ -41,7 +40,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
-HEADER_LINE = '{"recording": 1}\n'
+HEADER_LINE = '{"recording": 2}\n'
 NOT_STARTED = Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/bin/mps", text="No such file or directory")
 HEADER = Header(
     daemons=(
@@ -229,24 +228,6 @@ class TestRoundTrip:
         }
         assert daemons["other"].pipe_directory == "/run/b"
 
-    def test_an_observation_without_a_daemon_is_of_the_first_one_in_the_header(self) -> None:
-        """As those of older recordings do."""
-        (observation,) = read(written() + '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n')
-        assert observation == LogLine(at=1.0, daemon="training", file="control.log", line="x")
-
-    def test_a_gpu_gets_index_and_name_from_the_header(self) -> None:
-        """Unless the reading has its own."""
-        (observation,) = read(written() + json.dumps({"at": 1, "source": "nvml", "gpu": OTHER_GPU}) + "\n")
-        assert observation == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="NVIDIA H200")
-
-    def test_a_gpu_gets_its_bus_id_from_the_header(self) -> None:
-        """By which the kernel's log names GPUs."""
-        placed = RecordedGpu(index=3, uuid=OTHER_GPU, name="", pci_bus_id="00000000:00:06.0")
-        text = written(GpuReading(at=1.0, gpu=OTHER_GPU), header=Header(daemons=HEADER.daemons, gpus=(placed,)))
-        (observation,) = read(text)
-        assert observation == GpuReading(at=1.0, gpu=OTHER_GPU, index=3, name="", pci_bus_id="00000000:00:06.0")
-        assert Recording(io.StringIO(text)).header.gpus == (placed,)
-
 
 def test_records_only_numbers_of_work() -> None:
     """A recording is given away: who launched what stands in nothing but PIDs."""
@@ -266,16 +247,13 @@ def test_records_only_numbers_of_work() -> None:
 class TestOtherVersions:
     """Yesterday's recordings, and tomorrow's."""
 
-    def test_reads_a_header_with_directories_only(self) -> None:
-        """Their daemon is an expected one."""
-        header = '{"recording": 1, "pipe_directory": "/run/p", "log_directory": "/run/l", "gpus": []}\n'
-        (daemon,) = Recording(io.StringIO(header)).header.daemons
-        assert daemon == RecordedDaemon(name="/run/p", pipe_directory="/run/p", log_directory="/run/l")
+    def test_refuses_format_1(self) -> None:
+        with pytest.raises(RecordingError, match="has format 1; this version reads format 2"):
+            Recording(io.StringIO('{"recording": 1}\n'))
 
-    def test_uses_the_default_directories_without_a_header(self) -> None:
-        """A part of a recording can be replayed."""
-        line = '{"at": 1, "source": "log", "file": "control.log", "line": "x"}\n'
-        assert read(line) == [LogLine(at=1.0, daemon=DAEMON, file="control.log", line="x")]
+    def test_refuses_a_recording_without_a_header(self) -> None:
+        with pytest.raises(RecordingError, match="line 1 is not a recording's header"):
+            read('{"at": 2, "source": "kernel", "record": "x"}\n')
 
     def test_ignores_unknown_sources_and_keys(self) -> None:
         """A later version can have more kinds and keys."""
@@ -289,7 +267,7 @@ class TestOtherVersions:
 
     def test_reads_an_integer_as_a_time(self) -> None:
         """JSON does not distinguish them."""
-        assert read('{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
+        assert read(written() + '{"at": 2, "source": "kernel", "record": "x"}\n') == [KernelRecord(at=2.0, record="x")]
 
 
 GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'
@@ -298,61 +276,12 @@ GOOD_LINE = '{"at": 1, "source": "kernel", "record": "x"}\n'
 DONE = ActionDone(
     at=AT, daemon=DAEMON, kind=ActionKind.RESTART, reason=ActionReason.HUNG, seconds=0.5, problem=NOT_STARTED
 )
-OLD: dict[str, object] = {
-    "at": AT,
-    "source": "action_done",
-    "daemon": DAEMON,
-    "kind": "restart",
-    "reason": "hung",
-    "seconds": 0.5,
-    "problem": "/bin/mps cannot be started: No such file or directory",
-}
 
 
 def test_writes_and_reads_format_2() -> None:
     text = written(DONE)
     assert json.loads(text.splitlines()[0])["recording"] == FORMAT == 2
     assert read(text) == [DONE]
-
-
-@pytest.mark.parametrize("header", [HEADER_LINE, ""], ids=["with its header", "without a header"])
-def test_translates_the_problem_of_an_action_in_format_1(header: str) -> None:
-    assert read(f"{header}{json.dumps(OLD)}\n") == [DONE]
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason", "problem"),
-    [
-        ({"reason": "boredom"}, ActionReason.UNKNOWN, NOT_STARTED),
-        ({"problem": "it rained"}, ActionReason.HUNG, Reason(ReasonCode.UNKNOWN, text="it rained")),
-        ({"problem": None}, ActionReason.HUNG, None),
-    ],
-)
-def test_translates_unknown_reasons_of_format_1(
-    changed: dict[str, object], reason: ActionReason, problem: Reason | None
-) -> None:
-    (done,) = read(f"{HEADER_LINE}{json.dumps({**OLD, **changed})}\n")
-    assert done == replace(DONE, reason=reason, problem=problem)
-
-
-def test_does_not_translate_format_2() -> None:
-    header = '{"recording": 2}\n'
-    with pytest.raises(RecordingError, match="'problem' is "):
-        read(f"{header}{json.dumps(OLD)}\n")
-
-
-@pytest.mark.parametrize("values", [{"source": ["x"]}, {"source": None}, {}, {"source": "action_done"}])
-def test_translation_raises_no_error(values: dict[str, object]) -> None:
-    assert recording_format1.observation(values) == values
-
-
-def test_translates_renamed_kinds_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_format1, "KINDS", {"look": "source"})
-    monkeypatch.setattr(recording_format1, "KEYS", {"source": {"took": "seconds"}})
-    values = {"source": {"name": recording_format1.renamed({"doors": "libcuda_probes"})}}
-    monkeypatch.setattr(recording_format1, "VALUES", values)
-    line = '{"at": 1, "source": "look", "name": "doors", "took": 0.5}\n'
-    assert read(HEADER_LINE + line) == [SourceReading(at=1.0, name="libcuda_probes", seconds=0.5)]
 
 
 class TestRefusals:
@@ -377,7 +306,7 @@ class TestRefusals:
             (HEADER_LINE + "7", 2, "is not a JSON object"),
             (HEADER_LINE + '{"source": "kernel", "record": "x"}\n', 2, "'at' is missing"),
             (HEADER_LINE + '{"at": "now", "source": "kernel", "record": "x"}\n', 2, "'at' is 'now'"),
-            (HEADER_LINE + '{"at": 1, "source": "log", "file": "f", "line": 7}\n', 2, "'line' is 7"),
+            (HEADER_LINE + '{"at": 1, "source": "log", "daemon": "d", "file": "f", "line": 7}\n', 2, "'line' is 7"),
             (HEADER_LINE + '{"at": 1, "source": "process_exit", "pid": "1", "start_ticks": 1}\n', 2, "'pid' is '1'"),
             (HEADER_LINE + '{"at": 1, "source": "process_exit", "pid": true, "start_ticks": 1}\n', 2, "'pid' is True"),
             (
@@ -385,9 +314,9 @@ class TestRefusals:
                 2,
                 "'pid' is missing",
             ),
-            ('{"recording": 3}\n', 1, "has format 3; this version reads formats 1 to 2: read the file"),
+            ('{"recording": 3}\n', 1, "has format 3; this version reads format 2: read the file"),
             ('{"recording": "one"}\n', 1, "has format 'one'"),
-            ('{"recording": 1, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
+            ('{"recording": 2, "daemons": [{"name": "x"}]}\n', 1, "missing or malformed part"),
         ],
     )
     def test_reports_a_malformed_line_with_file_and_line(

@@ -1,4 +1,4 @@
-"""Every code has a text, which is safe to show; sentences of earlier versions have codes."""
+"""Every code has a text, which is safe to show."""
 
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 
 from exporter.model.reason import PARAMETERS, Reason, ReasonCode
-from exporter.parse.old_sentences import LONGEST_SENTENCE, reason_of, reason_or_unknown
 from exporter.parse.printable import LONGEST_PROBLEM
 from exporter.report import reasons
 from exporter.report.reasons import reason_object, text_of, texts_of
 from tests.store.values import HOSTILE, whole
 
-NOT_A_CHILD = "/proc has not shown that it is a child of this daemon"
 OF_TYPES: dict[Any, Any] = {str: "x", int: 7, float: 1.5, tuple[int, ...]: (7, 8)}
 
 
@@ -77,59 +75,6 @@ def test_several_reasons_are_separated_by_semicolons() -> None:
 def test_an_object_has_the_code_and_the_parameters_that_apply() -> None:
     reason = Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, server=513, pids=(600, 601))
     assert reason_object(reason) == {"code": "fault_waits_for_clients", "server": 513, "pids": [600, 601]}
-
-
-@pytest.mark.parametrize(
-    ("sentence", "reason"),
-    [
-        ("process -600 is gone", Reason(ReasonCode.PROCESS_GONE, pid=-600)),
-        ("process 700 (alice) has a session open", Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice")),
-        ("process 700 (1001) has a session open", Reason(ReasonCode.SESSION_OPEN, pid=700, uid=1001)),
-        ("it waits for 600, -601 to let go", Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED, pids=(600, -601))),
-        ("it waits for those whom it hit to let go", Reason(ReasonCode.AFFECTED_CLIENTS_CONNECTED)),
-        (
-            f"server 513 was stopped: `kill -CONT 513` lets it go on; {NOT_A_CHILD}",
-            Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=513, state="server_suspended"),
-        ),
-        (
-            f"server 513 does not answer its daemon: `kill -KILL 513` ends it, and its clients; {NOT_A_CHILD}",
-            Reason(ReasonCode.SERVER_PARENT_UNKNOWN, server=513, state="server_unresponsive"),
-        ),
-        (
-            "memory on device 1 is unlimited, not 2 GiB",
-            Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=1, wanted=float(2 << 30)),
-        ),
-        ("client priority is None, not 1", Reason(ReasonCode.PRIORITY_DIFFERS, wanted=1.0)),
-        (
-            "the daemon serves 601, whom no fault hit: it is left alone",
-            Reason(ReasonCode.CLIENTS_UNAFFECTED, pids=(601,)),
-        ),
-        (
-            "x cannot be started: it takes CAP_SETUID and CAP_SETGID to start a process as UID 5",
-            Reason(ReasonCode.USER_NOT_PERMITTED, command="x", uid=5),
-        ),
-        (
-            "systemctl could not restart a.service: exit code 1",
-            Reason(ReasonCode.UNIT_NOT_RESTARTED, unit="a.service", exit_code=1),
-        ),
-        ("a failed (exit code 3): exit code 3", Reason(ReasonCode.PROGRAM_FAILED, command="a", exit_code=3)),
-        ("a failed (exit code 3): b", Reason(ReasonCode.PROGRAM_FAILED, command="a", exit_code=3, text="b")),
-        ("quit: there is no daemon", Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="quit")),
-        ("it was broken off: the exporter was told to stop", Reason(ReasonCode.EXPORTER_STOPPING)),
-    ],
-)
-def test_a_sentence_of_an_earlier_version_has_its_code_and_parameters(sentence: str, reason: Reason) -> None:
-    assert reason_of(sentence) == reason
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    ["", "crashed", "the moon was full", f"process {10**30} is gone", f"process {'9' * 5000} is gone", "x" * 10**5],
-)
-def test_an_unknown_sentence_stays_as_text(sentence: str) -> None:
-    assert reason_of(sentence) is None
-    assert reason_or_unknown(sentence) == Reason(ReasonCode.UNKNOWN, text=sentence)
-    assert len(sentence) <= LONGEST_SENTENCE or len(sentence) == 10**5
 
 
 def test_every_parameter_is_named_in_the_object() -> None:

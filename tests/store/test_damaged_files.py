@@ -1,4 +1,4 @@
-"""A damaged or removed file is replaced by a new one. A file of a later version is refused."""
+"""A damaged or removed file, or one of another schema, is replaced by a new one."""
 
 import os
 import sqlite3
@@ -25,7 +25,7 @@ def write_garbage(file: Path) -> None:
     file.write_bytes(b"no database at all" * 500)
 
 
-def set_later_version(file: Path) -> None:
+def set_another_schema(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -41,7 +41,7 @@ def truncate(file: Path) -> None:
     os.truncate(file, 5000)
 
 
-@pytest.mark.parametrize("damage", [write_garbage, overwrite_a_page, truncate])
+@pytest.mark.parametrize("damage", [write_garbage, overwrite_a_page, truncate, set_another_schema])
 def test_sets_a_damaged_file_aside_and_creates_a_new_one(
     damage: Callable[[Path], None],
     state_file: StateFile,
@@ -61,20 +61,6 @@ def test_sets_a_damaged_file_aside_and_creates_a_new_one(
     found.write([fault("two")], [])
     assert read_history(file)[0] == (fault("two"),)
     found.close()
-
-
-def test_leaves_a_file_of_a_later_version_in_place(state_file: StateFile, tmp_path: Path, clock: HandClock) -> None:
-    state_file.write([fault("one")], [event()])
-    state_file.close()
-    file = tmp_path / "state" / FILE
-    set_later_version(file)
-    before = file.read_bytes()
-    found = closed_state_file(tmp_path, clock)
-    with pytest.raises(OSError, match="a later version of this program wrote it"):
-        found.open()
-    assert not found.is_open
-    assert file.read_bytes() == before
-    assert list(file.parent.glob("*.aside-*")) == []
 
 
 def test_limits_the_number_of_files_set_aside(tmp_path: Path, clock: HandClock) -> None:

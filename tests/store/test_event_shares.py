@@ -1,6 +1,5 @@
 """Events of one daemon, or of any number of fake daemons, displace no event of another daemon."""
 
-import json
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.model.values import plain
 from exporter.store import database
 from exporter.store.database import StateFile, read_history
 from exporter.store.writer import MAX_WAITING, Writer
@@ -159,22 +157,6 @@ def test_discovered_daemons_together_have_at_most_half() -> None:
     assert found == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
 
 
-def test_reads_a_file_of_a_version_without_shares(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    before = database.open_database(tmp_path / "state" / database.FILE, database.MIGRATIONS[:3])
-    with before:
-        before.execute("INSERT INTO events (at, event) VALUES (?, ?)", (LOST.at, json.dumps(plain(LOST))))
-    before.close()
-    assert read_history(tmp_path / "state")[1] == (LOST,)
-
-    after = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
-    assert after.open().events == (LOST,)
-    after.write([], [XID])
-    after.close()
-
-    assert read_history(tmp_path / "state")[1] == (XID, LOST)
-
-
 def test_other_events_do_not_displace_those_of_the_timeline(tmp_path: Path) -> None:
     history = History()
     stored = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT + FLOOD))
@@ -210,7 +192,8 @@ def test_a_row_that_is_no_event_does_not_prevent_the_start(tmp_path: Path) -> No
     stored.close()
     connection = sqlite3.connect(tmp_path / "state" / database.FILE)
     with connection:
-        connection.executemany("INSERT INTO events (at, event) VALUES (?, ?)", [(AT, "{"), (AT, b"\xff"), (AT, "[]")])
+        rows = [(AT, "{"), (AT, b"\xff"), (AT, "[]")]
+        connection.executemany("INSERT INTO events (at, event, daemon, expected) VALUES (?, ?, '', 0)", rows)
     connection.close()
 
     found = stored.open()

@@ -166,31 +166,23 @@ def test_states_in_a_damaged_file_are_lost(state: Path, writers: list[Writer]) -
     assert (writer.available, writer.has_watchdog_states) == (True, False)
 
 
-def test_states_in_a_file_of_a_later_version_count_as_lost(state: Path, writers: list[Writer]) -> None:
-    """The exporter runs without it, and names the file and the remedy."""
+def test_states_in_a_file_of_another_schema_are_lost(state: Path, writers: list[Writer]) -> None:
     connection = sqlite3.connect(state / FILE)
     with connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    before = (state / FILE).read_bytes()
     with capture_logs() as logs:
         writer = started(state, writers)
-        writer.add(Node(watches={DAEMON: WatchdogState(failures=1)}), ())
 
-    assert (writer.has_watchdog_states, writer.available, writer.recovered_state()) == (False, False, None)
-    assert not writer.status.writable
-    (log,) = [each for each in logs if each["event"] == "history_write_failed"]
-    assert str(state / FILE) in log["problem"]
-    assert "install that version again, or move the file away" in log["problem"]
-    writer.close()
-    assert (state / FILE).read_bytes() == before
-    assert list(state.glob("*.aside-*")) == []
+    assert (writer.available, writer.has_watchdog_states) == (True, False)
+    (log,) = [each for each in logs if each["event"] == "file_set_aside"]
+    assert log["problem"] == "it has schema version 99, and this version of the program uses 1"
 
 
 def test_an_unreadable_state_is_lost(state: Path, writers: list[Writer]) -> None:
     connection = sqlite3.connect(state / FILE)
     with connection:
-        connection.execute("UPDATE watches SET watch = '{'")
+        connection.execute("UPDATE watchdog_states SET state = '{'")
     connection.close()
     writer = started(state, writers)
 

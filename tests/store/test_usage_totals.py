@@ -14,8 +14,7 @@ from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
 from exporter.store import tables
-from exporter.store.database import FILE, StateFile, open_database
-from exporter.store.tables import EVENTS
+from exporter.store.database import FILE, StateFile
 from exporter.store.writer import TOTALS_SECONDS, DurableTotals, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
@@ -58,7 +57,7 @@ def execute(directory: Path, statement: str, *values: object) -> None:
 @settings(max_examples=50)
 def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]]) -> None:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(tables.PAGES)
+    connection.executescript(tables.SCHEMA)
     before = totals = UsageTotals()
     for batch in batches:
         for gpu, account, method, amount, at in batch:
@@ -82,13 +81,13 @@ def without_values_of_one_run(totals: UsageTotals) -> UsageTotals:
 def test_writes_only_changed_accounts(state_file: StateFile, tmp_path: Path) -> None:
     first = post(post(UsageTotals(), 1), 1, HOSTILE_OWNER)
     state_file.write([], [], totals=first)
-    execute(tmp_path, "UPDATE pages SET page = 'untouched' WHERE kind = 'user'")
+    execute(tmp_path, "UPDATE accounts SET usage = 'untouched' WHERE kind = 'user'")
     state_file.write([], [], totals=post(first, 1, HOSTILE_OWNER))
     with sqlite3.connect(tmp_path / FILE) as connection:
-        pages = dict(connection.execute("SELECT kind, page FROM pages"))
+        accounts = dict(connection.execute("SELECT kind, usage FROM accounts"))
     connection.close()
-    assert pages["user"] == "untouched"
-    assert '"sm_us": 2000000' in pages["pod"]
+    assert accounts["user"] == "untouched"
+    assert '"sm_us": 2000000' in accounts["pod"]
 
 
 HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
@@ -109,31 +108,22 @@ def test_a_closed_account_moves_to_the_remainder(state_file: StateFile) -> None:
         "{",
         b"\xff",
         7,
-        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "-5"}',
-        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "memory_byte_ms": "٣"}',
-        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"sm_us": -1}]}',
-        '{"gpu": "g", "kind": "user", "name": "a", "paid_at": 1.0, "lines": [{"method": "guess"}]}',
-        '{"gpu": "g", "kind": "king", "name": "a", "paid_at": 1.0}',
-        '{"gpu": "g", "kind": "king", "name": "", "paid_at": 1.0}',
+        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "memory_byte_ms": "-5"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "memory_byte_ms": "٣"}',
+        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "lines": [{"sm_us": -1}]}',
+        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "lines": [{"method": "guess"}]}',
+        '{"gpu": "g", "kind": "king", "name": "a", "last_used_at": 1.0}',
+        '{"gpu": "g", "kind": "king", "name": "", "last_used_at": 1.0}',
     ],
 )
 def test_skips_an_unreadable_account(page: object, state_file: StateFile, tmp_path: Path) -> None:
     state_file.write([], [], totals=post(post(UsageTotals(), 1), 2, HOSTILE_OWNER))
     state_file.close()
-    execute(tmp_path, "UPDATE pages SET page = ? WHERE kind = 'user'", page)
+    execute(tmp_path, "UPDATE accounts SET usage = ? WHERE kind = 'user'", page)
     stored = state_file.open()
     assert stored.unreadable == 1
     assert seconds(stored.usage_totals) == 2
     assert {account for account, _ in stored.usage_totals.gpus[GPU].by_account} == {HOSTILE_OWNER}
-
-
-def test_adds_the_table_to_a_file_of_an_earlier_version(tmp_path: Path, clock: HandClock) -> None:
-    open_database(tmp_path / FILE, [tables.INCIDENTS + EVENTS, tables.WATCHES]).close()
-    state_file = StateFile(tmp_path, Retention(), clock)
-    assert state_file.open().usage_totals == UsageTotals()
-    state_file.write([], [], totals=post(UsageTotals(), 1))
-    assert seconds(reopened(state_file)) == 1
-    state_file.close()
 
 
 def test_totals_are_synchronized_to_the_disk(state_file: StateFile) -> None:

@@ -17,8 +17,7 @@ from exporter.model.settings import Limits, Retention
 from exporter.model.values import build, plain
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.store import tables
-from exporter.store.database import FILE, StateFile, open_database, read_history
-from exporter.store.tables import INCIDENTS
+from exporter.store.database import FILE, StateFile
 from exporter.store.writer import STATES_SECONDS, Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
@@ -78,11 +77,11 @@ def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile, cloc
     assert "first" not in reopened(state_file)
 
 
-@pytest.mark.parametrize("row", ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "watch": {}}', '{"daemon": "a"}'])
+@pytest.mark.parametrize("row", ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "state": {}}', '{"daemon": "a"}'])
 def test_skips_and_counts_an_unreadable_row(row: object, state_file: StateFile, tmp_path: Path) -> None:
     state_file.write([], [], {DAEMON: BROKEN, "bad": STOPPED})
     state_file.close()
-    execute(tmp_path, "UPDATE watches SET watch = ? WHERE daemon = 'bad'", row)
+    execute(tmp_path, "UPDATE watchdog_states SET state = ? WHERE daemon = 'bad'", row)
     stored = state_file.open()
     assert (stored.watchdog_states, stored.unreadable) == ({DAEMON: BROKEN}, 1)
 
@@ -90,20 +89,8 @@ def test_skips_and_counts_an_unreadable_row(row: object, state_file: StateFile, 
 def test_ignores_fields_of_a_later_version(state_file: StateFile, tmp_path: Path) -> None:
     state_file.write([], [], {DAEMON: STOPPED})
     state_file.close()
-    execute(tmp_path, """UPDATE watches SET watch = replace(watch, '"watch": {', '"watch": {"hitherto": [1], ')""")
+    execute(tmp_path, """UPDATE watchdog_states SET state = replace(state, '"state": {', '"state": {"later": [1], ')""")
     assert state_file.open().watchdog_states == {DAEMON: STOPPED}
-
-
-def test_adds_the_table_to_a_file_of_an_earlier_version(tmp_path: Path, clock: HandClock) -> None:
-    events = "CREATE TABLE events (number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL);"
-    open_database(tmp_path / FILE, [INCIDENTS + events]).close()
-    assert read_history(tmp_path) == ((), ())
-    state_file = StateFile(tmp_path, Retention(), clock)
-    assert state_file.open().watchdog_states == {}
-    state_file.write([fault()], [event()], {DAEMON: BROKEN})
-    assert reopened(state_file) == {DAEMON: BROKEN}
-    assert read_history(tmp_path) == ((fault(),), (event(),))
-    state_file.close()
 
 
 # -- what the next start makes of it ----------------------------------------------------------------------------------
