@@ -7,6 +7,7 @@ that only the service needs.
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None, *, constants: "Constants | None
 
     0: success. 1: failure, or the node is not healthy. 2: wrong usage. For `doctor`, 1 is a warning and 2 an error.
     """
+    _open_standard_streams()
     parsed = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
         exit_code = _run(parsed, constants)
@@ -67,7 +69,25 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     # No option before the command has a value, so the first other word is the command.
     given = next((word for word in arguments if not word.startswith("-")), "")
     # The table of options takes longer to import than Python takes to start.
-    return build_parser((given,)).parse_args(arguments)
+    parser = build_parser((given,))
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], given)}")
+    return parsed
+
+
+def _suggestion(word: str, command: str) -> str:
+    """Return a known flag of the command that resembles an unknown word."""
+    import contextlib
+    import difflib
+    import io
+
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        build_parser((command,)).parse_args([command, "--help"])
+    flags = re.findall(r"--[a-z][a-z0-9.-]+", output.getvalue())
+    near = difflib.get_close_matches(word.partition("=")[0][:100], flags, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def build_parser(commands: Container[str] = COMMANDS) -> argparse.ArgumentParser:
@@ -99,6 +119,15 @@ def _run(parsed: argparse.Namespace, constants: "Constants | None") -> int:
     from exporter.config.load import build_config
 
     return command(parsed, build_config(parsed, os.environ, constants=constants))
+
+
+def _open_standard_streams() -> None:
+    """Open each closed standard stream as /dev/null. Otherwise a file that the program opens would take its place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 (open until the end)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 (open until the end)
 
 
 def _discard_output() -> int:

@@ -126,6 +126,8 @@ def _parsed(url: str) -> SplitResult:
         valid = False
     if not valid or parts.query or parts.fragment or " " in url:
         raise ConfigError("--url: expected an address such as http://node1:10677")
+    if parts.path.rstrip("/").endswith(("/metrics", "/api/v1")):
+        raise ConfigError(f"--url: expected the address without a page: {url[: -len(parts.path)]}")
     if "@" in parts.netloc:
         raise ConfigError("--url: other users can see a password on the command line; put it into ~/.netrc")
     return parts

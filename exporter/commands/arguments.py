@@ -182,7 +182,7 @@ def _add_once(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 if no service runs; then the file remains as it is.",
         example="--output /var/lib/prometheus/node-exporter/cuda-mps.prom",
     )
-    parser.add_argument("--output", metavar="FILE", help="File to replace at once. (default: standard output)")
+    parser.add_argument("--output", metavar="FILE", help="File to replace at once; - for standard output. (default: -)")
 
 
 def _add_record(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,8 @@ from exporter.model.usage import Sample, UsageTotals
 from exporter.report.text import SIMULATED
 from exporter.service import Service
 from exporter.view import HistoryStatus
-from exporter.web.server import url_host
+from exporter.web.server import listen, url_host
+from exporter.web.web_config import WebSecurity
 
 
 class SimulatedStore:
@@ -88,6 +89,15 @@ def print_commands(origin: str) -> None:
         print(text, flush=True)
 
 
+def check_web_server(config: Config) -> str:
+    """Return https or http. ConfigError or ListenError if the web server cannot start: the simulation takes long."""
+    file = config.web_config_file
+    protection = None if file is None else WebSecurity.load(file).current()
+    for address in config.listen:
+        listen(address).close()
+    return "http" if protection is None or protection.tls is None else "https"
+
+
 def demo(arguments: Namespace, config: Config) -> int:
     """Serve a simulated node through the same reducer, watchdog and web server as a real one."""
     log.configure(config.log_level, config.log_format, sys.stderr, simulated=True)
@@ -97,8 +107,9 @@ def demo(arguments: Namespace, config: Config) -> int:
     calm = arguments.calm or bool(plan)
     simulation = Simulation(arguments.seed, clock, calm=calm, past=CALM_SECONDS if calm else PAST_SECONDS)
     config = simulated_config(config)
+    scheme = check_web_server(config)
     for host, port in config.listen:
-        page = f"http://{url_host(host)}:{port}/" if port else "the web server"
+        page = f"{scheme}://{url_host(host)}:{port}/" if port else "the web server"
         structlog.get_logger().info("simulating", page=page, ready_in="less than a minute")
     reloader = Reloader(arguments, os.environ, config, clock, completed=simulated_config)
     serve_simulated(config, simulation, plan, reloader, clock)

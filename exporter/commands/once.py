@@ -15,16 +15,22 @@ MODE = 0o644
 
 
 def once(arguments: Namespace, config: Config) -> int:
-    """Write the metrics to stdout, or replace a file by them. Without a service, the file remains as it is."""
+    """Write the metrics to stdout (also for `-`), or replace a regular file by them.
+
+    Without a service, the file remains as it is. A link is refused, because another user may have made it.
+    """
     answer = query_service(config.runtime_directory, "metrics", SERVICE_SECONDS)
     if answer is None:
         raise ServiceError(f"no service answers in {config.runtime_directory}; is it running?")
     text = parse_answer(lambda: str(answer["metrics"]))
-    if arguments.output is None:
+    if arguments.output in (None, "-"):
         sys.stdout.write(text)
         return 0
     try:
-        _replace_file(Path(arguments.output), text)
+        path = Path(arguments.output)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ExporterError(f"{path} is not a regular file; name a file, or - for the standard output")
+        _replace_file(path, text)
     except OSError as error:
         raise ExporterError(f"{arguments.output} cannot be written: {error.strerror or error}") from error
     return 0

@@ -12,6 +12,7 @@ from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.thread import Inbox, collect_each
 from exporter.config.settings import Config
 from exporter.config.values import DURATION
+from exporter.errors import ConfigError
 from exporter.loop import Loop
 from exporter.masking import Mask
 from exporter.model.observation import GpuReading
@@ -26,6 +27,8 @@ def record(arguments: Namespace, config: Config) -> int:
     clock = SystemClock()
     inbox: Inbox = Inbox()
     seconds = None if arguments.duration is None else DURATION.of_text("--for", arguments.duration)
+    if seconds == 0:
+        raise ConfigError("--for: invalid value '0': expected a duration above 0")
     end = None if seconds is None else clock.monotonic() + seconds
     header = _header(config, clock)
     mask = Mask(secrets.token_bytes()) if arguments.mask else None

@@ -179,7 +179,8 @@ def _text(path: Path) -> str:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes")
-    return content.decode()
+    # Editors of Windows begin a file with a byte order mark, which TOML does not permit.
+    return content.decode("utf-8-sig")
 
 
 def parse_document(path: Path, text: str) -> Document:

@@ -5,6 +5,7 @@ between two snapshots. An unchanged family is not written again, because that co
 """
 
 import gzip
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -135,11 +136,23 @@ class Exposition:
 
 
 def _format(accept: str) -> str:
-    """Return the first format in an Accept header that is available."""
+    """Return the available format with the highest quality in an Accept header (RFC 9110), the first of several."""
+    best, best_quality = TEXT, 0.0
     for offered in accept.lower().split(","):
-        media, *parameters = (part.strip() for part in offered.split(";"))
-        if media == "application/openmetrics-text":
-            return OPENMETRICS
+        media, *parameters = (part.replace(" ", "") for part in offered.split(";"))
         if media == "text/plain":
-            return TEXT_1 if "version=1.0.0" in parameters else TEXT
-    return TEXT
+            offer = TEXT_1 if "version=1.0.0" in parameters else TEXT
+        elif media == "application/openmetrics-text":
+            offer = OPENMETRICS
+        else:
+            continue
+        quality = quality_of(parameters)
+        if quality > best_quality:
+            best, best_quality = offer, quality
+    return best
+
+
+def quality_of(parameters: Iterable[str]) -> float:
+    """Return the quality (`q=`) among the parameters of an offer; 1 if there is none, 0 if it is invalid."""
+    text = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    return float(text) if re.fullmatch(r"0(?:\.\d{0,3})?|1(?:\.0{0,3})?", text, re.ASCII) else 0.0

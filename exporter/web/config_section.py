@@ -177,6 +177,8 @@ def read_document(files: ConfigFiles) -> Section:
         # The message omits the lines of the file, because they can contain a key.
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
         raise ConfigError(f"{prefix}{line}invalid YAML: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{prefix}not UTF-8 text, at byte {error.start}") from error
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{prefix}invalid YAML: {type(error).__name__}") from error
     return Section(files, "", root)

@@ -1,7 +1,7 @@
 """The site: a page for each path. The metrics, health, landing page and runbooks are defined here."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from importlib import resources
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from exporter.errors import ConfigError
-from exporter.metrics.exposition import Exposition
+from exporter.metrics.exposition import Exposition, quality_of
 from exporter.report.status_view import StatusInput
 from exporter.web.auth import may_see_private
 from exporter.web.handler import Answer, Request, Route, plain
@@ -146,11 +146,13 @@ class Site:
 
 
 def _accepts_gzip(header: str) -> bool:
-    for offered in header.split(","):
-        coding, _, quality = offered.partition(";")
-        if coding.strip().lower() in ("gzip", "*"):
-            return quality.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+    offers = {coding: parameters for coding, *parameters in _offers(header)}
+    parameters = offers.get("gzip", offers.get("*"))
+    return parameters is not None and quality_of(parameters) > 0
+
+
+def _offers(header: str) -> Iterator[list[str]]:
+    return (["".join(part.split()) for part in offered.split(";")] for offered in header.lower().split(","))
 
 
 class LandingPage:

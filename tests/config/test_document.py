@@ -131,3 +131,8 @@ def test_any_text_is_a_configuration_or_refused_on_one_line(text: str) -> None:
 @given(names, keys, st.text(max_size=30))
 def test_any_value_is_used_or_refused_on_one_line(section: str, key: str, value: str) -> None:
     assert problem_of(f"[{section}]\n{key} = {value}").isprintable()
+
+
+def test_reads_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = written(tmp_path, '\ufeff[log]\nlevel = "debug"\n')
+    assert config("serve", "--config.file", file).log_level == "debug"

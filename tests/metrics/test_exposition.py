@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from exporter.metrics.exposition import OPENMETRICS, TEXT, TEXT_1, Writer
+from exporter.metrics.exposition import OPENMETRICS, TEXT, TEXT_1, Writer, _format
 
 every_format = pytest.mark.parametrize("accept", [TEXT, TEXT_1, OPENMETRICS])
 
@@ -53,3 +53,17 @@ def test_unchanged_families_are_not_rendered_again(accept: str, monkeypatch: pyt
     writer.write(Families(1, names=("first", "third")).collect())
 
     assert [metric.name for metric in written] == ["third"]
+
+
+def test_chooses_the_format_with_the_highest_quality() -> None:
+    text, openmetrics = "text/plain", "application/openmetrics-text"
+    wanted = {
+        f"{openmetrics};q=0.5,{text};version=0.0.4;q=0.6": TEXT,
+        f"{text};q=0.5, {openmetrics}; q = 0.6": OPENMETRICS,
+        f"{openmetrics},{text}": OPENMETRICS,
+        f"{openmetrics};q=0": TEXT,
+        f"{openmetrics};q=2,{text};version=1.0.0;q=0.1": TEXT_1,
+        f"{openmetrics};q=nan": TEXT,
+        "*/*;q=0.1": TEXT,
+    }
+    assert {accept: _format(accept) for accept in wanted} == wanted

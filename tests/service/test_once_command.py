@@ -1,5 +1,6 @@
 """`once`: the metrics of the service on stdout, or in a file for node_exporter."""
 
+import os
 import re
 import stat
 from collections.abc import Callable
@@ -54,3 +55,24 @@ def test_names_a_file_that_cannot_be_written(serve: Serve, environment: dict[str
     done = run(environment, "once", "--output", str(tmp_path / "none" / "mps.prom"))
     assert done.returncode == 1
     assert f"{tmp_path / 'none' / 'mps.prom'} cannot be written: No such file" in done.stderr
+
+
+def test_replaces_only_regular_files(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    mps.start()
+    serve().shows(1, "cuda_mps_daemon_up")
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("nothing")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "link", tmp_path / "dangling", tmp_path / "fifo", tmp_path / "folder", Path("/dev/null")):
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        done = run(environment, "once", "--output", str(path))
+        assert (done.returncode, stat.S_IFMT(path.lstat().st_mode)) == (1, kind), path
+        assert "not a regular file" in done.stderr, path
+    done = run(environment, "once", "--output", "-")
+    assert (done.returncode, "cuda_mps_daemon_up{" in done.stdout) == (0, True)
+    assert (tmp_path / "real").read_text() == "before"
+    assert not (tmp_path / "nothing").exists()
