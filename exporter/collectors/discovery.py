@@ -84,7 +84,7 @@ MOST_EXAMINED = 256
 
 INIT_PID = 1
 
-_CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
+_CONTAINER = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class Discovery:
 
     def _container(self, daemon: ControlDaemon) -> str:
         """Return what distinguishes equal paths and outlives the daemon: its container, or its mount namespace."""
-        container = _CONTAINER.search(daemon.facts.cgroup or "")
+        container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
         return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
 
     def _with_process(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:

@@ -30,7 +30,8 @@ _RUNTIME_SERVICES = frozenset(
     }
 )
 
-_ID = r"(?P<container>[0-9a-f]{64})"
+_HASH = r"[0-9a-f]{64}"
+_ID = rf"(?P<container>{_HASH})"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"
 _POD = rf"pod(?P<pod_uid>{_UUID}|[0-9a-f]{{32}})"
 """A pod's UID. systemd replaces `-` by `_`; the UID of a static pod is a hash without either."""
@@ -70,8 +71,9 @@ _DIRECTORIES = _patterns(
     rf"docker/{_ID}",
     # nerdctl's cgroupfs driver: the namespace of containerd.
     rf"(?:default|k8s\.io)/{_ID}",
-    rf"libpod_parent/(?:[0-9a-f]{{64}}/)?libpod-{_ID}",
-    rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/)?(?P<task>[A-Za-z0-9_-]{{1,255}})/{_ID}",
+    rf"libpod_parent/(?:{_HASH}/)?libpod-{_ID}",
+    # The cluster's name is optional. A container can create a directory that is named like another one below its own.
+    rf"ecs/(?:[A-Za-z0-9_-]{{1,255}}/)??(?P<task>(?!{_HASH}/)[A-Za-z0-9_-]{{1,255}})/{_ID}",
     # Nomad with cgroup v1.
     rf"nomad/(?:shared/|reserved/|reserve/|share/)?(?P<task>{_ALLOCATION})",
     r"lxc(?:/|\.payload/|\.payload\.)(?P<container>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})",
@@ -144,8 +146,10 @@ def _names_in(path: str) -> Mapping[str, str]:
         *map(_SLICE_OF_TASK.fullmatch, slices[1:] if slices[:1] == ("ecstasks.slice",) else ()),
         *(pattern.match(rest) for pattern in patterns),
     )
-    groups = (each.groupdict().items() for each in matches if each is not None)
-    return {key: value for items in groups for key, value in items if value is not None}
+    found: dict[str, str] = {}
+    for match in filter(None, matches):
+        found = {key: value for key, value in match.groupdict().items() if value is not None} | found
+    return found
 
 
 def _unit_of(path: str) -> str | None:

@@ -484,20 +484,22 @@ def test_keeps_name_and_pid_namespace_of_a_daemon_restarted_in_its_container(cre
     assert after.namespace is before.namespace
 
 
-def test_names_a_container_by_its_id(create: Create, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    container_id = "0123456789ab" + "c" * 52
+@pytest.mark.parametrize("parent", ["/system.slice", "/user.slice/user-1000.slice/user@1000.service"])
+def test_names_a_container_by_its_id_unless_a_user_chose_it(
+    create: Create, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str
+) -> None:
+    cgroup = f"0::{parent}/docker-0123456789ab{'c' * 52}.scope\n"
     real = Proc.text
     monkeypatch.setattr(
-        Proc,
-        "text",
-        lambda self, pid, name, *limit: (
-            f"0::/system.slice/docker-{container_id}.scope\n" if name == "cgroup" else real(self, pid, name, *limit)
-        ),
+        Proc, "text", lambda self, pid, name, *limit: cgroup if name == "cgroup" else real(self, pid, name, *limit)
     )
     with Container(tmp_path / "c") as container:
         container.start()
 
-        assert [each.daemon for each in create().collect()] == [f"{tmp_path}/c/pipe@0123456789ab"]
+        (found,) = create().collect()
+
+    assert found.daemon.startswith(f"{tmp_path}/c/pipe@")
+    assert (found.daemon == f"{tmp_path}/c/pipe@0123456789ab") == (parent == "/system.slice")
 
 
 def test_names_a_directory_shared_with_a_container_by_its_path_on_the_host(create: Create, tmp_path: Path) -> None:

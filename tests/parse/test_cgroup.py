@@ -1,5 +1,7 @@
 """Contents of /proc/PID/cgroup: the paths of every runtime, and names that a workload can forge."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -370,13 +372,50 @@ def test_any_text_parses_as_a_cgroup_file(text: str) -> None:
     assert isinstance(parse_cgroup(text), CgroupMembership)
 
 
-@given(
-    paths, st.sampled_from((f"{USERS}/", "/system.slice/web.service/", f"/docker/{ID}/", f"/kubepods/pod{UID}/{ID}/"))
+GENUINE = {
+    f"{name}, {line}": (line, parse_cgroup(line))
+    for name, (text, expected) in (SYSTEMD | CONTAINERS | PODS | SLURM).items()
+    for line in text.removesuffix("\n").split("\n")
+    if (expected.container or expected.slurm_job_id or expected.slurm_job_sluid or expected.unit or expected.task)
+    and not line.endswith((" (deleted)", "slurmstepd.scope/system", ":/", "containerd.service", "/system.slice", "/.."))
+}
+"""Each line of a process's file whose last name is that of a cgroup which a workload can own."""
+
+HOSTILE = (
+    *NAMES,
+    *(OTHER_ID, f"docker-{OTHER_ID}.scope", f"cri-containerd-{OTHER_ID}.scope", f"libpod-{OTHER_ID}.scope"),
+    *(f"crio-{OTHER_ID}", f"cri-containerd-{OTHER_ID}", f"libpod-{OTHER_ID}", "container", "task_0", "step_0"),
+    *(f"pod{STATIC_UID}", f"kubepods-pod{UID_}.slice", f"kubepods-pod{UID_}.slice:cri-containerd:{OTHER_ID}"),
+    *(
+        "libpod_parent",
+        "ecs",
+        "ecstasks.slice",
+        f"ecstasks-{TASK}.slice",
+        TASK,
+        "default",
+        "k8s.io",
+        "kubelet",
+        "nomad",
+    ),
+    *(f"{UID}.t", f"{UID}.t.scope", "nomad.slice", "shared", "lxc.payload", "lxc.payload.victim", "victim", "job_4711"),
+    *("n1_slurmstepd.scope", "docker.service", "init.scope", "x (deleted)", ".", "a.slice"),
 )
-@settings(max_examples=300)
-def test_ignores_names_below_a_delegated_cgroup(path: str, above: str) -> None:
-    path = path.replace("\n", "")
-    assert parse_cgroup(v2(above + path)) == parse_cgroup(v2(above))
+
+
+@pytest.mark.parametrize("number", [20_000, pytest.param(400_000, marks=pytest.mark.systems)])
+def test_names_that_a_workload_creates_below_its_cgroup_change_nothing(number: int) -> None:
+    """The outermost names decide, whatever a workload appends to a path that its runtime made."""
+    chosen = random.Random(7)  # an exact repetition
+    tails = [chosen.choices(HOSTILE, k=chosen.randint(2, 4)) for _ in range(number - len(GENUINE) * len(HOSTILE))]
+    attempts = [(each, [name]) for each in GENUINE for name in HOSTILE]
+    attempts += zip(chosen.choices(list(GENUINE), k=len(tails)), tails, strict=True)
+    changed = {}
+    for each, names in attempts:
+        line, expected = GENUINE[each]
+        path = "/".join(names).replace("\n", "")
+        if (parsed := parse_cgroup(f"{line}/{path}")) != expected:
+            changed[each, names[0]] = path, parsed
+    assert not changed
 
 
 @pytest.mark.parametrize(
