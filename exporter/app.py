@@ -15,6 +15,7 @@ from exporter.clock import Clock, boot_ns
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
+from exporter.collectors.daemon_directory import DaemonDirectory, directory_collector
 from exporter.collectors.device_memory import DeviceMemories
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
@@ -23,6 +24,7 @@ from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.logs import log_collector
 from exporter.collectors.nvml.collector import Nvml
+from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
 from exporter.collectors.pool import CollectorPool, ControlPoller
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from exporter.libcuda_probes.collector import LibcudaCollector
 
 PROCESS, DISCOVERY, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
-UNIT_STATES = "unit_states"
+UNIT_STATES, DIRECTORY = "unit_states", "pipe_directory"
 """Names of the collectors that the core does not know."""
 
 CONTINUOUS = 0.0
@@ -88,7 +90,7 @@ class Assembly:
         self.nvml = Nvml(clock)
         self._libcuda_probes = self._probes() if config.attribution.counts_launches else None
         held = affordable_pidfds()
-        self.processes = Processes({}, proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
+        self.processes = Processes(proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
         self.pod_resources = PodResources(constants.pod_resources, clock)
         self.device_memory = DeviceMemories(
@@ -114,7 +116,8 @@ class Assembly:
                 clock=clock,
                 gke_config=constants.gke_config,
             )
-        self.locations = LocationRegistry(discovery=self.discovery, processes=self.processes, journal=self._journal)
+        self.locations = LocationRegistry(discovery=self.discovery, journal=self._journal)
+        self._identities = Identities()
 
     def pool(self) -> CollectorPool:
         """Return the collector threads of the service."""
@@ -131,6 +134,16 @@ class Assembly:
                 changes=self._changes,
                 deadline=self._config.constants.collect_deadline,
             ),
+            directory=lambda location: directory_collector(
+                DIRECTORY,
+                location,
+                proc=self._proc,
+                inbox=self._inbox,
+                clock=self._clock,
+                identities=self._identities,
+                deadline=self._config.constants.collect_deadline,
+            ),
+            directories=lambda: self.locations.all,
             watch=lambda node: self._request(node, pool),
             nvml=nvml,
         )
@@ -163,6 +176,10 @@ class Assembly:
             return replace(reading, problem=None)
         problem = Problem(code=ProblemCode.CONTAINER_WITHOUT_GPUS, detail=reading.problem.detail)
         return replace(reading, problem=problem)
+
+    def directory(self, location: DaemonLocation) -> DaemonDirectory:
+        """Return the reader of one daemon's pipe directory."""
+        return DaemonDirectory(location, self._proc, self._clock, self._identities)
 
     def action_runner(self) -> ActionRunner:
         """Return the runner of the watchdog's actions."""
@@ -220,19 +237,21 @@ class Assembly:
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
+        self._identities.order = tuple(self.locations.all)
         if self._journal is not None and self._journal_thread is not None and self._journal.awaits_collection:
             self._journal_thread.trigger()
         return locations
 
     def _request(self, node: Node, pool: CollectorPool) -> None:
         """Request the next readings from the collectors."""
-        self.processes.watch(poll_schedule.processes_wanted(node))
-        self.processes.daemon_health.want(poll_schedule.readings_wanted(node))
+        wanted = poll_schedule.readings_wanted(node)
+        self.processes.watch(poll_schedule.processes_wanted(node), wanted.states)
+        pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
         self.device_memory.watch(cgroups_wanted(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
-        pool.read_logs(poll_schedule.unexplained_ends(node))
+        pool.explain_ends(poll_schedule.unexplained_ends(node))
         if self._unit_states.watch(poll_schedule.units_wanted(node), poll_schedule.units_urgent(node)):
             self._unit_states_thread.trigger()
 

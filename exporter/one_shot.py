@@ -4,9 +4,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from exporter.app import DISCOVERY, PROCESS, UNITS, Assembly
+from exporter.app import DIRECTORY, DISCOVERY, PROCESS, UNITS, Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.control_client import ControlClient
+from exporter.collectors.daemon_directory import DaemonDirectory
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_each
@@ -40,6 +41,7 @@ class OneShot:
         self._clock = clock
         self._deadline = deadline
         self._wait = wait
+        self.directories: Mapping[str, DaemonDirectory] = {}
 
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
         """Run one collector. `daemon` is the daemon that it is for, if each daemon has one."""
@@ -60,15 +62,19 @@ class OneShot:
                 self.node, _ = reduce(self.node, observation)
 
     def collect_processes(self, processes: Processes) -> None:
-        """Read the identities of the processes that the node refers to."""
-        processes.watch(poll_schedule.processes_wanted(self.node))
+        """Read the pipe directories, and the processes that the node refers to."""
+        wanted = poll_schedule.readings_wanted(self.node)
+        for directory in self.directories.values():
+            directory.wanted = wanted
+        self.collect_each(DIRECTORY, {name: directory.collect for name, directory in self.directories.items()})
+        processes.watch(poll_schedule.processes_wanted(self.node), wanted.states)
         self.collect(PROCESS, processes.collect)
 
     def query_all(self, clients: Iterable[ControlClient], processes: Processes) -> None:
         """Query the daemons until no reply leads to another query."""
         for client in clients:
             for _ in range(MAX_ROUNDS):
-                self._collect_health(processes)
+                self.collect_processes(processes)
                 commands = poll_schedule.commands(self.node, client.daemon, PollIntervals())
                 if commands:
                     self.query(client, commands)
@@ -77,16 +83,12 @@ class OneShot:
             if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
                 self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
                 self.query(client, (poll_schedule.probe(daemon),))
-                self._collect_health(processes)
+                self.collect_processes(processes)
 
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""
         client.request_from(self.node.daemons[client.daemon], commands)
         self.collect(CONTROL, client.collect, client.daemon)
-
-    def _collect_health(self, processes: Processes) -> None:
-        processes.daemon_health.want(poll_schedule.readings_wanted(self.node))
-        self.collect(PROCESS, processes.collect)
 
 
 def collect_once(config: Config) -> Node:
@@ -99,6 +101,7 @@ def collect_once(config: Config) -> Node:
                 one_shot.collect(DISCOVERY, assembly.discovery.collect)
             one_shot.collect(UNITS, assembly.units.collect)
         locations = assembly.locations.locate(one_shot.node.daemons)
+        one_shot.directories = {name: assembly.directory(each) for name, each in assembly.locations.all.items()}
         clients = [assembly.control_client(location) for location in locations.values()]
         logs = {name: DaemonLogs(location, clock) for name, location in locations.items() if location.logs}
         one_shot.collect_each(LOGS, {name: each.collect for name, each in logs.items()})

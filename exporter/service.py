@@ -20,6 +20,7 @@ from exporter.clock import Clock
 from exporter.collectors.child import keep_capabilities_from_children
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
+from exporter.collectors.processes import affordable_connections
 from exporter.collectors.thread import Inbox
 from exporter.config.reload import Reloader
 from exporter.config.settings import Config
@@ -315,7 +316,8 @@ class Service:
         security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
         listen, failures = () if listeners else config.listen, self._accept_failures["web"]
-        return WebServer(site, listen, security, config.max_requests, listeners, failures=failures)
+        most = min(config.max_requests, affordable_connections())
+        return WebServer(site, listen, security, most, listeners, failures=failures)
 
     def _reload(self) -> None:
         if self._reloader is None:

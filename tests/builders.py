@@ -381,7 +381,9 @@ def probe(answers: bool | None, *, at: float = AT, daemon: str = DAEMON) -> Cont
 
 def holder(pid: int | None = 4000, *, at: float = AT, daemon: str = DAEMON) -> SessionHolder:
     """The process whose session with the daemon is open."""
-    ticks = None if pid is None else pid * 100
+    if pid is None:
+        return SessionHolder(at=at, daemon=daemon)
+    ticks = pid * 100
     return SessionHolder(at=at, daemon=daemon, pid=pid, start_ticks=ticks, started=AT - 60, uid=0, user="root")
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from exporter.cli import main, parse_arguments
 from exporter.clock import SystemClock
-from exporter.collectors.pid_files import PidFiles
+from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.pid_files import Identities, PidFiles
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Processes
 from exporter.config.load import build_config
 from exporter.config.reload import Reloader
 from exporter.errors import ConfigError
@@ -115,13 +115,19 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
 SHARED = Problem(code=ProblemCode.DIRECTORY_SHARED, subject="b", detail="a")
 
 
-def test_processes_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path: Path) -> None:
+def test_threads_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(mps.pipe_directory)
     mps.pipe_directory.mkdir(parents=True, exist_ok=True)
-    directories = {"a": mps.pipe_directory, "b": tmp_path / "link"}
-    processes = Processes(directories, proc=Path("/proc"), clock=SystemClock(), wait=0.0)
+    clock, identities = SystemClock(), Identities()
+    first, second = (
+        DaemonDirectory(on_host(name, path, path), Proc(Path("/proc"), clock), clock, identities)
+        for name, path in (("a", mps.pipe_directory), ("b", tmp_path / "link"))
+    )
+    identities.order = ("a", "b")
 
-    assert processes.collect().problem == SHARED
+    assert second.collect().problem is None
+    assert first.collect().problem is None
+    assert second.collect().problem == SHARED
 
 
 def named(name: str, path: str) -> Daemon:

@@ -116,9 +116,12 @@ class StepRunner:
 
     def _refusal(self, step: RunCommand) -> Reason | None:
         """Return why the user must not start a daemon in this directory."""
-        if not may_run(self._location, step.uid):
-            return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)
-        foreign = foreign_user(self._location)
+        try:
+            if not may_run(self._location, step.uid):
+                return Reason(ReasonCode.USER_NOT_CONFIGURED, uid=step.uid)
+            foreign = foreign_user(self._location)
+        except OSError as error:
+            return Reason(ReasonCode.PROGRAM_NOT_STARTED, command=str(self._location.pipe), text=error.strerror)
         if foreign is None:
             return None
         return Reason(ReasonCode.DIRECTORY_OF_OTHER_USER, path=str(self._location.pipe), uid=foreign)

@@ -1,7 +1,6 @@
 """Steps of an action: control command, signal, unit restart, start command."""
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
@@ -94,8 +93,11 @@ class Cancellation:
 
 # -- Programs ----------------------------------------------------------------------------------------------------------
 
-MAX_OUTPUT = 1 << 14
-"""Bytes."""
+HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13
+"""How much of a program's output is stored: its beginning and its end."""
+
+_CHUNKS_AFTER_EXIT = 32
+"""How much is read after the exit of a program; a pipe holds 16 of these by default. A daemon may write on for ever."""
 
 _KILL_SECONDS = 1.0
 _UMASK = 0o022
@@ -133,15 +135,13 @@ def run_program(
 
     Raise OSError if it cannot be started, ValueError if an argument is invalid.
     """
-    output = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    output = _Output()
     try:
-        os.ftruncate(output, MAX_OUTPUT)
-        fcntl.fcntl(output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         child = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=output.writer,
+            stderr=output.writer,
             env=dict(environment),
             cwd="/",
             umask=_UMASK,
@@ -150,16 +150,73 @@ def run_program(
             group=user.gid,
             extra_groups=user.groups,
         )
+        output.start()
         in_time = cancellation.wait_for_child(child.pid, seconds, grace=grace)
         if not in_time:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             cancellation.wait_for_child(child.pid, _KILL_SECONDS, grace=_KILL_SECONDS)
         exit_code = child.poll()
-        text = os.pread(output, MAX_OUTPUT, 0).rstrip(b"\0").decode(errors="replace")
-        return ProgramResult(exit_code if in_time else None, text)
+        return ProgramResult(exit_code if in_time else None, output.text())
     finally:
-        os.close(output)
+        output.close()
+
+
+class _Output:
+    """A pipe for the output of a program, which is read while the program runs. A full pipe would stop the program."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        self._head, self._tail = b"", b""
+        self._ended = threading.Event()
+        """Set when the program has exited. What it started may still have the pipe."""
+        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read. Only the program has the writing end then."""
+        os.close(self.writer)
+        self.writer = -1
+        self._thread.start()
+
+    def text(self) -> str:
+        """Return what the program wrote until its exit, without the middle if that was much."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        omitted = b"\n[...]\n" if len(self._tail) == TAIL_BYTES else b""
+        return (self._head + omitted + self._tail).decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the pipe. If a daemon still has it, a process reads on: without a reader, to write ends the daemon."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self.writer >= 0:
+            os.close(self.writer)
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if not any(event & select.POLLHUP for _, event in poll.poll(0)):
+            with contextlib.suppress(OSError):
+                drain = ("sh", "-c", "exec 3<&0; cat <&3 >/dev/null 2>&1 &")
+                subprocess.run(drain, stdin=self._reader, cwd="/", start_new_session=True, check=False)
+        os.close(self._reader)
+
+    def _read(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        rest = _CHUNKS_AFTER_EXIT
+        while rest:
+            ended = self._ended.is_set()
+            rest -= ended
+            if poll.poll(0 if ended else _POLL_SECONDS * 1000):
+                data = os.read(self._reader, 1 << 16)
+                if not data:
+                    return
+                room = HEAD_BYTES - len(self._head)
+                self._head += data[:room]
+                self._tail = (self._tail + data[room:])[-TAIL_BYTES:]
+            elif ended:
+                return
 
 
 # -- Control commands --------------------------------------------------------------------------------------------------
@@ -263,7 +320,10 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: 
 def _is_meant(step: EndProcess, pipe: Directory, proc: Proc) -> bool:
     """Return whether it is the same process, runs the program of its role, and names no other daemon."""
     pid, start_ticks = step.identity.pid, step.identity.start_ticks
-    facts = proc.facts(pid)
+    try:
+        facts = proc.facts(pid)
+    except OSError:
+        return False
     if facts is None or facts.start_ticks != start_ticks:
         return False
     if mps_program(facts.executable, facts.command) is not _PROGRAMS[step.role]:

@@ -14,15 +14,17 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attem
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
-from exporter.collectors.daemon_health import probe, wait_channel
+from exporter.collectors.control_sockets import read_control_sockets
+from exporter.collectors.daemon_directory import probe
 from exporter.collectors.pid_files import foreign_listener
 from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
+from exporter.collectors.processes import wait_channel
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
-from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
+from exporter.model.problem import Problem, ProblemCode, command_failed, of_error, timed_out
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
@@ -186,8 +188,11 @@ class ControlClient:
         reported: `DaemonHealth` reports changes only, so it would not correct a stop that it did not read itself.
         """
         request, self._request = self._request, Request()
-        if self._closed or foreign_listener(self._location) is not None:
-            return Reading()
+        try:
+            if self._closed or foreign_listener(self._location) is not None:
+                return Reading()
+        except OSError as error:
+            return Reading(problem=of_error(self._location.pipe, error))
         seen: list[Observation] = []
         problem: Problem | None = None
         for command in request.commands:
@@ -226,15 +231,27 @@ class ControlClient:
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
-        listening, answers = probe(self._location.pipe)
+        listening, answers, others = probe(self._location.pipe, lambda: self._others(process))
         self._probes_unanswered = self._probes_unanswered + 1 if answers is False else 0
         self._next_probe = now + LATER_PROBE_SECONDS
         channel = None
         if answers is False and process is not None and self._proc is not None:
             channel = wait_channel(self._proc, process.pid)
         yield ControlSocket(
-            at=self._clock.now(), daemon=self.daemon, listening=listening, answers=answers, wait_channel=channel
+            at=self._clock.now(),
+            daemon=self.daemon,
+            listening=listening,
+            answers=answers,
+            others=others,
+            wait_channel=channel,
         )
+
+    def _others(self, process: ProcessIdentity | None) -> bool | None:
+        """Return whether another process is connected to the daemon; None if that cannot be known."""
+        if process is None or self._proc is None:
+            return None
+        sockets = read_control_sockets(self._proc, process)
+        return None if sockets is None else bool(sockets.peers)
 
     def _state(self, pid: int) -> ProcessState | None:
         standing = None if self._proc is None else self._proc.standing(pid)
@@ -249,9 +266,12 @@ class ControlClient:
         attempt must have an empty reply.
         Nothing is sent to a daemon of a user who may not run the expected one.
         """
-        foreign = foreign_listener(self._location)
-        if foreign is not None:
+        try:
+            foreign = foreign_listener(self._location)
             text = f"the control socket belongs to UID {foreign}, who must not run this daemon"
+        except OSError as error:
+            foreign, text = -1, f"{self._location.pipe} cannot be read: {error.strerror}"
+        if foreign is not None:
             return ControlReply(
                 at=self._clock.now(), daemon=self.daemon, command=command, exit_code=_NOT_STARTED, stderr=text
             )

@@ -115,13 +115,16 @@ class ControlDaemons:
         return [each for each in self._programs() if not each.is_service]
 
     def _programs(self) -> list[ControlDaemon]:
-        """Return the processes that run the control program, oldest first. Of other processes it reads only names."""
+        """Return the readable processes that run the control program, oldest first. Raises OSError.
+
+        Of other processes it reads only names.
+        """
         named = [pid for pid in self._proc.pids() if self._proc.name(pid) == MPS_PROGRAM_PREFIX]
         self._known = {pid: self._known[pid] for pid in named if pid in self._known}
         return sorted(filter(None, map(self._cached, named)), key=lambda each: (each.facts.started, each.pid))
 
     def at(self, pid: int) -> ControlDaemon | None:
-        """Return the control program with this PID; None if the process is another program."""
+        """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
         facts = self._proc.facts(pid)
         if facts is None or mps_program(facts.executable, facts.command) is not MpsProgram.CONTROL:
             return None
@@ -136,8 +139,9 @@ class ControlDaemons:
         )
 
     def is_server(self, pid: int) -> bool:
-        """Return whether a process runs the server program."""
-        if self._proc.name(pid) != MPS_PROGRAM_PREFIX:
+        """Return whether a process runs the server program. Raises OSError if it cannot be read."""
+        name = self._proc.name(pid)
+        if name is not None and name != MPS_PROGRAM_PREFIX:
             return False
         facts = self._proc.facts(pid)
         return facts is not None and mps_program(facts.executable, facts.command) is MpsProgram.SERVER
@@ -157,5 +161,8 @@ class ControlDaemons:
             # During an exec, a process has no arguments and no environment.
             if not self._proc.arguments(pid):
                 return None
-            self._known[pid] = start_ticks, self.at(pid)
+            try:
+                self._known[pid] = start_ticks, self.at(pid)
+            except OSError:
+                return None
         return self._known[pid][1]

@@ -3,6 +3,7 @@
 A declared daemon must run: if it is absent, an alert fires. No access to the Kubernetes API is needed.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -39,12 +40,16 @@ class Declarations:
         """`matches` returns the possible pipe directories; `gke_config` is the configuration of GKE's device plugin."""
         self._matches = matches
         self._gke_config = gke_config
-        self._booted_at = boot_time(_text(procfs / "stat") or "") or 0.0
+        self._booted_at = 0.0
+        with contextlib.suppress(OSError):
+            self._booted_at = boot_time(_text(procfs / "stat") or "") or 0.0
         self._declared: Declared = {}
 
     def read(self) -> tuple[Declared, Declared]:
-        """Return the declared daemons by name, and those that are no longer declared."""
+        """Return the declared daemons by name, and those that are no longer declared. Raises OSError."""
         found = {each.name: (by, each) for by, each in itertools.islice(self._found(), MOST_DECLARED)}
+        # A search of patterns skips what it cannot read.
+        found |= {name: each for name, each in self._declared.items() if name not in found and _still_declared(*each)}
         withdrawn = {name: each for name, each in self._declared.items() if name not in found}
         self._declared = found
         return found, withdrawn
@@ -71,11 +76,21 @@ class Declarations:
         return started is not None and started >= self._booted_at
 
 
+def _still_declared(by: NamedBy, location: DaemonLocation) -> bool:
+    pipe = location.pipe.path
+    if by is NamedBy.DEVICE_PLUGIN:
+        return _time_of(pipe.with_name(STARTED)) is not None
+    try:
+        return by is NamedBy.DRA and stat.S_ISDIR(pipe.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _time_of(path: Path) -> float | None:
-    """Return when a regular file of root or the exporter's user was written; None if there is none."""
+    """Return when a regular file of root or the exporter's user was written; None if there is none. Raises OSError."""
     try:
         found = path.lstat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_mtime if stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()) else None
 
@@ -84,7 +99,7 @@ def _text(path: Path) -> str | None:
     try:
         with path.open(errors="replace") as file:
             return file.read(_MAX_CONFIG)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

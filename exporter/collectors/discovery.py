@@ -6,27 +6,29 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
 from exporter.collectors.declarations import Declarations
-from exporter.collectors.pid_files import read_pid, socket_owner
+from exporter.collectors.pid_files import socket_owner
 from exporter.collectors.pid_namespace import PidNamespace
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     DaemonLocation,
     Directory,
     Identity,
+    PipeFiles,
     Root,
     can_open_below_roots,
     on_host,
 )
-from exporter.collectors.proc import Proc
-from exporter.collectors.thread import Reading
+from exporter.collectors.proc import Presence, Proc
+from exporter.collectors.thread import BoundedCalls, Reading
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.problem import Problem, ProblemCode, joined, of_error
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.cgroup import parse_cgroup
 
@@ -146,6 +148,8 @@ class Discovery:
         self._found: dict[str, Candidate] = {}
         self._examined: set[tuple[int, int]] = set()
         self._reported: Mapping[str, DaemonLocation] = {}
+        self._calls = BoundedCalls()
+        self._matching: tuple[DaemonLocation, ...] = ()
         self._declarations = Declarations(lambda: _matches(patterns), procfs=proc, gke_config=gke_config)
         self.locations: Mapping[str, DaemonLocation] = {}
         """By daemon name. It is replaced as a whole, so any thread may read it."""
@@ -158,7 +162,10 @@ class Discovery:
         """Return the locations that are new or changed, and those that the node declares."""
         now = self._clock.monotonic()
         self._found = {name: each for name, each in self._found.items() if self._is_current(each, now)}
-        daemons = self._daemons.all()
+        try:
+            daemons = self._daemons.all()
+        except OSError as error:
+            return Reading(problem=of_error("/proc", error))
         running, problems = self._running(daemons, now)
         candidates = self._found | {name: candidate for name, (candidate, _) in running.items()}
         admitted = admit(candidates.values())
@@ -170,12 +177,25 @@ class Discovery:
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
         self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
-        return Reading((*self._changed(), *self._declared()), joined(problems))
+        changed = tuple(self._changed())
+        declared: tuple[DaemonFound, ...] = ()
+        try:
+            declared = self._calls.call("declared", lambda: tuple(self._declared()), ())
+        except OSError as error:
+            problems.append(of_error(error.filename, error))
+        if self._calls.hanging:
+            problems.append(Problem(code=ProblemCode.DIRECTORY_HANGS))
+        return Reading((*changed, *declared), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
-        """Return whether a daemon ran there recently, and its name is not that of another directory since."""
-        named = self._named.get(found.location.name, found.location)
-        return now - found.seen_at <= FORGOTTEN_SECONDS and named.pipe.path == found.location.pipe.path
+        """Return whether a daemon ran there recently, and its name is not that of another directory since.
+
+        A daemon of which it is unknown whether it runs is not forgotten.
+        """
+        named, process = self._named.get(found.location.name, found.location), found.location.process
+        unknown = process is not None and self._proc.presence(*process) is Presence.UNKNOWN
+        recent = unknown or now - found.seen_at <= FORGOTTEN_SECONDS
+        return recent and named.pipe.path == found.location.pipe.path
 
     def _running(
         self, daemons: Sequence[ControlDaemon], now: float
@@ -190,7 +210,11 @@ class Discovery:
             counts[owner] += 1
             if counts[owner] > MOST_EXAMINED:
                 continue
-            location = self._location_of(daemon, known, daemons)
+            try:
+                location = self._calls.call(daemon.identity, partial(self._location_of, daemon, known, daemons), None)
+            except OSError as error:
+                problems.append(of_error(f"pipe directory of process {daemon.pid}", error))
+                continue
             if location is not None:
                 before = self._found.get(location.name)
                 candidate = Candidate(
@@ -234,32 +258,41 @@ class Discovery:
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""
         before = (each.location for each in self._found.values() if each.location.pipe.root is None)
-        matches = (each for each in _matches(self._patterns) if _has_socket(each.pipe.path))
+        self._matching = self._calls.call("matches", self._matches, self._matching)
         known: dict[Identity, DaemonLocation] = {}
-        for location in (*self._named.values(), *before, *matches):
-            identity = location.pipe.identity()
+        for location in (*self._named.values(), *before, *self._matching):
+            identity = self._calls.call(str(location.pipe), location.pipe.identity, None)
             if identity is not None:
                 known.setdefault(identity, location)
         return known
+
+    def _matches(self) -> tuple[DaemonLocation, ...]:
+        return tuple(each for each in _matches(self._patterns) if _has_socket(each.pipe.path))
 
     def _location_of(
         self, daemon: ControlDaemon, known: Mapping[Identity, DaemonLocation], daemons: Sequence[ControlDaemon]
     ) -> DaemonLocation | None:
         """Return where a daemon is; None if that cannot be read, or is the directory of another daemon."""
         if daemon.environment is None:
-            return _by_pid_file(daemon, known.values(), daemons)
+            return self._by_pid_file(daemon, known.values(), daemons)
         path = daemon.environment.get(PIPE_DIRECTORY) or DEFAULT_PIPE_DIRECTORY
         logs = daemon.environment.get(LOG_DIRECTORY) or DEFAULT_LOG_DIRECTORY
         if not is_nameable(path) or not is_path(logs):
             return None
         root = Root(self._proc, *daemon.identity)
         pipe = Directory(Path(path), root)
-        identity = pipe.identity()
-        if identity is None:
-            return _by_pid_file(daemon, known.values(), daemons)
+        try:
+            files = pipe.files()
+        except OSError:
+            if can_open_below_roots():
+                raise
+            files = None
+        if files is None:
+            return self._by_pid_file(daemon, known.values(), daemons)
+        identity = files.identity
         # For a moment, the process that starts a daemon in the background (`-d`) looks like the daemon.
-        confirmed = daemon.identity in self._examined or read_pid(pipe) == daemon.own_pid
-        if not confirmed or socket_owner(pipe, [daemon]) is None:
+        confirmed = daemon.identity in self._examined or files.pid == daemon.own_pid
+        if not confirmed or socket_owner(files, [daemon]) is None:
             return None
         # The log directory is not opened here: it may hang, and this thread finds the daemons of all users.
         log = Directory(Path(logs), None if self._is_own(root) else root)
@@ -269,6 +302,18 @@ class Discovery:
         if Directory(pipe.path).identity() == identity:
             return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
         return DaemonLocation(name=f"{path}@{self._container(daemon)}", pipe=pipe, log=log)
+
+    def _by_pid_file(
+        self, daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
+    ) -> DaemonLocation | None:
+        """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
+        same_pid = [each for each in daemons if each.own_pid == daemon.own_pid]
+        found: list[DaemonLocation] = []
+        for location in locations:
+            files: PipeFiles | None = self._calls.call(("files", str(location.pipe)), location.pipe.files, None)
+            if files is not None and files.pid == daemon.own_pid and socket_owner(files, same_pid) == daemon:
+                found.append(location)
+        return found[0] if len(found) == 1 else None
 
     def _is_own(self, root: Root) -> bool:
         """Return whether all paths are the same for that process and this one."""
@@ -289,16 +334,6 @@ class Discovery:
         elif namespace is None or not namespace.contains(daemon.pid):
             namespace = PidNamespace(self._proc, daemon.pid, self._clock)
         return replace(location, process=daemon.identity, namespace=namespace)
-
-
-def _by_pid_file(
-    daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
-) -> DaemonLocation | None:
-    """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
-    named = [location for location in locations if read_pid(location.pipe) == daemon.own_pid]
-    same_pid = [each for each in daemons if each.own_pid == daemon.own_pid]
-    found = [location for location in named if socket_owner(location.pipe, same_pid) == daemon]
-    return found[0] if len(found) == 1 else None
 
 
 def _owner(daemon: ControlDaemon) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.journal import Journal
 from exporter.collectors.pipe_dir import CONTROL_LOG, FILES, SERVER_LOG, STDOUT, DaemonLocation, on_host
-from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon
 from exporter.parse import protocol3
 
@@ -17,14 +16,15 @@ Locations = Mapping[str, DaemonLocation]
 class LocationRegistry:
     """Combines the locations of named daemons, which are on this host, with those that discovery found."""
 
-    def __init__(self, *, discovery: Discovery | None, processes: Processes, journal: Journal | None) -> None:
+    def __init__(self, *, discovery: Discovery | None, journal: Journal | None) -> None:
         self._discovery = discovery
-        self._processes = processes
         self._journal = journal
         self._locations: Locations = {}
+        self.all: Locations = {}
+        """Also those of daemons in the directory of another one, which must be examined again."""
 
     def locate(self, daemons: Mapping[str, Daemon]) -> Locations:
-        """Return the locations of these daemons, and set them for the collectors of processes and journals.
+        """Return the locations of these daemons, and set them for the collector of journals.
 
         A daemon that logs to the journal has no log files in its location. A discovered daemon that is no longer
         found has no location once its end has been explained.
@@ -45,7 +45,7 @@ class LocationRegistry:
         locations = {
             name: _with_policy(located[name], daemons[name], in_journal=name in units) for name in (*named, *located)
         }
-        self._processes.set_locations(locations)
+        self.all = locations
         self._locations = {name: each for name, each in locations.items() if daemons[name].runtime.same_as is None}
         if self._journal is not None:
             self._journal.follow(units)

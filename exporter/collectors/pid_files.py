@@ -1,7 +1,9 @@
 """The process of each daemon, from its pid file or as discovery found it, and the users who may run it."""
 
+import errno
 import os
 import stat
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -17,11 +19,12 @@ from exporter.collectors.pipe_dir import (
     DaemonLocation,
     Directory,
     Identity,
-    open_file,
+    PipeFiles,
 )
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import Presence, Proc
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
-from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.problem import Problem, ProblemCode, joined, of_error
 from exporter.model.settings import DEFAULT_PROTOCOL
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -37,25 +40,28 @@ def may_run(location: DaemonLocation, uid: int | None) -> bool:
 
 def foreign_listener(location: DaemonLocation) -> int | None:
     """Return the owner of a control socket there who may not run the daemon."""
-    return _foreign_owner(location, _SOCKETS)
+    return _foreign_owner(location, (location.pipe.owner(name) for name in _SOCKETS)) if location.expected else None
 
 
 def foreign_user(location: DaemonLocation) -> int | None:
-    """Return the owner of the pipe directory or of a control socket who may not run the daemon."""
-    return _foreign_owner(location, (".", *_SOCKETS))
+    """Return the owner of the pipe directory or of a control socket who may not run the daemon. Raises OSError."""
+    return _foreign_owner(location, _owners(location.pipe.files())) if location.expected else None
 
 
-def _foreign_owner(location: DaemonLocation, names: Iterable[str]) -> int | None:
-    owners = (location.pipe.owner(name) for name in names) if location.expected else ()
+def _owners(files: PipeFiles | None) -> Iterable[int | None]:
+    return () if files is None else (files.owners.get(name) for name in (".", *_SOCKETS))
+
+
+def _foreign_owner(location: DaemonLocation, owners: Iterable[int | None]) -> int | None:
     return next((uid for uid in owners if not may_run(location, uid)), None)
 
 
 def _is_given_to(path: Path, uid: int) -> bool:
-    """Return whether only root and this user can create or replace what is at this path."""
+    """Return whether only root and this user can create or replace what is at this path. Raises OSError."""
     try:
         real = Path(os.path.realpath(path))
         return all(_is_protected(above.lstat(), uid) for above in {*path.parents, *real.parents})
-    except OSError:
+    except FileNotFoundError:
         return False
 
 
@@ -72,36 +78,60 @@ MAX_SERVERS = 64
 """Servers of one daemon that are reported."""
 
 
+class Identities:
+    """The device and inode of each pipe directory, as they were last read. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self.order: tuple[str, ...] = ()
+        """The daemons in the order in which they have precedence."""
+        self._by_daemon: dict[str, Identity] = {}
+        self._lock = threading.Lock()
+
+    def first(self, daemon: str, identity: Identity | None) -> str:
+        """Set the identity of a daemon's directory. Return the daemon with precedence among those in this directory."""
+        with self._lock:
+            self._by_daemon.pop(daemon, None)
+            if identity is None:
+                return daemon
+            self._by_daemon[daemon] = identity
+            names = dict.fromkeys((*self.order, *self._by_daemon))
+            return next(name for name in names if self._by_daemon.get(name) == identity)
+
+
 class PidFiles:
     """The process of the control daemon in each location."""
 
-    def __init__(self, proc: Proc, clock: Clock) -> None:
+    def __init__(self, proc: Proc, clock: Clock, identities: Identities | None = None) -> None:
         self._proc = proc
         self._daemons = ControlDaemons(proc)
         self._clock = clock
         self._found: dict[str, DaemonProcess] = {}
-        self._identities: dict[str, Identity] = {}
+        self._identities = identities or Identities()
+        self._unreadable: dict[str, Problem] = {}
         self._repeat_due = 0.0
 
     def changed(self, locations: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
-        """Return the daemons that changed or ended since the last call, and every REPEAT_SECONDS all that run."""
+        """Return the daemons that changed or ended since the last call, and every REPEAT_SECONDS all that run.
+
+        If a daemon cannot be examined, nothing is returned for it, and that is a problem.
+        """
         repeat = self._clock.monotonic() >= self._repeat_due
         if repeat:
             self._repeat_due = self._clock.monotonic() + REPEAT_SECONDS
         for name in self._found.keys() - locations.keys():
             del self._found[name]
-            self._identities.pop(name, None)
+            self._identities.first(name, None)
+        self._unreadable = {}
         changed: list[DaemonProcess] = []
         for name, location in locations.items():
-            before = self._found.get(name)
-            if before is not None and before.pid is not None and self._is_alive(before.pid, before.start_ticks):
-                now = self._with_servers(replace(before, at=self._clock.now()))
-                if repeat or now.servers != before.servers:
-                    self._found[name] = now
-                    changed.append(now)
+            try:
+                now = self._examine(location)
+            except OSError as error:
+                self._unreadable[name] = of_error(location.pipe, error)
                 continue
-            now = self._find(location)
-            if before is None or _key(before) != _key(now):
+            before = self._found.get(name)
+            running_again = repeat and now.pid is not None
+            if before is None or running_again or _key(before) != _key(now) or before.servers != now.servers:
                 self._found[name] = now
                 changed.append(now)
         return changed
@@ -113,35 +143,44 @@ class PidFiles:
 
     @property
     def problem(self) -> Problem | None:
-        """The daemons that are not followed because another one has their directory."""
-        return joined(
+        """The daemons that cannot be examined, or are not followed because another one has their directory."""
+        shared = (
             Problem(code=ProblemCode.DIRECTORY_SHARED, subject=each.daemon, detail=each.same_as)
             for each in self._found.values()
             if each.same_as is not None
         )
+        return joined((*self._unreadable.values(), *shared))
 
-    def pid(self, name: str) -> int | None:
-        """Return the PID of a daemon at the last call."""
-        return self._found[name].pid if name in self._found else None
+    def process(self, name: str) -> ProcessIdentity | None:
+        """Return the process of a daemon at the last call."""
+        return identity_of(self._found.get(name))
+
+    def _examine(self, location: DaemonLocation) -> DaemonProcess:
+        """Return the daemon of a location. Raises OSError if it cannot be known."""
+        before = self._found.get(location.name)
+        if before is not None and before.pid is not None:
+            presence = self._proc.presence(before.pid, before.start_ticks)
+            if presence is Presence.UNKNOWN:
+                raise OSError(errno.EIO, f"process {before.pid} cannot be read")
+            if presence is Presence.RUNNING:
+                return self._with_servers(replace(before, at=self._clock.now()))
+        return self._find(location)
 
     def _find(self, location: DaemonLocation) -> DaemonProcess:
         """Return the daemon of a location. If a directory has several names, the first one has the daemon."""
-        identity = location.pipe.identity()
+        files = location.pipe.files()
         missing = DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None)
-        self._identities.pop(location.name, None)
-        if identity is not None:
-            first = next((name for name, known in self._identities.items() if known == identity), None)
-            if first is not None:
-                return replace(missing, same_as=first)
-            self._identities[location.name] = identity
-        daemon = self._daemon_of(location)
+        first = self._identities.first(location.name, None if files is None else files.identity)
+        if first != location.name:
+            return replace(missing, same_as=first)
+        daemon = None if files is None else self._daemon_of(location, files)
         if daemon is not None and may_run(location, daemon.facts.uid):
             return self._with_servers(daemon.observation(location.name))
-        foreign_owner = foreign_user(location) if daemon is None else daemon.facts.uid
+        foreign_owner = _foreign_owner(location, _owners(files)) if daemon is None else daemon.facts.uid
         if foreign_owner is not None:
             # The pid file of another user's daemon proves nothing about the expected one.
             return replace(missing, foreign_owner=foreign_owner)
-        pid_file_left, quit_traces = exit_traces(location.pipe)
+        pid_file_left, quit_traces = exit_traces(location.pipe, files)
         return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces)
 
     def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
@@ -152,28 +191,27 @@ class PidFiles:
             return replace(daemon, servers=None)
         return replace(daemon, servers=tuple(islice(filter(self._daemons.is_server, children), MAX_SERVERS)))
 
-    def _is_alive(self, pid: int, start_ticks: int | None) -> bool:
-        return self._proc.start_ticks(pid) == start_ticks
-
-    def _daemon_of(self, location: DaemonLocation) -> ControlDaemon | None:
+    def _daemon_of(self, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
         """Return the daemon that the pid file names, else the one that discovery found and that still runs."""
-        pid = read_pid(location.pipe)
-        named = None if pid is None else self._named(pid, location)
-        if named is not None or location.process is None or not self._is_alive(*location.process):
+        named = None if files.pid is None else self._named(files.pid, location, files)
+        if named is not None or location.process is None:
             return named
-        return socket_owner(location.pipe, filter(None, [self._daemons.at(location.process[0])]))
+        presence = self._proc.presence(*location.process)
+        if presence is Presence.UNKNOWN:
+            raise OSError(errno.EIO, f"process {location.process[0]} cannot be read")
+        running = self._daemons.at(location.process[0]) if presence is Presence.RUNNING else None
+        return socket_owner(files, filter(None, [running]))
 
-    def _named(self, own_pid: int, location: DaemonLocation) -> ControlDaemon | None:
+    def _named(self, own_pid: int, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
         pid: int | None = own_pid
         if location.namespace is not None:
             location.namespace.update([own_pid])
             pid = location.namespace.outer([own_pid]).get(own_pid)
         daemon = None if pid is None else self._daemons.at(pid)
-        if daemon is None or daemon.own_pid != own_pid:
+        if daemon is None or daemon.own_pid != own_pid or socket_owner(files, [daemon]) is None:
             return None
         # Every user can write the PID of another daemon of the same user into the file.
-        pipe = self._daemons.pipe_of(daemon)
-        return socket_owner(location.pipe, [daemon]) if pipe in (None, location.pipe.identity()) else None
+        return daemon if self._daemons.pipe_of(daemon) in (None, files.identity) else None
 
 
 def _key(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
@@ -181,48 +219,20 @@ def _key(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
     return found.pid, found.start_ticks, found.pid_file_left, found.quit_traces, found.foreign_owner, found.same_as
 
 
-def socket_owner(pipe: Directory, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
+def socket_owner(files: PipeFiles, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
     """Return the daemon whose user owns the socket in a pipe directory; None if there is not exactly one."""
-    owner = pipe.owner(PRIVILEGED_SOCKET)
-    found = [each for each in daemons if owner is not None and each.facts.uid == owner]
+    owner = files.owners.get(PRIVILEGED_SOCKET)
+    found = [daemon for daemon in daemons if owner is not None and daemon.facts.uid == owner]
     return found[0] if len(found) == 1 else None
 
 
-def exit_traces(pipe: Directory) -> tuple[bool | None, bool | None]:
+def exit_traces(pipe: Directory, files: PipeFiles | None) -> tuple[bool | None, bool | None]:
     """Return whether there is a pid file, and whether the directory looks as after a quit; None if unknown.
 
     A quit removes the pid file and the fifo, and leaves the sockets (measured, R580). A missing directory proves
     nothing: systemd removes a unit's RuntimeDirectory after a crash too. Neither does the root of an ended process.
     """
-    try:
-        with pipe.opened() as directory:
-            pid_file, fifo, socket = (_exists(directory, name) for name in (PID_FILE, FIFO, PRIVILEGED_SOCKET))
-    except FileNotFoundError:
+    if files is None:
         return (False, False) if pipe.root is None else (None, None)
-    except OSError:
-        return None, None
-    return pid_file, socket and not pid_file and not fifo
-
-
-def _exists(directory: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def read_pid(pipe: Directory) -> int | None:
-    """Return the PID in a pid file; None if there is none. A link in its place is not followed."""
-    try:
-        with pipe.opened() as directory:
-            descriptor = open_file(directory, PID_FILE)
-    except OSError:
-        return None
-    try:
-        text = os.read(descriptor, 16).strip()
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return int(text) if text.isdigit() and 0 < int(text) <= 2**22 else None
+    left = PID_FILE in files.owners
+    return left, PRIVILEGED_SOCKET in files.owners and not left and FIFO not in files.owners

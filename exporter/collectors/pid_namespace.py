@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from exporter.clock import Clock
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import Presence, Proc
 
 REMEMBERED_SECONDS = 600.0
 """How long an ended process is remembered: a log reports its end later."""
@@ -71,9 +71,12 @@ class PidNamespace:
         if now - self._ignored_since > IGNORED_SECONDS:
             self._ignored_since = now
             self._living = {pid: member for pid, member in self._living.items() if member is not None}
-        present = set(self._proc.pids())
+        try:
+            present = set(self._proc.pids())
+        except OSError:
+            return
         for pid, member in list(self._living.items()):
-            if pid not in present or (member and self._proc.start_ticks(pid) != member.start_ticks):
+            if self._proc.presence(pid, member.start_ticks) is Presence.ENDED if member else pid not in present:
                 del self._living[pid]
                 if member:
                     self._ended[member] = now

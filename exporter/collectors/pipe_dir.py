@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import errno
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +59,14 @@ class Directory:
         finally:
             os.close(descriptor)
 
+    def files(self) -> "PipeFiles | None":
+        """Return the files of a pipe directory; None if there is no such directory. Raises OSError."""
+        try:
+            with self.opened() as directory:
+                return _pipe_files(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def identity(self) -> Identity | None:
         """Return its device and inode; None if it does not exist or cannot be reached."""
         try:
@@ -85,13 +95,22 @@ class Directory:
 
 
 def open_file(directory: int, name: str) -> int:
-    """Return a descriptor to read a file of a directory, or of a directory in it. Raises OSError.
+    """Return a descriptor to read a regular file of a directory, or of a directory in it. Raises OSError.
 
-    It follows no link that another user may have put there, and a FIFO does not block it.
+    Another user may have put anything there. A link is not followed, and what is no regular file is not opened: to open
+    a device can act on it. OSError has EMEDIUMTYPE then.
     """
     below, _, file = name.rpartition("/")
     if not below:
-        return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        found = os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                raise OSError(errno.EMEDIUMTYPE, os.strerror(errno.EMEDIUMTYPE), name)
+            return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise OSError(errno.EIO, "/proc/self/fd cannot be read") from error
+        finally:
+            os.close(found)
     inner = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         return open_file(inner, file)
@@ -123,6 +142,45 @@ def _open_below(root: int, path: Path) -> int:
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     return descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeFiles:
+    """The files of a pipe directory.
+
+    `owners` are the UIDs of the directory (`.`) and of what exists among the sockets, the fifo and the pid file. `pid`
+    is the PID in the pid file; None if it is missing or is no regular file with a PID.
+    """
+
+    identity: Identity
+    owners: Mapping[str, int]
+    pid: int | None = None
+
+
+def _pipe_files(directory: int) -> PipeFiles:
+    found = os.fstat(directory)
+    owners = {".": found.st_uid}
+    for name in (CONTROL_SOCKET, PRIVILEGED_SOCKET, FIFO, PID_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            owners[name] = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
+    pid = _read_pid(directory) if PID_FILE in owners else None
+    return PipeFiles(identity=(found.st_dev, found.st_ino), owners=owners, pid=pid)
+
+
+def _read_pid(directory: int) -> int | None:
+    try:
+        descriptor = open_file(directory, PID_FILE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EMEDIUMTYPE:
+            return None
+        raise
+    try:
+        text = os.read(descriptor, 16).strip()
+    finally:
+        os.close(descriptor)
+    return int(text) if text.isdigit() and 0 < int(text) <= 2**22 else None
 
 
 PID_FILE = "nvidia-cuda-mps-control.pid"

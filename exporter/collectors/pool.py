@@ -1,4 +1,4 @@
-"""All collector threads: the permanent ones, and two for each known daemon."""
+"""All collector threads: the permanent ones, and three for each known daemon."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,12 +8,13 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from exporter.collectors.control_client import ControlClient
+from exporter.collectors.daemon_directory import DirectoryCollector
 from exporter.collectors.logs import LogCollector
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import CollectorThread, close
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons
-from exporter.model.observation import SourceReading
+from exporter.model.observation import SourceReading, Wanted
 
 MOST_LINGERING = 64
 """How many stopped threads may still hang. If more do, only the threads of expected daemons are started: a user can
@@ -124,13 +125,16 @@ class CollectorPool:
         locate: Callable[[Daemons], Locations] = lambda _daemons: {},
         poller: Callable[[DaemonLocation], ControlPoller] | None = None,
         collector: Callable[[DaemonLocation], LogCollector] | None = None,
+        directory: Callable[[DaemonLocation], DirectoryCollector] | None = None,
+        directories: Callable[[], Locations] = dict,
         watch: Callable[[Node], None] = lambda _node: None,
         nvml: CollectorThread | None = None,
     ) -> None:
         """`threads` are the permanent ones; `nvml` is one of them, which collects when triggered.
 
-        `locate` returns the daemons' locations. `poller` and `collector` create the control poller and the log
-        collector of a daemon. `watch` sets what the permanent collectors watch.
+        `locate` returns the daemons' locations, and `directories` those with a directory to read. `poller`, `collector`
+        and `directory` create the control poller, the log collector and the directory collector of a daemon. `watch`
+        sets what the permanent collectors watch.
         """
         self.nvml = nvml
         self._threads = threads
@@ -138,6 +142,8 @@ class CollectorPool:
         self._watch = watch
         self._pollers = _DaemonCollectors(poller, "daemon_not_asked")
         self._log_collectors = _DaemonCollectors(collector, "daemon_log_not_followed")
+        self._directory_locations = directories
+        self._directories = _DaemonCollectors(directory, "daemon_directory_not_read")
 
     def start(self) -> None:
         """Start the permanent threads."""
@@ -153,6 +159,7 @@ class CollectorPool:
         """Stop all threads, within `timeout` seconds."""
         self._pollers.stop()
         self._log_collectors.stop()
+        self._directories.stop()
         close(tuple(self._all()), timeout)
 
     def update(self, node: Node) -> None:
@@ -162,14 +169,22 @@ class CollectorPool:
         self._pollers.update(locations, expected)
         logged = {name: location for name, location in locations.items() if location.logs}
         self._log_collectors.update(logged, expected)
+        self._directories.update(self._directory_locations(), expected)
 
     def idle_pollers(self) -> Sequence[tuple[str, ControlPoller]]:
         """Return each daemon without a query under way, with its poller."""
         return [(name, poller) for name, poller in self._pollers.by_daemon.items() if not poller.thread.busy]
 
-    def read_logs(self, daemons: Iterable[str]) -> None:
-        """Read the logs of these daemons to their ends, and report that even without news."""
+    def want(self, wanted: Wanted) -> None:
+        """Set what the directories' collectors read."""
+        for collector in self._directories.by_daemon.values():
+            collector.want(wanted)
+
+    def explain_ends(self, daemons: Iterable[str]) -> None:
+        """Read the directories of these daemons, and their logs to the ends, and report that even without news."""
         for name in daemons:
+            if name in self._directories.by_daemon:
+                self._directories.by_daemon[name].thread.trigger()
             if name in self._log_collectors.by_daemon:
                 self._log_collectors.by_daemon[name].thread.trigger(report=True)
 
@@ -180,5 +195,5 @@ class CollectorPool:
 
     def _all(self) -> Iterator[CollectorThread]:
         yield from self._threads
-        for collectors in (self._pollers, self._log_collectors):
+        for collectors in (self._pollers, self._log_collectors, self._directories):
             yield from (each.thread for each in collectors.by_daemon.values())

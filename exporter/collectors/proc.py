@@ -5,8 +5,10 @@ import ctypes
 import fcntl
 import itertools
 import os
+import pwd
 from collections.abc import Iterable, Iterator, Mapping
-from errno import ENOENT
+from enum import Enum, auto
+from errno import EIO, ENOENT
 from pathlib import Path
 
 import psutil
@@ -41,6 +43,9 @@ def read_memory(pid: int, start: int, size: int) -> bytes:
 NS_GET_PARENT = 0xB702
 """ioctl_ns(2)."""
 
+NO_PID = 1 << 31
+"""The least number that is no `pid_t`."""
+
 _MAX_TEXT = 4096
 _MAX_BYTES = 1 << 20
 _MAX_CHUNK = 1 << 16
@@ -52,15 +57,58 @@ _MAX_MAPPINGS = 1 << 17
 _MAX_LINES = 64
 
 
+class Presence(Enum):
+    """Whether a process runs. What cannot be read is UNKNOWN: nothing follows from it."""
+
+    RUNNING = auto()
+    ENDED = auto()
+    UNKNOWN = auto()
+
+
 class Proc:
     """The processes of one /proc. A value that cannot be read is None; often this is a matter of permission.
 
+    So None never shows that a process has ended; `presence` shows that.
     "Needs ptrace" means the right that ptrace(2) needs to read: the same user, or CAP_SYS_PTRACE.
     """
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root = root
         self._clock = clock
+        self._is_own: bool | None = None
+
+    def presence(self, pid: int, start_ticks: int | None) -> Presence:
+        """Return whether the process with this start time runs.
+
+        It has ended if another process has its PID, if it is a zombie, or if the kernel knows no process with the PID.
+        /proc alone does not show the last: it can hide processes (hidepid=2), or be read without a free descriptor.
+        """
+        stat = self.text(pid, "stat")
+        if stat is None:
+            return Presence.ENDED if self.is_unused(pid) else Presence.UNKNOWN
+        ticks = proc.start_ticks(stat)
+        if ticks is None or start_ticks is None:
+            return Presence.UNKNOWN
+        return Presence.ENDED if ticks != start_ticks or proc.is_zombie(stat) else Presence.RUNNING
+
+    def is_unused(self, pid: int) -> bool:
+        """Return whether the kernel knows no process with this PID. Needs a /proc of this PID namespace."""
+        if not 0 < pid < NO_PID or not self._is_own_namespace():
+            return False
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _is_own_namespace(self) -> bool:
+        """Return whether PIDs here are those of this process's PID namespace."""
+        if self._is_own is None and self._own_pid() is not None:
+            # Of the process itself, any /proc shows one PID for each namespace from that /proc's to its own.
+            self._is_own = len(self.namespaced_pids(self._own_pid() or 0)) == 1
+        return bool(self._is_own)
 
     def start_ticks(self, pid: int) -> int | None:
         """Return the start time of a running process in clock ticks since boot. A zombie does not run."""
@@ -81,7 +129,7 @@ class Proc:
             if pid == own:
                 return True
             ancestors.append(pid)
-            pid = self._parent_pid(pid) or 0
+            pid = self.parent_pid(pid) or 0
         return False
 
     def unix_sockets(self, pid: int) -> str | None:
@@ -99,30 +147,37 @@ class Proc:
         return status if status or self.pid_namespace(pid) is not None else None
 
     def facts(self, pid: int) -> ProcessReading | None:
-        """Return the identity of a process."""
-        start_ticks = self.start_ticks(pid)
-        if start_ticks is None:
+        """Return the identity of a process; None if there is none with this PID. Raises OSError if it is unreadable."""
+        if not 0 < pid < NO_PID:
             return None
+        start_ticks = self.start_ticks(pid)
         try:
             process = psutil.Process(pid)
+            # psutil finds the user by the first `Uid:` in the status, and a process can have that as its name.
+            uid = proc.real_user(self.status(pid) or "")
+            if start_ticks is None or uid is None:
+                raise OSError(EIO, f"process {pid} cannot be read")
             with process.oneshot():
                 return ProcessReading(
                     at=self._clock.now(),
                     pid=pid,
                     start_ticks=start_ticks,
                     started=process.create_time(),
-                    uid=process.uids().real,
-                    user=_encodable(process.username()),
+                    uid=uid,
+                    user=_user_name(uid),
                     command=_encodable(process.name()),
                     executable=_executable(process),
                     cgroup=self.text(pid, "cgroup"),
                     parent=self._parent(pid),
                 )
-        except (psutil.Error, OSError):
-            return None
+        except (psutil.Error, OSError) as error:
+            stat = self.text(pid, "stat")
+            if self.is_unused(pid) or (stat is not None and proc.is_zombie(stat)):
+                return None
+            raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
 
     def _parent(self, pid: int) -> ProcessIdentity | None:
-        parent = self._parent_pid(pid)
+        parent = self.parent_pid(pid)
         started = self.start_ticks(parent) if parent else None
         return None if not parent or started is None else ProcessIdentity(pid=parent, start_ticks=started)
 
@@ -159,27 +214,29 @@ class Proc:
         except (OSError, ValueError):
             return None
 
-    def _parent_pid(self, pid: int) -> int | None:
+    def parent_pid(self, pid: int) -> int | None:
+        """Return the parent's PID, 0 if it is in another PID namespace."""
         stat = self.text(pid, "stat")
         return None if stat is None else proc.parent_pid(stat)
 
     def pids(self) -> list[int]:
-        """Return all processes."""
-        try:
-            names = os.listdir(self._root)  # noqa: PTH208 (ten times as fast, and only names are needed)
-            return [int(name) for name in names if name.isdecimal()]
-        except OSError:
-            return []
+        """Return all processes that this /proc shows. Raises OSError."""
+        names = os.listdir(self._root)  # noqa: PTH208 (ten times as fast, and only names are needed)
+        return [int(name) for name in names if name.isdecimal()]
 
     def children(self, pid: int) -> tuple[int, ...] | None:
-        """Return the child processes of a process; None if it ended, or the kernel lacks CONFIG_PROC_CHILDREN."""
+        """Return the child processes of a process; None if it ended, or the kernel lacks CONFIG_PROC_CHILDREN.
+
+        None also if a part cannot be read.
+        """
         try:
             threads = os.listdir(self._root / str(pid) / "task")[:_MAX_THREADS]  # noqa: PTH208 (as in `pids`)
         except OSError:
             return None
-        texts = [text for thread in threads if (text := self.text(pid, f"task/{thread}/children")) is not None]
-        words = (word for text in texts for word in text.split() if word.isdecimal())
-        return tuple(sorted(map(int, words))) if texts else None
+        texts = [self.text(pid, f"task/{thread}/children") for thread in threads]
+        if None in texts or not texts:
+            return None
+        return tuple(sorted(int(word) for text in texts if text for word in text.split() if word.isdecimal()))
 
     def name(self, pid: int) -> str | None:
         """Return the name of a process, of which the kernel stores 15 bytes."""
@@ -207,6 +264,13 @@ class Proc:
                     yield _encodable(str(Path(descriptor.path).readlink()))
         except OSError:
             return
+
+    def sockets(self, pid: int, most: int) -> list[int]:
+        """Return the descriptors of a process's sockets. Raises OSError, also if there are too many. Needs ptrace."""
+        names = os.listdir(self._root / str(pid) / "fd")  # noqa: PTH208 (as in `pids`)
+        if len(names) > most:
+            raise OSError(EIO, f"process {pid} has more than {most} open files")
+        return [int(name) for name in names if (self._link(pid, f"fd/{name}") or "").startswith("socket:")]
 
     def status(self, pid: int) -> str | None:
         """Return /proc/PID/status, which any user may read."""
@@ -266,16 +330,23 @@ class Proc:
 
         Raises OSError; FileNotFoundError if the process has exited.
         """
-        process = os.open(self._root / str(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            process = os.open(self._root / str(pid), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            if self.is_unused(pid):
+                raise
+            raise OSError(EIO, f"process {pid} cannot be read") from error
         try:
             root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
         except ProcessLookupError as error:
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT)) from error
         finally:
             os.close(process)
-        if self.start_ticks(pid) != start_ticks:
+        presence = self.presence(pid, start_ticks)
+        if presence is not Presence.RUNNING:
             os.close(root)
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
+            code = ENOENT if presence is Presence.ENDED else EIO
+            raise OSError(code, os.strerror(code))
         return root
 
     def _link(self, pid: int, name: str) -> str | None:
@@ -303,6 +374,14 @@ class Proc:
 
 def _decoded(data: bytes) -> str:
     return data.decode(errors="replace")
+
+
+def _user_name(uid: int) -> str:
+    """Return the name of a user, or the UID if the password database has none."""
+    try:
+        return _encodable(pwd.getpwuid(uid).pw_name)
+    except (KeyError, OverflowError):
+        return str(uid)
 
 
 def _executable(process: psutil.Process) -> str | None:

@@ -1,4 +1,4 @@
-"""Watches processes: identity, exit and exit status; names of pods."""
+"""Watches processes: identity, state, exit and exit status; names of pods."""
 
 import contextlib
 import fcntl
@@ -12,15 +12,13 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.daemon_health import DaemonHealth
-from exporter.collectors.pid_files import PidFiles
-from exporter.collectors.pipe_dir import DaemonLocation, on_host
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
-from exporter.model.observation import DaemonProcess, Observation, PodFound, ProcessExit, ProcessReading
-from exporter.model.problem import of_error
+from exporter.model.observation import Observation, PodFound, ProcessExit, ProcessReading, ProcessState
+from exporter.model.problem import Problem, ProblemCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
+from exporter.parse.proc import children_page_faults
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -90,9 +88,12 @@ class Pods:
         )
 
 
-PID_FILES_SECONDS = 1.0
-MISSING_SECONDS = 0.2
-"""How often pid files are read, and while a daemon is missing: its return has many consequences."""
+STATES_SECONDS = 0.4
+"""Least time between two readings of the states of processes."""
+
+_STUCK = "D"
+_NORMAL = frozenset("RSI")
+"""A healthy process alternates between these states all the time, so they count as one."""
 
 RECHECK_SECONDS = 5.0
 """How often identities are compared if there is no pidfd, and processes that were not found are searched again."""
@@ -104,32 +105,45 @@ MAX_PIDFDS = 512
 """How many processes have a pidfd by default. The identities of the others are compared."""
 
 
+MOST_FILES = 8192
+"""To this number the soft limit of open files is raised. Children get it too, which NVIDIA recommends for daemons."""
+
+
+def raise_open_file_limit() -> None:
+    """Raise the soft limit of open files as far as the hard limit permits, up to `MOST_FILES`."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
+    if resource.RLIM_INFINITY != allowed < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 def affordable_pidfds() -> int:
-    """Return half of the allowed descriptors (RLIMIT_NOFILE). The rest is for files, sockets and pipes."""
+    """Return half of the allowed descriptors (RLIMIT_NOFILE)."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_PIDFDS if allowed == resource.RLIM_INFINITY else allowed // 2
 
 
-class Processes:
-    """Watches the wanted processes, and the control daemons by their pid files."""
+def affordable_connections() -> int:
+    """Return a quarter of the allowed descriptors. The last quarter is for the state file, logs, pipes and listeners.
 
-    def __init__(
-        self,
-        pipe_directories: Mapping[str, Path],
-        *,
-        proc: Path,
-        clock: Clock,
-        wait: float = 0.2,
-        max_pidfds: int = MAX_PIDFDS,
-    ) -> None:
-        """`pipe_directories` has the pipe directory of each daemon. `wait` limits one collection, in seconds."""
+    So neither many clients nor many connections of any user can leave the watchdog without descriptors.
+    """
+    return max(1, affordable_pidfds() // 2)
+
+
+def wait_channel(proc: Proc, pid: int) -> str | None:
+    """Return the kernel function in which a process sleeps; None if the exporter may not read it (as with ptrace)."""
+    channel = proc.text(pid, "wchan")
+    return None if channel in ("", "0") else channel
+
+
+class Processes:
+    """Watches the wanted processes. All daemons need it, so it opens nothing that another user can make hang."""
+
+    def __init__(self, *, proc: Path, clock: Clock, wait: float = 0.2, max_pidfds: int = MAX_PIDFDS) -> None:
+        """`wait` limits one collection, in seconds."""
         self._proc = Proc(proc, clock)
-        self._pid_files = PidFiles(self._proc, clock)
-        self.daemon_health = DaemonHealth(self._proc, self._pid_files, clock)
-        """Further facts about the daemons, collected with the rest."""
-        self._locations: Mapping[str, DaemonLocation] = {
-            name: on_host(name, directory, directory) for name, directory in pipe_directories.items()
-        }
         self._clock = clock
         self._wait = wait
         self._max_pidfds = max_pidfds
@@ -142,53 +156,83 @@ class Processes:
         """When each process that was not found is searched again."""
         self._young: dict[int, tuple[float, ProcessReading]] = {}
         """When each young process is read again, and its first reading."""
-        self._pid_files_due = 0.0
-        self._collected_locations: Mapping[str, DaemonLocation] = {}
         self._recheck_due = 0.0
+        self._unknown: frozenset[int] = frozenset()
+        """Processes of which it is unknown whether they run."""
+        self._wanted_states: frozenset[int] = frozenset()
+        self._read_states: frozenset[int] = frozenset()
+        self._states_due = 0.0
+        self._states: Mapping[int, ProcessState] = {}
 
-    def watch(self, pids: frozenset[int]) -> None:
-        """Set the processes to identify and whose exit to report."""
-        self._wanted = pids
-
-    def set_locations(self, locations: Mapping[str, DaemonLocation]) -> None:
-        """Set the daemons by name."""
-        self._locations = locations
+    def watch(self, pids: frozenset[int], states: frozenset[int] = frozenset()) -> None:
+        """Set the processes to identify and whose exit to report, and those with a wanted state."""
+        self._wanted, self._wanted_states = pids, states
 
     def collect(self) -> Reading:
         """Return what is new since the last collection. Wait up to `wait` seconds for an exit."""
-        wanted, locations = self._wanted, self._locations
+        wanted = self._wanted
         for pid in self._known.keys() - wanted:
             self._forget(pid)
         now = self._clock.monotonic()
         observations: list[Observation] = [*self._executed(now), *self._new_processes(wanted, now)]
-        if now >= self._pid_files_due or locations != self._collected_locations:
-            self._collected_locations = locations
-            observations += self._daemon_changes(locations)
-        observations += self.daemon_health.changed(locations)
+        observations += self._changed_states(now)
+        problem = None
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             without_pidfd = [pid for pid in self._known if pid not in self._pidfds]
-            observations += self._exits(pid for pid in without_pidfd if self._proc.start_ticks(pid) != self._known[pid])
-        ended = self._ended(0.0 if observations else min(self._wait, self._pid_files_interval))
-        if ended:
-            # The pipe directory shows whether a daemon was quit. Report that before its exit.
-            observations += self._daemon_changes(locations)
-            observations += self._exits(ended)
-        return Reading(tuple(observations), self._pid_files.problem)
+            presences = {pid: self._proc.presence(pid, self._known[pid]) for pid in without_pidfd}
+            observations += self._exits(pid for pid, presence in presences.items() if presence is Presence.ENDED)
+            for pid in (pid for pid, presence in presences.items() if presence is Presence.RUNNING):
+                self._open_pidfd(pid, self._known[pid])
+            self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
+        if self._unknown:
+            problem = Problem(code=ProblemCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
+        observations += self._exits(self._ended(0.0 if observations else self._wait))
+        return Reading(tuple(observations), problem)
 
     def close(self) -> None:
         """Close all pidfds."""
         for pid in list(self._known):
             self._forget(pid)
 
-    def _daemon_changes(self, locations: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
-        changes = self._pid_files.changed(locations)
-        self._pid_files_due = self._clock.monotonic() + self._pid_files_interval
-        return changes
+    def _changed_states(self, now: float) -> list[ProcessState]:
+        """Return the wanted states that are new or have changed. Newly wanted ones are read at once."""
+        wanted = self._wanted_states
+        if now < self._states_due and wanted == self._read_states:
+            return []
+        self._states_due, self._read_states = now + STATES_SECONDS, wanted
+        before = self._states
+        self._states = {pid: state for pid in wanted if (state := self._state(pid)) is not None}
+        return [
+            state
+            for pid, state in self._states.items()
+            if pid not in before or _condition(before[pid]) != _condition(state)
+        ]
 
-    @property
-    def _pid_files_interval(self) -> float:
-        return PID_FILES_SECONDS if self._pid_files.all_found else MISSING_SECONDS
+    def _state(self, pid: int) -> ProcessState | None:
+        standing = self._proc.standing(pid)
+        if standing is None:
+            return None
+        start_ticks, state = standing
+        return ProcessState(
+            at=self._clock.now(),
+            pid=pid,
+            start_ticks=start_ticks,
+            state=state,
+            wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
+            children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
+        )
+
+    def _open_pidfd(self, pid: int, start_ticks: int) -> None:
+        """Open a pidfd for a known process without one, as when there was no free descriptor."""
+        if len(self._pidfds) < self._max_pidfds:
+            with contextlib.suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                if self._proc.presence(pid, start_ticks) is Presence.RUNNING:
+                    self._pidfds[pid] = descriptor
+                    self._poll.register(descriptor, select.POLLIN)
+                else:
+                    os.close(descriptor)
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading]:
         """Identify the wanted processes that are not known.
@@ -223,7 +267,10 @@ class Processes:
                     yield after
 
     def _read(self, pid: int) -> ProcessReading | None:
-        reading = self._proc.facts(pid)
+        try:
+            reading = self._proc.facts(pid)
+        except OSError:
+            return None
         if reading is None:
             return None
         return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
@@ -248,3 +295,7 @@ class Processes:
         if descriptor is not None:
             self._poll.unregister(descriptor)
             os.close(descriptor)
+
+
+def _condition(state: ProcessState) -> tuple[int, str, int | None]:
+    return state.start_ticks, "S" if state.state in _NORMAL else state.state, state.children_page_faults

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from queue import SimpleQueue
+from typing import TypeVar, cast
 
 import structlog
 
@@ -25,7 +26,12 @@ FULL_SECONDS = 0.02
 MORE_SECONDS = 0.05
 """How soon a collector that left something unread collects again. The pause leaves time for other collectors."""
 
+CALL_SECONDS = 0.2
+MOST_HANGING = 128
+
 NEVER = float("-inf")
+
+Result = TypeVar("Result")
 
 Inbox = SimpleQueue[tuple[Observation, ...]]
 
@@ -201,6 +207,52 @@ def collect_each(deadline: float, collectors: Mapping[str, Callable[[], Reading]
         thread.start()
     _join(threads, deadline)
     return {name: readings.get(name) or Reading(problem=_still_running(deadline)) for name in collectors}
+
+
+class BoundedCalls:
+    """Calls that may hang, each in a thread of its own. One that has not returned is not repeated.
+
+    Several threads may use it. At most `MOST_HANGING` calls hang at a time; further ones are then not made.
+    """
+
+    def __init__(self, seconds: float = CALL_SECONDS) -> None:
+        """Wait for each call at most `seconds`."""
+        self._seconds = seconds
+        self._calls: dict[object, list[object]] = {}
+        self._lock = threading.Lock()
+
+    def call(self, key: object, function: Callable[[], Result], default: Result) -> Result:
+        """Return the result of a call; `default` while it hangs. Raises OSError if the call does."""
+        with self._lock:
+            hanging = key in self._calls
+            results: list[object] = self._calls.get(key, [])
+            if not hanging:
+                if len(self._calls) >= MOST_HANGING:
+                    return default
+                self._calls[key] = results
+        if not hanging:
+            thread = threading.Thread(target=_call, args=(function, results), name="bounded-call", daemon=True)
+            thread.start()
+            thread.join(self._seconds)
+        if not results:
+            return default
+        with self._lock:
+            self._calls.pop(key, None)
+        if isinstance(results[0], OSError):
+            raise results[0]
+        return cast("Result", results[0])
+
+    @property
+    def hanging(self) -> bool:
+        """Whether a call has not returned."""
+        return bool(self._calls)
+
+
+def _call(function: Callable[[], object], results: list[object]) -> None:
+    try:
+        results.append(function())
+    except OSError as error:
+        results.append(error)
 
 
 def _join(threads: Sequence[CollectorThread | threading.Thread], timeout: float) -> None:

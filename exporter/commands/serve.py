@@ -12,6 +12,7 @@ from exporter import log
 from exporter.actions.locks import ActLocks
 from exporter.app import Assembly
 from exporter.clock import SystemClock
+from exporter.collectors.processes import raise_open_file_limit
 from exporter.collectors.thread import Inbox
 from exporter.config.load import same_directories
 from exporter.config.reference import as_toml
@@ -72,6 +73,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     log.configure(config.log_level, config.log_format, sys.stderr)
     # systemd ends a hung service with SIGABRT. faulthandler then writes the stack of each thread.
     faulthandler.enable(STDERR)
+    raise_open_file_limit()
     clock = SystemClock()
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)

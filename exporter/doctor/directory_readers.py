@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 
 from exporter.collectors.location_registry import log_files
-from exporter.collectors.pid_files import read_pid
 from exporter.collectors.pipe_dir import CONTROL_LOG, FIFO, PID_FILE, SERVER_LOG, STDOUT, Directory, Root, open_file
 from exporter.collectors.proc import Proc
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, Identity, LogFacts, Rotation
@@ -108,7 +107,7 @@ def _directory_facts(directory: Directory) -> DirectoryFacts:
         path=path_here(directory),
         closed=_closed(directory, mode),
         writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
-        pid=read_pid(directory),
+        pid=_pid(directory),
         pid_file_mode=None if pid_file is None else stat.S_IMODE(pid_file),
         log_fifo_mode=stat.S_IMODE(fifo) if fifo is not None and stat.S_ISFIFO(fifo) else None,
     )
@@ -257,3 +256,11 @@ def queued_clients(lines: Iterable[str]) -> Mapping[int, int]:
             case ClientForwarded(pid):
                 waiting.pop(pid, None)
     return waiting
+
+
+def _pid(directory: Directory) -> int | None:
+    try:
+        files = directory.files()
+    except OSError:
+        return None
+    return None if files is None else files.pid

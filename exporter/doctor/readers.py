@@ -1,5 +1,6 @@
 """Readers of processes, programs, units, sockets and rights. A reader never raises: it returns the problem."""
 
+import contextlib
 import grp
 import mmap
 import os
@@ -177,9 +178,14 @@ def _socket_tables(proc: Path) -> tuple[str, ...] | None:
 
 
 def read_processes(pids: Iterable[int], proc: Proc) -> Mapping[int, ProcessFacts]:
-    """Return the facts of those of these processes that exist."""
-    read = ((pid, proc.facts(pid)) for pid in pids)
-    return {pid: read_process(reading, proc) for pid, reading in read if reading is not None}
+    """Return the facts of those of these processes that exist and can be read."""
+    read: dict[int, ProcessFacts] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            reading = proc.facts(pid)
+            if reading is not None:
+                read[pid] = read_process(reading, proc)
+    return read
 
 
 def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:

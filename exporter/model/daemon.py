@@ -220,6 +220,8 @@ class Lifecycle:
     """Whether a signal ended the last process; None if that is unknown."""
     traces_expected: bool = False
     """Whether the last process was known, so that the pid file shows how it ended."""
+    traces_read: bool = False
+    """Whether the pipe directory was examined after its end."""
     pid_file_left: bool | None = None
     """Whether a pid file exists although no daemon runs; None if that is unknown."""
     quit_traces: bool = False

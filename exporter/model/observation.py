@@ -65,13 +65,15 @@ class ControlSocket:
 
     `answers` is the result of a connection of the exporter without the control program: True if the daemon answered or
     closed it, False if it did neither in time or accepted no connection. `wait_channel` is the kernel function in which
-    a daemon that does not answer sleeps.
+    a daemon that does not answer sleeps. `others` is whether another process was connected to a daemon that did not
+    answer, so that it may have waited for that process.
     """
 
     at: float
     daemon: str
     listening: bool | None
     answers: bool | None = None
+    others: bool | None = False
     wait_channel: str | None = None
 
 
@@ -79,11 +81,13 @@ class ControlSocket:
 class SocketProbes:
     """The exporter's connections to a daemon's socket since commands get no answer.
 
-    `unanswered` counts consecutive ones without an answer. Without it and `answered_at`, no connection could be made.
+    `unanswered` counts consecutive ones without an answer while no other process was connected. `others` is whether
+    another process was connected at the last one without an answer: then the daemon may wait for that process.
     """
 
     since: float
     unanswered: int = 0
+    others: bool | None = False
     answered_at: float | None = None
     wait_channel: str | None = None
 
@@ -114,7 +118,10 @@ NOTHING_LOGGED = LoggedCommands()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
-    """The `nvidia-cuda-mps-control` process with the oldest open session; `pid` is None if none was found."""
+    """The process that is connected to a daemon, ordinarily an `nvidia-cuda-mps-control`, as far as it is known.
+
+    Without `pid` and `uid`, none was found.
+    """
 
     at: float
     daemon: str

@@ -106,8 +106,11 @@ def process_state(text: str) -> str | None:
 
 
 def is_zombie(text: str) -> bool:
-    """Return whether the process has ended, and its parent has not yet waited for it."""
-    return process_state(text) in ("Z", "X")
+    """Return whether the process has ended, and its parent has not yet waited for it.
+
+    If only the first thread has ended, its state is the same, but other threads remain (field 20).
+    """
+    return process_state(text) in ("Z", "X") and (_field(text, 20) or 0) <= 1
 
 
 def parent_pid(text: str) -> int | None:
@@ -159,6 +162,12 @@ def namespace_pids(text: str) -> tuple[int, ...]:
 def effective_capabilities(text: str) -> int:
     """Return the effective capabilities as a bit mask (capabilities(7)); 0 if they are missing."""
     return int(_status(text, "CapEff", r"\t([0-9a-f]{1,32})") or "0", 16)
+
+
+def real_user(text: str) -> int | None:
+    """Return the real UID."""
+    found = _status(text, "Uid", r"\t([0-9]{1,10})\t.*")
+    return int(found) if found else None
 
 
 def effective_user(text: str) -> int | None:

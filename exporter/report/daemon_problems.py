@@ -143,8 +143,9 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         label="session held open",
         summary="An open session blocks commands to MPS daemon {daemon} on {node}",
         summary_since="An open session has blocked commands to MPS daemon {daemon} for {since}",
-        meaning="A process has a session of nvidia-cuda-mps-control open, so the control daemon refuses all other "
-        "commands. Clients are not affected, but nothing can be set or queried, and a hang would not be detected.",
+        meaning="A process is connected to the control daemon, usually a prompt of nvidia-cuda-mps-control, so no "
+        "other command can be sent. If that process has sent nothing, new clients wait too. Running clients are not "
+        "affected, but a hang would not be detected.",
         remedy="Ask the owner to leave the prompt with Ctrl-D (`quit` would end the daemon), or end that process. "
         "No client ends.",
         alert="CudaMpsDaemonHeld",

@@ -39,9 +39,16 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.LOG_BLOCKED: "blocked: commands that the daemon answered do not appear in it",
     Code.RECORDS_LOST: "the kernel overwrote records of {subject} before they were read: Xids may be missing",
     Code.PROCESS_NOT_READABLE: "control daemon {pid} cannot be located: its environment is not readable",
+    Code.PROCESSES_NOT_READABLE: (
+        "it is unknown whether process {pid} runs. Check that /proc is mounted, shows processes of other users"
+        " (hidepid=), and that the exporter has free file descriptors (LimitNOFILE=)"
+    ),
     Code.TOO_MANY_DAEMONS: (
         "more control daemons run than are followed, and some of {detail} are ignored (at most {limits[0]} of one user"
         " or container, and {limits[1]} of all). End those that are not needed"
+    ),
+    Code.DIRECTORY_HANGS: (
+        "a directory does not answer, for example on a file server that is gone; daemons there are not found"
     ),
     Code.DIRECTORY_SHARED: (
         "daemon {subject} is not followed: its pipe directory is that of daemon {detail}. Remove one of the two from"

@@ -245,12 +245,13 @@ def _process_stuck(reason: Reason) -> str:
 
 def _session_open(reason: Reason) -> str:
     user = reason.uid if reason.user is None else printable(reason.user)
-    return f"process {reason.pid} ({user}) has a session open"
+    process = "a process" if reason.pid is None else f"process {reason.pid}"
+    return f"{process} of {user} is connected to it"
 
 
 def _session_held(reason: Reason) -> str:
     process = "an unknown process" if reason.pid is None else f"process {reason.pid}"
-    return f"{process} has a session open: close that session"
+    return f"{process} is connected to the daemon: close that session or connection"
 
 
 def _servers_exited(reason: Reason) -> str:

@@ -24,19 +24,30 @@ A daemon answers within 0.1 s of its start (measured, R580). A hang is detected 
 
 
 def resolve_pending(node: Node, daemon: Daemon, at: float) -> Transition:
-    """Return the daemon as unresponsive if it hangs, and as up if only the control program hangs."""
+    """Return the daemon as unresponsive, as held by another process, or as up if only the control program hangs."""
     if daemon.ended or not _unanswered(daemon, at):
         return daemon, ()
-    if is_established(node, daemon, at) or _only_commands_recorded(daemon):
+    known = probes(daemon)
+    others = False if known is None else known.others
+    confirmed = is_established(node, daemon, at) or _only_commands_recorded(daemon)
+    if confirmed or others is None or (not others and _long_enough(daemon, at)):
         return lifecycle.enter_state(daemon, at, DaemonState.UNRESPONSIVE)
+    if others:
+        return lifecycle.enter_state(daemon, at, DaemonState.HELD)
     if program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
         return lifecycle.enter_state(daemon, at, DaemonState.UP)
     return daemon, ()
 
 
 def is_established(node: Node, daemon: Daemon, at: float) -> bool:
-    """Return whether the indications of a hang suffice to end the daemon."""
-    return _unanswered(daemon, at) and (_is_confirmed(node, daemon) or _long_enough(daemon, at))
+    """Return whether the indications of a hang suffice to end the daemon.
+
+    Any user can connect to a daemon and send nothing. Then neither commands nor the exporter's own connections get an
+    answer (measured, R580), so both count only if it is known that no other process is connected. A recording may have
+    commands alone.
+    """
+    no_connections = probes(daemon) is None and _long_enough(daemon, at)
+    return _unanswered(daemon, at) and (_is_confirmed(node, daemon) or no_connections)
 
 
 def program_hangs(daemon: Daemon, at: float) -> bool:
@@ -65,7 +76,7 @@ def _unanswered(daemon: Daemon, at: float) -> bool:
 
 
 def _long_enough(daemon: Daemon, at: float) -> bool:
-    """Return whether unanswered commands alone confirm a hang, because no connection could be made."""
+    """Return whether commands get no answer for so long that the daemon is unresponsive, whatever the reason."""
     known, since = probes(daemon), daemon.commands.unanswered_since
     if since is None or (known is not None and known.answered):
         return False

@@ -94,7 +94,6 @@ def unanswered(daemon: Daemon, at: float, asked_at: float) -> Daemon:
     return with_commands(
         daemon,
         refused_since=None,
-        session_holder=None,
         unanswered_since=at if since is None else since,
         unanswered_at=asked_at,
         unanswered=daemon.commands.unanswered + 1,
@@ -152,9 +151,10 @@ def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
     daemon = with_runtime(daemon, foreign_owner=reading.foreign_owner)
     if reading.pid is None and known is None and reading.foreign_owner is None:
         ended_at = daemon.lifecycle.unexplained_end_at
+        daemon = with_lifecycle(daemon, traces_read=True)
         return explain_end(daemon, at) if ended_at is not None and _was_quit(daemon, ended_at) else (daemon, ())
     if reading.pid is None:
-        return end(daemon, at)
+        return chain(end(daemon, at), lambda daemon: (with_lifecycle(daemon, traces_read=True), ()))
     if known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks):
         return chain((_with_process(daemon, reading), ()), lambda daemon: _servers_found(daemon, reading))
     return chain(
@@ -237,6 +237,7 @@ def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed:
         _responsive(replace(daemon, state=DaemonState.ABSENT, default_limits=DefaultLimits())),
         killed=killed,
         traces_expected=had_process,
+        traces_read=False,
         state_since=at,
         unexplained_end_at=at if to_explain else None,
         loss_reason=how,

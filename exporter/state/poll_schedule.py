@@ -255,7 +255,11 @@ def readings_wanted(node: Node) -> Wanted:
     daemons = [daemon for daemon in node.daemons.values() if daemon.supported]
     return Wanted(
         states=states_wanted(node),
-        holders=frozenset(daemon.name for daemon in daemons if process_states.is_refused(daemon)),
+        holders=frozenset(
+            daemon.name
+            for daemon in daemons
+            if process_states.is_refused(daemon) or (process_states.is_unanswered(daemon) and not daemon.ended)
+        ),
         sockets=frozenset(daemon.name for daemon in daemons if process_states.is_unanswered(daemon)),
     )
 

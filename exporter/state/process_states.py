@@ -22,9 +22,16 @@ def _count_probe(daemon: Daemon, socket: ControlSocket) -> SocketProbes | None:
     before = probes(daemon) or SocketProbes(since=since)
     match socket.answers:
         case True:
-            return replace(before, unanswered=0, answered_at=socket.at, wait_channel=None)
+            return replace(before, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
         case False:
-            return replace(before, unanswered=before.unanswered + 1, wait_channel=socket.wait_channel)
+            unanswered = before.unanswered + 1 if socket.others is False else 0
+            return replace(
+                before,
+                unanswered=unanswered,
+                others=socket.others,
+                answered_at=None,
+                wait_channel=socket.wait_channel,
+            )
         case None:
             return before
 
@@ -36,8 +43,9 @@ def probes(daemon: Daemon) -> SocketProbes | None:
 
 
 def session_holder_read(daemon: Daemon, holder: SessionHolder) -> Daemon:
-    """Return the daemon with the process whose session is open, if commands are refused because of a session."""
-    return with_commands(daemon, session_holder=holder if holder.pid is not None and is_refused(daemon) else None)
+    """Return the daemon with the process that is connected to it, if that can be why commands get no answer."""
+    known = (holder.pid, holder.uid) != (None, None) and (is_refused(daemon) or is_unanswered(daemon))
+    return with_commands(daemon, session_holder=holder if known else None)
 
 
 def is_refused(daemon: Daemon) -> bool:

@@ -366,6 +366,7 @@ def _logs_collected(node: Node, daemon: Daemon, reading: SourceReading) -> Trans
         and ended_at < reading.at - reading.seconds
         and not daemon.in_journal
         and not process_states.may_unit_change(unit, ended_at)
+        and (daemon.lifecycle.traces_read or not daemon.lifecycle.traces_expected)
     )
     return chain(step, lambda daemon: lifecycle.explain_end(daemon, reading.at, unit=unit, force=complete))
 

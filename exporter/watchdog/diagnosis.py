@@ -267,9 +267,11 @@ def _held(context: Context) -> Diagnosis | None:
     daemon, holder = context.daemon, context.daemon.commands.session_holder
     if daemon.state is not DaemonState.HELD:
         return None
-    refused, since = Reason(ReasonCode.COMMANDS_REFUSED), daemon.lifecycle.state_since or context.at
+    unanswered = daemon.commands.unanswered_since is not None
+    refused = Reason(ReasonCode.COMMANDS_UNANSWERED if unanswered else ReasonCode.COMMANDS_REFUSED)
+    since = daemon.lifecycle.state_since or context.at
     process = identity_of(holder)
-    if holder is None or process is None:
+    if holder is None:
         return Diagnosis(condition=Condition.HELD, since=since, indications=(refused,))
     session = Reason(ReasonCode.SESSION_OPEN, pid=holder.pid, user=holder.user, uid=None if holder.user else holder.uid)
     return Diagnosis(condition=Condition.HELD, since=since, indications=(session, refused), process=process)

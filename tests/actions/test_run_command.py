@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import MAX_OUTPUT, Cancellation, run_command
+from exporter.actions.steps import HEAD_BYTES, TAIL_BYTES, Cancellation, ProgramResult, run_command, run_program
 from exporter.collectors import child as collectors_child
 from exporter.model.action import RunCommand
 from exporter.model.reason import Reason, ReasonCode
@@ -69,11 +69,40 @@ def test_starts_the_standin_which_answers(mps: MpsStandIn) -> None:
 
 
 def test_limits_the_output_and_makes_it_printable(script: Script) -> None:
-    script.does(f"head -c {MAX_OUTPUT * 4} /dev/zero | tr '\\0' 'x'; printf 'lost'; exit 3")
-    assert failed(script, "x" * 128)
+    script.does(f"head -c {TAIL_BYTES * 4} /dev/zero | tr '\\0' 'x'; printf '\\nno GPU'; exit 3")
+    assert failed(script, "no GPU")
 
     script.does(r"printf 'no GPU\n\033[31m: \377\n' >&2; exit 3")
     assert failed(script, "\ufffd[31m: \ufffd")
+
+
+def output_of(script: Script) -> ProgramResult:
+    environment, cancellation = {"PATH": os.defpath}, Cancellation(REAL)
+    return run_program([str(script.path)], environment=environment, seconds=60, cancellation=cancellation)
+
+
+def test_a_command_may_print_any_amount(script: Script) -> None:
+    """With `set -e`, a failing write would end it before it starts the daemon."""
+    script.does("set -e; echo first; seq 1 200000; echo last")
+    done = output_of(script)
+
+    assert done.exit_code == 0
+    assert done.output.startswith("first\n1\n2\n")
+    assert done.output.endswith("200000\nlast\n")
+    assert len(done.output) < HEAD_BYTES + TAIL_BYTES + 100
+
+
+def test_a_daemon_can_write_to_the_output_of_its_command_after_that_has_exited(script: Script, tmp_path: Path) -> None:
+    """Nothing may end it by SIGPIPE, nor let it wait for a reader, also after the exporter has ended."""
+    go, done = tmp_path / "go", tmp_path / "done"
+    daemon = f"until test -e {go}; do sleep 0.05; done; seq 1 200000; echo $? >{done}.new; mv {done}.new {done}"
+    script.does(f"({daemon}) & echo started")
+    result = output_of(script)
+    assert (result.exit_code, result.output) == (0, "started\n")
+
+    go.touch()
+    wait_until(done.exists)
+    assert done.read_text() == "0\n"
 
 
 def test_kills_a_command_at_its_deadline(script: Script) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
-from exporter.collectors.daemon_health import probe
+from exporter.collectors.daemon_directory import probe
 from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
@@ -26,6 +26,11 @@ from tests.standin.mps import MpsStandIn, is_stopped
 
 SHORT = 0.3
 """A deadline for answers that must not arrive, in seconds."""
+
+
+def alone() -> bool:
+    """Return that no other process is connected."""
+    return False
 
 
 @pytest.fixture
@@ -67,37 +72,37 @@ def test_a_daemon_that_reads_the_end_and_answers_is_alive(short: Path, answer: b
     """The exporter ends its side at once, because a daemon that waits for bytes serves no other connection."""
     with listening(short) as listener:
         serving = answering(listener, answer)
-        assert probe(Directory(short), PATIENCE_SECONDS) == (True, True)
+        assert probe(Directory(short), alone, PATIENCE_SECONDS) == (True, True, False)
         serving.join(PATIENCE_SECONDS)
 
 
 def test_a_daemon_that_does_not_accept_does_not_answer(short: Path) -> None:
     with listening(short):
-        assert probe(Directory(short), SHORT) == (True, False)
+        assert probe(Directory(short), alone, SHORT) == (True, False, False)
 
 
 def test_does_not_wait_for_a_daemon_with_a_full_queue(short: Path) -> None:
     with listening(short, backlog=0):
-        assert probe(Directory(short), SHORT) == (True, False)
-        assert probe(Directory(short), PATIENCE_SECONDS * 10) == (True, False)
+        assert probe(Directory(short), alone, SHORT) == (True, False, False)
+        assert probe(Directory(short), alone, PATIENCE_SECONDS * 10) == (True, False, False)
 
 
 def test_a_stale_socket_has_no_listener(short: Path) -> None:
     with listening(short):
         pass
-    assert probe(Directory(short), SHORT) == (False, None)
+    assert probe(Directory(short), alone, SHORT) == (False, None, False)
 
 
 def test_reports_nothing_without_a_socket(short: Path) -> None:
-    assert probe(Directory(short), SHORT) == (None, None)
-    assert probe(Directory(short / "nowhere"), SHORT) == (None, None)
+    assert probe(Directory(short), alone, SHORT) == (None, None, False)
+    assert probe(Directory(short / "nowhere"), alone, SHORT) == (None, None, False)
     (short / "control").write_text("no socket")
-    assert probe(Directory(short), SHORT) == (None, None)
+    assert probe(Directory(short), alone, SHORT) == (None, None, False)
 
 
 def test_reports_nothing_for_a_socket_of_another_kind(short: Path) -> None:
     with listening(short, kind=socket.SOCK_STREAM):
-        assert probe(Directory(short), SHORT) == (None, None)
+        assert probe(Directory(short), alone, SHORT) == (None, None, False)
 
 
 def test_does_not_follow_a_link_at_the_socket(short: Path) -> None:
@@ -105,7 +110,7 @@ def test_does_not_follow_a_link_at_the_socket(short: Path) -> None:
     (short / "control").symlink_to(short / "target" / "control")
     with listening(short / "target") as listener:
         listener.setblocking(False)
-        assert probe(Directory(short), SHORT) == (None, None)
+        assert probe(Directory(short), alone, SHORT) == (None, None, False)
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -117,7 +122,7 @@ def test_connects_through_a_path_longer_than_a_socket_address(tmp_path: Path) ->
     try:
         with listening(Path(f"/proc/self/fd/{descriptor}")) as listener:
             serving = answering(listener, b"")
-            assert probe(Directory(long), PATIENCE_SECONDS) == (True, True)
+            assert probe(Directory(long), alone, PATIENCE_SECONDS) == (True, True, False)
             serving.join(PATIENCE_SECONDS)
     finally:
         os.close(descriptor)

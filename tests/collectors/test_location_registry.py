@@ -12,7 +12,6 @@ from exporter.collectors.discovery import Discovery
 from exporter.collectors.journal import Journal
 from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
-from exporter.collectors.processes import Processes
 from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState, NamedBy
 from exporter.model.observation import DaemonProcess
 from tests.builders import with_fields
@@ -39,7 +38,6 @@ def location_registry(discovery: Discovery | None = None) -> LocationRegistry:
     clock = SystemClock()
     return LocationRegistry(
         discovery=discovery,
-        processes=Processes({}, proc=Path("/proc"), clock=clock),
         journal=Journal(clock),
     )
 

@@ -410,7 +410,7 @@ def test_does_not_follow_a_symbolic_link(log: FollowedLog, tmp_path: Path) -> No
 
     assert log.collect() == []
     assert log.problem is not None
-    assert log.problem.code is ProblemCode.NOT_READABLE
+    assert log.problem.code is ProblemCode.WRONG_FILE_TYPE
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])

@@ -8,8 +8,10 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import ControlClient, SessionLock
+from exporter.collectors.daemon_directory import DaemonDirectory
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Processes
@@ -151,12 +153,11 @@ def _assert(condition: object) -> None:
 def test_reports_a_daemons_process_and_its_end(contained: Container) -> None:
     pid = contained.start()
     location = location_of(contained, pid)
-    processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
-    processes.set_locations({location.name: location})
+    directory = DaemonDirectory(location, Proc(Path("/proc"), SystemClock()), SystemClock(), Identities())
 
     def reported(wanted: int | None) -> Callable[[], DaemonProcess]:
         def collect() -> DaemonProcess:
-            seen.extend(each for each in processes.collect().observations if isinstance(each, DaemonProcess))
+            seen.extend(each for each in directory.collect().observations if isinstance(each, DaemonProcess))
             assert seen
             assert seen[-1].pid == wanted
             return seen[-1]
@@ -169,7 +170,6 @@ def test_reports_a_daemons_process_and_its_end(contained: Container) -> None:
 
     os.kill(pid, 9)
     eventually(reported(None))
-    processes.close()
 
 
 @every_namespace
@@ -178,15 +178,15 @@ def test_reduces_all_observations_to_pids_of_this_namespace(contained: Container
     daemon_pid = contained.start()
     location = location_of(contained, daemon_pid)
     logs = DaemonLogs(location, SystemClock())
-    processes = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02)
-    processes.set_locations({location.name: location})
+    processes = Processes(proc=Path("/proc"), clock=SystemClock(), wait=0.02)
+    directory = DaemonDirectory(location, Proc(Path("/proc"), SystemClock()), SystemClock(), Identities())
     client = control(location, tmp_path)
     present = Node()
 
     def collect(*commands: str) -> Daemon:
         nonlocal present
         client.request(commands)
-        for collector in (logs.collect, processes.collect, client.collect):
+        for collector in (logs.collect, directory.collect, processes.collect, client.collect):
             for seen in sorted(collector().observations, key=lambda each: each.at):
                 present, _ = reduce(present, seen)
         processes.watch(poll_schedule.processes_wanted(present))

@@ -42,7 +42,15 @@ class FakeProc:
 
     def namespace(self) -> PidNamespace:
         """Return the daemon's namespace."""
-        return PidNamespace(Proc(self.root, self.clock), DAEMON, self.clock)
+        return PidNamespace(_FakeKernel(self.root, self.clock), DAEMON, self.clock)
+
+
+class _FakeKernel(Proc):
+    """Knows the processes that the fake /proc has."""
+
+    def is_unused(self, pid: int) -> bool:
+        """Return whether there is no such process."""
+        return pid not in self.pids()
 
 
 @pytest.fixture

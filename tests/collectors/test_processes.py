@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from exporter.clock import SystemClock
+from exporter.clock import Clock, SystemClock
 from exporter.collectors import processes
-from exporter.collectors.pipe_dir import PID_FILE
+from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.pid_files import Identities
+from exporter.collectors.pipe_dir import PID_FILE, on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, MISSING_SECONDS, Processes, affordable_pidfds
+from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, Processes, affordable_pidfds
+from exporter.collectors.thread import Reading
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
+from exporter.model.problem import joined
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -25,30 +29,46 @@ from tests.standin.mps import MpsStandIn, wait_until
 LARGEST_PID = 2**22
 CLIENT = 5_000_000
 
-Watch = Callable[..., Processes]
+
+class Watcher:
+    """The collectors of processes and of one pipe directory."""
+
+    def __init__(self, pipe: Path, *, proc: Path, wait: float, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.processes = Processes(proc=proc, clock=clock, wait=wait)
+        self._directory = DaemonDirectory(on_host("node", pipe, pipe), Proc(proc, clock), clock, Identities())
+
+    def collect(self) -> Reading:
+        """Collect once with both."""
+        directory, processes = self._directory.collect(), self.processes.collect()
+        problem = joined((directory.problem, processes.problem))
+        return Reading((*directory.observations, *processes.observations), problem)
+
+
+Watch = Callable[..., Watcher]
 
 
 @pytest.fixture
 def watch(mps: MpsStandIn) -> Iterator[Watch]:
     """Return a function that creates a collector for the stand-in's pipe directory and these PIDs."""
-    created: list[Processes] = []
+    created: list[Watcher] = []
 
-    def make(*pids: int, proc: Path = Path("/proc"), wait: float = 0.02) -> Processes:
-        created.append(Processes({"node": mps.pipe_directory}, proc=proc, clock=SystemClock(), wait=wait))
-        created[-1].watch(frozenset(pids))
+    def make(*pids: int, proc: Path = Path("/proc"), wait: float = 0.02) -> Watcher:
+        created.append(Watcher(mps.pipe_directory, proc=proc, wait=wait))
+        created[-1].processes.watch(frozenset(pids))
         return created[-1]
 
     yield make
     for each in created:
-        each.close()
+        each.processes.close()
 
 
-def collect(collector: Processes, kind: type[Observation]) -> list[Observation]:
+def collect(collector: Processes | Watcher, kind: type[Observation]) -> list[Observation]:
     """Collect once and return the observations of one kind."""
     return [each for each in collector.collect().observations if isinstance(each, kind)]
 
 
-def collect_soon(collector: Processes, kind: type[Observation]) -> Observation:
+def collect_soon(collector: Processes | Watcher, kind: type[Observation]) -> Observation:
     """Collect until there is an observation of one kind, and return it."""
 
     def first() -> Observation:
@@ -64,7 +84,7 @@ def start_ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
-def collect_often(collector: Processes, times: int, kind: type[Observation]) -> list[Observation]:
+def collect_often(collector: Processes | Watcher, times: int, kind: type[Observation]) -> list[Observation]:
     return [each for _ in range(times) for each in collect(collector, kind)]
 
 
@@ -151,7 +171,7 @@ def forked() -> Iterator[tuple[int, Callable[[], None]]]:
 def test_reads_a_process_again_that_was_read_before_its_exec(forked: tuple[int, Callable[[], None]]) -> None:
     pid, execute = forked
     clock = HandClock()
-    collector = Processes({}, proc=Path("/proc"), clock=clock, wait=0.0)
+    collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
     collector.watch(frozenset({pid}))
     (before,) = collect(collector, ProcessReading)
     assert isinstance(before, ProcessReading)
@@ -171,7 +191,7 @@ def test_reads_a_process_again_that_was_read_before_its_exec(forked: tuple[int, 
 
 def test_reports_a_young_process_once_if_it_does_not_change(start: Starter) -> None:
     clock = HandClock()
-    collector = Processes({}, proc=Path("/proc"), clock=clock, wait=0.0)
+    collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
     collector.watch(frozenset({start().pid}))
     assert len(collect(collector, ProcessReading)) == 1
     clock.time += EXEC_SECONDS
@@ -228,13 +248,12 @@ def test_reads_a_process_with_a_hostile_name(watch: Watch, start: Starter, tmp_p
 # -- exit of a process ---------------------------------------------------------------------------------------------
 
 
-def test_an_exit_ends_the_wait_of_a_collection(watch: Watch, start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PID_FILES_SECONDS", 60.0)  # The longest wait of a collection.
+def test_an_exit_ends_the_wait_of_a_collection(watch: Watch, start: Starter) -> None:
     process = start()
     collector = watch(process.pid, wait=60)
     collector.collect()
     ticks = start_ticks(process.pid)
-    collector._pid_files_due = collector._recheck_due = float("inf")
+    collector.processes._recheck_due = float("inf")
     start(["sh", "-c", f"sleep 0.1; kill -9 {process.pid}"])
 
     (ended,) = collect(collector, ProcessExit)
@@ -277,7 +296,7 @@ def test_reports_simultaneous_exits_in_order_of_age(watch: Watch, start: Starter
         young = start()
     collector = watch(young.pid)
     collector.collect()
-    collector.watch(frozenset({young.pid, old.pid}))
+    collector.processes.watch(frozenset({young.pid, old.pid}))
     collector.collect()
     for process in (old, young):
         process.kill()
@@ -316,7 +335,7 @@ def test_detects_an_exit_without_a_pidfd(watch: Watch, start: Starter, monkeypat
 def test_detects_exits_beyond_the_pidfd_limit(mps: MpsStandIn, start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "RECHECK_SECONDS", 0.0)
     children = [start() for _ in range(5)]
-    collector = Processes({}, proc=Path("/proc"), clock=SystemClock(), wait=0.02, max_pidfds=2)
+    collector = Processes(proc=Path("/proc"), clock=SystemClock(), wait=0.02, max_pidfds=2)
     before = len(os.listdir("/proc/self/fd"))
     with contextlib.closing(collector):
         collector.watch(frozenset(child.pid for child in children))
@@ -348,7 +367,7 @@ def test_closes_the_pidfds_of_processes_that_are_not_watched_anymore(watch: Watc
     collector.collect()
     assert len(os.listdir("/proc/self/fd")) == before + 20
 
-    collector.watch(frozenset())
+    collector.processes.watch(frozenset())
     collector.collect()
     assert len(os.listdir("/proc/self/fd")) == before
     children[0].kill()
@@ -429,7 +448,6 @@ def test_an_irregular_pid_file_does_not_hang_the_collector(
     collector = watch()
 
     assert daemons(collector)(None).pid is None
-    collector._pid_files_due = 0.0
     assert collector.collect().problem is None
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -449,7 +467,6 @@ def test_reports_the_exit_of_a_daemon_without_its_pid_file(watch: Watch, mps: Mp
     wait_for_daemon = daemons(collector := watch(pid))
     wait_for_daemon(pid)
     file.unlink()
-    collector._pid_files_due = 0.0
     assert collect_often(collector, 3, DaemonProcess) == []
 
     os.kill(pid, signal.SIGKILL)
@@ -461,20 +478,6 @@ def test_reports_the_exit_of_a_daemon_without_its_pid_file(watch: Watch, mps: Mp
 
     after: list[Observation] = []
     eventually(both)
-
-
-def test_looks_for_a_missing_daemon_several_times_a_second(mps: MpsStandIn) -> None:
-    """A daemon that returns needs its limits soon."""
-    clock = HandClock()
-    collector = Processes({"main": mps.pipe_directory}, proc=Path("/proc"), clock=clock, wait=0.0)
-    collector.collect()
-    mps.start()
-    clock.time += MISSING_SECONDS
-
-    found = [each.pid for each in collector.collect().observations if isinstance(each, DaemonProcess)]
-    collector.close()
-
-    assert found == [mps.pid]
 
 
 def test_reports_a_restarted_daemon_as_another_process(watch: Watch, mps: MpsStandIn) -> None:

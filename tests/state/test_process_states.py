@@ -104,7 +104,7 @@ def test_stores_the_session_holder_until_the_daemon_answers_or_ends() -> None:
     held = reduced(refusal(at=AT + 1), holder(at=AT + 2), refusal(at=AT + 9), start=UP)
     assert held.daemon.commands.session_holder == holder(at=AT + 2)
     exit_ = ProcessExit(at=AT + 10, pid=CONTROL, start_ticks=CONTROL * 100)
-    for over in (servers(SERVER, at=AT + 10), silence(at=AT + 10), holder(None, at=AT + 10), exit_):
+    for over in (servers(SERVER, at=AT + 10), holder(None, at=AT + 10), exit_):
         start = reduced(process(CONTROL, uid=0), start=held.node).node
         assert reduced(over, start=start).daemon.commands.session_holder is None
 

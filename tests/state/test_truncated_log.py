@@ -78,6 +78,6 @@ def test_an_unread_part_of_the_log_may_report_a_quit() -> None:
 
 def test_a_completely_read_log_without_a_quit_shows_a_loss() -> None:
     ended = AT + 10
-    story = reduced(exited(CONTROL, at=ended), look("log", at=ended + 0.2), start=UP)
+    story = reduced(exited(CONTROL, at=ended), daemon_process(None, at=ended), look("log", at=ended + 0.2), start=UP)
 
     assert story.of(EventName.DAEMON_LOST)

@@ -91,7 +91,7 @@ def test_any_other_end_of_a_unit_is_a_loss(state: UnitState) -> None:
 
 def test_does_not_wait_for_a_failed_unit() -> None:
     seen = unit_state("failed", at=ENDS + 0.3, result="signal")
-    assert ended(seen, look("log", at=ENDS + 0.4), for_=0.5) == LOST
+    assert ended(daemon_process(None, at=ENDS), seen, look("log", at=ENDS + 0.4), for_=0.5) == LOST
 
 
 def test_waits_for_systemd_only_briefly() -> None:

@@ -18,7 +18,7 @@ from exporter.model.action import (
 )
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode
@@ -212,7 +212,7 @@ def test_ends_a_server_that_may_have_outlived_its_daemon_first() -> None:
 
 def test_does_not_end_a_server_that_has_exited() -> None:
     post = WatchedDaemon()
-    _, last_look = dies()
+    *_, last_look = dies()
     post.observe(dies()[0], *(each for each in dies(pid=SERVER) if each != last_look), last_look)
     (action,) = post.actions
     assert [step for step in action.steps if isinstance(step, EndProcess)] == []
@@ -270,7 +270,8 @@ def test_two_unanswered_commands_alone_do_not_suffice_for_a_restart() -> None:
     assert waits(post)[-1] == Reason(ReasonCode.HANG_UNCONFIRMED)
 
 
-def test_unanswered_commands_suffice_if_no_connection_is_possible() -> None:
+def test_unanswered_commands_do_not_suffice_if_no_connection_is_possible() -> None:
+    """The exporter may lack file descriptors, or another user's idle connection may hold the daemon."""
     post = WatchedDaemon()
     post.observe(
         *(
@@ -279,7 +280,42 @@ def test_unanswered_commands_suffice_if_no_connection_is_possible() -> None:
             for seen in (silence(at=DEATH + 5 + 10 * round_), probe(None, at=DEATH + 5.1 + 10 * round_))
         )
     )
-    assert post.kinds == [("restart", "hung")]
+    assert post.kinds == []
+    assert post.daemon.state is DaemonState.UNRESPONSIVE
+    assert post.watch.reason == Reason(ReasonCode.HANG_UNCONFIRMED)
+
+
+@pytest.mark.parametrize("others", [True, None])
+def test_does_not_restart_a_daemon_that_may_wait_for_another_process(others: bool | None) -> None:
+    """Any user can connect to a daemon and send nothing. Then it answers neither commands nor connections."""
+    post = WatchedDaemon()
+    for round_ in range(100):
+        at = DEATH + 5 + 10 * round_
+        post.observe(silence(at=at), replace(probe(False, at=at + 0.1), others=others), holder(at=at + 0.2))
+    assert post.kinds == []
+    assert post.daemon.state is (DaemonState.HELD if others else DaemonState.UNRESPONSIVE)
+    if others:
+        assert post.watch.diagnosis is not None
+        assert post.watch.diagnosis.process == identity_of(holder(AT))
+
+
+def test_restarts_a_daemon_that_hangs_after_another_process_left() -> None:
+    post = WatchedDaemon()
+    post.observe(silence(at=DEATH + 5), replace(probe(False, at=DEATH + 5.1), others=True))
+    for round_ in range(1, 20):
+        at = DEATH + 5 + 10 * round_
+        post.observe(silence(at=at), probe(False, at=at + 0.1), holder(at + 0.2, None))
+    assert post.kinds[:1] == [("restart", "hung")]
+
+
+def test_restarts_a_suspended_daemon_although_another_process_is_connected() -> None:
+    """Only its own user and root can suspend it."""
+    post = WatchedDaemon()
+    post.observe(suspended(at=DEATH))
+    for round_ in range(20):
+        at = DEATH + 5 + 10 * round_
+        post.observe(silence(at=at), replace(probe(False, at=at + 0.1), others=True), holder(at=at + 0.2))
+    assert post.kinds[:1] == [("restart", "hung")]
 
 
 def test_starts_a_daemon_with_its_earlier_environment() -> None:

@@ -38,7 +38,7 @@ def test_sends_the_daemon_no_command() -> None:
 
 def test_starts_no_daemon_in_the_directory_of_another_user() -> None:
     post = WatchedDaemon()
-    end, last_look = dies()
+    end, _, last_look = dies()
     post.observe(end, taken(DEATH + 0.1), last_look)
     post.until(DEATH + 2000)
     assert (post.actions, post.watch.reason) == (

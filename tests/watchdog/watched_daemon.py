@@ -72,8 +72,8 @@ def alive(*clients: int, at: float = AT) -> tuple[Observation, ...]:
 
 
 def dies(at: float = DEATH, pid: int = CONTROL) -> tuple[Observation, ...]:
-    """Return the exit of the daemon's process, without a quit in the log."""
-    return exited(pid, at=at), look("log", at=at + 0.5)
+    """Return the exit of the daemon's process, without a quit in the log. Its directory cannot show how it ended."""
+    return exited(pid, at=at), daemon_process(None, at=at), look("log", at=at + 0.5)
 
 
 def returns(at: float, pid: int = NEXT) -> tuple[Observation, ...]:
@@ -124,6 +124,8 @@ def left(at: float, *, behind: bool = True) -> DaemonProcess:
 
 def holder(at: float, pid: int | None = 700) -> SessionHolder:
     """Return the process that holds a session."""
+    if pid is None:
+        return SessionHolder(at=at, daemon=DAEMON)
     return SessionHolder(at=at, daemon=DAEMON, pid=pid, start_ticks=70000, uid=1001, user="alice")
 
 

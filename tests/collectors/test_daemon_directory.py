@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.daemon_health import HOLDERS_SECONDS, STATES_SECONDS, DaemonHealth
-from exporter.collectors.pid_files import PidFiles
+from exporter.collectors.daemon_directory import HOLDERS_SECONDS, DaemonDirectory
+from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.processes import STATES_SECONDS, Processes
 from exporter.model.observation import ControlSocket, DaemonProcess, Observation, ProcessState, SessionHolder, Wanted
 from tests.clocks import HandClock
 from tests.conftest import Starter
@@ -29,35 +30,31 @@ NAME = "node"
 
 
 class Health:
-    """The health collector of one daemon with a clock that the test advances."""
+    """The directory of one daemon and the states of processes, with a clock that the test advances."""
 
     def __init__(self, location: DaemonLocation, *, proc: Path = Path("/proc")) -> None:
         self.clock = HandClock()
         self.proc = Proc(proc, SystemClock())
-        self._locations = {NAME: location}
-        self._pid_files = PidFiles(self.proc, self.clock)
-        self._health = DaemonHealth(self.proc, self._pid_files, self.clock)
+        self.directory = DaemonDirectory(location, self.proc, self.clock, Identities())
+        self._processes = Processes(proc=proc, clock=self.clock, wait=0.0)
 
     def want(self, *pids: int, holder: bool = False, listener: bool = False) -> None:
         """Set the wanted observations."""
         named = frozenset({NAME})
-        self._health.want(
-            Wanted(
-                states=frozenset(pids),
-                holders=named if holder else frozenset(),
-                sockets=named if listener else frozenset(),
-            )
+        self.directory.wanted = Wanted(
+            holders=named if holder else frozenset(), sockets=named if listener else frozenset()
         )
+        self._processes.watch(frozenset(), frozenset(pids))
 
     def collect(self, seconds: float = HOLDERS_SECONDS) -> list[Observation]:
-        """Advance the clock, collect once, and return the changes."""
+        """Advance the clock, collect once, and return the changes, without those of the daemon's process."""
         self.clock.time += seconds
-        self.daemons()
-        return self._health.changed(self._locations)
+        found = (*self.directory.collect().observations, *self._processes.collect().observations)
+        return [each for each in found if not isinstance(each, DaemonProcess)]
 
     def daemons(self) -> list[DaemonProcess]:
         """Return the process of the control daemon if it has changed."""
-        return self._pid_files.changed(self._locations)
+        return [each for each in self.directory.collect().observations if isinstance(each, DaemonProcess)]
 
 
 @pytest.fixture

@@ -1,0 +1,211 @@
+"""The pipe directory of one daemon: its pid file, its control socket, and the processes connected to it.
+
+Each daemon has a thread for this, because a directory can hang (NFS, FUSE), and any user can have a daemon.
+"""
+
+import os
+import select
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from exporter.clock import Clock
+from exporter.collectors.control_sockets import ControlSockets, read_control_sockets, session_holder
+from exporter.collectors.pid_files import Identities, PidFiles
+from exporter.collectors.pipe_dir import CONTROL_SOCKET, DaemonLocation, Directory
+from exporter.collectors.proc import Proc
+from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.model.identity import ProcessIdentity
+from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
+from exporter.parse.proc import listening_unix_sockets
+
+ANSWER_SECONDS = 2.0
+"""Time for a daemon to answer a connection."""
+MAX_ANSWER_BYTES = 64
+
+RECHECKS = 2
+RECHECK_SECONDS = 0.2
+"""How often, and how much later, it is checked again that no other process is connected to a daemon.
+
+A daemon accepts connections in their order. If no other is open and it does not accept this one either, it hangs."""
+
+PERIOD = 1.0
+MISSING_PERIOD = 0.2
+"""How often the pid file is read, and while the daemon is missing: its return has many consequences."""
+
+SOCKETS_SECONDS = 1.0
+HOLDERS_SECONDS = 2.0
+"""Least time between two readings."""
+
+REPORT_INTERVAL = 5.0
+"""How often the collector reports that nothing is new."""
+
+INIT_PID = 1
+"""If the PID of a daemon is unknown, its socket is searched in the network namespace of this process."""
+
+
+def probe(
+    pipe: Directory, others: Callable[[], bool | None], deadline: float = ANSWER_SECONDS
+) -> tuple[bool | None, bool | None, bool | None]:
+    """Connect to the socket of a pipe directory. Return whether a process listens, whether it answers, and `others`.
+
+    None means unknown. Nothing is sent, and the end of the stream follows at once: a daemon waits for the first bytes
+    of a connection and serves no other one until then (measured, R580). A link instead of the socket is not followed.
+    `others` returns whether another process is connected. It is called if there is no answer.
+    """
+    try:
+        with pipe.opened() as directory:
+            descriptor = os.open(CONTROL_SOCKET, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                return None, None, False
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as connection:
+                return _connect(connection, f"/proc/self/fd/{descriptor}", others, deadline)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None, None, False
+
+
+def _connect(
+    connection: socket.socket, path: str, others: Callable[[], bool | None], deadline: float
+) -> tuple[bool | None, bool | None, bool | None]:
+    try:
+        connection.connect(path)
+        connection.shutdown(socket.SHUT_WR)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        answered = bool(poll.poll(deadline * 1000))
+        for _ in range(RECHECKS):
+            known = False if answered else others()
+            if known is not False:
+                return True, False, known
+            answered = answered or bool(poll.poll(RECHECK_SECONDS * 1000))
+        if not answered:
+            return True, False, others()
+        connection.recv(MAX_ANSWER_BYTES)
+    except BlockingIOError:
+        # The queue of waiting connections is full (128 with R580).
+        return True, False, others()
+    except ConnectionRefusedError:
+        return False, None, False
+    return True, True, False
+
+
+class DaemonDirectory:
+    """Reads what the pipe directory of one daemon shows, and reports changes."""
+
+    def __init__(self, location: DaemonLocation, proc: Proc, clock: Clock, identities: Identities) -> None:
+        self.location = location
+        """Any thread may set this and `wanted`."""
+        self.wanted = Wanted()
+        self._proc = proc
+        self._clock = clock
+        self._pid_files = PidFiles(proc, clock, identities)
+        self._due: dict[str, float] = {}
+        self._socket: ControlSocket | None = None
+        self._holder: SessionHolder | None = None
+
+    def collect(self) -> Reading:
+        """Return what has changed. What is newly wanted is collected at once, all else at its interval."""
+        location, wanted = self.location, self.wanted
+        observations: list[Observation] = [*self._pid_files.changed({location.name: location})]
+        process = self._pid_files.process(location.name)
+        if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
+            holder = session_holder(self._proc, self._clock, location.name, self._sockets(process))
+            if self._holder is None or _holder_key(self._holder) != _holder_key(holder):
+                observations.append(holder)
+            self._holder = holder
+        if self._is_due("socket", SOCKETS_SECONDS, location.name in wanted.sockets):
+            listening = self._listening(location, process)
+            if self._socket is None or self._socket.listening != listening:
+                observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
+            self._socket = ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening)
+        return Reading(tuple(observations), self._pid_files.problem, idle=self._pid_files.all_found)
+
+    def _is_due(self, what: str, interval: float, wanted: bool) -> bool:
+        now = self._clock.monotonic()
+        if not wanted:
+            self._due.pop(what, None)
+            if what == "holder":
+                self._holder = None
+            else:
+                self._socket = None
+        elif now >= self._due.get(what, now):
+            self._due[what] = now + interval
+            return True
+        return False
+
+    def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
+        return None if process is None else read_control_sockets(self._proc, process)
+
+    def _listening(self, location: DaemonLocation, process: ProcessIdentity | None) -> bool | None:
+        """Return whether a process listens on the control socket; None if that is unknown.
+
+        Only paths are compared in the table of sockets: any user can listen at a path that hangs.
+        """
+        sockets = self._sockets(process)
+        if sockets is not None:
+            return sockets.listening
+        table = self._proc.unix_sockets(INIT_PID if process is None else process.pid)
+        if table is None:
+            return None
+        own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
+        if not own.isdisjoint(listening_unix_sockets(table)):
+            return True
+        return False if process is None and location.pipe.root is None else None
+
+
+def _holder_key(holder: SessionHolder) -> tuple[int | None, ...]:
+    return holder.pid, holder.start_ticks, holder.uid
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryCollector:
+    """The pipe directory of one daemon with the thread that reads it."""
+
+    directory: DaemonDirectory
+    thread: CollectorThread
+
+    def set_location(self, location: DaemonLocation, _share: float) -> None:
+        """Set where the daemon is."""
+        if location != self.directory.location:
+            self.directory.location = location
+            self.thread.trigger()
+
+    def want(self, wanted: Wanted) -> None:
+        """Set what is collected."""
+        if wanted != self.directory.wanted:
+            self.directory.wanted = wanted
+            self.thread.trigger()
+
+    def stop(self) -> None:
+        """Start no further collection."""
+        self.thread.stop()
+
+
+def directory_collector(
+    name: str,
+    location: DaemonLocation,
+    *,
+    proc: Proc,
+    inbox: Inbox,
+    clock: Clock,
+    identities: Identities,
+    deadline: float,
+) -> DirectoryCollector:
+    """Return the collector `name` for the pipe directory of one daemon."""
+    directory = DaemonDirectory(location, proc, clock, identities)
+    thread = CollectorThread(
+        name,
+        directory.collect,
+        period=MISSING_PERIOD,
+        deadline=deadline,
+        inbox=inbox,
+        clock=clock,
+        report_interval=REPORT_INTERVAL,
+        idle_period=PERIOD,
+        daemon=location.name,
+    )
+    return DirectoryCollector(directory, thread)
