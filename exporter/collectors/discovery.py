@@ -3,8 +3,8 @@
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ MOST_DAEMONS = 64
 """How many daemons of ordinary users and of containers are followed."""
 
 MOST_OF_A_USER = 16
-"""How many of these are followed for one user, or for one container or pod in which they run as root."""
+"""How many of these are followed for one owner: a user with all subordinate UIDs, a container or a pod."""
 
 MOST_OF_THE_HOST = 64
 """How many more are followed if root started them on the host. Any user can be root in a container."""
@@ -84,6 +84,9 @@ MOST_NAMED = 3
 MOST_EXAMINED = 256
 """How many daemons of one owner have their directory examined."""
 
+FIRST_SUBORDINATE_UID, SUBORDINATE_UIDS = 100_000, 65_536
+"""What a user has if nothing else is configured (SUB_UID_MIN and SUB_UID_COUNT of login.defs(5))."""
+
 INIT_PID = 1
 
 _CONTAINER = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
@@ -93,12 +96,13 @@ _CONTAINER = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 class Candidate:
     """A location with a daemon that is followed if there is room.
 
-    `owner` is who started it. Times are on the monotonic clock. An `expected` daemon always has room. Daemons of the
-    `host` are those that root started outside of containers.
+    `owner` is who started it, and `group` who may be the same as other owners. Times are on the monotonic clock. An
+    `expected` daemon always has room. Daemons of the `host` are those that root started outside of containers.
     """
 
     location: DaemonLocation
     owner: str
+    group: str | None = None
     found_at: float
     seen_at: float
     expected: bool = False
@@ -108,20 +112,23 @@ class Candidate:
 def admit(candidates: Iterable[Candidate]) -> frozenset[str]:
     """Return the names of the daemons that have room.
 
-    The first daemon of each owner comes before the second one of any, and so on. The daemons of one owner are in the
-    order in which they were found. So a user who starts more daemons displaces only daemons of the same user.
+    The first daemon of each group of owners comes before the second one of any, and so on. In a group, the same holds
+    for its owners. The daemons of one owner are in the order in which they were found. So a user who starts more
+    daemons displaces only daemons of the same user, also with several UIDs.
     """
     candidates = sorted(candidates, key=lambda each: each.found_at)
     expected = [each.location.name for each in candidates if each.expected]
     host = [each.location.name for each in candidates if each.host and not each.expected]
-    counts: Counter[str] = Counter()
-    ranked: list[tuple[int, str]] = []
-    for each in candidates:
-        if not each.expected and not each.host:
-            ranked.append((counts[each.owner], each.location.name))
-            counts[each.owner] += 1
-    shared = [name for rank, name in sorted(ranked, key=lambda each: each[0]) if rank < MOST_OF_A_USER]
+    others = [each for each in candidates if not each.expected and not each.host]
+    fair = [each for rank, each in _ranked(others, lambda each: each.owner) if rank < MOST_OF_A_USER]
+    shared = [each.location.name for _, each in _ranked(fair, lambda each: each.group or each.owner)]
     return frozenset((*expected, *host[:MOST_OF_THE_HOST], *shared[:MOST_DAEMONS]))
+
+
+def _ranked(candidates: Iterable[Candidate], key: Callable[[Candidate], str]) -> list[tuple[int, Candidate]]:
+    """Return each candidate with its place among those of the same key, the first ones first."""
+    counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+    return sorted(((next(counts[key(each)]), each) for each in candidates), key=lambda each: each[0])
 
 
 def too_many(refused: Iterable[Candidate]) -> Problem | None:
@@ -137,13 +144,20 @@ class Discovery:
     """Finds the locations of daemons, and follows those of named ones."""
 
     def __init__(
-        self, *, patterns: Sequence[str], proc: Path, clock: Clock, gke_config: Path = Path("/nowhere")
+        self,
+        *,
+        patterns: Sequence[str],
+        proc: Path,
+        clock: Clock,
+        gke_config: Path = Path("/nowhere"),
+        subordinate_uids: Path = Path("/etc/subuid"),
     ) -> None:
         """`patterns` are absolute globs of pipe directories."""
         self._patterns = patterns
         self._proc = Proc(proc, clock)
         self._daemons = ControlDaemons(self._proc)
         self._clock = clock
+        self._subordinate_uids = subordinate_uids
         self._named: Mapping[str, DaemonLocation] = {}
         self._found: dict[str, Candidate] = {}
         self._examined: set[tuple[int, int]] = set()
@@ -205,8 +219,9 @@ class Discovery:
         problems: list[Problem | None] = []
         running: dict[str, tuple[Candidate, ControlDaemon]] = {}
         counts: Counter[str] = Counter()
+        subordinate = _subordinate_uids(self._subordinate_uids)
         for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
-            owner = _owner(daemon)
+            owner, group = _owner(daemon, self._proc.user_namespace_owner(daemon.pid), subordinate)
             counts[owner] += 1
             if counts[owner] > MOST_EXAMINED:
                 continue
@@ -220,6 +235,7 @@ class Discovery:
                 candidate = Candidate(
                     location=location,
                     owner=owner,
+                    group=group,
                     found_at=now if before is None else before.found_at,
                     seen_at=now,
                     expected=location.name in self._named,
@@ -336,13 +352,39 @@ class Discovery:
         return replace(location, process=daemon.identity, namespace=namespace)
 
 
-def _owner(daemon: ControlDaemon) -> str:
-    """Return whose share a daemon uses. Root in a container is the user who started the container."""
-    uid = daemon.facts.uid
-    cgroup = parse_cgroup(daemon.facts.cgroup or "")
-    if uid == 0 and (cgroup.pod_uid or cgroup.container):
-        return f"pod {cgroup.pod_uid}" if cgroup.pod_uid else f"container {cgroup.container}"
-    return f"UID {uid}"
+def _owner(
+    daemon: ControlDaemon, namespace_owner: int | None, subordinate: Mapping[range, str]
+) -> tuple[str, str | None]:
+    """Return whose share a daemon uses, and the group of UIDs that may be one user's.
+
+    A user chooses among many UIDs in a container or a user namespace, and elsewhere with a setuid program made there.
+    """
+    facts = daemon.facts
+    cgroup = parse_cgroup(facts.cgroup or "")
+    if cgroup.pod_uid or cgroup.container:
+        return f"pod {cgroup.pod_uid}" if cgroup.pod_uid else f"container {cgroup.container}", None
+    uid = namespace_owner or facts.uid
+    user = next((user for uids, user in subordinate.items() if uid in uids), None)
+    if user is not None:
+        return f"subordinate UIDs of {user}", None
+    # Names are unknown in a container. So users without a name compete as a group, but have their own shares.
+    if uid is None or uid < FIRST_SUBORDINATE_UID or (uid == facts.uid and facts.user != str(uid)):
+        return f"UID {uid}", None
+    return f"UID {uid}", f"block {(uid - FIRST_SUBORDINATE_UID) // SUBORDINATE_UIDS} of subordinate UIDs"
+
+
+def _subordinate_uids(path: Path) -> Mapping[range, str]:
+    """Return whose the ranges of subuid(5) are."""
+    try:
+        lines = [line.split(":") for line in path.read_text(errors="replace").splitlines()]
+    except OSError:
+        return {}
+    numbers = [(user, start, count) for user, start, count in (each for each in lines if len(each) == 3)]
+    return {
+        range(int(start), int(start) + int(count)): user
+        for user, start, count in numbers
+        if start.isdecimal() and count.isdecimal() and max(len(start), len(count)) < 11
+    }
 
 
 def _key(location: DaemonLocation) -> tuple[tuple[int, int] | None, Path, Path]:

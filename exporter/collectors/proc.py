@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import pwd
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from errno import EIO, ENOENT
@@ -40,7 +41,7 @@ def read_memory(pid: int, start: int, size: int) -> bytes:
     return buffer.raw[:count]
 
 
-NS_GET_PARENT = 0xB702
+NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 """ioctl_ns(2)."""
 
 NO_PID = 1 << 31
@@ -324,6 +325,25 @@ class Proc:
             return os.stat(self._root / str(pid) / "ns" / kind).st_ino
         except OSError:
             return None
+
+    def user_namespace_owner(self, pid: int) -> int | None:
+        """Return who created a process's user namespace; of nested ones, the outermost below this one's. Needs ptrace.
+
+        None if the process is in the user namespace of this one, or if that cannot be read.
+        """
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            own = self.namespace(os.getpid(), "user")
+            owner = None
+            namespace = os.open(self._root / str(pid) / "ns" / "user", os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, namespace)
+            while os.fstat(namespace).st_ino != own:
+                uid = bytearray(4)
+                fcntl.ioctl(namespace, NS_GET_OWNER_UID, uid)
+                owner = int.from_bytes(uid, sys.byteorder)
+                namespace = fcntl.ioctl(namespace, NS_GET_PARENT)
+                opened.callback(os.close, namespace)
+            return owner
+        return None
 
     def open_root(self, pid: int, start_ticks: int) -> int:
         """Open the root directory of a process, and of no other one that has its PID now. Needs ptrace.

@@ -10,11 +10,12 @@ import pytest
 
 from exporter.collectors import discovery
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
-from exporter.collectors.discovery import Candidate, Discovery, admit, too_many
+from exporter.collectors.discovery import Candidate, Discovery, _owner, _subordinate_uids, admit, too_many
 from exporter.collectors.pipe_dir import on_host
+from exporter.collectors.proc import Proc
 from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
 from exporter.model.node import Node
-from exporter.model.observation import DaemonProcess
+from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
@@ -26,6 +27,8 @@ from tests.collectors.test_discovery import SHELL, imitation
 from tests.conftest import Starter
 from tests.standin.mps import wait_until
 from tests.tools import not_here
+
+OTHER_USER = 65534
 
 order = count()
 
@@ -65,6 +68,73 @@ def test_does_not_displace_expected_daemons_and_those_of_the_host() -> None:
 def test_does_not_displace_a_daemon_when_its_owner_starts_more() -> None:
     first = candidates("UID 1", 16)
     assert admit([*candidates("UID 1", 100), *first]) == {each.location.name for each in first}
+
+
+SUBORDINATE = "alice:100000:65536\nbob:231072:65536\nbroken\nx:y:z\n"
+
+
+def daemon(pid: int, uid: int, *, cgroup: str = "", user: str | None = None) -> ControlDaemon:
+    facts = ProcessReading(
+        at=AT,
+        pid=pid,
+        start_ticks=1,
+        started=AT,
+        uid=uid,
+        user=user or str(uid),
+        command="",
+        executable=None,
+        cgroup=f"0::{cgroup}\n",
+        parent=None,
+    )
+    return ControlDaemon(facts=facts, arguments=(), environment={}, stdout=None, own_pid=pid, depth=1)
+
+
+@pytest.mark.parametrize("subordinate", [SUBORDINATE, None], ids=["listed", "unknown"])
+@pytest.mark.parametrize(
+    ("cgroup", "namespace_owner"),
+    [("/user.slice/a.scope", None), ("/user.slice/a.scope", 1000), (f"/docker/{'a' * 64}", None)],
+    ids=["setuid", "namespace", "container"],
+)
+def test_one_user_with_many_uids_displaces_no_other_user(
+    tmp_path: Path, subordinate: str | None, cgroup: str, namespace_owner: int | None
+) -> None:
+    if subordinate:
+        (tmp_path / "subuid").write_text(subordinate)
+    listed = _subordinate_uids(tmp_path / "subuid")
+    many = [_owner(daemon(n, 100_000 + n, cgroup=cgroup), namespace_owner, listed) for n in range(80)]
+    others = [
+        _owner(daemon(90, 1001), None, listed),
+        _owner(daemon(91, 300_000, user="from LDAP"), None, listed),
+        _owner(daemon(92, 1002, cgroup=cgroup), 1002, listed)
+        if "docker" not in cgroup
+        else _owner(daemon(92, 1002), None, listed),
+    ]
+    crowd = [replace(candidate(f"many/{n}", owner, float(n)), group=group) for n, (owner, group) in enumerate(many)]
+    later = [replace(candidate(f"other/{n}", owner, 100.0), group=group) for n, (owner, group) in enumerate(others)]
+
+    assert {each.location.name for each in later} <= admit([*crowd, *later])
+
+
+def test_users_without_a_name_keep_their_own_shares() -> None:
+    """In a container, no UID has a name. Two users of a directory service are in one range of UIDs."""
+    crowd = [
+        replace(candidate(f"many/{n}", owner, float(n)), group=group)
+        for n, (owner, group) in enumerate(_owner(daemon(n, 100_001), None, {}) for n in range(80))
+    ]
+    owner, group = _owner(daemon(99, 100_002), None, {})
+    admitted = admit([*crowd, replace(candidate("other", owner, 100.0), group=group)])
+    assert ("other" in admitted, len(admitted)) == (True, 17)
+
+
+def test_finds_the_user_who_created_nested_user_namespaces(start: Starter) -> None:
+    if os.geteuid() != 0:
+        not_here("only root can read the namespaces of another user")
+    proc = Proc(Path("/proc"), HandClock())
+    nested = start(["unshare", "--user", "--map-root-user", "unshare", "--user", "sleep", "600"], user=OTHER_USER)
+    wait_until(lambda: proc.name(nested.pid) == "sleep", "the nested namespace")
+    assert proc.user_namespace_owner(nested.pid) == OTHER_USER
+    assert proc.user_namespace_owner(os.getpid()) is None
+    assert proc.user_namespace_owner(1 << 30) is None
 
 
 def test_reports_ignored_daemons_by_owner_in_a_stable_text() -> None:
