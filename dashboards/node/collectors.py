@@ -56,7 +56,7 @@ COLLECTORS = Row(
         ),
         bars(
             "Failed collections",
-            "Collections that failed, completely or in part, and connections that could not be accepted.",
+            "Collections that failed, completely or in part, refused connections, and discarded values of NVML.",
             Query(
                 f"sum by ({SOURCE}) (increase(cuda_mps_exporter_source_failures_total{{node}}[$__rate_interval]))",
                 "{{source}} {{instance}}",
@@ -65,6 +65,10 @@ COLLECTORS = Row(
                 "sum by (job, instance, listener) "
                 "(increase(cuda_mps_exporter_accept_failures_total{node}[$__rate_interval]))",
                 "accept: {{listener}} {{instance}}",
+            ),
+            Query(
+                "sum by (job, instance, gpu) (increase(cuda_mps_gpu_discarded_values_total{node}[$__rate_interval]))",
+                "discarded values of {{gpu}} {{instance}}",
             ),
             width=12,
         ),

@@ -26,6 +26,9 @@ FULL_SECONDS = 0.02
 MORE_SECONDS = 0.05
 """How soon a collector that left something unread collects again. The pause leaves time for other collectors."""
 
+MOST_LOGGED = 64
+"""How many different exceptions one collector logs."""
+
 CALL_SECONDS = 0.2
 MOST_HANGING = 128
 
@@ -46,6 +49,21 @@ class Reading:
     """Whether the collector left something unread, so as not to return too much at once."""
     idle: bool = False
     """Whether there is nothing to collect until something is requested."""
+
+
+class Defects:
+    """Exceptions of collectors, which are defects of the exporter. The log has each one once, with its traceback."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def problem(self, source: str, error: Exception) -> Problem:
+        """Return an exception as a problem, and log it if it is a new one."""
+        detail = f"{type(error).__name__}: {error}"
+        if detail not in self._logged and len(self._logged) < MOST_LOGGED:
+            self._logged.add(detail)
+            structlog.get_logger().error("source_raised", source=source, exc_info=error)
+        return Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail)
 
 
 @dataclass(eq=False)
@@ -73,6 +91,7 @@ class CollectorThread:
 
     def __post_init__(self) -> None:
         self._left_unread = False
+        self._defects = Defects()
         self._reported_at = NEVER
         """NEVER if the next reading must be reported."""
         self._reported_problem: Problem | None = None
@@ -160,7 +179,7 @@ class CollectorThread:
 
     def _collect_once(self) -> Reading:
         self._began = began = self.clock.monotonic()
-        reading = _collect_safely(self.name, self.collect)
+        reading = _collect_safely(self.name, self.collect, self._defects)
         if reading.problem is not None and reading.problem.code is ProblemCode.UNEXPECTED_ERROR:
             self._stopped.wait(DEFECT_SECONDS)
         self._report(reading, self.clock.monotonic() - began)
@@ -200,7 +219,7 @@ def collect_each(deadline: float, collectors: Mapping[str, Callable[[], Reading]
     readings: dict[str, Reading] = {}
 
     def collect(name: str) -> None:
-        readings[name] = _collect_safely(name, collectors[name])
+        readings[name] = _collect_safely(name, collectors[name], Defects())
 
     threads = [threading.Thread(target=collect, args=(name,), name="collect", daemon=True) for name in collectors]
     for thread in threads:
@@ -267,14 +286,12 @@ def _join(threads: Sequence[CollectorThread | threading.Thread], timeout: float)
     joining.join(timeout)
 
 
-def _collect_safely(name: str, collect: Callable[[], Reading]) -> Reading:
+def _collect_safely(name: str, collect: Callable[[], Reading], defects: Defects) -> Reading:
     """Collect. A collector that raises is a defect of the exporter: it costs this reading, not the thread."""
     try:
         return collect()
     except Exception as error:
-        structlog.get_logger().exception("source_raised", source=name)
-        detail = f"{type(error).__name__}: {error}"
-        return Reading(problem=Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail))
+        return Reading(problem=defects.problem(name, error))
 
 
 def _still_running(seconds: float) -> Problem:

@@ -11,7 +11,8 @@ from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, ENERGY, sharing_mode
+from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, sharing_mode
+from exporter.state.plausibility import ENERGY
 from exporter.state.processes import workload_of
 from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
 from exporter.view import View, gpu_name
@@ -124,6 +125,8 @@ GPUS = group(
     "SMs of the MIG instance.",
     info("cuda_mps_driver_info", ("driver", "cuda"), _driver),
     "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1.",
+    _GPU.value("cuda_mps_gpu_discarded_values_total", lambda each: each.discarded),
+    "Values of NVML that could not be true, such as 4 MW, and were ignored.",
     _GPU.values("cuda_mps_gpu_reading_supported", "reading", lambda each: each.supported),
     "Whether the GPU, in its present mode, and the driver give this reading.",
     _SHARING.state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), lambda mode: mode),

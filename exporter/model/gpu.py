@@ -32,6 +32,8 @@ class MonotonicCounter:
 
     last: int
     total: int
+    at: float = 0.0
+    """When it was last read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +50,19 @@ class Gpu:
     bypassing_known: bool = False
     """Whether the last reading showed which processes bypass MPS."""
     counters: Mapping[str, MonotonicCounter] = field(default_factory=dict)
+    rejected_energy: MonotonicCounter | None = None
+    """The energy counter of the last reading, if that could not be true."""
+    discarded: int = 0
+    """How many values could not be true."""
     supported: Mapping[str, bool] = field(default_factory=dict)
     """Whether this GPU and driver support each kind of reading."""
 
     @property
     def bypassing(self) -> tuple[int, ...]:
-        """PIDs of the confirmed bypassing processes; none if the last reading failed."""
-        confirmed = (pid for pid, each in self.bypassing_processes.items() if each.confirmed)
-        return tuple(confirmed) if self.reading.problem is None else ()
+        """PIDs of the confirmed bypassing processes; none if the last reading lacks a list of processes."""
+        if self.reading.compute_processes is None or self.reading.mps_processes is None:
+            return ()
+        return tuple(pid for pid, each in self.bypassing_processes.items() if each.confirmed)
 
 
 class XidSource(StrEnum):

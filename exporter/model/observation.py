@@ -320,6 +320,8 @@ class GpuReading:
     gpm_supported: bool | None = None
     mig: MigInstance | None = None
     instances: tuple[GpuUuid, ...] | None = None
+    failed: Mapping[str, Problem] = field(default_factory=dict)
+    """Why single values could not be read this time, by name. These are None too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,8 @@ class ProblemCode(StrEnum):
     """A call into the driver has not returned."""
     DRIVER_ERROR = "driver_error"
     """Another error of NVML, for the GPU `subject` if that is set."""
+    IMPLAUSIBLE = "implausible"
+    """NVML returned a value of `subject` that cannot be true (`detail`)."""
     GPU_NOT_REPORTED = "gpu_not_reported"
     """NVML did not report the GPU in its last collection."""
     PROBES_REFUSED = "probes_refused"

@@ -65,6 +65,7 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.DRIVER_NOT_OPEN: f"the NVIDIA driver is not open: see the problem of {NVML}",
     Code.DRIVER_HANGS: "a call into the NVIDIA driver has not returned, so the driver cannot be opened again",
     Code.DRIVER_ERROR: "NVML: {detail}. Check the driver with nvidia-smi",
+    Code.IMPLAUSIBLE: "NVML returned {detail} for {subject}, which cannot be true, and which is ignored",
     Code.GPU_NOT_REPORTED: "NVML no longer reports the GPU, or reading the other GPUs took too long",
     Code.PROBES_REFUSED: "launches cannot be counted: {detail}",
     Code.LIBRARY_NOT_WATCHED: "some launches cannot be counted: {detail}",

@@ -12,13 +12,14 @@ from exporter.model.values import replace
 from exporter.parse.control_reply import DEVICE_QUERY
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
+from exporter.state.plausibility import ENERGY, is_jump
 
 NVML = "nvml"
 """Name of the collector that reads GPUs."""
 
 GPM = "gpm"
 
-ENERGY, ECC_CORRECTED, ECC_UNCORRECTED = "energy_millijoules", "ecc_corrected", "ecc_uncorrected"
+ECC_CORRECTED, ECC_UNCORRECTED = "ecc_corrected", "ecc_uncorrected"
 
 VOLTA = 7
 """The major compute capability of Volta."""
@@ -193,6 +194,8 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         bypassing_known=False,
         counters=_counters(known, reading),
         supported=_supported(known, reading),
+        rejected_energy=_rejected_energy(reading),
+        discarded=(0 if known is None else known.discarded) + _discarded(reading),
     )
     gpu, events = _apply_process_lists(node, gpu)
     gpus = {**node.gpus, reading.gpu: gpu}
@@ -255,6 +258,11 @@ def _supported(before: Gpu | None, reading: GpuReading) -> Mapping[str, bool]:
         "clocks_event_reasons": reading.clocks_event_reasons is not None,
         "ecc": reading.ecc_corrected is not None,
     }
+    # A call that failed once shows nothing.
+    known = {} if before is None else before.supported
+    supported |= {name: known.get(name, True) for name in supported if name in reading.failed}
+    if "processes" in reading.failed:
+        supported["process_memory"] = known.get("process_memory", True)
     gpm = _supports_gpm(before, reading)
     return supported if gpm is None else {**supported, GPM: gpm}
 
@@ -284,8 +292,21 @@ def _counters(before: Gpu | None, reading: GpuReading) -> Mapping[str, Monotonic
             continue
         # A smaller value shows a reset: the counter has counted all of it since.
         last, total = (0, 0) if known is None else (known.last if value >= known.last else 0, known.total)
-        counters[name] = MonotonicCounter(last=value, total=total + value - last)
+        if name == ENERGY and known is not None and is_jump(known, value, reading.at):
+            last = value
+        counters[name] = MonotonicCounter(last=value, total=total + value - last, at=reading.at)
     return counters
+
+
+def _rejected_energy(reading: GpuReading) -> MonotonicCounter | None:
+    problem = reading.failed.get(ENERGY)
+    if problem is None or problem.code is not ProblemCode.IMPLAUSIBLE:
+        return None
+    return MonotonicCounter(last=int(problem.detail), total=0, at=reading.at)
+
+
+def _discarded(reading: GpuReading) -> int:
+    return sum(problem.code is ProblemCode.IMPLAUSIBLE for problem in reading.failed.values())
 
 
 def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
@@ -307,6 +328,8 @@ def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
         mps_since={pid: gpu.mps_since.get(pid, at) for pid in pids},
         mps_left={pid: left_at for pid, left_at in left.items() if pid not in pids},
     )
+    if reading.compute_processes is None:
+        return gpu, ()
     daemons = tuple(_serving_daemons(node, reading))
     if not daemons:
         return replace(gpu, bypassing_processes={}), ()

@@ -57,6 +57,7 @@ from exporter.state import (
     known_daemons,
     lifecycle,
     log_files,
+    plausibility,
     poll_schedule,
     process_states,
     servers,
@@ -89,6 +90,10 @@ Reduced = tuple[Node, tuple[Event, ...]]
 
 def reduce(node: Node, observation: Observation) -> Reduced:
     """Return the node after one observation, and the events."""
+    if isinstance(observation, GpuReading):
+        observation = plausibility.checked(node.gpus.get(observation.gpu), observation)
+    elif isinstance(observation, GpuUse) and not plausibility.is_possible(observation):
+        return node, ()
     last = node
     before = xids.count_unmatched(_with_time(node, observation.at))
     node, explained = _resolve_by_time(before)

@@ -18,7 +18,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
 from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace
-from exporter.state.gpus import ENERGY
+from exporter.state.plausibility import ENERGY
 from exporter.state.processes import workload_of
 from exporter.state.transition import used_bytes
 

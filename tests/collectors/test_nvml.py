@@ -1,5 +1,6 @@
 """GPU readings from NVML through the real nvidia-ml-py, also from old and failing drivers."""
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from exporter.collectors import nvml as nvml_package
 from exporter.collectors.nvml.gpu import MIN_SAMPLE_SECONDS
 from tests.collectors.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
@@ -47,6 +49,7 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
     (gpu,) = reading["observations"]
     samples = gpu.pop("process_utilization")
     assert gpu.pop("at") > 0
+    assert gpu.pop("failed") == {}
     assert gpu == {
         "gpu": GPU.uuid,
         "problem": None,
@@ -216,10 +219,9 @@ def test_reports_the_error_of_a_gpu_with_that_gpu(nvml: NvmlStandIn, nvml_progra
 
     reading = program.collect()
 
-    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["observations"]] == [
-        (GPU.uuid, "driver_error: Unknown Error"),
-        (OTHER.uuid, None),
-    ]
+    assert [(gpu["gpu"], gpu["problem"]) for gpu in reading["observations"]] == [(GPU.uuid, None), (OTHER.uuid, None)]
+    assert reading["problem"] == f"driver_error: {GPU.uuid} processes: Unknown Error"
+    assert [gpu["compute_processes"] is None for gpu in reading["observations"]] == [True, False]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTemperatureV", "nvmlGpmSampleGet"])
@@ -306,3 +308,56 @@ def test_reads_the_properties_of_a_lost_gpu_again(nvml: NvmlStandIn, nvml_progra
     nvml.write([replace(GPU, name="another board")])
 
     assert program.collect()["observations"][0]["name"] == "another board"
+
+
+CODES = (2, 3, 4, 6, 7, 10, 12, 13, 14, 17, 19, 20, 24, 25, 26, 27, 999)
+"""NVML's errors (nvml.h) that say nothing of the GPU or the driver as a whole, and one that is unknown."""
+
+ESSENTIAL = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
+
+
+def called_functions() -> list[str]:
+    """Return the functions of NVML that the collector calls for a GPU."""
+    folder = Path(nvml_package.__file__).parent
+    text = "".join((folder / name).read_text() for name in ("gpu.py", "collector.py"))
+    names = set(re.findall(r'pynvml\.(nvml(?:Device|System)\w+)|"(nvmlDevice\w+)"', text))
+    return sorted({(one or other).removesuffix("_v3").removesuffix("_v2") for one, other in names})
+
+
+def test_a_failing_call_costs_only_its_own_value(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """Each call fails with each code for the first of two GPUs. All other values of both remain."""
+    nvml.write([GPU, OTHER])
+    program = nvml_program(nvml)
+    program.collect()
+    usual = [present(gpu) for gpu in program.collect()["observations"]]
+    wrong: list[str] = []
+    for function in called_functions():
+        for code in CODES:
+            if function in ESSENTIAL or function.startswith("nvmlDeviceGetMemoryLimits"):
+                continue
+            nvml.write(
+                [GPU, OTHER], [fails(function, code, None if "System" in function or "Count" in function else 0)]
+            )
+            reading = program.collect()
+            gpus = {gpu["gpu"]: present(gpu) for gpu in reading["observations"]}
+            problems = [gpu["problem"] for gpu in reading["observations"] if gpu["problem"] is not None]
+            if len(gpus) != 2 or problems or len(usual[0] - gpus[GPU.uuid]) > 3 or usual[1] - gpus[OTHER.uuid]:
+                wrong.append(f"{function} {code}: {problems} {[usual[0] - gpus.get(GPU.uuid, set())]}")
+    assert wrong == []
+    nvml.write([GPU, OTHER])
+    assert [present(gpu) for gpu in program.collect()["observations"]] == usual
+
+
+def present(gpu: dict[str, Any]) -> set[str]:
+    """Return the names of the values that a reading has. GPM and samples are not in each one."""
+    rare = {"sm_utilization", "dram_bandwidth", "gpm_seconds", "process_utilization", "failed", "gpm_supported"}
+    return {name for name, value in gpu.items() if value is not None and name not in rare}
+
+
+def test_a_name_that_is_not_utf8_disables_no_gpu(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([replace(GPU, name="NVIDIA H200 \udcff"), OTHER])
+
+    reading = nvml_program(nvml).collect()
+
+    assert [gpu["name"] for gpu in reading["observations"]] == ["NVIDIA H200 \ufffd", OTHER.name]
+    assert reading["problem"] is None

@@ -231,7 +231,7 @@ class NvmlStandIn:
         self._state = state
         self._directory.mkdir(parents=True, exist_ok=True)
         unfinished = self.state_file.with_suffix(".new")
-        unfinished.write_text("\n".join(state.lines()) + "\n")
+        unfinished.write_text("\n".join(state.lines()) + "\n", errors="surrogateescape")
         unfinished.replace(self.state_file)
         self._hangs.unlink(missing_ok=True)
 

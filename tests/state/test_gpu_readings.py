@@ -7,7 +7,8 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
-from exporter.state.gpus import ENERGY
+from exporter.model.problem import Problem, ProblemCode
+from exporter.state.plausibility import ENERGY
 from tests.builders import AT, CLIENT, GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
 BYPASSING = 801
@@ -122,3 +123,28 @@ class TestMig:
         result = reduced(*at_work(CLIENT), gpu_reading([CLIENT]), gpu_reading(at=AT + 2, server=None, mig_mode=True))
         assert CLIENT in result.daemon.clients
         assert gpu(result).mps_left == {}
+
+
+def test_a_value_that_fails_for_a_while_reports_nothing() -> None:
+    """A list of processes that could not be read shows no process that came, left or bypasses MPS."""
+    for missing in (
+        {"compute_processes"},
+        {"mps_processes"},
+        {"memory_used_bytes"},
+        {"compute_processes", "mps_processes"},
+    ):
+        failed = {
+            name: Problem(code=ProblemCode.DRIVER_ERROR, subject=name, detail="Unknown Error") for name in missing
+        }
+        good = [gpu_reading([CLIENT], beside=[BYPASSING], at=AT + passed) for passed in (0, 2)]
+        before = reduced(*at_work(CLIENT), *good)
+        assert before.of(EventName.PROCESS_BYPASSING)
+        bad = [
+            replace(reading, at=AT + at, failed=failed, **dict.fromkeys(missing))
+            for at, reading in ((4, good[0]), (14, good[0]), (24, good[0]))
+        ]
+        after = reduced(*bad, gpu_reading([CLIENT], beside=[BYPASSING], at=AT + 34), start=before.node)
+
+        assert (after.events, CLIENT in after.daemon.clients) == ((), True), missing
+        assert gpu(after).bypassing == (BYPASSING,)
+        assert gpu(after).supported == gpu(before).supported

@@ -103,7 +103,7 @@ class Simulation:
     saved_posted: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.copy.executescript(tables.PAGES)
+        self.copy.executescript(tables.SCHEMA)
 
     def apply(self, gap: float, step: Step) -> None:
         """Apply a step. No total decreases, except by a return to the stored copy."""

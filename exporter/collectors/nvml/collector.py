@@ -12,16 +12,19 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, nvml_problem, optional
+from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, Values, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
-from exporter.collectors.thread import Reading
+from exporter.collectors.thread import Defects, Reading
 from exporter.model.device_memory import CgroupLimit, DeviceMemory, PciAddress
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.problem import Problem, ProblemCode, joined
 from exporter.parse.dmem import limit_of
 from exporter.parse.kernel_log import parse_bus_id
+
+NAME = "nvml"
+"""The name of the collector in the log."""
 
 WAIT_SECONDS = 0.5
 """How long a call waits for another thread to open the driver, and for an Xid event."""
@@ -49,7 +52,8 @@ class GpuUses:
     def read(self) -> tuple[GpuUse, ...]:
         """Return the use of each GPU since the last call. Raises DriverError if the driver is not open, or lost."""
         with self._driver.joined(WAIT_SECONDS):
-            if len(self._gpus) != pynvml.nvmlDeviceGetCount():
+            count = optional(pynvml.nvmlDeviceGetCount)
+            if count is not None and len(self._gpus) != count:
                 self._find_gpus()
             return tuple(use for uuid in self._gpus if (use := self._use(uuid)) is not None)
 
@@ -62,11 +66,15 @@ class GpuUses:
 
     def _find_gpus(self) -> None:
         self._free()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = optional(pynvml.nvmlDeviceGetHandleByIndex, index)
-            uuid = None if handle is None else optional(pynvml.nvmlDeviceGetUUID, handle)
-            if uuid is not None:
-                self._gpus[str(uuid)] = handle, Gpm(handle, self._clock, self._gpm_lock)
+        for index in range(optional(pynvml.nvmlDeviceGetCount) or 0):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle)
+                if uuid is not None:
+                    self._gpus[uuid] = handle, Gpm(handle, self._clock, self._gpm_lock)
+            except pynvml.NVMLError as error:
+                if error.value in DRIVER_LOST:
+                    raise
 
     def _use(self, uuid: str) -> GpuUse | None:
         """Return the use of a GPU; None if it has no GPM, or only one sample yet."""
@@ -158,7 +166,7 @@ class XidEvents:
     def _register(self, handle: Any) -> None:
         if _address(handle) in self._uuids:
             return
-        uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle))
         types = pynvml.nvmlEventTypeXidCriticalError & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
         if types:
             pynvml.nvmlDeviceRegisterEvents(handle, types, self._set)
@@ -195,7 +203,8 @@ class CgroupLimits:
         if self._missing:
             return None
         with self._driver.joined(WAIT_SECONDS):
-            return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(pynvml.nvmlDeviceGetCount()))))
+            count = optional(pynvml.nvmlDeviceGetCount) or 0
+            return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(count))))
 
     def _of_gpu(self, index: int, cgroup: Path) -> tuple[PciAddress, DeviceMemory] | None:
         """Return what the cgroup has of a GPU. A lost GPU is absent: its error must not close the driver."""
@@ -234,6 +243,7 @@ class Nvml:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._driver = Driver()
+        self._defects = Defects()
         self._driver.before_closing(self._free)
         self._gpm_lock = threading.Lock()
         self.xid_events = XidEvents(self._driver, clock)
@@ -278,13 +288,17 @@ class Nvml:
         self._driver.pause(CLOSE_SECONDS)
 
     def _read(self) -> Reading:
-        count = int(pynvml.nvmlDeviceGetCount())
+        values = Values()
+        count = values.read("number of GPUs", pynvml.nvmlDeviceGetCount)
+        if count is None:
+            # The GPUs that were known can be read all the same.
+            count = self._count
         if count != self._count:
             self._free()
             self._count = count
         results = [each for index in range(count) for each in self._with_instances(index, self._read_gpu(index))]
         readings = tuple(result for result in results if isinstance(result, GpuReading))
-        return Reading(readings, joined(map(_problem, results)))
+        return Reading(readings, joined((*values.problems.values(), *map(_problem, results))))
 
     def _with_instances(self, index: int, result: GpuReading | Problem) -> list[GpuReading | Problem]:
         """Return the reading of a GPU, and those of its MIG instances."""
@@ -315,6 +329,12 @@ class Nvml:
             if uuid is None:
                 return nvml_problem(error, str(index))
             return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=nvml_problem(error))
+        except Exception as error:
+            problem = self._defects.problem(NAME, error)
+            uuid = self._uuids.get(index)
+            if uuid is None:
+                return replace(problem, subject=str(index))
+            return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=problem)
 
     def _free(self) -> None:
         """Forget the GPUs: after the driver is opened again, or their number changes, their indexes may differ."""
@@ -330,4 +350,6 @@ class Nvml:
 def _problem(result: GpuReading | Problem) -> Problem | None:
     if isinstance(result, Problem):
         return result
-    return None if result.problem is None else replace(result.problem, subject=result.gpu)
+    if result.problem is not None:
+        return replace(result.problem, subject=result.gpu)
+    return joined(replace(each, subject=f"{result.gpu} {name}") for name, each in result.failed.items())

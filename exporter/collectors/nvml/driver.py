@@ -56,14 +56,30 @@ def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Problem:
     return Problem(code=_CODES.get(error.value, ProblemCode.DRIVER_ERROR), subject=gpu, detail=str(error))
 
 
-def required(function: Callable[..., Value], *arguments: Any) -> Value | None:
-    """Return a value, or None if it is not available. Raise any other error."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in NOT_AVAILABLE:
+class Values:
+    """Reads single values. One that fails is None and a problem, and the others remain valid."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, Problem] = {}
+        """The problem of each value that failed, by its name."""
+
+    def read(self, name: str, function: Callable[..., Value], *arguments: Any) -> Value | None:
+        """Return a value; None if it is not available or fails. Raise the error if the GPU or the driver is lost."""
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            if error.value in (*DRIVER_LOST, *GPU_LOST):
+                raise
+            if error.value not in NOT_AVAILABLE:
+                self.problems[name] = nvml_problem(error, name)
             return None
-        raise
+
+    def text(self, name: str, function: Callable[..., str], *arguments: Any) -> str | None:
+        """Return a text, as `read` does. What is not UTF-8 is replaced: a board's name can have any bytes."""
+        try:
+            return self.read(name, function, *arguments)
+        except UnicodeDecodeError as error:
+            return bytes(error.object).decode(errors="replace")
 
 
 def optional(function: Callable[..., Value], *arguments: Any) -> Value | None:

@@ -3,13 +3,13 @@
 import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import NOT_AVAILABLE, first_of, optional, required
+from exporter.collectors.nvml.driver import Values, first_of, optional
 from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
 
 MIN_SAMPLE_SECONDS = 0.1
@@ -126,24 +126,28 @@ _temperature = first_of("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 _clocks_event_reasons = first_of("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
+_FUTURE_SECONDS = 3600.0
+"""By how much NVML's clock may be ahead."""
+
+
 class ProcessUtilizations:
     """NVML's utilization samples of the processes of one GPU, each returned once."""
 
     def __init__(self) -> None:
         self._since_us = 0
 
-    def read(self, handle: Any) -> tuple[ProcessUtilization, ...] | None:
-        """Return the new samples; None if they are not available. NVML returns NotFound if no sample is new."""
+    def read(self, handle: Any, now: float) -> tuple[ProcessUtilization, ...]:
+        """Return the new samples. NVML returns NotFound if no sample is new. Raises NVMLError.
+
+        A sample from the future, which would hide all later ones, is ignored.
+        """
         since = self._since_us
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
-                return ()
-            if error.value in NOT_AVAILABLE:
-                return None
-            raise
-        fresh = [sample for sample in samples if sample.timeStamp > since]
+        except pynvml.NVMLError_NotFound:
+            return ()
+        latest = (now + _FUTURE_SECONDS) * 1e6
+        fresh = [sample for sample in samples if since < sample.timeStamp <= latest and sample.smUtil <= 100]
         self._since_us = max((int(sample.timeStamp) for sample in fresh), default=since)
         return tuple(
             ProcessUtilization(
@@ -157,65 +161,73 @@ class ProcessUtilizations:
 
 
 class Gpu:
-    """A GPU's handle and constant values."""
+    """A GPU's handle, and the values that do not change."""
 
     def __init__(self, index: int, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._clock = clock
         self._index = index
         self.handle = self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        self.uuid = str(pynvml.nvmlDeviceGetUUID(self._handle))
-        self._name = required(pynvml.nvmlDeviceGetName, self._handle)
-        pci = optional(pynvml.nvmlDeviceGetPciInfo, self._handle)
-        self._pci_bus_id = None if pci is None else str(pci.busId)
-        self._driver_version = optional(pynvml.nvmlSystemGetDriverVersion)
-        self._cuda_version = optional(_cuda_version)
-        capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, self._handle)
-        self._compute_capability = None if capability is None else "{}.{}".format(*capability)
+        self.uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, self._handle))
+        self._constants: dict[str, str] = {}
         self.gpm = Gpm(self._handle, clock, gpm_lock)
 
     def read(self, processes: ProcessUtilizations) -> GpuReading:
-        """Return a reading of all values."""
-        handle = self._handle
-        memory = required(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        use = required(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        mig = optional(pynvml.nvmlDeviceGetMigMode, handle)
-        persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
+        """Return a reading of all values. One that fails is None, and its problem is in the reading.
+
+        Raises NVMLError if the GPU or the driver is lost.
+        """
+        handle, values = self._handle, Values()
+        self._read_constants(values)
+        memory = values.read("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
+        use = values.read("utilization", pynvml.nvmlDeviceGetUtilizationRates, handle)
+        mig = values.read("MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
+        persistence = values.read("persistence mode", pynvml.nvmlDeviceGetPersistenceMode, handle)
+        mode = values.read("compute mode", pynvml.nvmlDeviceGetComputeMode, handle)
         utilization = self.gpm.read()
         return GpuReading(
             gpu=self.uuid,
             index=self._index,
-            name=self._name,
-            compute_processes=compute_processes(handle),
-            mps_processes=mps_processes(handle),
-            process_utilization=processes.read(handle),
+            compute_processes=values.read("processes", compute_processes, handle),
+            mps_processes=values.read("mps_processes", mps_processes, handle),
+            process_utilization=values.read("process_utilization", processes.read, handle, self._clock.now()),
             gpu_percent=None if use is None else int(use.gpu),
             memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
-            energy_millijoules=optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
-            pci_bus_id=self._pci_bus_id,
-            driver_version=self._driver_version,
-            cuda_version=self._cuda_version,
-            compute_capability=self._compute_capability,
-            compute_mode=COMPUTE_MODES.get(optional(pynvml.nvmlDeviceGetComputeMode, handle)),
+            energy_millijoules=values.read("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+            compute_mode=COMPUTE_MODES.get(mode),
             mig_mode=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),
-            temperature_celsius=optional(_temperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-            power_milliwatts=optional(pynvml.nvmlDeviceGetPowerUsage, handle),
-            clocks_event_reasons=optional(_clocks_event_reasons, handle),
-            ecc_corrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=_ecc_errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            temperature_celsius=values.read("temperature", _temperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+            power_milliwatts=values.read("power", pynvml.nvmlDeviceGetPowerUsage, handle),
+            clocks_event_reasons=values.read("clocks_event_reasons", _clocks_event_reasons, handle),
+            ecc_corrected=values.read("ecc", _ecc_errors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            ecc_uncorrected=values.read("ecc", _ecc_errors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             sm_utilization=utilization.sm,
             dram_bandwidth=utilization.dram,
             gpm_seconds=utilization.seconds,
             gpm_supported=self.gpm.supported,
             at=self._clock.now(),
+            name=self._constants.get("name"),
+            pci_bus_id=self._constants.get("pci_bus_id"),
+            driver_version=self._constants.get("driver_version"),
+            cuda_version=self._constants.get("cuda_version"),
+            compute_capability=self._constants.get("compute_capability"),
+            failed=values.problems,
         )
 
+    def _read_constants(self, values: Values) -> None:
+        """Read what is not known yet: a call may have failed."""
+        for name, function in _CONSTANTS.items():
+            if name not in self._constants:
+                value = values.text(name, function, self._handle)
+                if value is not None:
+                    self._constants[name] = str(value)
 
-def _ecc_errors(handle: Any, kind: int) -> int | None:
+
+def _ecc_errors(handle: Any, kind: int) -> int:
     """Return the aggregate counts. These also have errors that occurred while the driver was not loaded."""
-    return optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_AGGREGATE_ECC)
+    return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_AGGREGATE_ECC))
 
 
 def _cuda_version() -> str:
@@ -224,21 +236,28 @@ def _cuda_version() -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def compute_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    """Return the processes with a compute context on a GPU or MIG instance; None if they are not available."""
+_CONSTANTS: Mapping[str, Callable[[Any], str]] = {
+    "name": pynvml.nvmlDeviceGetName,
+    "pci_bus_id": lambda handle: str(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+    "driver_version": lambda _: str(pynvml.nvmlSystemGetDriverVersion()),
+    "cuda_version": lambda _: _cuda_version(),
+    "compute_capability": lambda handle: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+}
+"""The fields of a reading that do not change while a GPU is open."""
+
+
+def compute_processes(handle: Any) -> tuple[GpuProcess, ...]:
+    """Return the processes with a compute context on a GPU or MIG instance. Raises NVMLError."""
     return _listed(_list_compute, handle)
 
 
-def mps_processes(handle: Any) -> tuple[GpuProcess, ...] | None:
-    """Return the MPS clients on a GPU or MIG instance; None if they are not available."""
+def mps_processes(handle: Any) -> tuple[GpuProcess, ...]:
+    """Return the MPS clients on a GPU or MIG instance. Raises NVMLError."""
     return _listed(_list_mps, handle)
 
 
-def _listed(function: Callable[..., Any], handle: Any) -> tuple[GpuProcess, ...] | None:
-    processes = required(function, handle)
-    if processes is None:
-        return None
+def _listed(function: Callable[..., Any], handle: Any) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(pid=int(each.pid), used_bytes=None if each.usedGpuMemory is None else int(each.usedGpuMemory))
-        for each in processes
+        for each in function(handle)
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import optional
+from exporter.collectors.nvml.driver import Values, optional
 from exporter.collectors.nvml.gpu import Gpm, compute_processes, mps_processes
 from exporter.model.observation import GpuReading, MigInstance
 
@@ -61,12 +61,12 @@ class MigInstances:
             handle = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._handle, index)
             if handle is None:
                 continue
-            uuid = optional(pynvml.nvmlDeviceGetUUID, handle)
+            uuid = Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle)
             gpu_instance = optional(pynvml.nvmlDeviceGetGpuInstanceId, handle)
             compute_instance = optional(pynvml.nvmlDeviceGetComputeInstanceId, handle)
             if uuid is None or gpu_instance is None or compute_instance is None:
                 continue
-            name = _PROFILE.search(str(optional(pynvml.nvmlDeviceGetName, handle) or ""))
+            name = _PROFILE.search(Values().text("name", pynvml.nvmlDeviceGetName, handle) or "")
             attributes = optional(pynvml.nvmlDeviceGetAttributes_v2, handle)
             instance = MigInstance(
                 parent=parent.gpu,
