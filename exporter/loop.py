@@ -76,6 +76,12 @@ class Runner(Protocol):
         """Interrupt the actions in progress, and start none."""
 
 
+STOPPED_SECONDS = 5.0
+"""If no cycle ran for so long, the exporter was stopped (SIGSTOP, a frozen cgroup) or had no CPU time."""
+
+SETTLE_SECONDS = 30.0
+"""How long the watchdog waits after that. What it knows is old, and deadlines have passed in which nobody looked."""
+
 EVALUATION_SECONDS = 0.25
 """Interval of evaluations if no event occurs. With many daemons and clients, each takes a millisecond."""
 
@@ -107,7 +113,8 @@ class Watchdog:
         self._blocks: Locks = {}
         self._state_lost = store is not None and not store.has_watchdog_states
         self._planned: tuple[Action, ...] = ()
-        self._evaluated_at = float("-inf")
+        self._evaluated_at = self._settled_at = float("-inf")
+        self._called_at = float("inf")
         self.policy = Policy()
         """The policy in effect; replaced as a whole."""
         self.configure(config)
@@ -138,8 +145,11 @@ class Watchdog:
             self.configure(self._config)
             self._log.info("watchdog_state_regained", whole=recovered.whole)
             node = evaluation.restore_state(node, recovered.watches, self._clock.now(), whole=recovered.whole)
-        now = self._clock.monotonic()
-        if not changed and now - self._evaluated_at < EVALUATION_SECONDS:
+        now, before, self._called_at = self._clock.monotonic(), self._called_at, self._clock.monotonic()
+        if now - before >= STOPPED_SECONDS:
+            self._log.warning("exporter_was_stopped", seconds=round(now - before))
+            self._settled_at = now + SETTLE_SECONDS
+        if now < self._settled_at or (not changed and now - self._evaluated_at < EVALUATION_SECONDS):
             return node, ()
         self._evaluated_at = now
         at = max(node.at, self._clock.now())
@@ -215,7 +225,7 @@ class Loop:
         self._log = EventLog(clock)
         self._throttle = PublishThrottle(clock.monotonic())
         self._changed = self._urgent = self._inbox_left = False
-        self._changed_at = clock.monotonic()
+        self._changed_at, self._received_at = clock.monotonic(), float("inf")
         self._requested_for: Node | None = None
 
     def put(self, *observations: Observation) -> None:
@@ -243,7 +253,9 @@ class Loop:
         """Run one cycle, which waits up to `timeout` seconds for observations."""
         # Read before the inbox: all observations of a poller that is idle now are in the inbox already.
         idle = self._pool.idle_pollers()
-        observations = [*self._receive(timeout), *self._pool.readings()]
+        received = self._receive(timeout)
+        now, before, self._received_at = self._clock.monotonic(), self._received_at, self._clock.monotonic()
+        observations = [*received, *self._pool.readings(excused=now - before >= STOPPED_SECONDS)]
         events = self._reduce(sorted(observations, key=lambda each: each.at))
         if self._watchdog is not None:
             self.node, evaluated = self._watchdog.evaluate(self.node, changed=bool(events))

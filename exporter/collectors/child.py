@@ -109,6 +109,10 @@ MOST_BYTES = 1 << 20
 """A child that writes more to one stream is ended."""
 
 
+SLICE_SECONDS = 0.2
+"""The longest wait at a time, and the most that one wait counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """The exit code of a child, None after a timeout, and its output."""
@@ -165,9 +169,12 @@ def kill_session(child: "subprocess.Popen[bytes]") -> None:
 def _communicate(
     child: "subprocess.Popen[bytes]", data: bytes, deadline: float, clock: Clock
 ) -> tuple[bytes, bytes] | None:
-    """Return stdout and stderr; None after the deadline. `subprocess` itself would store any amount of output."""
+    """Return stdout and stderr; None after the deadline. `subprocess` itself would store any amount of output.
+
+    Time in which this process does not run (SIGSTOP, a frozen cgroup) hardly counts, or a healthy daemon would be late.
+    """
     stdin, stdout, stderr = _pipe(child.stdin), _pipe(child.stdout), _pipe(child.stderr)
-    ends = clock.monotonic() + deadline
+    left = deadline
     with contextlib.suppress(OSError):
         stdin.write(data)
         stdin.close()
@@ -176,9 +183,11 @@ def _communicate(
         for stream in output:
             selector.register(stream, selectors.EVENT_READ, stream)
         while selector.get_map():
-            ready = selector.select(ends - clock.monotonic()) if clock.monotonic() < ends else []
-            if not ready:
+            began, slice_seconds = clock.monotonic(), max(0.0, min(left, SLICE_SECONDS))
+            ready = selector.select(slice_seconds)
+            if not ready and left <= 0:
                 return None
+            left -= min(clock.monotonic() - began, SLICE_SECONDS)
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 output[key.data] += data
@@ -187,7 +196,7 @@ def _communicate(
                 if len(output[key.data]) > MOST_BYTES:
                     return None
     try:
-        child.wait(max(0.0, ends - clock.monotonic()))
+        child.wait(max(SLICE_SECONDS, left))
     except subprocess.TimeoutExpired:
         return None
     return output[stdout], output[stderr]

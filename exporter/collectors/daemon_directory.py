@@ -41,9 +41,6 @@ HOLDERS_SECONDS = 2.0
 REPORT_INTERVAL = 5.0
 """How often the collector reports that nothing is new."""
 
-INIT_PID = 1
-"""If the PID of a daemon is unknown, its socket is searched in the network namespace of this process."""
-
 
 def probe(
     pipe: Directory, others: Callable[[], bool | None], deadline: float = ANSWER_SECONDS
@@ -148,13 +145,12 @@ class DaemonDirectory:
         sockets = self._sockets(process)
         if sockets is not None:
             return sockets.listening
-        table = self._proc.unix_sockets(INIT_PID if process is None else process.pid)
-        if table is None:
-            return None
+        if process is None:
+            # No table of sockets is certain to be that of an unknown process's network namespace.
+            return probe(location.pipe, lambda: None, deadline=0.0)[0]
         own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
-        if not own.isdisjoint(listening_unix_sockets(table)):
-            return True
-        return False if process is None and location.pipe.root is None else None
+        table = self._proc.unix_sockets(process.pid) or ""
+        return None if own.isdisjoint(listening_unix_sockets(table)) else True
 
 
 def _holder_key(holder: SessionHolder) -> tuple[int | None, ...]:

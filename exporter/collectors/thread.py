@@ -1,5 +1,6 @@
 """A collector's thread: it collects at its interval, and a hang stops only that collector."""
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -132,6 +133,10 @@ class CollectorThread:
         self._reported_problem = problem = _still_running(now - began)
         return self._source_reading(now - began, problem)
 
+    def excuse(self) -> None:
+        """Count the deadline of the present collection from now: the exporter itself did not run."""
+        self._timeout_reported_at = self.clock.monotonic()
+
     def uneventful(self) -> SourceReading | None:
         """Return the last reading without news, once. It does not go through the inbox, which would wake the loop."""
         return self._uneventful.popleft() if self._uneventful else None
@@ -251,13 +256,18 @@ class BoundedCalls:
                 self._calls[key] = results
         if not hanging:
             thread = threading.Thread(target=_call, args=(function, results), name="bounded-call", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                with self._lock:
+                    self._calls.pop(key, None)
+                raise OSError(errno.EAGAIN, "the system permits no more threads") from error
             thread.join(self._seconds)
         if not results:
             return default
         with self._lock:
             self._calls.pop(key, None)
-        if isinstance(results[0], OSError):
+        if isinstance(results[0], Exception):
             raise results[0]
         return cast("Result", results[0])
 
@@ -270,7 +280,7 @@ class BoundedCalls:
 def _call(function: Callable[[], object], results: list[object]) -> None:
     try:
         results.append(function())
-    except OSError as error:
+    except Exception as error:
         results.append(error)
 
 

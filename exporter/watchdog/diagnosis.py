@@ -97,9 +97,8 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
     # Without an observed loss, as while the exporter was not running, something else must show that it was no quit.
     no_quit = _loss_observed(context.daemon) or left or (unit is not None and unit.active == "failed")
     indications = tuple(_exit_indications(context, unit))
-    # NVIDIA's program reads the pid file, which any user may write (measured, R580): both are one indication.
-    independent = len(indications) - (left and Reason(ReasonCode.NO_DAEMON_FOUND) in indications)
-    crashed = lifecycle.unexplained_end_at is None and no_quit and independent >= 2
+    independent = {_KINDS.get(indication.code, indication.code) for indication in indications}
+    crashed = lifecycle.unexplained_end_at is None and no_quit and len(independent) >= 2
     condition = Condition.CRASHED if crashed else Condition.UNKNOWN
     return Diagnosis(condition=condition, since=since, indications=indications)
 
@@ -119,13 +118,23 @@ def _stop_indication(context: Context, *, ever_ran: bool) -> Reason | None:
     return None if context.watch.stopped_at is None else Reason(ReasonCode.NOT_STARTED_SINCE_STOP)
 
 
+_KINDS = {ReasonCode.NO_DAEMON_FOUND: ReasonCode.PID_FILE_LEFT, ReasonCode.UNIT_RESTARTING: ReasonCode.UNIT_FAILED}
+"""Indications with the same source as another one: systemd, or the pid file, which NVIDIA's program reads and any user
+may write (measured, R580)."""
+
+
 def _exit_indications(context: Context, unit: UnitState | None) -> Iterator[Reason]:
+    """Yield what indicates an exit.
+
+    That the log has no quit indicates one only if the kernel reported the exit, or if the process was never known.
+    """
     daemon, lifecycle, process = context.daemon, context.daemon.lifecycle, context.watch.process
-    if lifecycle.ever_ran and process is not None:
+    gone = lifecycle.traces_expected and process is not None
+    if gone and process is not None:
         yield Reason(ReasonCode.PROCESS_GONE, pid=process.pid)
     if lifecycle.not_found_at is not None and lifecycle.not_found_at >= (lifecycle.state_since or 0.0):
         yield Reason(ReasonCode.NO_DAEMON_FOUND)
-    if _log_without_quit(daemon):
+    if (gone or process is None) and _log_without_quit(daemon):
         yield Reason(ReasonCode.LOG_ENDS_WITHOUT_QUIT)
     if daemon.commands.listening is False:
         yield Reason(ReasonCode.NO_LISTENER)

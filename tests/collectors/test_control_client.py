@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors import child
 from exporter.collectors.control_client import ATTEMPTS, ControlClient, SessionLock
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
@@ -248,8 +249,23 @@ def test_a_stopped_daemon_costs_one_deadline_and_leaves_no_child(mps: MpsStandIn
     assert client().send("get_server_list").exit_code == 0
 
 
-def test_kills_all_descendants_at_the_deadline(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_stop_of_the_exporter_is_no_timeout(client: Client, program: Callable[[str], str], tmp_path: Path) -> None:
+    started = tmp_path / "started"
+
+    class StoppedOnceStarted(SystemClock):
+        def monotonic(self) -> float:
+            return super().monotonic() + (300.0 if started.exists() else 0.0)
+
+    executable = program(f"touch {started}; echo; sleep 0.5; echo 7")
+    reply = client(executable=executable, clock=StoppedOnceStarted()).send("ps")
+    assert (reply.exit_code, reply.stdout.split()) == (0, ["7"])
+
+
+def test_kills_all_descendants_at_the_deadline(
+    client: Client, program: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = tmp_path / "grandchild"
+    monkeypatch.setattr(child, "SLICE_SECONDS", float("inf"))
 
     class PastDeadlineOnceStarted(SystemClock):
         def monotonic(self) -> float:

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from exporter.config.settings import Config, DaemonConfig
-from exporter.loop import EVALUATION_SECONDS, Watchdog
+from exporter.loop import EVALUATION_SECONDS, SETTLE_SECONDS, Watchdog
 from exporter.model.action import Action
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
 from exporter.state.reducer import reduce
-from tests.builders import DAEMON, look
+from tests.builders import CONTROL, DAEMON, look
 from tests.builders import node as fresh
 from tests.clocks import HandClock
-from tests.watchdog.watched_daemon import DEATH, alive, dies
+from tests.watchdog.watched_daemon import DEATH, alive, dies, hangs, returns
 
 
 class Stand:
@@ -78,3 +78,26 @@ def test_does_nothing_in_observe_mode() -> None:
     assert EventName.WATCHDOG_WOULD_ACT in stand.judge(news=True)
     stand.watchdog.act(stand.node)
     assert stand.done == []
+
+
+def test_acts_on_nothing_that_it_knew_before_the_exporter_was_stopped() -> None:
+    """While the exporter was stopped, a hung daemon has gone on: when its deadline passed, nobody looked."""
+    stand = Stand()
+    stand.node = after(stand.node, *hangs())
+    stand.judge(news=True)
+
+    stand.clock.time += 300
+    stand.judge(news=True)
+    stand.watchdog.act(stand.node)
+    stand.node = after(stand.node, *returns(stand.clock.time, pid=CONTROL))
+    for _ in range(int(SETTLE_SECONDS) + 5):
+        stand.clock.time += 1
+        stand.judge(news=True)
+        stand.watchdog.act(stand.node)
+    assert stand.done == []
+
+    stand.node = after(stand.node, *dies(stand.clock.time), look("log", at=stand.clock.time + 1))
+    stand.clock.time += 2
+    stand.judge(news=True)
+    stand.watchdog.act(stand.node)
+    assert [action.daemon for action in stand.done] == [DAEMON]

@@ -6,13 +6,14 @@ from typing import NamedTuple
 import pytest
 
 from exporter.model.event import EventName
-from exporter.model.observation import Observation
+from exporter.model.observation import LogFile, Observation
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import Condition
 from tests.builders import (
     AT,
     CLIENT,
     CONTROL,
+    DAEMON,
     FAULT_BLOCK,
     SERVER,
     at_work,
@@ -398,3 +399,13 @@ def test_evaluates_only_expected_daemons() -> None:
     )
     post.evaluate(AT + 1)
     assert post.node.watches == {}
+
+
+def test_what_any_user_can_write_and_the_log_are_no_two_indications_of_an_exit() -> None:
+    """After a restart of the exporter, /proc could not be read: the process is known only from before."""
+    post = WatchedDaemon(*alive())
+    post.restarted()
+    post.observe(LogFile(at=post.at, daemon=DAEMON, file="control.log"), *at_work(at=post.at))
+    post.observe(no_daemon(at=post.at + 1), no_daemon(at=post.at + 3), look("log", at=post.at + 5))
+    post.until(post.at + 20)
+    assert (post.condition, post.actions) == (Condition.UNKNOWN, [])
