@@ -75,8 +75,8 @@ DAEMONS = group(
     "Clients that disconnected: they exited, or their server or daemon ended.",
     DAEMON.values("cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused),
     "New clients that the daemon or its servers refused.",
-    DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients)),
-    "Clients connected to the daemon's servers; 0 if it has no server.",
+    DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients) if each.clients_known else None),
+    "Clients connected to the daemon's servers; 0 if it has no server. Absent until all clients were known once.",
     DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.connections.waiting)),
     "Clients that wait for another user's clients to disconnect.",
 )
@@ -94,7 +94,7 @@ def _server_clients(view: View) -> Samples:
     for daemon in view.daemons():
         connected = Counter(client.server for client in daemon.clients.values())
         for server in daemon.servers.values():
-            if connected[server.pid] or not server.has_hidden_pids:
+            if server.clients_known and (connected[server.pid] or not server.has_hidden_pids):
                 yield (daemon.name, str(server.pid)), connected[server.pid]
 
 

@@ -399,6 +399,12 @@ class Daemon:
         return self.discovered and (not_observed or (self.lifecycle.ever_ran and not self.is_reported(at)))
 
     @property
+    def clients_known(self) -> bool:
+        """Whether all connected clients are known. An ended daemon has none."""
+        listed = self.connections.listed_at is not None
+        return self.ended or (listed and all(server.clients_known for server in self.servers.values()))
+
+    @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is followed, so that a server's start is known at once."""
         if self.log.own_commands.blocked_since is not None:

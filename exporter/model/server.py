@@ -175,6 +175,8 @@ class Server:
     """Clients that are not accepted yet."""
     listed: bool = False
     """Whether the daemon has listed the server."""
+    clients_known: bool = False
+    """Whether all its clients were known once: by a list, or because its start was observed."""
     has_hidden_pids: bool = False
     """Whether the daemon shows clients of the server with PID 0."""
     refused_client: int | None = None

@@ -234,12 +234,16 @@ def _server(view: StatusView, shown: ServerView) -> ServerCard:
         severity=severity if shown.answering else Severity.UNKNOWN,
         state=state if shown.answering else f"unknown; last {state}",
         user=shown.user,
-        clients=counted(clients, "client") if limit is None else f"{clients} of {limit} clients",
-        share=None if not limit else min(100.0, round(100 * clients / limit, 1)),
+        clients=_clients(clients, limit) if server.clients_known else "clients unknown",
+        share=None if not limit or not server.clients_known else min(100.0, round(100 * clients / limit, 1)),
         limits=tuple(_limits(view.node, shown)),
         up_for=duration_text(view.at - shown.started_at),
         rows=tuple(_row(view, each) for each in shown.clients),
     )
+
+
+def _clients(number: int, limit: int | None) -> str:
+    return counted(number, "client") if limit is None else f"{number} of {limit} clients"
 
 
 def _limits(node: Node, shown: ServerView) -> Iterable[str]:

@@ -202,7 +202,8 @@ def counts_text(node: Node) -> str:
 def _daemons_and_clients(node: Node) -> str:
     daemons = list(View(node).daemons())
     up = sum(daemon.state is DaemonState.UP for daemon in daemons)
-    return f"{up} of {len(daemons)} daemons up, {counted(sum(len(each.clients) for each in daemons), 'client')}"
+    least = "" if all(daemon.clients_known for daemon in daemons) else "at least "
+    return f"{up} of {len(daemons)} daemons up, {least}{counted(sum(len(each.clients) for each in daemons), 'client')}"
 
 
 def _table(view: StatusView, width: int | None) -> Sequence[Line]:

@@ -96,6 +96,9 @@ def apply_list(
     daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...], *, complete: bool
 ) -> Transition:
     """Connect the clients that the daemon lists. Disconnect those that a complete list does not contain."""
+    known = daemon.servers.get(server)
+    if complete and known is not None:
+        daemon = replace(daemon, servers={**daemon.servers, server: replace(known, clients_known=True)})
     listed = frozenset(pids)
     new = [pid for pid in pids if daemon.connections.disconnected_at.get(pid, asked_at - 1) < asked_at]
     missing = [

@@ -75,7 +75,7 @@ def _daemon_line_read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
                 return daemon, ()
             if server not in daemon.servers and not daemon.ended:
                 daemon = claims.add(daemon, at, ClaimKind.SERVER_START, server)
-            return servers.start(daemon, at, server, uid, ServerState.INITIALIZING)
+            return servers.start(daemon, at, server, uid, ServerState.INITIALIZING, logged=True)
         case log_message.ServerReady(int(server)):
             return chain(server_log.start_logged(daemon, at, server), lambda daemon: servers.ready(daemon, at, server))
         case log_message.ServerExited(server):

@@ -83,8 +83,18 @@ def with_server(daemon: Daemon, server: Server) -> Daemon:
     return replace(daemon, servers={**daemon.servers, server.pid: server})
 
 
-def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: ServerState | None = None) -> Transition:
+def start(
+    daemon: Daemon,
+    at: float,
+    pid: int,
+    uid: int | None = None,
+    state: ServerState | None = None,
+    *,
+    logged: bool = False,
+) -> Transition:
     """Return the daemon with a server. An ended daemon has none: the report came too late.
+
+    `logged` is whether its log reports the start.
 
     More than `MOST_SERVERS` are neither stored nor counted, because no daemon of NVIDIA has so many.
     """
@@ -95,7 +105,9 @@ def start(daemon: Daemon, at: float, pid: int, uid: int | None = None, state: Se
         return with_server(daemon, replace(known, uid=known.uid if uid is None else uid)), ()
     if len(daemon.servers) >= MOST_SERVERS:
         return daemon, ()
-    daemon = with_server(daemon, Server(pid=pid, started_at=at, uid=uid))
+    # A daemon whose servers were known has started it since, and a start in its log is read at once.
+    observed = daemon.connections.listed_at is not None and (daemon.log_followed or logged)
+    daemon = with_server(daemon, Server(pid=pid, started_at=at, uid=uid, clients_known=observed))
     daemon = with_connections(daemon, server_exited_at=without(daemon.connections.server_exited_at, pid))
     started = (Event(at=at, event=EventName.SERVER_STARTED, daemon=daemon.name, server=pid),)
     if state is None:
@@ -107,7 +119,7 @@ def start_unless_exited(daemon: Daemon, at: float, pid: int) -> Transition:
     """Return the daemon with a server that its log reports. A line that was read late does not restore an old one."""
     if pid in daemon.servers or pid in daemon.connections.server_exited_at:
         return daemon, ()
-    return start(daemon, at, pid)
+    return start(daemon, at, pid, logged=True)
 
 
 def end(daemon: Daemon, at: float, pid: int, reason: DisconnectReason = DisconnectReason.SERVER_GONE) -> Transition:
@@ -299,6 +311,7 @@ def hidden_pids_shown(node: Node, daemon: Daemon, pid: int, reading: GpuReading)
     """Return the daemon with the clients of a server that only NVML shows. Without one on any GPU, it disconnected."""
     if pid not in daemon.servers:
         return daemon, ()
+    daemon = with_server(daemon, replace(daemon.servers[pid], clients_known=True))
     known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.disconnected_at)}
     arrived = [each.pid for each in reading.mps_processes or () if each.pid not in known]
     left = [

@@ -42,7 +42,7 @@ def sample_of(node: Node) -> Sample:
     """Return a sample of the node. What cannot be known of one daemon or GPU is not known of the node."""
     reported = [each for each in node.daemons.values() if each.is_reported(node.at)]
     unknown = (None, DaemonState.UNRESPONSIVE)
-    known = all(each.state not in unknown for each in reported if each.supported)
+    known = all(each.clients_known and (each.state not in unknown or not each.supported) for each in reported)
     return Sample(
         at=node.at,
         clients=sum(len(each.clients) for each in reported) if known else None,
