@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -77,8 +76,6 @@ def _tail(directory: Directory, name: str) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
         return os.pread(descriptor, MAX_LOG_BYTES, max(0, found.st_size - MAX_LOG_BYTES))
     except OSError:
         return None

@@ -1,8 +1,6 @@
 """One log file, followed through growth, truncation and replacement, within a budget of lines."""
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -281,9 +279,6 @@ class LogFollower:
     def _open(self, directory: int, *, from_end: bool) -> None:
         descriptor = open_file(directory, self.file)
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EMEDIUMTYPE, "not a regular file")
         identity = (found.st_dev, found.st_ino)
         offset = found.st_size if from_end else self._offsets.pop(identity, 0)
         log = OpenLog(descriptor, identity, offset, offset, self._clock.monotonic())

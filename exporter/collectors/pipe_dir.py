@@ -105,7 +105,7 @@ def open_file(directory: int, name: str) -> int:
         found = os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             if not stat.S_ISREG(os.fstat(found).st_mode):
-                raise OSError(errno.EMEDIUMTYPE, os.strerror(errno.EMEDIUMTYPE), name)
+                raise OSError(errno.EMEDIUMTYPE, "it is not a regular file", name)
             return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise OSError(errno.EIO, "/proc/self/fd cannot be read") from error

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.child import run, uid_of
+from exporter.collectors.pipe_dir import Directory, open_file
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, UnitState
@@ -169,8 +171,8 @@ def _daemons(unit: UnitProperties, at: float) -> Iterator[DaemonFound]:
 def _text(path: str) -> str:
     """Return a file's text, or nothing if it cannot be read, as systemd permits it."""
     try:
-        # A FIFO must not block.
-        with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            return (file.read(_MOST_BYTES) or b"").decode(errors="replace")
-    except OSError:
+        real = Path(path).resolve(strict=True)
+        with Directory(real.parent).opened() as directory, open(open_file(directory, real.name), "rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except (OSError, RuntimeError):
         return ""

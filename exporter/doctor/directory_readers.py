@@ -224,8 +224,6 @@ def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | 
         found = os.fstat(file)
     finally:
         os.close(file)
-    if not stat.S_ISREG(found.st_mode):
-        return LogFacts(path=path, renamed=renamed, problem="it is not a regular file")
     return LogFacts(path=path, size=found.st_size, renamed=renamed)
 
 

@@ -11,18 +11,16 @@ A file that a workload serves itself is not opened: one on FUSE, or on an overla
 of its own. While the kernel sets a probe it may have to read the file, and meanwhile no process on the node can fork.
 """
 
-import contextlib
 import ctypes
 import mmap
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.pipe_dir import Directory, Root
+from exporter.collectors.pipe_dir import Directory, Root, open_file
 from exporter.collectors.proc import Proc
 from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file
 
@@ -44,7 +42,6 @@ OVERLAYFS, FUSE = 0x794C7630, 0x65735546
 """Types of file systems (statfs(2))."""
 
 _LIBCUDA = re.compile(r"libcuda\.so(\.[0-9]{1,9}){0,4}")
-_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STATFS_BYTES = 256
 
 OverlayKey = tuple[int, int, int, int]
@@ -144,7 +141,7 @@ def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
     for place in places:
         try:
             with place.opened() as directory:
-                descriptor = _open_regular(directory, path.name)
+                descriptor = open_file(directory, path.name)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -165,7 +162,7 @@ def open_path(path: Path) -> int | None:
     try:
         real = path.resolve(strict=True)
         with Directory(real.parent).opened() as directory:
-            return _open_regular(directory, real.name)
+            return open_file(directory, real.name)
     except (OSError, RuntimeError, LibraryError):
         return None
 
@@ -196,19 +193,3 @@ def _file_system(descriptor: int) -> int | None:
     result = ctypes.create_string_buffer(_STATFS_BYTES)
     succeeded = ctypes.CDLL(None).fstatfs(descriptor, result) == 0
     return int.from_bytes(result.raw[:8], "little") if succeeded else None
-
-
-def _open_regular(directory: int, name: str) -> int:
-    """Check the type of a file before it is opened: to open a device or a pipe can have an effect, or block."""
-    with _closing(os.open(name, _FLAGS, dir_fd=directory)) as found:
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            raise LibraryError("it is not a regular file")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

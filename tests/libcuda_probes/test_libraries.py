@@ -273,16 +273,16 @@ def test_refuses_a_name_that_was_reused_for_another_file(node: Node, library: Pa
         node.proc.mappings = lambda pid, about: lines  # type: ignore[method-assign]
         path.rename(path.with_name("moved"))
         os.mkfifo(path)
-        assert node.refused(process) == "it is not a regular file"
+        assert node.refused(process) == "the file cannot be opened: it is not a regular file"
         path.unlink()
         os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))
-        assert node.refused(process, after=RETRY_SECONDS) == "it is not a regular file"
+        assert node.refused(process, after=RETRY_SECONDS) == "the file cannot be opened: it is not a regular file"
         path.unlink()
         copied(library, path)
         assert node.refused(process, after=RETRY_SECONDS) == "another file has its name now"
         path.unlink()
         path.symlink_to("moved")
-        assert node.refused(process, after=RETRY_SECONDS) == "it is not a regular file"
+        assert node.refused(process, after=RETRY_SECONDS) == "the file cannot be opened: it is not a regular file"
         path.unlink()
         assert node.refused(process, after=RETRY_SECONDS) == "the file does not exist any more"
         path.with_name("moved").rename(path)

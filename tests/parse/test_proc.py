@@ -63,6 +63,14 @@ def test_returns_effective_user_and_groups() -> None:
     assert group_ids(STATUS) == {991, 4, 101}
 
 
+@pytest.mark.parametrize("name", ["Uid:\t0\t0\t0", "Uid:\t0\t0\t0\t0", "\\nUid:\t0\t0\t0", "a\rUid:\t0\t0\t0\t0"])
+def test_the_users_are_not_those_of_the_name(name: str) -> None:
+    """The name comes first, and the kernel escapes only line breaks and backslashes in it."""
+    text = f"Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nUid:\t1001\t1002\t1003\t1004\nGid:\t5\t6\t7\t8\n"
+    assert (proc.real_user(text), proc.effective_user(text)) == (1001, 1002)
+    assert proc.real_user(f"Name:\t{name}\nUmask:\t0022\n") is None
+
+
 def test_missing_user_and_groups_are_none() -> None:
     assert effective_user("") is None
     assert group_ids("Gid:\t0\t0\t0\t0\nGroups:\t\n") == {0}
@@ -100,7 +108,10 @@ def test_text_of_another_form_has_no_start_time(text: str) -> None:
 
 @pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)])
 def test_an_ended_process_is_a_zombie(state: str, zombie: bool) -> None:
-    assert proc.is_zombie(f"513 (Z) {state}{FIELDS[1:]}") is zombie
+    """A process whose first thread alone has ended goes on."""
+    threads = f"513 (Z) {state}{FIELDS[1:]}"
+    assert not proc.is_zombie(threads)
+    assert proc.is_zombie(threads.replace(" 20 0 4 0 ", " 20 0 1 0 ")) is zombie
 
 
 @pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
