@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
@@ -152,7 +152,7 @@ class ControlClient:
         self._closed = False
         self._retrying = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
-            wait=wait_exponential_jitter(multiplier=0.05, max=0.5, jitter=0.05),
+            wait=wait_exponential(multiplier=0.05, max=0.5) + wait_random(max=0.05),
             retry_error_callback=_last_result,
             sleep=sleep,
         )

@@ -166,8 +166,10 @@ def read_document(path: Path, *, optional: bool = False) -> Document:
         raise ConfigError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}") from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: cannot be read: its name has a null byte") from error
     return parse_document(path, text)
 
 

@@ -305,7 +305,11 @@ def _read_only(path: Path) -> sqlite3.Connection:
             raise OSError(errno.EINVAL, f"{companion.name} is not a regular file")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     steps = iter(range(MAX_STEPS))
-    connection.set_progress_handler(lambda: next(steps, None) is None, STEPS_AT_ONCE)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-    connection.execute("PRAGMA trusted_schema = OFF")
+    try:
+        connection.set_progress_handler(lambda: next(steps, None) is None, STEPS_AT_ONCE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.actions import steps
 from exporter.actions.steps import Cancellation, command_deadline, command_problem, send_command
 from exporter.collectors.child import OWN_USER, User, user
 from exporter.collectors.control_client import ControlClient
@@ -17,7 +18,9 @@ from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import REAL, location_of
 from tests.actions.scripts import Script
 from tests.builders import refusal, reply, silence
-from tests.standin.mps import BIN, MpsStandIn
+from tests.eventually import PATIENCE_SECONDS
+from tests.exporter_process import control_processes
+from tests.standin.mps import BIN, MpsStandIn, wait_until
 from tests.tools import not_here
 
 CLIENT = 5_000_000
@@ -83,7 +86,8 @@ def test_runs_the_control_program_as_the_given_user(everybodys: Path) -> None:
     assert script.reported[3:5] == [str(OTHER_USER)] * 2
 
 
-def test_waits_for_a_daemon_that_was_just_started(mps: MpsStandIn) -> None:
+def test_waits_for_a_daemon_that_was_just_started(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "APPEARS_SECONDS", PATIENCE_SECONDS)
     assert reported(mps, "get_server_list") == Reason(ReasonCode.COMMAND_WITHOUT_DAEMON, command="get_server_list")
 
     starting = threading.Timer(0.2, mps.start)
@@ -105,10 +109,16 @@ def test_cancels_a_wait_for_a_reply(mps: MpsStandIn) -> None:
     mps.start()
     mps.stop_signal()
     client, cancellation = client_of(mps), Cancellation(REAL)
-    threading.Timer(0.2, cancellation.cancel).start()
 
+    def cancel_once_started() -> None:
+        wait_until(lambda: control_processes(mps))
+        cancellation.cancel()
+
+    ending = threading.Thread(target=cancel_once_started)
+    ending.start()
     with cancellation.calling(client.close):
         reply = client.send("get_server_list")
+    ending.join()
 
     assert reply.exit_code == -signal.SIGKILL
 

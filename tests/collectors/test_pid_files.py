@@ -18,6 +18,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS
 from tests.standin.mps import MpsStandIn
 from tests.tools import not_here
 
@@ -84,7 +85,7 @@ def client_of(location: DaemonLocation) -> ControlClient:
     client = ControlClient(
         location,
         executable="nvidia-cuda-mps-control",
-        deadline=5.0,
+        deadline=PATIENCE_SECONDS,
         clock=CLOCK,
         path=MpsStandIn(location.pipe.path).environment()["PATH"],
     )

@@ -115,16 +115,14 @@ def test_reports_a_kubelet_that_accepts_and_never_answers(tmp_path: Path, monkey
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("hung.sock")
         listener.listen(8)
-        began = time.monotonic()
         assert code(Path("hung.sock")) is ProblemCode.TIMEOUT
-        assert time.monotonic() - began < 2
 
 
 def test_reports_a_kubelet_that_hangs_in_its_second_answer(serving: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both calls have one deadline."""
-    monkeypatch.setattr(pod_resources, "DEADLINE_SECONDS", 0.3)
-    answer = serving.answer
-    monkeypatch.setattr(serving, "answer", lambda *call: time.sleep(0.2) or answer(*call))
+    """Both calls have one deadline: the second would have enough time by itself."""
+    monkeypatch.setattr(pod_resources, "DEADLINE_SECONDS", 2.0)
+    answer, delays = serving.answer, iter((0.5, 1.7))
+    monkeypatch.setattr(serving, "answer", lambda *call: time.sleep(next(delays)) or answer(*call))
     problem = collector(serving.socket).collect().problem
     assert problem is not None
     assert (problem.code, problem.subject) == (ProblemCode.TIMEOUT, "GetAllocatableResources")

@@ -344,11 +344,11 @@ def test_collects_in_parallel_and_leaves_a_hung_collector_behind() -> None:
     def fail() -> Reading:
         raise ValueError("a defect")
 
-    readings = collect_each(0.2, {"hangs": hang, "answers": lambda: Reading((LINE,)), "raises": fail})
+    readings = collect_each(2.0, {"hangs": hang, "answers": lambda: Reading((LINE,)), "raises": fail})
     release.set()
 
     assert readings == {
-        "hangs": Reading(problem=Problem(code=ProblemCode.STILL_RUNNING, seconds=0.2)),
+        "hangs": Reading(problem=Problem(code=ProblemCode.STILL_RUNNING, seconds=2.0)),
         "answers": Reading((LINE,)),
         "raises": Reading(problem=defect("ValueError: a defect")),
     }

@@ -161,8 +161,8 @@ def of_log() -> Iterator[Shown]:
     for code in ReasonCode:
         known = Reason(code, pid=441, server=513, unit="nvidia-cuda-mps.service", text="text", state="server_suspended")
         yield from inline("log", code, text_of(known))
-    for text in vars(problem_text).values():
-        for _, each in strings(text if isinstance(text, Mapping) else ""):
+    for name, text in vars(problem_text).items():
+        for _, each in strings(text if isinstance(text, Mapping) and name != "__builtins__" else ""):
             yield from inline("log", "problem", each)
 
 

@@ -54,7 +54,7 @@ WRONG = (
     ("[log]\nlevel = 'info'\nlevel = 'info'\n\n", "invalid TOML: Cannot overwrite a value (at line 3, column 15)"),
     (f"x = {'[' * 5000}", "invalid TOML: a number is too long, or"),
     (f"x = {'9' * 5000}", "invalid TOML: a number is too long, or"),
-    (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: invalid value (too large to show)"),
+    (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: invalid value "),
     ('"a\\nb" = 1', "unknown section 'a\\nb'"),
 )
 """The text of a file, and the error after the file's name."""
@@ -90,7 +90,7 @@ def test_refuses_a_fifo_without_waiting(tmp_path: Path) -> None:
     assert refused_file(tmp_path / "pipe") == "not a regular file"
     assert refused_file(tmp_path) == "not a regular file"
     assert refused_file(Path("/dev/zero")) == "not a regular file"
-    assert refused_file(tmp_path / "nul\0byte") == "cannot be read: embedded null byte"
+    assert refused_file(tmp_path / "nul\0byte") == "cannot be read: its name has a null byte"
 
 
 def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:

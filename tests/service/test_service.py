@@ -148,7 +148,7 @@ def test_status_does_not_query_the_daemon_if_a_service_runs(
     assert (done.returncode, "active" in done.stdout) == (0, True)
     assert _questions(mps) == asked, "the daemon is not asked again"
 
-    assert run(environment, "status", "--look").stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    assert run(environment, "status", "--look").stdout.split()[:2] == done.stdout.split()[:2]
     assert _questions(mps) > asked
 
 

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -162,9 +163,10 @@ def few_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=150)
 def test_accounts_add_up_for_any_sequence_of_events(steps: list[tuple[float, Step]]) -> None:
     simulation = Simulation(node(*DAEMONS))
-    for gap, step in steps:
-        simulation.apply(gap, step)
-        simulation.assert_totals_are_complete()
+    with closing(simulation.copy):
+        for gap, step in steps:
+            simulation.apply(gap, step)
+            simulation.assert_totals_are_complete()
 
 
 @given(st.integers(0, 10**9), parts)

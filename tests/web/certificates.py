@@ -21,7 +21,8 @@ class Authority:
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
         self._issued = 0
-        self.itself = self._make(name, "-x509", "-addext", "basicConstraints=critical,CA:TRUE")
+        usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")  # required by Python 3.13
+        self.itself = self._make(name, "-x509", "-addext", "basicConstraints=critical,CA:TRUE", *usage)
 
     @property
     def cert(self) -> Path:
