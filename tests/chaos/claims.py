@@ -5,12 +5,14 @@ write. Nothing happens to the neighbour, a second daemon, so that each event of 
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from exporter.incidents.fault_log import SERVER_END_SECONDS, TOGETHER_SECONDS
 from tests.chaos.onlooker import Life, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import Truth
@@ -124,6 +126,42 @@ def false_incidents(judged: Judged) -> Iterator[str]:
             yield f"incident {claim.fields.get('incident')} at {claim.at:.2f}: server had no fault then"
 
 
+def missed_incidents(judged: Judged) -> Iterator[str]:
+    """Each fault of connected clients that another source than the log could show, while an exporter ran, is told.
+
+    A user can forge the log. The Xid that confirms it names no process, so the end of another server explains it, too.
+    """
+    claims = judged.claims.of(DAEMON, "fault")
+    servers = [life for life in judged.ended if life.role is Role.SERVER]
+    for faults, until in _one_by_one(judged):
+        server, began, late = faults[0].server, faults[0].at, faults[-1].at + LATE_SECONDS * judged.slowness
+        watched = any(since + LONG_KNOWN_SECONDS < began < end - LATE_SECONDS for since, end in judged.watched)
+        early, near = EARLY_SECONDS + judged.apart, SERVER_END_SECONDS + judged.apart
+        told = any(
+            each.fields.get("server") == server and began - early <= each.at <= min(until, late) for each in claims
+        )
+        doubtful = any(life.pid != server and abs((life.ended or 0.0) - began) <= near for life in servers)
+        if watched and not told and not doubtful:
+            yield f"server {server} had a fault ({faults[0].kind}) at {began:.2f}, and no incident says so"
+
+
+def _one_by_one(judged: Judged) -> Iterator[tuple[list[Truth], float]]:
+    """Yield the faults of each server, those from which it had not recovered together, and when its next one came."""
+    for server in {each.server for each in judged.truth}:
+        groups: list[list[Truth]] = []
+        affected: set[int] = set()
+        for each in (each for each in judged.truth if each.server == server):
+            if each.what == "fault":
+                if groups and (affected or each.at - groups[-1][-1].at <= TOGETHER_SECONDS):
+                    groups[-1].append(each)
+                else:
+                    groups.append([each])
+                affected |= set(each.victims)
+            elif each.what == "gone":
+                affected.discard(each.pid)
+        yield from zip(groups, [*(group[0].at for group in groups[1:]), math.inf], strict=False)
+
+
 def innocents_suspected(judged: Judged) -> Iterator[str]:
     """Whoever is suspected with some confidence caused a fault of that server in the time of the incident.
 
@@ -159,7 +197,14 @@ def false_news_of_the_neighbour(judged: Judged) -> Iterator[str]:
         yield f"{claim.event} of the neighbour at {claim.at:.2f}: {claim.fields.get('reason')}"
 
 
-JUDGEMENTS = (false_losses, missed_losses, false_incidents, innocents_suspected, false_news_of_the_neighbour)
+JUDGEMENTS = (
+    false_losses,
+    missed_losses,
+    false_incidents,
+    missed_incidents,
+    innocents_suspected,
+    false_news_of_the_neighbour,
+)
 
 
 def _deaths(judged: Judged) -> list[Life]:

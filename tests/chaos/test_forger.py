@@ -17,6 +17,7 @@ from tests.chaos.claims import (
     false_losses,
     false_news_of_the_neighbour,
     innocents_suspected,
+    missed_incidents,
     missed_losses,
 )
 from tests.chaos.forger import Forger, Target
@@ -130,6 +131,25 @@ def test_each_incident_needs_its_own_fault() -> None:
     assert not list(false_incidents(judged(first, truth=[a_fault(100.0)])))
     assert list(false_incidents(judged(first, second, truth=[a_fault(100.0)])))
     assert list(false_incidents(judged(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
+
+
+def test_a_fault_without_an_incident_is_missed() -> None:
+    other_server_ends = replace(death(100.1), role=Role.SERVER, pid=SERVER + 1)
+
+    assert list(missed_incidents(judged(truth=[a_fault(100.0)])))
+    assert list(missed_incidents(judged(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
+    assert not list(missed_incidents(judged(claim(100.2, "fault"), truth=[a_fault(100.0)])))
+    assert not list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[other_server_ends])))
+    assert not list(missed_incidents(judged(truth=[a_fault(999.0)]))), "it may still be told"
+
+
+def test_two_faults_are_one_until_the_affected_clients_are_gone() -> None:
+    first, second = replace(a_fault(100.0), victims=(INNOCENT,)), replace(a_fault(102.0), victims=(INNOCENT,))
+    gone = Truth(101.0, "gone", SERVER, "client", INNOCENT)
+    told = claim(100.2, "fault")
+
+    assert not list(missed_incidents(judged(told, truth=[first, second])))
+    assert list(missed_incidents(judged(told, truth=[first, gone, second])))
 
 
 @pytest.mark.parametrize(("pid", "confidence", "blamed"), [(INNOCENT, 0.5, 1), (INNOCENT, 0.4, 0), (CULPRIT, 0.9, 0)])

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ class World:
             each.log_directory.mkdir(parents=True)
         self.words.touch()
         (root / "bin").mkdir()
-        python = f"PYTHONPATH={Path(__file__).parents[2]} exec {sys.executable} -m exporter"
+        python = f"PYTHONPATH={quote(str(Path(__file__).parents[2]))} exec {quote(sys.executable)} -m exporter"
         for program, text in {**WRAPPERS, "cuda-mps-exporter": f'{python} "$@"'}.items():
             (root / "bin" / program).write_text(f"#!/bin/sh\n{text}\n")
             (root / "bin" / program).chmod(0o755)
