@@ -479,6 +479,20 @@ def with_incidents(*incidents: Incident, start: Node | None = None, **counted: A
     )
 
 
+def with_living(present: Node, *clients: ClientDetails) -> Node:
+    """The node, with the processes of these clients."""
+    found = {
+        client.pid: process(
+            client.pid,
+            ticks=int(client.client.rpartition("-")[2], 36),
+            user=client.user or "alice",
+            command=client.command or "train.py",
+        )
+        for client in clients
+    }
+    return replace(present, processes={**present.processes, **found})
+
+
 def blocked_recovery() -> Node:
     """A fault with two suspects, whose recovery an affected client delays."""
     lasting = incident(
@@ -487,13 +501,15 @@ def blocked_recovery() -> Node:
         suspect(601, 0.2, "bob"),
         kind=FaultKind.MEMORY,
         affected=(600, 601, 602),
+        client_details={601: ClientDetails(pid=601, client="601-1")},
         blocking={601: RecoveryDelay(since=AT + 4), 602: RecoveryDelay(since=AT + 4, until=AT + 5)},
     )
     over = incident("f1", at=AT + 1, ended_at=AT + 2, ending=IncidentEnd.RECOVERED)
     recoveries = RecoveryTimes(within=(0, 0, 0, *(1,) * (len(RECOVERY_SECONDS) - 3)), count=1, seconds=1.0)
-    return with_incidents(
+    present = with_incidents(
         over, lasting, start=faulted(), faults=2, fault_affected=4, fault_recoveries=recoveries, faults_contained=3
     )
+    return with_living(present, lasting.details_of(601))
 
 
 CONTAINER, POD, SLUID = "99f3a16e" * 8, "eab5a334-93fe-48a8-b139-9e8079c1f163", "sEKNKTV3WPV500"

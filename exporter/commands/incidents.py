@@ -51,7 +51,7 @@ def _stored_incidents(config: Config, selected: IncidentFilter, **form: Any) -> 
             f"no service answers in {config.runtime_directory}, and its state file cannot be read: {error}"
         ) from error
     now = SystemClock().now()
-    answer = objects.incidents_answer(stored, selected, **form, now=now, address_of=lambda _: None, watched=False)
+    answer = objects.incidents_answer(stored, selected, **form, now=now, address_of=lambda _: None)
     if "problem" in answer:
         raise ServiceError(answer["problem"])
     return answer

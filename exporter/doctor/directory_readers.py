@@ -1,6 +1,7 @@
 """Readers of daemons' pipe directories and logs. A reader never raises: it returns the problem."""
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -219,12 +220,13 @@ def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | 
     except OSError as error:
         if isinstance(error, FileNotFoundError) and name.endswith(SERVER_LOG) and renamed is None:
             return None
-        return LogFacts(path=path, renamed=renamed, problem=error.strerror)
+        problem = "it is not a regular file" if error.errno == errno.EMEDIUMTYPE else error.strerror
+        return LogFacts(path=path, renamed=renamed, problem=problem)
     try:
-        found = os.fstat(file)
+        size = os.fstat(file).st_size
     finally:
         os.close(file)
-    return LogFacts(path=path, size=found.st_size, renamed=renamed)
+    return LogFacts(path=path, size=size, renamed=renamed)
 
 
 def _renamed(path: str, written: Sequence[str]) -> str | None:

@@ -83,8 +83,9 @@ def faults(view: StatusView) -> Faults:
 
 def _fault(view: StatusView, incident: Incident) -> Fault:
     refused, stuck = incident.refused_count, None
+    address = address_of(view.node, incident.daemon, view.policy) if incident.open else None
     if incident.open and incident.stuck:
-        stuck = command_to_end_server(incident.server, address_of(view.node, incident.daemon, view.policy))
+        stuck = command_to_end_server(incident.server, address)
     return Fault(
         id=printable(incident.id),
         open=incident.open,
@@ -107,7 +108,7 @@ def _fault(view: StatusView, incident: Incident) -> Fault:
             Blocker(
                 client=client_text(incident.details_of(pid)),
                 duration=duration_text(view.at - delay.since),
-                command=command_to_kill(pid),
+                command=command_to_kill(incident.details_of(pid), address),
             )
             for pid, delay in list(incident.blockers.items())[:MOST_NAMED]
         ),

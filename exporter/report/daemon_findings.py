@@ -97,7 +97,7 @@ def _state_finding(
         )
     if summary is not None and summary.problem and not summary.fault:
         code = _code(node, at, daemon, watch)
-        commands, since = commands_to_signal(watch.diagnosis), _since(node, at, daemon, watch, code)
+        commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, code)
         return _with_watchdog(Finding(code=code, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
@@ -128,7 +128,7 @@ def _not_up(
             situation=Situation.CANNOT_QUERY,
             commands=(DOCTOR,),
         )
-    commands = commands_to_signal(watch.diagnosis)
+    commands = commands_to_signal(node, watch.diagnosis)
     acts = policy is not None and policy.mode_of(daemon) is Mode.ACT
     if daemon.declared.expected and daemon.ended and watch.quarantine is None:
         if watch.phase in _SUSPENDED:

@@ -82,10 +82,11 @@ def _faults(node: Node, at: float, policy: Policy | None) -> Iterable[Finding]:
 
 def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> Finding:
     blockers = tuple(incident.blockers)
-    commands, situation = [command_to_kill(pid) for pid in blockers], None
+    address, situation = address_of(node, incident.daemon, policy), None
+    commands = [command_to_kill(incident.details_of(pid), address) for pid in blockers]
     if incident.stuck:
         situation = Situation.SERVER_STUCK
-        commands = [command_to_end_server(incident.server, address_of(node, incident.daemon, policy))]
+        commands = [command_to_end_server(incident.server, address)]
     elif not blockers:
         situation = Situation.CLIENTS_ENDING
     recovery = f"; {counted(len(blockers), 'client blocks', 'clients block')} recovery" if blockers else ""

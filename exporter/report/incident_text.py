@@ -184,10 +184,10 @@ def brief(incident: Incident, now: float) -> str:
     return f"{_title(incident)}{ago}: {state}; {affected} affected; suspect: {verdict(incident)}"
 
 
-def details(incident: Incident, now: float, address: Address | None, *, watched: bool = True) -> list[Line]:
+def details(incident: Incident, now: float, address: Address | None) -> list[Line]:
     """Return all details, with the commands that end the clients that block recovery.
 
-    `address` is None if no command reaches the daemon. If PIDs are no longer `watched`, there are no commands.
+    `address` is None if no command reaches the daemon. Then there are no commands.
     """
     state = incident_state(incident, now)
     suspects = [] if incident.kind is FaultKind.HARDWARE else _first(_suspects(incident.suspects))
@@ -201,7 +201,7 @@ def details(incident: Incident, now: float, address: Address | None, *, watched:
         *_part("Affected", [f"{affected_count(incident)}{':' if affected else ''}", *affected]),
         *_part("Suspect", [verdict(incident), *suspects]),
         *_part("Refused", _refused(incident)),
-        *_part("Blocked by", _blocked_by(incident, now, address, watched=watched)),
+        *_part("Blocked by", _blocked_by(incident, now, address)),
     ]
 
 
@@ -261,7 +261,7 @@ def _refused(incident: Incident) -> Sequence[str]:
     return [f"{counted(incident.refused_count, 'new client')}, because the server was in FAULT (error 807)", *pids]
 
 
-def _blocked_by(incident: Incident, now: float, address: Address | None, *, watched: bool) -> Iterable[Piece | str]:
+def _blocked_by(incident: Incident, now: float, address: Address | None) -> Iterable[Piece | str]:
     """Yield the clients that block recovery, each with the command that ends it; then those that blocked it before."""
     present, past = [], []
     for pid, delay in incident.blocking.items():
@@ -272,10 +272,10 @@ def _blocked_by(incident: Incident, now: float, address: Address | None, *, watc
             end = now if incident.ended_at is None else incident.ended_at
             present.append((pid, f"{client}, for {duration_text(end - delay.since)} so far"))
     for pid, text in present[:MOST_LISTED]:
-        command = command_to_kill(pid) if watched else None
+        command = command_to_kill(incident.details_of(pid), address)
         yield from (text,) if command is None else (f"{text}; this ends it:", shell_command(f"  {command}"))
     if incident.stuck:
-        command = command_to_end_server(incident.server, address) if watched else None
+        command = command_to_end_server(incident.server, address)
         yield "no client: all affected clients have exited, and the server does not recover"
         if command is not None:
             yield "this ends the server and any clients on it; the daemon starts another one:"

@@ -102,16 +102,13 @@ def encode_within(objects: Iterable[object], most_bytes: int) -> list[bytes]:
     return encoded
 
 
-def incident_object(
-    incident: Incident, *, now: float | None = None, address: Address | None = None, watched: bool = True
-) -> dict[str, Any]:
+def incident_object(incident: Incident, *, now: float | None = None, address: Address | None = None) -> dict[str, Any]:
     """Return an incident. `..._at`, `since` and `until` are seconds since the epoch, `started` etc. are in ISO 8601.
 
-    Without `now`, the durations of present blockers are null. Without the daemon's `address`, there is no command that
-    ends the server. If PIDs are no longer `watched`, there is no command at all.
+    Without `now`, the durations of present blockers are null. Without the daemon's `address`, there are no commands.
     """
     flights, server_command = in_flight(incident), None
-    if incident.stuck and watched:
+    if incident.stuck:
         server_command = command_to_end_server(incident.server, address)
     return {
         "id": printable(incident.id),
@@ -146,7 +143,7 @@ def incident_object(
         ],
         "refused": [{"at": each.at, "pid": each.pid} for each in incident.refused[:MOST_LISTED]],
         "refused_count": incident.refused_count,
-        "blocking": [_blocking(incident, pid, now, watched=watched) for pid in list(incident.blocking)[:MOST_LISTED]],
+        "blocking": [_blocking(incident, pid, now, address) for pid in list(incident.blocking)[:MOST_LISTED]],
         "blocking_count": len(incident.blockers),
         "stuck": incident.stuck,
         "end_server_command": [] if server_command is None else [server_command],
@@ -194,10 +191,11 @@ def _workload(workload: Workload | None) -> Mapping[str, Any] | None:
     return None if workload is None else {"kind": workload.kind, "name": printable(workload.name)}
 
 
-def _blocking(incident: Incident, pid: int, now: float | None, *, watched: bool) -> Mapping[str, Any]:
+def _blocking(incident: Incident, pid: int, now: float | None, address: Address | None) -> Mapping[str, Any]:
     delay = incident.blocking[pid]
     end = now if delay.until is None else delay.until
-    command = command_to_kill(pid) if watched and incident.open and delay.until is None else None
+    present = incident.open and delay.until is None
+    command = command_to_kill(incident.details_of(pid), address) if present else None
     return {
         **_client_details(incident.details_of(pid)),
         "since": delay.since,
@@ -401,14 +399,12 @@ def incidents_answer(
     as_json: bool,
     now: float,
     address_of: AddressOf,
-    watched: bool = True,
     width: int | None = None,
     simulated: bool = False,
 ) -> Mapping[str, Any]:
     """Return JSON text, or lines for a person, with the exit code: 1 if an incident that is shown is open.
 
-    `width` is that of the terminal, if there is one. If no service has `watched` the PIDs since, they may belong to
-    other processes. The lines and the objects of a `simulated` node state it.
+    `width` is that of the terminal, if there is one. The lines and the objects of a `simulated` node state it.
     """
     shown = wanted.apply(incidents)
     if wanted.id is not None and not shown:
@@ -418,14 +414,12 @@ def incidents_answer(
         lines = (
             incidents_table(shown, now, width)
             if wanted.id is None
-            else details(shown[0], now, address_of(shown[0].daemon), watched=watched)
+            else details(shown[0], now, address_of(shown[0].daemon))
         )
         first = (line_of(warning(SIMULATED)),) if simulated else ()
         return {"lines": plain(Lines((*first, *lines))), "exit_code": exit_code}
     mark = {"simulated": True} if simulated else {}
-    objects = (
-        mark | incident_object(each, now=now, address=address_of(each.daemon), watched=watched) for each in shown
-    )
+    objects = (mark | incident_object(each, now=now, address=address_of(each.daemon)) for each in shown)
     if wanted.id is None:
         text = "[{}]\n".format(",\n".join(each.decode() for each in encode_within(objects, MOST_BYTES)))
     else:

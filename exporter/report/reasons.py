@@ -210,17 +210,12 @@ def _pids(reason: Reason, otherwise: str) -> str:
     return f"PID{'s' if len(reason.pids) > 1 else ''} {', '.join(map(str, reason.pids))}"
 
 
-def _kill(signal: str, pid: int | None) -> str:
-    """Name a signal, with its command if the PID is in this namespace: `kill` takes another number for a group."""
-    return f"SIG{signal}" if pid is None or pid <= 1 else f"`kill -{signal} {pid}`"
-
-
 def _must_continue(reason: Reason) -> str:
-    return f"server {reason.server} is suspended: {_kill('CONT', reason.server)} continues it"
+    return f"server {reason.server} is suspended: SIGCONT continues it"
 
 
 def _must_end(reason: Reason) -> str:
-    return f"server {reason.server} does not answer its daemon: {_kill('KILL', reason.server)} ends it and its clients"
+    return f"server {reason.server} does not answer its daemon: SIGKILL ends it and its clients"
 
 
 def _parent_unknown(reason: Reason) -> str:

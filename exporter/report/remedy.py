@@ -7,6 +7,8 @@ from shlex import join, quote
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
+from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
@@ -17,6 +19,7 @@ from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
 from exporter.state.processes import pod_of_daemon
+from exporter.state.transition import process_id
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart_budget import start_environment
@@ -71,7 +74,8 @@ class Address:
     """How a command reaches a daemon: by its pipe directory, with this `program`.
 
     If the directory is in a container, `process` is a PID in its mount namespace. `own_pids` is whether the
-    daemon uses this machine's PIDs. With protocol 3, servers have names.
+    daemon uses this machine's PIDs. With protocol 3, servers have names. `living` has the id (PID and start time) of
+    each process that is watched now, and `servers` the daemon's servers. No command names another process.
     """
 
     pipe_directory: str
@@ -80,6 +84,8 @@ class Address:
     own_pids: bool = True
     protocol: int | None = None
     server_names: Mapping[int, str] = field(default_factory=dict)
+    servers: frozenset[int] = frozenset()
+    living: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,8 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
         program=program,
         protocol=daemon.runtime.protocol,
         server_names={pid: server.name for pid, server in daemon.servers.items() if server.name is not None},
+        servers=frozenset(daemon.servers),
+        living={pid: process_id(process) for pid, process in node.processes.items()},
     )
     if not _in_container(daemon):
         return address
@@ -114,13 +122,25 @@ def address_of(node: Node, name: str, policy: Policy | None = None) -> Address |
     return replace(address, program=PROGRAM, process=pid, own_pids=not daemon.runtime.in_foreign_namespace)
 
 
-def command_to_kill(pid: int) -> str | None:
-    """Return what ends a client: SIGKILL. None without a PID here: `kill` takes a negative number for a group.
+def command_to_kill(client: ClientDetails, address: Address | None) -> str | None:
+    """Return what ends a client: SIGKILL. None if its process is not known to run.
 
+    An incident outlives its processes, and the exporter: another process can have the PID now.
     It does not use MPS: after `terminate_client` for a client that a fault affected, the control daemon does not answer
     until that client has ended by other means (measured, R580).
     """
-    return None if pid <= 1 else f"kill -KILL {pid}"
+    runs = address is not None and client.pid > 1 and address.living.get(client.pid) == client.client
+    return f"kill -KILL {client.pid}" if runs else None
+
+
+def is_living(node: Node, process: ProcessIdentity | None) -> bool:
+    """Return whether this very process is known to run: by a reading of now, not from the state file."""
+    if process is None or process.pid <= 1:
+        return False
+    holders = (daemon.commands.session_holder for daemon in node.daemons.values())
+    daemons = (daemon.runtime.process for daemon in node.daemons.values())
+    seen = (node.processes.get(process.pid), node.states.get(process.pid), *holders, *daemons)
+    return any(identity_of(each) == process for each in seen)
 
 
 def command_to_end_server(server: int, address: Address | None) -> str | None:
@@ -129,7 +149,7 @@ def command_to_end_server(server: int, address: Address | None) -> str | None:
     None if the daemon would understand another PID, or cannot be reached. With protocol 3, a server with a name of its
     own would lose its settings, so that only the server of a user can be deleted: the daemon creates it again.
     """
-    if server <= 1 or address is None or not address.own_pids:
+    if server <= 1 or address is None or not address.own_pids or server not in address.servers:
         return None
     if address.protocol != PROTOCOL:
         return control_command(f"shutdown_server {server} -f", address)
@@ -204,8 +224,8 @@ def commands_to_stop(node: Node, daemon: Daemon, policy: Policy | None) -> tuple
     if unit is not None:
         return (f"systemctl stop {quote(unit)}",) if is_service_name(unit) else ()
     process = daemon.runtime.process
-    if daemon.state is DaemonState.UNRESPONSIVE and process is not None and process.pid is not None:
-        return _commands(command_to_kill(process.pid))
+    if daemon.state is DaemonState.UNRESPONSIVE and process is not None:
+        return (f"kill -KILL {process.pid}",) if is_living(node, identity_of(process)) else ()
     quit_now = "-q" if daemon.runtime.protocol == PROTOCOL else "quit -t 3"
     return _commands(control_command(quit_now, address_of(node, daemon.name, policy)))
 
@@ -223,9 +243,9 @@ def command_to_resume(daemon: str) -> str | None:
     return _line(f"cuda-mps-exporter resume {quote(daemon)}")
 
 
-def commands_to_signal(diagnosis: Diagnosis | None) -> tuple[str, ...]:
-    """Return what continues or ends the process of a diagnosis; empty if nothing helps, or without a PID here."""
-    if diagnosis is None or diagnosis.process is None or diagnosis.process.pid <= 1:
+def commands_to_signal(node: Node, diagnosis: Diagnosis | None) -> tuple[str, ...]:
+    """Return what continues or ends the process of a diagnosis; empty if nothing helps, or it is not known to run."""
+    if diagnosis is None or diagnosis.process is None or not is_living(node, diagnosis.process):
         return ()
     match diagnosis.condition:
         case Condition.SUSPENDED | Condition.SERVER_SUSPENDED:

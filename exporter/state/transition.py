@@ -78,9 +78,12 @@ def translate_entry(entry: LogEntry, pids: Pids) -> LogEntry:
 
 def client_id(client: Client, process: ProcessReading | None) -> str:
     """Return the id of a client: PID and start time, or PID and time of connection if the start is unknown."""
-    if process is None:
-        return f"{client.pid}-s{_base36(int(client.connected_at))}"
-    return f"{client.pid}-{_base36(process.start_ticks)}"
+    return f"{client.pid}-s{_base36(int(client.connected_at))}" if process is None else process_id(process)
+
+
+def process_id(process: ProcessReading) -> str:
+    """Return the id of a process: PID and start time."""
+    return f"{process.pid}-{_base36(process.start_ticks)}"
 
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -44,6 +44,7 @@ from tests.builders import (
     three_clients,
     watched,
     with_incidents,
+    with_living,
 )
 from tests.builders import idle as idle_node
 from tests.builders import split as split_of
@@ -135,7 +136,7 @@ def fault() -> StatusInput:
     )
     over = incident("513-1", at=AT - 500, ended_at=AT - 499, ending=IncidentEnd.RECOVERED, affected=(598, 599))
     present = with_incidents(over, lasting, start=replace(faulted(), incidents={}), faults=2, fault_affected=5)
-    return status_input(present, after=45, events=EVENTS)
+    return status_input(with_living(present, VLLM), after=45, events=EVENTS)
 
 
 def dead() -> StatusInput:

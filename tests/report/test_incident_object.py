@@ -10,6 +10,9 @@ from exporter.report.remedy import Address
 from tests.builders import AT, DAEMON, GPU, MIB
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
 
+LIVING = {client.pid: client.client for client in blocked().client_details.values()}
+ADDRESS = Address(pipe_directory=DAEMON, living=LIVING)
+
 ALICE = {
     "pid": 600,
     "client": "600-10",
@@ -30,7 +33,7 @@ BOB |= {"slurm_job_id": None, "workload": None}
 
 
 def test_open_incident() -> None:
-    shown = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=Address(pipe_directory=DAEMON))))
+    shown = json.loads(json.dumps(incident_object(blocked(), now=AT + 182, address=ADDRESS)))
     suspects = shown.pop("suspects")
 
     assert shown == {
@@ -102,7 +105,7 @@ def test_affected_clients_have_in_flight_if_it_is_known() -> None:
 
 
 def test_durations_of_blockers_are_null_without_the_time() -> None:
-    shown = incident_object(blocked())["blocking"]
+    shown = incident_object(blocked(), address=ADDRESS)["blocking"]
 
     assert [each["seconds"] for each in shown] == [2.0, None]
     assert shown[1]["kill_command"] == ["kill -KILL 601"]

@@ -7,10 +7,11 @@ from exporter.model.incident import Clues, FaultKind, Incident, IncidentEnd, InF
 from exporter.report.incident_text import brief, details, incidents_table
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
-from tests.builders import AT, DAEMON, GPU, OTHER_GPU
+from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
 
-ADDRESS = Address(pipe_directory=DAEMON)
+LIVING = {client.pid: client.client for client in blocked().client_details.values()}
+ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), living=LIVING)
 
 NOW = AT + 182
 WHEN = local_time(AT)

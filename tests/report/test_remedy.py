@@ -10,6 +10,7 @@ import pytest
 
 from exporter.model.daemon import Daemon, NamedBy
 from exporter.model.identity import ProcessIdentity
+from exporter.model.incident import ClientDetails
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.settings import Limits
@@ -24,6 +25,7 @@ from exporter.report.remedy import (
     command_to_kill,
     command_to_resume,
     commands_to_restart,
+    commands_to_signal,
     commands_to_start,
     control_command,
 )
@@ -38,9 +40,13 @@ from tests.builders import (
     blocked_recovery,
     circuit_open,
     daemon_dead,
+    daemon_process,
     drifted,
+    exited,
     faulted,
     idle,
+    process,
+    reduced,
     watched,
     with_fields,
 )
@@ -51,7 +57,7 @@ PIPE, LOG = "/run/nvidia/mps/training/pipe", "/run/nvidia/mps/training/log"
 
 
 def at(directory: str) -> Address:
-    return Address(pipe_directory=directory)
+    return Address(pipe_directory=directory, servers=frozenset({513}))
 
 
 def moved(present: Node, pipe: str = PIPE, log: str = LOG, **changed: object) -> Node:
@@ -73,12 +79,32 @@ def started(present: Node, policy: Policy | None = None) -> tuple[str, ...]:
 
 
 def test_ends_a_client_with_kill_and_not_through_mps() -> None:
-    assert command_to_kill(601) == "kill -KILL 601"
+    address = Address(pipe_directory=PIPE, living={601: "601-1"})
+    assert command_to_kill(ClientDetails(pid=601, client="601-1"), address) == "kill -KILL 601"
 
 
-@pytest.mark.parametrize("pid", [-601, -1, 0, 1])
-def test_writes_no_kill_command_for_an_unknown_pid(pid: int) -> None:
-    assert command_to_kill(pid) is None
+def test_names_no_process_that_is_not_known_to_run() -> None:
+    """An incident outlives its processes, and another process can have the PID."""
+    client = ClientDetails(pid=601, client="601-1")
+    for living in ({}, {601: "601-2"}, {602: "602-1"}):
+        assert command_to_kill(client, Address(pipe_directory=PIPE, living=living)) is None
+    assert command_to_kill(client, None) is None
+    assert command_to_end_server(512, at(PIPE)) is None
+    for pid in (-601, -1, 0, 1):
+        details = ClientDetails(pid=pid, client=f"{pid}-1")
+        assert command_to_kill(details, Address(pipe_directory=PIPE, living={pid: f"{pid}-1"})) is None
+
+
+def test_signals_only_a_process_that_was_read_since_the_start() -> None:
+    """The diagnosis may be from the state file."""
+    stored = Diagnosis(
+        condition=Condition.SUSPENDED, since=AT, process=ProcessIdentity(pid=CONTROL, start_ticks=CONTROL * 100)
+    )
+    present = reduced(daemon_process(CONTROL)).node
+    assert commands_to_signal(present, stored) == (f"kill -CONT {CONTROL}",)
+    assert commands_to_signal(reduced(daemon_process(CONTROL + 1)).node, stored) == ()
+    assert commands_to_signal(reduced(daemon_process(CONTROL), exited(CONTROL)).node, stored) == ()
+    assert commands_to_signal(Node(processes={CONTROL: process(CONTROL, ticks=7)}), stored) == ()
 
 
 @pytest.mark.parametrize("directory", HOSTILE)
@@ -330,5 +356,7 @@ def test_status_shows_a_command_that_begins_another_command() -> None:
     diagnosis = Diagnosis(
         condition=Condition.SERVER_UNRESPONSIVE, since=AT, process=ProcessIdentity(pid=60, start_ticks=1)
     )
-    shown = status_text.status_table(watched(blocked_recovery(), diagnosis=diagnosis))
+    present = blocked_recovery()
+    present = replace(present, processes={**present.processes, 60: process(60, ticks=1)})
+    shown = status_text.status_table(watched(present, diagnosis=diagnosis))
     assert [line.strip() for line in shown.splitlines() if "kill -KILL" in line] == ["kill -KILL 601", "kill -KILL 60"]

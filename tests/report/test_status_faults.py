@@ -25,6 +25,7 @@ from tests.builders import (
     OTHER_GPU,
     SERVER,
     at_work,
+    daemon_process,
     full,
     gpu_reading,
     idle,
@@ -33,6 +34,7 @@ from tests.builders import (
     process,
     reduced,
     three_clients,
+    with_living,
 )
 
 ADDRESS = Address(pipe_directory=DAEMON)
@@ -169,6 +171,7 @@ def with_faults(*incidents: Incident, start: Node | None = None, state: ServerSt
     return replace(
         present,
         daemons={DAEMON: replace(daemon, servers=servers)},
+        processes=with_living(present, tenant(600), tenant(601)).processes,
         incidents={each.id: each for each in incidents},
     )
 
@@ -181,7 +184,7 @@ class TestOpenFaults:
         others = replace(incident(), id="three", server=SERVER + 1)
         text = status_text.status_table(with_faults(incident(), others))
         for each in (incident(), others):
-            assert "\n\n" + text_of(details(each, AT, ADDRESS)) in text
+            assert "\n\n" + text_of(details(each, AT, replace(ADDRESS, living={600: "600-1"}))) in text
 
     def test_shows_affected_suspected_and_refused_clients(self) -> None:
         """By PID; the suspect with its confidence as a number."""
@@ -199,14 +202,15 @@ class TestOpenFaults:
     def test_quotes_the_directory(self) -> None:
         """The user who starts a daemon chooses the directory, and root may paste the command."""
         stuck = replace(incident(), stuck=True)
-        text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y")))
+        text = text_of(details(stuck, AT, Address(pipe_directory="/tmp/$(reboot); x 'y", servers=frozenset({SERVER}))))
         assert "CUDA_MPS_PIPE_DIRECTORY='/tmp/$(reboot); x '\"'\"'y' nvidia" in text
 
     def test_writes_no_pids_for_a_daemon_in_another_pid_namespace(self) -> None:
         """These PIDs may belong to other processes there."""
         present = with_faults(replace(incident(), stuck=True))
         elsewhere = replace(
-            present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True)
+            present.daemons[DAEMON],
+            runtime=replace(present.daemons[DAEMON].runtime, in_foreign_namespace=True, process=daemon_process()),
         )
         text = status_text.status_table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
@@ -247,8 +251,8 @@ class TestElsewhere:
     def test_faults_as_objects(self) -> None:
         """In the order in which they were found, with the commands that end who holds one up."""
         assert node_object(view_of(with_faults(OVER, incident())))["incidents"] == [
-            incident_object(OVER, now=AT, address=ADDRESS),
-            incident_object(incident(), now=AT, address=ADDRESS),
+            incident_object(OVER, now=AT),
+            incident_object(incident(), now=AT, address=replace(ADDRESS, living={600: "600-1"})),
         ]
 
     @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from exporter.model.settings import Retention
 from exporter.service import HEALTHY_SECONDS, Service
 from exporter.service_socket import ServiceSocket
 from exporter.store.database import StateFile
-from tests.builders import AT, node
+from tests.builders import AT, node, with_living
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
@@ -36,8 +36,9 @@ class Running:
         self.clock = HandClock(AT + 182)
         self.history = History()
         config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
+        present = with_living(node(), *blocked().client_details.values())
         self.service = Service(
-            config, node(), CollectorPool(()), Inbox(), self.clock, driver=Nvml(self.clock), history=self.history
+            config, present, CollectorPool(()), Inbox(), self.clock, driver=Nvml(self.clock), history=self.history
         )
 
     def remember(self, *incidents: Incident) -> None:
@@ -122,15 +123,6 @@ def test_reports_an_unknown_incident(running: Running, run_command: RunCommand) 
 
     assert (code, output) == (1, "")
     assert "no incident 513-ff is stored; `incidents` lists those that are" in problem
-
-
-def test_suggests_kill_for_a_daemon_in_another_pid_namespace(running: Running, run_command: RunCommand) -> None:
-    running.remember(blocked(daemon=OTHER))
-
-    output = run_command("513-1a")[1]
-
-    assert "kill -KILL 601" in output
-    assert "terminate_client" not in output
 
 
 @pytest.mark.parametrize("name", HOSTILE)

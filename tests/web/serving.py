@@ -26,6 +26,9 @@ from exporter.web.server import WebServer
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
 
+LIVING = {600: "600-10", 601: "601-10"}
+"""The processes of the clients of an incident."""
+
 OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 
 
@@ -91,7 +94,7 @@ class Web:
         api = Api(
             self.history,
             now=lambda: AT + 182,
-            address_of=lambda name: Address(pipe_directory=DAEMON) if name == DAEMON else None,
+            address_of=lambda name: Address(pipe_directory=DAEMON, living=LIVING) if name == DAEMON else None,
             status=partial(status_text.status_answer, self.sight.node),
             incidents=lambda as_json, width, **wanted: objects.incidents_answer(
                 self.history.incidents,
