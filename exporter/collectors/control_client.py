@@ -14,7 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attem
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
-from exporter.collectors.control_sockets import read_control_sockets
+from exporter.collectors.control_sockets import ControlSockets, read_control_sockets
 from exporter.collectors.daemon_directory import probe
 from exporter.collectors.pid_files import foreign_listener
 from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
@@ -232,6 +232,10 @@ class ControlClient:
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
         listening, answers, others = probe(self._location.pipe, lambda: self._others(process))
+        if listening is False and process is not None:
+            # This socket may be another one than the daemon's, if other users can write to the directory.
+            sockets = self._sockets(process)
+            listening = None if sockets is None else sockets.listening
         self._probes_unanswered = self._probes_unanswered + 1 if answers is False else 0
         self._next_probe = now + LATER_PROBE_SECONDS
         channel = None
@@ -248,10 +252,11 @@ class ControlClient:
 
     def _others(self, process: ProcessIdentity | None) -> bool | None:
         """Return whether another process is connected to the daemon; None if that cannot be known."""
-        if process is None or self._proc is None:
-            return None
-        sockets = read_control_sockets(self._proc, process)
+        sockets = self._sockets(process)
         return None if sockets is None else bool(sockets.peers)
+
+    def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
+        return None if process is None or self._proc is None else read_control_sockets(self._proc, process)
 
     def _state(self, pid: int) -> ProcessState | None:
         standing = None if self._proc is None else self._proc.standing(pid)

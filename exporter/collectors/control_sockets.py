@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ _MAX_DESCRIPTORS = 4096
 class ControlSockets:
     """Whether a daemon listens on its control socket, and the PID and UID of each process that is connected to it.
 
-    These are other processes than the daemon's servers, which stay connected (measured, R580), and the exporter.
+    These are other processes than the daemon's servers, which stay connected (measured, R580), and the exporter. A
+    connection whose other end sends no more does not count: no daemon waits for it. A daemon keeps some of them for
+    ever, and while it hangs, that of a command that was killed (measured, R580).
     """
 
     listening: bool
@@ -54,6 +57,8 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets 
                 if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     listening = True
                     continue
+                if _is_at_end(connection):
+                    continue
                 data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 pid, uid, _ = _CREDENTIALS.unpack(data)
                 if not proc.descends_from_us(pid) and proc.parent_pid(pid) != daemon.pid:
@@ -61,6 +66,13 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets 
     except OSError:
         return None
     return ControlSockets(listening, tuple(peers))
+
+
+def _is_at_end(connection: socket.socket) -> bool:
+    """Return whether the other end has closed the connection, or sends no more."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:

@@ -24,7 +24,7 @@ def _count_probe(daemon: Daemon, socket: ControlSocket) -> SocketProbes | None:
         case True:
             return replace(before, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
         case False:
-            unanswered = before.unanswered + 1 if socket.others is False else 0
+            unanswered = 0 if socket.others else before.unanswered + (socket.others is False)
             return replace(
                 before,
                 unanswered=unanswered,
