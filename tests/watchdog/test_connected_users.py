@@ -8,7 +8,7 @@ from exporter.model.observation import ControlSocket, Observation
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition
 from tests.builders import SERVER, probe, refusal, servers, silence
-from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, hangs, holder, silences
+from tests.watchdog.watched_daemon import DEATH, WatchedDaemon, hangs, holder, silences, suspended
 
 TRIALS = 100
 
@@ -50,6 +50,16 @@ def test_a_hold_is_shown_with_its_process_and_user() -> None:
         post.observe(silence(at=at), _connection(at + 2, True), holder(at + 3))
     assert (post.daemon.state, post.condition) == (DaemonState.HELD, Condition.HELD)
     assert (post.diagnosis.indications[0].pid, post.diagnosis.indications[0].user) == (700, "alice")
+
+
+def test_a_user_who_also_stops_an_own_server_restarts_nothing() -> None:
+    post = WatchedDaemon(hung_after=15.0)
+    for number in range(30):
+        at = DEATH + 7.5 * number
+        state = suspended(SERVER, at=at - 0.5, state="ST"[number // 3 % 2])
+        post.observe(state, silence(at=at), _connection(at + 2, True), holder(at + 2.1))
+        post.until(at + 6.5)
+    assert post.kinds == []
 
 
 def test_a_connected_user_delays_no_restart_of_a_suspended_daemon() -> None:
