@@ -226,7 +226,9 @@ class Discovery:
             if counts[owner] > MOST_EXAMINED:
                 continue
             try:
-                location = self._calls.call(daemon.identity, partial(self._location_of, daemon, known, daemons), None)
+                location = self._calls.call(
+                    daemon.identity, partial(self._location_of, daemon, known, daemons), None, owner=owner
+                )
             except OSError as error:
                 problems.append(of_error(f"pipe directory of process {daemon.pid}", error))
                 continue

@@ -31,7 +31,7 @@ MOST_LOGGED = 64
 """How many different exceptions one collector logs."""
 
 CALL_SECONDS = 0.2
-MOST_HANGING = 128
+MOST_HANGING = 16
 
 NEVER = float("-inf")
 
@@ -236,45 +236,52 @@ def collect_each(deadline: float, collectors: Mapping[str, Callable[[], Reading]
 class BoundedCalls:
     """Calls that may hang, each in a thread of its own. One that has not returned is not repeated.
 
-    Several threads may use it. At most `MOST_HANGING` calls hang at a time; further ones are then not made.
+    Several threads may use it. Of one owner, at most `MOST_HANGING` calls hang; further ones are then not made.
     """
 
     def __init__(self, seconds: float = CALL_SECONDS) -> None:
         """Wait for each call at most `seconds`."""
         self._seconds = seconds
-        self._calls: dict[object, list[object]] = {}
+        self._calls: dict[tuple[object, object], list[object]] = {}
+        """The result of each call that has not been taken, by owner and key; empty while the call runs."""
         self._lock = threading.Lock()
 
-    def call(self, key: object, function: Callable[[], Result], default: Result) -> Result:
-        """Return the result of a call; `default` while it hangs. Raises OSError if the call does."""
+    def call(self, key: object, function: Callable[[], Result], default: Result, *, owner: object = None) -> Result:
+        """Return the result of a call; `default` while it hangs. Raises OSError if the call does.
+
+        Without an `owner`, the call belongs to the program itself.
+        """
         with self._lock:
-            hanging = key in self._calls
-            results: list[object] = self._calls.get(key, [])
-            if not hanging:
-                if len(self._calls) >= MOST_HANGING:
+            # What returned late, and is not asked for again, takes no place.
+            self._calls = {known: each for known, each in self._calls.items() if not each or known == (owner, key)}
+            results = self._calls.get((owner, key))
+            begins = results is None
+            if results is None:
+                if owner is not None and sum(known[0] == owner for known in self._calls) >= MOST_HANGING:
                     return default
-                self._calls[key] = results
-        if not hanging:
+                results = self._calls[owner, key] = []
+        if begins:
             thread = threading.Thread(target=_call, args=(function, results), name="bounded-call", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                with self._lock:
-                    self._calls.pop(key, None)
-                raise OSError(errno.EAGAIN, "the system permits no more threads") from error
-            thread.join(self._seconds)
+                # The system permits no more threads.
+                results.append(OSError(errno.EAGAIN, str(error)))
+            else:
+                thread.join(self._seconds)
         if not results:
             return default
         with self._lock:
-            self._calls.pop(key, None)
-        if isinstance(results[0], Exception):
+            self._calls.pop((owner, key), None)
+        if isinstance(results[0], OSError):
             raise results[0]
         return cast("Result", results[0])
 
     @property
     def hanging(self) -> bool:
         """Whether a call has not returned."""
-        return bool(self._calls)
+        with self._lock:
+            return not all(self._calls.values())
 
 
 def _call(function: Callable[[], object], results: list[object]) -> None:

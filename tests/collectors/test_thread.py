@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import pytest
@@ -11,6 +12,8 @@ from exporter.collectors.thread import (
     DEFECT_SECONDS,
     FULL_INBOX,
     MORE_SECONDS,
+    MOST_HANGING,
+    BoundedCalls,
     CollectorThread,
     Inbox,
     Reading,
@@ -361,3 +364,57 @@ def _true(value: object) -> None:
 def _some(value: SourceReading | None) -> SourceReading:
     assert value is not None
     return value
+
+
+# -- calls that may hang -------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_hangs_is_not_repeated_and_its_late_result_is_taken() -> None:
+    calls, go, made = BoundedCalls(0.0), threading.Event(), []
+
+    def hang() -> str:
+        made.append(1)
+        go.wait(PATIENCE_SECONDS)
+        return "late"
+
+    assert [calls.call("a", hang, "default") for _ in range(3)] == ["default"] * 3
+    assert (len(made), calls.hanging) == (1, True)
+    go.set()
+
+    def taken() -> None:
+        assert calls.call("a", hang, "default") == "late"
+
+    eventually(taken)
+
+
+def test_hanging_calls_of_one_owner_prevent_no_call_of_another() -> None:
+    calls, go = BoundedCalls(0.0), threading.Event()
+    made: list[str] = []
+
+    def hang(owner: str) -> None:
+        made.append(owner)
+        go.wait(PATIENCE_SECONDS)
+
+    for number in range(3 * MOST_HANGING):
+        calls.call(number, partial(hang, "tenant"), None, owner="tenant")
+    assert made == ["tenant"] * MOST_HANGING
+    assert BoundedCalls(PATIENCE_SECONDS).call("b", lambda: "result", "default") == "result"
+    calls.call("b", partial(hang, "other"), None, owner="other")
+    assert made[-1] == "other"
+    go.set()
+
+    def none_hangs() -> None:
+        assert not calls.hanging
+
+    eventually(none_hangs)
+    calls.call("new", partial(hang, "new"), None, owner="tenant")
+    assert made[-1] == "new"
+
+
+def test_a_call_raises_the_error_of_the_system() -> None:
+    with pytest.raises(PermissionError):
+        BoundedCalls(PATIENCE_SECONDS).call("a", _denied, 0)
+
+
+def _denied() -> int:
+    raise PermissionError(1, "no")
