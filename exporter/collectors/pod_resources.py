@@ -5,13 +5,14 @@ gRPC is imported at the first call, since it takes memory that a node without Ku
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from errno import EACCES
 from pathlib import Path
 from typing import Any
 
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
 from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
-from exporter.model.problem import Problem, ProblemCode, timed_out
+from exporter.model.problem import Problem, ProblemCode, of_error, timed_out
 
 DEADLINE_SECONDS = 3.0
 """Both calls of a collection together may take so long."""
@@ -51,13 +52,14 @@ class PodResources:
         """Set the variables of gRPC: call this before any thread starts (setenv(3))."""
         self._socket = socket
         self._clock = clock
+        self._has_answered = False
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
 
     def collect(self) -> Reading:
-        """Ask the kubelet. There is nothing to report if there is no socket, or if this process may not use it."""
+        """Ask the kubelet. If it never answered, it is no problem if there is no socket, or if it may not be used."""
         if not os.access(self._socket, os.W_OK, effective_ids=True):
-            return Reading()
+            return Reading(problem=_unusable(self._socket) if self._has_answered else None)
         calling = "gRPC"
         try:
             import grpc
@@ -82,7 +84,16 @@ class PodResources:
             return Reading(problem=Problem(code=ProblemCode.PACKAGE_MISSING, subject=error.name or "grpc"))
         except Exception as error:
             return Reading(problem=_problem(calling, error))
+        self._has_answered = True
         return Reading((reading,))
+
+
+def _unusable(socket: Path) -> Problem:
+    try:
+        socket.lstat()
+    except OSError as error:
+        return of_error(socket, error)
+    return of_error(socket, PermissionError(EACCES, os.strerror(EACCES)))
 
 
 def _call(channel: Any, method: str, request: Any, seconds: float) -> bytes:

@@ -196,3 +196,17 @@ def test_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
     script = "import pod_resources_pb2; print(pod_resources_pb2.DESCRIPTOR.serialized_pb.hex())"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert bytes.fromhex(done.stdout) == pod_resources_pb2.DESCRIPTOR.serialized_pb
+
+
+def test_reports_a_socket_that_disappears_after_an_answer(serving: Kubelet, tmp_path: Path) -> None:
+    """The shares of GPUs are unknown then, and not absent because the node has no kubelet."""
+    socket = tmp_path / "kubelet.sock"
+    socket.symlink_to(serving.socket)
+    kubelet = collector(socket)
+    assert kubelet.collect().problem is None
+    socket.unlink()
+    problem = kubelet.collect().problem
+    assert problem is not None
+    assert (problem.code, problem.subject) == (ProblemCode.NOT_FOUND, str(socket))
+    socket.symlink_to(serving.socket)
+    assert kubelet.collect().problem is None
