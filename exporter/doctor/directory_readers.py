@@ -19,6 +19,8 @@ from exporter.model.daemon import Daemon
 from exporter.parse.log_line import parse_log_line
 from exporter.parse.log_message import ClientForwarded, ClientQueued, DaemonStarting, ServerReady, ServerStarting
 from exporter.parse.protocol3 import is_server_name
+from exporter.state.clients import forwarded, with_queued
+from exporter.state.transition import without
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def _renamed(path: str, written: Sequence[str]) -> str | None:
 
 def queued_clients(lines: Iterable[str]) -> Mapping[int, int]:
     """Return the UIDs of the clients that the daemon queued and has not admitted since, by PID."""
-    waiting: dict[int, int] = {}
+    waiting: Mapping[int, int] = {}
     users: dict[int, int] = {}
     for line in lines:
         entry = parse_log_line(line)
@@ -246,15 +248,15 @@ def queued_clients(lines: Iterable[str]) -> Mapping[int, int]:
             continue
         match entry.message:
             case DaemonStarting():
-                waiting.clear()
+                waiting = {}
             case ServerStarting(pid, uid):
                 users[pid] = uid
             case ServerReady(int() as pid):
                 waiting = {each: uid for each, uid in waiting.items() if uid != users.get(pid)}
             case ClientQueued(pid, uid):
-                waiting[pid] = uid
-            case ClientForwarded(pid):
-                waiting.pop(pid, None)
+                waiting = with_queued(waiting, pid, uid)
+            case ClientForwarded(pid, uid):
+                waiting = without(waiting, forwarded(waiting, pid, uid))
     return waiting
 
 

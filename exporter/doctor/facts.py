@@ -226,7 +226,7 @@ class Facts:
     """All facts. The keys of `directories`, `logs`, `configured_logs` and `waiting` are daemon names.
 
     `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `waiting` are clients that the daemon queued, by its log. `private_tmp` has the loaded units, and is None without
+    `waiting` has the UIDs of queued clients by PID. `private_tmp` has the loaded units, and is None without
     systemd. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
     not counted.
     """
@@ -243,7 +243,7 @@ class Facts:
     logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
     configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
-    waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    waiting: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     private_tmp: Mapping[str, bool] | None = None
     exporter: ExporterProcess
     listeners: tuple[Listener, ...] = ()

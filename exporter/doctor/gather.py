@@ -33,6 +33,7 @@ from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.report.problem_text import problem_text, source_text
+from exporter.state.clients import HIDDEN
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.web.web_config import WebSecurity
 
@@ -100,7 +101,11 @@ def gather(
         rotations=rotations,
         # A PID in the log may belong to another process now.
         waiting={
-            name: tuple(pid for pid, uid in queue.items() if pid in processes and processes[pid].uid == uid)
+            name: {
+                pid: uid
+                for pid, uid in queue.items()
+                if pid < HIDDEN or (pid in processes and processes[pid].uid == uid)
+            }
             for name, queue in queues.items()
         },
         private_tmp=private_tmp,

@@ -226,9 +226,12 @@ class PrioritySet(Message):
 # -- Control daemon ------------------------------------------------------------------------------------------------
 
 
-@_daemon_line(rf"NEW CLIENT {_NUMBER} from user \d{{1,10}}: Server already exists")
+@_daemon_line(rf"NEW CLIENT {_NUMBER} from user {_NUMBER}: Server already exists")
+@dataclass(frozen=True, slots=True)
 class ClientForwarded(ClientMessage):
     """The daemon forwards a client to its server."""
+
+    uid: int
 
 
 @_daemon_line(rf"NEW CLIENT {_NUMBER} from user {_NUMBER}: Server is not ready, push client to pending list")

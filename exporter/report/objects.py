@@ -311,7 +311,7 @@ def _daemon(node: Node, shown: DaemonView) -> dict[str, Any]:
         "pid": None if daemon.runtime.process is None else daemon.runtime.process.pid,
         "foreign_uid": daemon.runtime.foreign_owner,
         "version": daemon.runtime.version,
-        "waiting": list(shown.waiting),
+        "waiting": [max(pid, 0) for pid in shown.waiting],
         "watchdog": watchdog_object(shown.watch, shown.mode),
         "servers": [_server(node, each) for each in shown.servers],
     }

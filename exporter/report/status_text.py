@@ -235,8 +235,8 @@ def _daemon_rows(node: Node, shown: DaemonView) -> Iterable[Sequence[str]]:
                 yield (*cells, "-", "-", domain)
             for gpu, used in client.memory.items():
                 yield (*cells, gpu_name(node, gpu), mebibytes(used), domain)
-    for pid, waiting in shown.waiting.items():
-        yield (name, "-", "waiting", str(pid), *_names(waiting), "-", "-", "-")
+    for waiting in shown.waiting.values():
+        yield (name, "-", "waiting", waiting.pid, *_names(waiting), "-", "-", "-")
 
 
 def _names(label: ProcessLabel) -> tuple[str, str, str]:

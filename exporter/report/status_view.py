@@ -51,6 +51,12 @@ class ProcessLabel:
         return self.command or self.user or "unknown"
 
 
+def waiting_label(node: Node, pid: int, uid: int | None) -> ProcessLabel:
+    """Return the names of a client that waits for its turn. Of one with a hidden PID, the UID is known."""
+    label = process_label(node, pid)
+    return replace(label, user=f"UID {uid}") if label.user in ("", None) and uid is not None else label
+
+
 def process_label(node: Node, pid: int) -> ProcessLabel:
     """Return the names of the process that has this PID now."""
     process, shown = node.processes.get(pid), str(pid) if pid > 0 else "?"
@@ -322,7 +328,10 @@ def _daemon(
         findings=tuple(each for each in found if each.daemon == daemon.name),
         servers=tuple(map(server, daemon.servers.values())),
         memory_limits=_limits(node, daemon, daemon.default_limits.pinned_memory),
-        waiting={pid: process_label(node, pid) for pid in sorted(daemon.connections.waiting)},
+        waiting={
+            pid: waiting_label(node, pid, daemon.connections.queued.get(pid))
+            for pid in sorted(daemon.connections.waiting)
+        },
         watch=node.watches.get(daemon.name),
         mode=None if policy is None else policy.mode_of(daemon),
         watchdog=watchdog_summary(node, daemon),

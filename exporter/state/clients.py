@@ -1,5 +1,7 @@
 """Clients of a daemon: connect, disconnect, refused, waiting."""
 
+from collections.abc import Mapping
+
 from exporter.model.daemon import ClaimKind, Daemon
 from exporter.model.event import Event, EventName
 from exporter.model.observation import GpuUuid
@@ -24,6 +26,9 @@ MAX_CONTEXTS = 64
 
 MAX_QUEUED = 1024
 """How many queued clients of one daemon are remembered."""
+
+HIDDEN = -(1 << 40)
+"""Numbers below stand for queued clients with a hidden PID. PIDs of other namespaces are negative, but larger."""
 
 
 def connect(daemon: Daemon, at: float, server: int, pid: int) -> Transition:
@@ -141,7 +146,25 @@ def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     queued = daemon.connections.queued
     if len(queued) >= MAX_QUEUED:
         return daemon
-    return replace(daemon, connections=replace(daemon.connections, queued={**queued, pid: uid}))
+    return replace(daemon, connections=replace(daemon.connections, queued=with_queued(queued, pid, uid)))
+
+
+def with_queued(queued: Mapping[int, int], pid: int, uid: int) -> Mapping[int, int]:
+    """Return the UIDs of queued clients by PID, with another one. A daemon shows all hidden clients as PID 0.
+
+    Each of these has a number of its own, which is no PID, so that several count as several.
+    """
+    return {**queued, pid or min(HIDDEN, *queued, 0) - 1: uid}
+
+
+def forwarded(queued: Mapping[int, int], pid: int, uid: int) -> int:
+    """Return the number of the queued client that the daemon forwards: of hidden ones, the user's oldest."""
+    return pid or next((number for number, owner in queued.items() if number < HIDDEN and owner == uid), 0)
+
+
+def forward(daemon: Daemon, pid: int, uid: int) -> Daemon:
+    """Remove a client that the daemon forwards to its server."""
+    return dequeue(daemon, forwarded(daemon.connections.queued, pid, uid))
 
 
 def dequeue(daemon: Daemon, *pids: int) -> Daemon:
@@ -167,7 +190,9 @@ def report_waiting(daemon: Daemon, at: float, server: int) -> Transition:
         return daemon, ()
     connections, name = daemon.connections, EventName.CLIENT_WAITING
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]
-    events = tuple(Event(at=at, event=name, daemon=daemon.name, server=server, pid=pid) for pid in waiting)
+    events = tuple(
+        Event(at=at, event=name, daemon=daemon.name, server=server, pid=0 if pid < HIDDEN else pid) for pid in waiting
+    )
     return replace(daemon, connections=replace(connections, waiting=connections.waiting.union(waiting))), events
 
 

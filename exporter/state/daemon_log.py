@@ -87,7 +87,7 @@ def _daemon_line_read(daemon: Daemon, at: float, entry: LogEntry) -> Transition:
             return clients.report_waiting(daemon, at, server)
         case log_message.ClientQueued(pid, uid):
             return clients.queue(daemon, pid, uid), ()
-        case log_message.ClientForwarded(pid):
-            return clients.dequeue(daemon, pid), ()
+        case log_message.ClientForwarded(pid, uid):
+            return clients.forward(daemon, pid, uid), ()
         case _:
             return daemon, ()

@@ -55,8 +55,8 @@ MEANING: dict[str, Message] = {
     "Device pinned memory limit for device 0 set to 0x77f00000 bytes": log_message.PinnedMemoryLimitSet(0, 0x77F00000),
     "Device pinned memory limit for device 0 set to 0x140000000 bytes": log_message.PinnedMemoryLimitSet(0, 5 << 30),
     # Clients.
-    "NEW CLIENT 19276 from user 500: Server already exists": log_message.ClientForwarded(19276),
-    "NEW CLIENT 0 from user 0: Server already exists": log_message.ClientForwarded(0),
+    "NEW CLIENT 19276 from user 500: Server already exists": log_message.ClientForwarded(19276, 500),
+    "NEW CLIENT 0 from user 0: Server already exists": log_message.ClientForwarded(0, 0),
     "NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list": log_message.ClientQueued(0, 1000),
     "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list": log_message.ClientQueued(
         11801, 1000

@@ -46,7 +46,7 @@ MESSAGES: tuple[tuple[str, Message], ...] = (
     ("Client {PID: 4267, Context ID: 0} connected", log_message.ClientConnecting(4267, 0)),
     ("Client {PID: 4267, Context ID: 2} connected", log_message.ClientConnecting(4267, 2)),
     ("Client process 1260 disconnected", log_message.ClientDisconnected(1260)),
-    ("NEW CLIENT 509 from user 0: Server already exists", log_message.ClientForwarded(509)),
+    ("NEW CLIENT 509 from user 0: Server already exists", log_message.ClientForwarded(509, 0)),
     (
         "NEW CLIENT 11801 from user 1000: Server is not ready, push client to pending list",
         log_message.ClientQueued(11801, 1000),

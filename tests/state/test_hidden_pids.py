@@ -5,6 +5,7 @@ from dataclasses import replace
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.event import EventName
 from exporter.model.node import Node
+from exporter.report.status_text import status_table
 from exporter.view import View
 from tests.builders import (
     AT,
@@ -17,6 +18,7 @@ from tests.builders import (
     active,
     at_work,
     clients,
+    control_log,
     exited,
     gpu_reading,
     node,
@@ -120,3 +122,23 @@ def test_clients_from_before_the_namespace_was_known_are_removed() -> None:
     assert set(story.node.daemons[DAEMON].servers) == {SERVER + 1}
     assert known(story.node) == set()
     assert not story.of(EventName.SERVER_CRASH_LOOP)
+
+
+def test_counts_hidden_waiting_clients_of_each_user() -> None:
+    """A daemon in another PID namespace logs PID 0 for all of them."""
+
+    def pushed(uid: int) -> str:
+        return f"NEW CLIENT 0 from user {uid}: Server is not ready, push client to pending list"
+
+    stays = f"Server {SERVER} has 1 active worker threads. Server will not shutdown."
+    start = reduced(*at_work(CLIENT)).node
+    three = reduced(*control_log(pushed(1000), pushed(1000), pushed(1000), stays, at=AT + 1), start=start)
+    assert len(three.daemon.connections.waiting) == 3
+    assert [event.pid for event in three.events] == [0, 0, 0]
+
+    other = control_log("NEW CLIENT 0 from user 0: Server already exists", at=AT + 2)
+    assert len(reduced(*other, start=three.node).daemon.connections.waiting) == 3
+    own = control_log("NEW CLIENT 0 from user 1000: Server already exists", at=AT + 2)
+    assert len(reduced(*own, start=three.node).daemon.connections.waiting) == 2
+    text = status_table(three.node)
+    assert sum("waiting" in line and "UID 1000" in line for line in text.splitlines()) == 3

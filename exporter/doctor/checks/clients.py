@@ -89,14 +89,20 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
+def _waiting(facts: Facts, pid: int, uid: int) -> str:
+    process = facts.processes.get(pid)
+    return f"a client of UID {uid}" if process is None else process_label(process)
+
+
 @check(FindingCode.CLIENTS_WAITING, Area.DAEMONS)
 def users_wait(facts: Facts) -> Iterator[Occurrence]:
     """Users wait for each other."""
     for daemon, each in facts.running():
-        waiting = [pid for pid in facts.waiting.get(daemon.name, ()) if pid not in daemon.clients]
+        queued = facts.waiting.get(daemon.name, {})
+        waiting = [(pid, uid) for pid, uid in queued.items() if pid not in daemon.clients]
         if waiting and daemon.clients and daemon.users_take_turns and not each.for_all_users:
             yield Occurrence(
-                tuple(process_label(facts.processes[pid]) for pid in waiting),
+                tuple(_waiting(facts, pid, uid) for pid, uid in waiting),
                 commands=restart_commands(facts, daemon, option="-multiuser-server"),
             )
 
