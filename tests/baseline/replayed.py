@@ -22,6 +22,10 @@ RUNS = {
 """The runs of `replay` that are compared, by name. Without the watchdog, only its own events are absent."""
 
 
+BUILD_INFO = "cuda_mps_exporter_build_info"
+"""The family that has the version of Python."""
+
+
 def name_of(recording: Path) -> str:
     """Return the name under which a recording's baseline is stored."""
     return f"{recording.parent.name}-{recording.name.removesuffix('.jsonl.gz')}"
@@ -64,6 +68,7 @@ def families(text: str) -> dict[str, Any]:
             },
         }
         for family in text_string_to_metric_families(text)
+        if family.name != BUILD_INFO
     }
 
 
