@@ -262,7 +262,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "users-wait",
         WARNING,
         "",
-        lambda: healthy(waiting={DAEMON: (BYPASSING,)}, processes={BYPASSING: process(BYPASSING, uid=1002)}),
+        lambda: healthy(waiting={DAEMON: {BYPASSING: 1002}}, processes={BYPASSING: process(BYPASSING, uid=1002)}),
     ),
     (
         "shared-memory-differs",
@@ -506,10 +506,10 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
         with_attribution,
         lambda: with_attribution(exporter=exporter_process(capabilities=ALL_RIGHTS & ~WITHOUT)),
         lambda: healthy(exporter=exporter_process(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
-        lambda: with_daemon(healthy(waiting={DAEMON: (BYPASSING,)}), clients={}),
+        lambda: with_daemon(healthy(waiting={DAEMON: {BYPASSING: 1002}}), clients={}),
         lambda: healthy(
             daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),),
-            waiting={DAEMON: (BYPASSING,)},
+            waiting={DAEMON: {BYPASSING: 1002}},
             processes={BYPASSING: process(BYPASSING)},
         ),
     ],
@@ -586,7 +586,7 @@ def test_shows_commands_of_protocol_3_to_a_daemon_that_uses_it(facts: Facts, id_
 
 
 def test_users_do_not_wait_for_each_other_with_protocol_3() -> None:
-    facts = healthy(waiting={DAEMON: (BYPASSING,)}, processes={BYPASSING: process(BYPASSING, uid=1002)})
+    facts = healthy(waiting={DAEMON: {BYPASSING: 1002}}, processes={BYPASSING: process(BYPASSING, uid=1002)})
     assert "users-wait" not in {each.check.id for each in found(of_protocol_3(facts))}
 
 
