@@ -69,9 +69,9 @@ DAEMON           SERVER  STATE   PID  USER  COMMAND  GPU  MEMORY
 """
 
 WAITING = """\
-DAEMON           SERVER  STATE    PID  USER  COMMAND  GPU  MEMORY
-/tmp/nvidia-mps     513  active   600  -     -        -         -
-/tmp/nvidia-mps       -  waiting  601  -     -        -         -
+DAEMON           SERVER  STATE    PID  USER      COMMAND  GPU  MEMORY
+/tmp/nvidia-mps     513  active   600  -         -        -         -
+/tmp/nvidia-mps       -  waiting  601  UID 1000  -        -         -
 """
 
 DEAD = """\
