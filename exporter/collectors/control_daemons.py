@@ -1,5 +1,6 @@
 """Control daemons among the running processes."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -157,12 +158,13 @@ class ControlDaemons:
         start_ticks = self._proc.start_ticks(pid)
         if start_ticks is None:
             return None
-        if pid not in self._known or self._known[pid][0] != start_ticks:
-            # During an exec, a process has no arguments and no environment.
-            if not self._proc.arguments(pid):
-                return None
-            try:
-                self._known[pid] = start_ticks, self.at(pid)
-            except OSError:
-                return None
-        return self._known[pid][1]
+        ticks, known = self._known.get(pid, (None, None))
+        known = known if ticks == start_ticks else None
+        # An environment may be unreadable for a moment only, as without a free descriptor.
+        # During an exec, a process has no arguments and no environment.
+        unread = ticks != start_ticks or (known is not None and known.environment is None)
+        if unread and self._proc.arguments(pid):
+            with contextlib.suppress(OSError):
+                known = self.at(pid)
+                self._known[pid] = start_ticks, known
+        return known

@@ -71,6 +71,22 @@ def two_daemons(tmp_path: Path) -> Iterator[tuple[MpsStandIn, MpsStandIn]]:
         yield one, other
 
 
+def test_reads_an_environment_again_that_could_not_be_read_once(
+    mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    proc = Proc(Path("/proc"), HandClock())
+    daemons = ControlDaemons(proc)
+
+    def environment() -> object:
+        return next(daemon.environment for daemon in daemons.all() if daemon.pid == mps.pid)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proc, "variables", lambda _pid, _names: None)
+        assert environment() is None
+    assert environment()
+
+
 # -- on the host ---------------------------------------------------------------------------------------------------
 
 
