@@ -123,11 +123,12 @@ def _run(parsed: argparse.Namespace, constants: "Constants | None") -> int:
 
 def _open_standard_streams() -> None:
     """Open each closed standard stream as /dev/null. Otherwise a file that the program opens would take its place."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    try:
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(descriptor, True)
+        os.close(descriptor)
+    except FileNotFoundError:
+        pass  # a root directory without /dev
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 (open until the end)
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 (open until the end)
 
