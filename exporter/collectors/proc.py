@@ -260,9 +260,10 @@ class Proc:
     def open_files(self, pid: int) -> Iterator[str]:
         """Yield the paths of a process's open files, which it may have chosen. Needs ptrace."""
         try:
-            for descriptor in itertools.islice(os.scandir(self._root / str(pid) / "fd"), _MAX_DESCRIPTORS):
-                with contextlib.suppress(OSError):
-                    yield _encodable(str(Path(descriptor.path).readlink()))
+            with os.scandir(self._root / str(pid) / "fd") as descriptors:
+                for descriptor in itertools.islice(descriptors, _MAX_DESCRIPTORS):
+                    with contextlib.suppress(OSError):
+                        yield _encodable(str(Path(descriptor.path).readlink()))
         except OSError:
             return
 

@@ -155,12 +155,13 @@ class Prompt:
         output = subprocess.run(shell, env=environment, stdin=reader, capture_output=True, check=True).stdout
         os.close(reader)
         self.pid = int(output)
-        eventually(self._assert_started)
+        eventually(self._assert_connected)
 
-    def _assert_started(self) -> None:
-        """At first `env` runs with the same name, then Python without its arguments."""
-        assert Path(f"/proc/{self.pid}/cmdline").read_bytes().startswith(b"python3\0")
-        assert Path(f"/proc/{self.pid}/comm").read_text() == "nvidia-cuda-mps\n"
+    def _assert_connected(self) -> None:
+        """A prompt connects a while after its start. The daemon may accept the connection later."""
+        sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+        connected = {f"socket:[{inode}]" for _, _, _, _, _, state, inode, *_ in sockets if state == "03"}
+        assert connected & {*Proc(Path("/proc"), SystemClock()).open_files(self.pid)}
 
     def close(self) -> None:
         """Close the input of the prompt and wait until it ends."""
@@ -190,14 +191,28 @@ def open_prompt(mps: MpsStandIn) -> Iterator[OpenPrompt]:
             each.close()
 
 
+def is_holder(pid: int, health: Health) -> Callable[[], None]:
+    """Return a check that succeeds when the collector reports this process as the holder."""
+
+    def check() -> None:
+        assert holders(health.collect()) == [pid]
+
+    return check
+
+
 def test_reports_an_open_prompt_until_it_is_closed(mps: MpsStandIn, health: Health, open_prompt: OpenPrompt) -> None:
     mps.start()
     prompt = open_prompt()
     health.want(holder=True)
 
-    (held,) = health.collect()
-    assert isinstance(held, SessionHolder)
-    assert (held.daemon, held.pid, held.start_ticks) == (NAME, prompt.pid, health.proc.start_ticks(prompt.pid))
+    def is_held() -> SessionHolder:
+        held = next(iter(health.collect()), None)
+        assert isinstance(held, SessionHolder)
+        assert held.pid == prompt.pid
+        return held
+
+    held = eventually(is_held)
+    assert (held.daemon, held.start_ticks) == (NAME, health.proc.start_ticks(prompt.pid))
     assert (held.uid, held.user) == (os.getuid(), pwd.getpwuid(os.getuid()).pw_name)
     assert health.collect() == []
 
@@ -222,8 +237,12 @@ def test_reports_the_oldest_of_several_prompts(mps: MpsStandIn, health: Health, 
     """While the daemon hangs, later prompts wait and have no session yet."""
     mps.start()
     oldest = open_prompt()
+    health.want(holder=True)
+    eventually(is_holder(oldest.pid, health))
     mps.stop_signal()
     open_prompt()
+    health.want(holder=False)
+    health.collect()
     health.want(holder=True)
     assert holders(health.collect()) == [oldest.pid]
 
@@ -245,7 +264,7 @@ def test_recognizes_a_pipe_directory_by_another_path(
     (tmp_path / "link").symlink_to(mps.pipe_directory)
     prompt = open_prompt(CUDA_MPS_PIPE_DIRECTORY=str(tmp_path / "link"))
     health.want(holder=True)
-    assert holders(health.collect()) == [prompt.pid]
+    eventually(is_holder(prompt.pid, health))
 
 
 # -- listening sockets ---------------------------------------------------------------------------------------------

@@ -394,8 +394,9 @@ def _text(path: Path) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs. A zombie does not."""
-    return _state(pid) not in (None, "Z")
+    """Return whether a process runs. A zombie does not, but one whose first thread alone has ended does."""
+    fields = _stat(pid)
+    return bool(fields) and not (fields[0] == "Z" and int(fields[17]) <= 1)
 
 
 def is_stopped(pid: int) -> bool:
@@ -404,19 +405,20 @@ def is_stopped(pid: int) -> bool:
         threads = [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return False
-    return all(_state(int(thread)) == "T" for thread in threads)
+    return all(_stat(int(thread))[:1] == ["T"] for thread in threads)
 
 
 def this_process(pid: int) -> str:
     """Return a process as STANDIN_MPS_ASKED_BY names it: its PID and start time."""
-    return f"{pid}:{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return f"{pid}:{_stat(pid)[19]}"
 
 
-def _state(pid: int) -> str | None:
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none if there is no process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
+        return []
 
 
 def _processes_of(pipe_directory: Path) -> list[int]:
