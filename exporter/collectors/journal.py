@@ -182,8 +182,7 @@ class Journal:
             if units.get(daemon) != journal.unit:
                 journal.close()
                 del self._journals[daemon]
-                problem = Problem(code=ProblemCode.NOT_FOLLOWED, subject=journal.unit)
-                yield LogFile(at=self._clock.now(), daemon=daemon, file=FILE, problem=problem)
+                yield LogFile(at=self._clock.now(), daemon=daemon, file=FILE, followed=False)
         for daemon, unit in units.items():
             if daemon not in self._journals:
                 self._journals[daemon] = UnitJournal(

@@ -30,7 +30,6 @@ class ProblemCode(StrEnum):
     """NVIDIA's control program (`subject`) is not installed here."""
     SERVER_STOPPED = "server_stopped"
     """A control command (`subject`) was not sent: the server `pid` is stopped, so the daemon would hang."""
-    NOT_FOLLOWED = "not_followed"
     """The journal of this unit is no longer that of the daemon."""
     LOG_BLOCKED = "log_blocked"
     """Commands that the daemon answered do not appear in its log."""

@@ -35,7 +35,6 @@ TEXTS: Mapping[ProblemCode, str] = {
         " driver capability compute; in Kubernetes, set gpuAccess of the Helm chart"
     ),
     Code.SERVER_STOPPED: "{subject} was not sent: server {pid} is stopped, and the daemon would wait for it",
-    Code.NOT_FOLLOWED: "the journal of {subject} is no longer followed",
     Code.LOG_BLOCKED: "blocked: commands that the daemon answered do not appear in it",
     Code.RECORDS_LOST: "the kernel overwrote records of {subject} before they were read: Xids may be missing",
     Code.PROCESS_NOT_READABLE: "control daemon {pid} cannot be located: its environment is not readable",
