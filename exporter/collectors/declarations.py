@@ -21,7 +21,12 @@ MOST_DECLARED = 64
 
 STARTED = ".started"
 """NVIDIA's device plugin creates this file beside the pipe directory after it started the daemon, and removes it after
-it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 and later)."""
+it stopped the daemon (cmd/mps-control-daemon/mps of k8s-device-plugin, 0.15 to 0.20). If the daemon had died before,
+the plugin cannot stop it and leaves the file."""
+
+READY = ".ready"
+"""The plugin creates this file in its root directory after it started all daemons, and removes it before it stops them.
+So the daemons are withdrawn, or restarting, if it is missing (stopDaemons in main.go)."""
 
 STARTUP_LOG = Path("log") / "startup.log"
 """The pod of NVIDIA's DRA driver removes this file when it starts, and creates it after it started the daemon. The
@@ -57,7 +62,7 @@ class Declarations:
     def _found(self) -> Iterator[tuple[NamedBy, DaemonLocation]]:
         for location in self._matches():
             pipe = location.pipe.path
-            if pipe.name == "pipe" and _time_of(pipe.with_name(STARTED)) is not None:
+            if pipe.name == "pipe" and _does_plugin_run(pipe):
                 yield NamedBy.DEVICE_PLUGIN, location
             elif claim_uid(str(pipe)) is not None and self._is_claim_started(location):
                 yield NamedBy.DRA, location
@@ -79,11 +84,17 @@ class Declarations:
 def _still_declared(by: NamedBy, location: DaemonLocation) -> bool:
     pipe = location.pipe.path
     if by is NamedBy.DEVICE_PLUGIN:
-        return _time_of(pipe.with_name(STARTED)) is not None
+        return _does_plugin_run(pipe)
     try:
         return by is NamedBy.DRA and stat.S_ISDIR(pipe.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _does_plugin_run(pipe: Path) -> bool:
+    """Return whether the plugin runs the daemon of a pipe directory, `ROOT/[VENDOR/]RESOURCE/pipe`. Raises OSError."""
+    ready = any(_time_of(root / READY) is not None for root in pipe.parents[1:3])
+    return ready and _time_of(pipe.with_name(STARTED)) is not None
 
 
 def _time_of(path: Path) -> float | None:

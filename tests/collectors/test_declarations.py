@@ -51,7 +51,29 @@ def test_several_resources_of_the_device_plugin_are_declared(node: Callable[[], 
         (directory / "pipe").mkdir(parents=True)
         if started:
             (directory / ".started").touch()
+    (tmp_path / "mps" / ".ready").touch()
     assert names(node()) == [("device_plugin", "gpu.shared"), ("device_plugin", "mig-1g.10gb.shared")]
+
+
+@pytest.mark.parametrize("resource", ["gpu", "nvidia.com/gpu"])
+def test_a_daemon_that_the_device_plugin_could_not_stop_is_withdrawn(
+    node: Callable[[], Declarations], tmp_path: Path, resource: str
+) -> None:
+    """The plugin leaves `.started` if the daemon was dead, but always removes `.ready`, and creates it again later."""
+    (tmp_path / "mps" / resource / "pipe").mkdir(parents=True)
+    (tmp_path / "mps" / resource / ".started").touch()
+    ready = tmp_path / "mps" / ".ready"
+    ready.touch()
+    declarations = node()
+    assert names(declarations) == [("device_plugin", "gpu")]
+
+    ready.unlink()
+    declared, withdrawn = declarations.read()
+    assert (dict(declared), [by for by, _ in withdrawn.values()]) == ({}, [NamedBy.DEVICE_PLUGIN])
+    assert names(node()) == []
+
+    ready.touch()
+    assert names(declarations) == [("device_plugin", "gpu")]
 
 
 def test_a_claim_is_declared_from_the_start_of_its_daemon_to_its_end(

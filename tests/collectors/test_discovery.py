@@ -264,6 +264,7 @@ def test_expects_a_daemon_of_the_device_plugin_from_its_start_to_its_stop(
         mps.start()
         started = mps.pipe_directory.with_name(".started")
         started.touch()
+        (tmp_path / ".ready").touch()
         assert replace(local.collect()[-1], at=0.0) == DaemonFound(
             at=0.0,
             daemon=str(mps.pipe_directory),
@@ -292,6 +293,7 @@ def test_another_user_cannot_declare_a_daemon(create: Create, tmp_path: Path) ->
     directory = tmp_path / "nvidia.com" / "gpu"
     (directory / "pipe").mkdir(parents=True)
     (directory / ".started").touch()
+    (tmp_path / ".ready").touch()
     os.chown(directory / ".started", NOBODY, NOBODY)
     (tmp_path / "nvidia.com" / "link" / "pipe").mkdir(parents=True)
     (tmp_path / "nvidia.com" / "link" / ".started").symlink_to("/etc/passwd")

@@ -67,16 +67,16 @@ class Layout:
 
 
 def device_plugin(node: Node, resource: str = "nvidia.com/gpu", *, host_pid: bool = True) -> Layout:
-    """Return a daemon of NVIDIA's device plugin (0.15 to 0.19), with or without mps.enableHostPID."""
+    """Return a daemon of NVIDIA's device plugin (0.15 to 0.20), with or without mps.enableHostPID."""
     directory = f"{PLUGIN}/{resource}"
     script = f"mount --bind {node.path(PLUGIN)} {INSIDE} && nvidia-cuda-mps-control -d && exec sleep 600"
     variables = MpsStandIn(Path(INSIDE) / resource).environment()
-    return Layout(
-        node,
-        (f"{directory}/pipe", f"{directory}/log"),
-        f"{directory}/.started",
-        lambda _: _in_pod(node, script, variables, host_pid=host_pid),
-    )
+
+    def start(_: Layout) -> None:
+        _in_pod(node, script, variables, host_pid=host_pid)
+        node.path(f"{PLUGIN}/.ready").touch()
+
+    return Layout(node, (f"{directory}/pipe", f"{directory}/log"), f"{directory}/.started", start)
 
 
 def dra(node: Node, *, chroot: bool) -> Layout:
