@@ -82,7 +82,7 @@ class Check:
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a text, up to a colon."""
-    return f"{re.split('[.:] ', text)[0].rstrip('.')}."
+    return re.split(r"[.:]\s", text)[0].rstrip(".") + "."
 
 
 def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: str = PAGE) -> Callable[[Find], Check]:

@@ -53,9 +53,12 @@ def client_memory_limits(variables: Mapping[str, str]) -> Mapping[str, int] | No
 
 
 def parse_memory_limits(text: str) -> Mapping[str, int | None]:
-    """Return the sizes in a text such as `0=2G,1=512M`, by device; None for a value that is not a size."""
-    pairs = (each.strip().partition("=") for each in text.split(","))
-    return {device.strip(): parse_byte_size(size) for device, _, size in pairs if device.strip()}
+    """Return the sizes in a text such as `0=2G,1=512M`, by device; None for a value that is not a size.
+
+    An entry that names no device, such as `2G`, is its own device, so that it is not taken for no limit.
+    """
+    pairs = (each.strip().partition("=") for each in text.split(",") if each.strip())
+    return {device.strip() or f"={size}": parse_byte_size(size) for device, _, size in pairs}
 
 
 def visible_device_entries(text: str) -> tuple[str, ...]:

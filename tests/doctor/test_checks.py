@@ -75,6 +75,12 @@ def client(**variables: str) -> Facts:
     return healthy(processes={CLIENT: process(variables={PIPE_DIRECTORY: DAEMON} | variables)})
 
 
+def on_second_gpu(limit: str, *, container: str | None = None, **variables: str) -> Facts:
+    """Return facts of a daemon with two GPUs, and a client on the second one with this memory limit."""
+    own = process(variables={PIPE_DIRECTORY: DAEMON, PINNED_MEMORY_LIMIT: limit} | variables, container=container)
+    return with_daemon(healthy(processes={CLIENT: own}), runtime__devices={0: OTHER_GPU, 1: GPU})
+
+
 def ended(**changes: Any) -> Facts:
     """Return facts of a daemon that has ended."""
     facts = with_daemon(
@@ -308,31 +314,36 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: healthy(daemons=(daemon(variables={ACTIVE_THREAD_PERCENTAGE: "40%"}),)),
     ),
     (
-        "memory-limit-in-environment",
+        "memory-limit-without-effect",
         WARNING,
         "",
         lambda: healthy(daemons=(daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),)),
     ),
-    ("memory-limit-beyond-device", WARNING, "a client's", lambda: client(**{PINNED_MEMORY_LIMIT: "0=900G"})),
-    ("memory-limit-beyond-device", ERROR, "no size", lambda: client(**{PINNED_MEMORY_LIMIT: "0=much"})),
+    ("memory-limit-without-effect", WARNING, "a client's", lambda: client(**{PINNED_MEMORY_LIMIT: "0=900G"})),
+    ("memory-limit-without-effect", ERROR, "no size", lambda: client(**{PINNED_MEMORY_LIMIT: "0=much"})),
     (
-        "memory-limit-beyond-device",
+        "memory-limit-without-effect",
         WARNING,
         "the default",
         lambda: with_daemon(healthy(), default_limits__pinned_memory={0: 1 << 48}),
     ),
     (
-        "memory-limit-without-device",
+        "memory-limit-without-effect",
         ERROR,
         "configured",
         lambda: healthy(config=configured(pinned_memory_limits=((9, 1 << 30),))),
     ),
     (
-        "memory-limit-without-device",
+        "memory-limit-without-effect",
         ERROR,
         "not visible to the client",
         lambda: client(**{PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
     ),
+    ("memory-limit-without-effect", ERROR, "no device", lambda: client(**{PINNED_MEMORY_LIMIT: "1G"})),
+    ("memory-limit-without-effect", ERROR, "bytes", lambda: client(**{PINNED_MEMORY_LIMIT: "85899345920MB"})),
+    ("memory-limit-without-effect", ERROR, "quotes", lambda: client(**{PINNED_MEMORY_LIMIT: "\u201d0=1G\u201d"})),
+    ("memory-limit-without-effect", ERROR, "another UUID", lambda: client(**{PINNED_MEMORY_LIMIT: "GPU-7=1G"})),
+    ("memory-limit-without-effect", WARNING, "another GPU's", lambda: on_second_gpu("0=20G")),
     ("gpu-not-visible", WARNING, "ordinal", lambda: client(**{VISIBLE_DEVICES: "0,1"})),
     ("gpu-not-visible", WARNING, "UUID", lambda: client(**{VISIBLE_DEVICES: OTHER_GPU})),
     (
@@ -560,6 +571,21 @@ def test_a_process_can_have_the_directory_of_a_namespace(
     assert [finding.check.id for finding in found(facts)] == [expected]
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        on_second_gpu("0=20G,1=20G"),
+        on_second_gpu("0=20G", container="c0ffee"),
+        on_second_gpu(f"{GPU}=20G"),
+        on_second_gpu("0=20G", **{VISIBLE_DEVICES: "1"}),
+        with_daemon(on_second_gpu("0=20G"), default_limits__pinned_memory={1: 1 << 30}),
+    ],
+    ids=["both", "in a container with one GPU", "by its UUID", "by the client's own ordinal", "the default"],
+)
+def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
+    assert "memory-limit-without-effect" not in {each.check.id for each in found(facts)}
+
+
 LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"
 
 
@@ -568,13 +594,13 @@ LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"
     [
         (
             healthy(daemons=(daemon(variables={PINNED_MEMORY_LIMIT: "0=2G"}),)),
-            "memory-limit-in-environment",
+            "memory-limit-without-effect",
             LIMIT_OF_SERVER,
         ),
-        (client(**{PINNED_MEMORY_LIMIT: "0=900G"}), "memory-limit-beyond-device", LIMIT_OF_SERVER),
+        (client(**{PINNED_MEMORY_LIMIT: "0=900G"}), "memory-limit-without-effect", LIMIT_OF_SERVER),
         (
             client(**{PINNED_MEMORY_LIMIT: "1=2G", VISIBLE_DEVICES: "0"}),
-            "memory-limit-without-device",
+            "memory-limit-without-effect",
             "device list --format=csv",
         ),
     ],

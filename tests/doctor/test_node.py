@@ -239,8 +239,8 @@ def test_reports_a_waiting_client_of_another_user(node: Preflight, correct: Repo
     ("variables", "expected"),
     [
         ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "0"}, {"thread-percentage-wrong": "error"}),
-        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=900G"}, {"memory-limit-beyond-device": "warning"}),
-        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "3=1G"}, {"memory-limit-without-device": "error"}),
+        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=900G"}, {"memory-limit-without-effect": "warning"}),
+        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "3=1G"}, {"memory-limit-without-effect": "error"}),
         ({"CUDA_VISIBLE_DEVICES": "0,2"}, {"gpu-not-visible": "warning"}),
     ],
     ids=["no threads", "more than the GPU has", "an unknown device", "a GPU that the daemon does not have"],
@@ -396,7 +396,7 @@ def test_reports_a_private_tmp_of_the_daemons_unit(node: Preflight, correct: Rep
 
 def test_reports_a_memory_limit_in_a_daemons_environment(node: Preflight, correct: Report) -> None:
     with another(node, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}) as (_, environment):
-        assert new_findings(node, correct, **environment) == {"memory-limit-in-environment": "warning"}
+        assert new_findings(node, correct, **environment) == {"memory-limit-without-effect": "warning"}
 
 
 def test_reports_a_daemon_that_names_an_unknown_gpu(node: Preflight, correct: Report) -> None:

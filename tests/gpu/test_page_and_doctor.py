@@ -17,7 +17,7 @@ from .scrape import MIB
 
 pytestmark = pytest.mark.gpu
 
-PLANTED = {"memory-limit-in-environment", "process-bypassing", "pipe-directory-differs"}
+PLANTED = {"memory-limit-without-effect", "process-bypassing", "pipe-directory-differs"}
 """Mistakes that these tests plant. Without them, `doctor` must not report them."""
 
 # NVML's lists are read every 10 s.
@@ -79,7 +79,7 @@ class TestDoctor:
 def test_a_memory_limit_without_effect(unstarted_daemon: ControlDaemon) -> None:
     unstarted_daemon.start(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
     ids = {each["id"] for each in doctor(unstarted_daemon)["findings"]}
-    assert "memory-limit-in-environment" in ids
+    assert "memory-limit-without-effect" in ids
 
 
 def _page(exporter: Exporter, path: str) -> str:

@@ -1,18 +1,19 @@
 """Checks of limits and visible devices."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import control_commands, daemon_label, process_label, shown
+from exporter.doctor.formatting import control_commands, daemon_label, gpu_label, process_label, shown
 from exporter.model.daemon import Daemon
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
 from exporter.parse.protocol3 import LIST_DEVICES, PROTOCOL
 from exporter.report.text import mebibytes
 from exporter.state import gpus as state_gpus
+from exporter.state.failure_domains import gpus_of_clients
 
 PAGE = "docs/watchdog.md"
 
@@ -35,68 +36,69 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
 
 
 @check(
-    Severity.WARNING,
+    Severity.ERROR,
+    Area.GPUS,
     Area.DAEMONS,
-    fix="Set it by command after each start, or let the watchdog do so (`pinned_memory_limits`). In a client's "
-    "environment, the variable works.",
+    Area.PROCESSES,
+    fix="Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at "
+    "0, whatever its CUDA_VISIBLE_DEVICES is.",
     doc=PAGE,
 )
-def memory_limit_in_environment(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit is in a daemon's environment. It has no effect on clients (measured, R580)."""
+def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
+    """A memory limit does not limit a client, and MPS reports no error.
+
+    A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
+    a client has no limit at all (published by NVIDIA for driver 615.71).
+    """
     for daemon, each in facts.running():
         if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
             yield Occurrence(
                 (daemon_label(each),),
-                detail=f"The variable is {PINNED_MEMORY_LIMIT}.",
+                detail=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
+                fix="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
                 commands=_commands_to_limit(facts, daemon, 0),
+                severity=Severity.WARNING,
             )
+    for limits in _memory_limits(facts):
+        yield from _without_effect(facts, limits)
 
 
-@check(Severity.WARNING, Area.GPUS, Area.PROCESSES, fix="Set it to each client's share, in G or M.", doc=PAGE)
-def memory_limit_beyond_device(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit is invalid or exceeds the GPU's memory. It limits no client."""
-    for each in _memory_limits(facts):
-        for ordinal, limit in each.by_device.items():
-            gpu = facts.node.gpus.get(state_gpus.gpus_by_ordinal(facts.node, each.daemon).get(ordinal, ""))
-            total = None if gpu is None else gpu.reading.memory_total_bytes
-            if limit is None:
-                yield Occurrence(
-                    (each.source,),
-                    detail=f"The limit of device {ordinal} is not a size.",
-                    commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
-                    severity=Severity.ERROR,
-                )
-            elif total is not None and limit > total:
-                yield Occurrence(
-                    (each.source,),
-                    detail=f"Device {ordinal} has {mebibytes(total)}, the limit is {mebibytes(limit)}.",
-                    commands=_commands_to_limit(facts, each.daemon, ordinal),
-                )
-
-
-@check(
-    Severity.ERROR,
-    Area.GPUS,
-    Area.PROCESSES,
-    fix="Name devices by the daemon's own ordinals. They start at 0, whatever its CUDA_VISIBLE_DEVICES is.",
-    doc=PAGE,
-)
-def memory_limit_without_device(facts: Facts) -> Iterator[Occurrence]:
-    """A memory limit names a device that is not visible: it limits no client. Then a client has no other limit either.
-
-    MPS accepts it. That a client has no limit at all was published by NVIDIA for driver 615.71.
-    """
-    for each in _memory_limits(facts):
-        missing = sorted(ordinal for ordinal in each.by_device if ordinal >= each.devices) if each.devices else []
-        if missing:
+def _without_effect(facts: Facts, limits: "_MemoryLimits") -> Iterator[Occurrence]:
+    """Yield what is wrong with these limits; a GPU without a limit only if nothing else explains it."""
+    daemon, where = limits.daemon, (limits.source,)
+    by_ordinal = state_gpus.gpus_by_ordinal(facts.node, daemon)
+    example = (f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",)
+    wrong = [f"The value names no device: {shown(text)}." for text in limits.unnamed]
+    wrong += [f"The limit of device {device} is not a size." for device, size in limits.by_device.items() if not size]
+    if wrong:
+        yield Occurrence(where, detail=" ".join(wrong), commands=example)
+    missing = sorted(device for device in limits.by_device if device >= limits.devices) if limits.devices else []
+    if missing:
+        yield Occurrence(
+            where,
+            detail=f"It names device {', '.join(map(str, missing))}. The number of visible devices is "
+            f"{limits.devices}.",
+            commands=control_commands(
+                facts, daemon, LIST_DEVICES if daemon.runtime.protocol == PROTOCOL else "device_query"
+            ),
+        )
+    for device, size in limits.by_device.items():
+        gpu = facts.node.gpus.get(by_ordinal.get(device, ""))
+        total = None if gpu is None else gpu.reading.memory_total_bytes
+        if size and total is not None and size > total:
             yield Occurrence(
-                (each.source,),
-                detail=f"It names device {', '.join(map(str, missing))}. The number of visible devices is "
-                f"{each.devices}.",
-                commands=control_commands(
-                    facts, each.daemon, LIST_DEVICES if each.daemon.runtime.protocol == PROTOCOL else "device_query"
-                ),
+                where,
+                detail=f"Device {device} has {mebibytes(total)}, the limit is {mebibytes(size)}.",
+                commands=_commands_to_limit(facts, daemon, device),
+                severity=Severity.WARNING,
             )
+    named = {*limits.by_device, *daemon.default_limits.pinned_memory}
+    unlimited = limits.used - {uuid for device in named for uuid in (by_ordinal.get(device), limits.own.get(device))}
+    for uuid in () if wrong or missing else sorted(unlimited):
+        label = gpu_label(facts.node.gpus[uuid]) if uuid in facts.node.gpus else shown(uuid)
+        yield Occurrence(
+            where, detail=f"Its GPU has no limit of this client: {label}.", severity=Severity.WARNING, commands=example
+        )
 
 
 @check(
@@ -142,18 +144,26 @@ def _first_unknown(process: ProcessFacts, gpus: Mapping[int, str]) -> str | None
     return None
 
 
-def _ordinal(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
+def _ordinal(text: str) -> int:
+    """Return a device's ordinal; -1 if the text is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryLimits:
-    """Limits from one `source`, in bytes by the daemon's ordinals. None is not a size. `devices` are visible."""
+    """Limits from one `source`, in bytes by the daemon's ordinals. None is not a size. `devices` are visible.
+
+    `unnamed` are the entries that name no device. `used` are the GPUs of a client, and `own` its GPUs by its own
+    ordinals, if its CUDA_VISIBLE_DEVICES gives it other ones.
+    """
 
     daemon: Daemon
     source: str
     by_device: Mapping[int, int | None]
     devices: int
+    unnamed: tuple[str, ...] = ()
+    used: frozenset[str] = frozenset()
+    own: Mapping[int, str] = field(default_factory=dict)
 
 
 def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
@@ -163,26 +173,40 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
         if daemon is not None and configured.pinned_memory_limits:
             source = f"pinned_memory_limits of {shown(configured.name)}"
             count = state_gpus.device_count(facts.node, daemon)
-            yield _MemoryLimits(daemon, source, dict(configured.pinned_memory_limits), count)
+            limits = dict(configured.pinned_memory_limits)
+            yield _MemoryLimits(daemon=daemon, source=source, by_device=limits, devices=count)
     for daemon in facts.node.daemons.values():
         count = state_gpus.device_count(facts.node, daemon)
         if daemon.default_limits.pinned_memory:
-            source = f"the default of {shown(daemon.name)}"
-            yield _MemoryLimits(daemon, source, daemon.default_limits.pinned_memory, count)
+            source, limits = f"the default of {shown(daemon.name)}", dict(daemon.default_limits.pinned_memory)
+            yield _MemoryLimits(daemon=daemon, source=source, by_device=limits, devices=count)
+        used = gpus_of_clients(facts.node, daemon, daemon.clients)
         for pid in (*daemon.clients, *daemon.connections.queued):
             process = facts.processes.get(pid)
             text = None if process is None else process.variable(PINNED_MEMORY_LIMIT)
             if process is not None and text is not None:
-                source = f"{PINNED_MEMORY_LIMIT} of {process_label(process)}"
-                yield _MemoryLimits(daemon, source, _by_ordinal(text), min(count, _visible_count(process, count)))
+                yield _limits_of_client(facts, daemon, process, text, count, used.get(pid, frozenset()))
 
 
-def _visible_count(process: ProcessFacts, count: int) -> int:
+def _limits_of_client(
+    facts: Facts, daemon: Daemon, process: ProcessFacts, text: str, count: int, used: frozenset[str]
+) -> _MemoryLimits:
+    """Return the limits that a client sets for itself. A device is an ordinal, or the UUID of a GPU.
+
+    A client in a container may see only some GPUs, and then counts them in its own way.
+    """
+    gpus = state_gpus.gpus_by_ordinal(facts.node, daemon)
+    ordinals = {uuid: ordinal for ordinal, uuid in gpus.items()}
+    entries = parse_memory_limits(text)
+    devices = {name: ordinals.get(name, _ordinal(name)) for name in entries}
     visible = process.variable(VISIBLE_DEVICES)
-    return count if visible is None else len(list(filter(None, visible_device_entries(visible))))
-
-
-def _by_ordinal(text: str) -> Mapping[int, int | None]:
-    """Return the limits by device ordinal; MPS ignores an entry that names no device."""
-    limits = ((_ordinal(device), limit) for device, limit in parse_memory_limits(text).items())
-    return {ordinal: limit for ordinal, limit in limits if ordinal is not None}
+    names = [] if visible is None else [name for name in visible_device_entries(visible) if name]
+    return _MemoryLimits(
+        daemon=daemon,
+        source=f"{PINNED_MEMORY_LIMIT} of {process_label(process)}",
+        by_device={device: entries[name] for name, device in devices.items() if device >= 0},
+        devices=count if visible is None else min(count, len(names)),
+        unnamed=tuple(name for name, device in devices.items() if device < 0),
+        used=used if process.container is None else frozenset(),
+        own={number: name if name in ordinals else gpus.get(_ordinal(name), "") for number, name in enumerate(names)},
+    )
