@@ -94,6 +94,7 @@ class ControlDaemon:
             options=self.options,
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}"),
+            stdout_in_journal=None if self.stdout is None else self.stdout.startswith("socket:"),
             unit=cgroup.unit,
             pod_uid=cgroup.pod_uid,
         )

@@ -40,7 +40,8 @@ class LocationRegistry:
             for name, found in self._discovery.locations.items():
                 if name in daemons:
                     located[name] = _with_named_log(found, named.get(name))
-        units = {} if self._journal is None else _logging_units(daemons)
+        journals = {} if self._journal is None else {name: each.runtime.journal for name, each in daemons.items()}
+        units = {name: unit for name, unit in journals.items() if unit is not None}
         # If a directory has two names, the first one has the daemon: prefer the one that was configured.
         locations = {
             name: _with_policy(located[name], daemons[name], in_journal=name in units) for name in (*named, *located)
@@ -76,23 +77,9 @@ def log_files(daemon: Daemon) -> tuple[str, ...]:
 
     With protocol 3, each server has one, in a directory with its name (guide, release 615).
     """
-    if daemon.runtime.foreground and daemon.runtime.stdout_in_file:
-        return (STDOUT,)
+    if daemon.runtime.foreground:
+        return () if daemon.runtime.log_is_lost else (STDOUT,)
     if daemon.runtime.protocol != protocol3.PROTOCOL:
         return FILES
     names = sorted(server.name for server in daemon.servers.values() if server.name is not None)
     return (*(f"{name}/{SERVER_LOG}" for name in names if protocol3.is_server_name(name)), CONTROL_LOG)
-
-
-def _logging_units(daemons: Mapping[str, Daemon]) -> Mapping[str, str]:
-    """Return the services with a daemon's log in their journal. A user's manager, `user@UID.service`, has none."""
-    runtimes = {name: daemon.runtime for name, daemon in daemons.items()}
-    return {
-        name: runtime.unit
-        for name, runtime in runtimes.items()
-        if runtime.foreground
-        and not runtime.stdout_in_file
-        and runtime.unit is not None
-        and runtime.unit.endswith(".service")
-        and not runtime.unit.startswith("user@")
-    }

@@ -22,6 +22,8 @@ RESTART_EXPORTER = "systemctl daemon-reload && systemctl restart cuda-mps-export
 UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
 """Where the guide's installation has units and drop-ins; the operator may have no clone of the repository."""
 
+DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
+
 
 def as_user(uid: int | None, command: str) -> str:
     """Return a command that changes a user's own file. As root it would follow a link that the user puts there."""

@@ -145,6 +145,12 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         yield NotExamined(area=Area.PROGRAMS, reason=reason, reported=True)
     if not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
         yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
+    elif any(gpu.reading.problem is not None for gpu in node.gpus.values()):
+        yield NotExamined(area=Area.GPUS, reason="NVML returns an error for a GPU", reported=True)
+    for daemon, _ in facts.running():
+        problems = [log.problem for log in facts.logs.get(daemon.name, ())]
+        if daemon.runtime.log_is_lost or any(problems):
+            yield NotExamined(area=Area.LOGS, reason=f"that of {daemon.name} cannot be read", reported=True)
     for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:

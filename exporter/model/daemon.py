@@ -189,8 +189,10 @@ class DaemonRuntime:
     version: str | None = None
     foreground: bool = False
     """Whether the daemon writes its log to stdout (`-f`)."""
-    stdout_in_file: bool = False
-    """Whether that stdout is the file stdout.log of the log directory."""
+    stdout_in_file: bool | None = None
+    """Whether that stdout is the file stdout.log of the log directory; None if that is unknown."""
+    stdout_in_journal: bool | None = None
+    """Whether that stdout may be the journal; None if that is unknown."""
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     """GPUs by ordinal, as the daemon last listed them."""
@@ -204,6 +206,18 @@ class DaemonRuntime:
     """UID that owns the pipe directory or the daemon there, if that user must not run this daemon."""
     same_as: DaemonName | None = None
     """Another daemon with the same pipe directory; nothing more is collected for this one."""
+
+    @property
+    def journal(self) -> str | None:
+        """The service that has the daemon's log in its journal. A user's manager, `user@UID.service`, has none."""
+        to_stdout = self.foreground and not self.stdout_in_file and self.stdout_in_journal is not False
+        of_service = self.unit is not None and self.unit.endswith(".service") and not self.unit.startswith("user@")
+        return self.unit if to_stdout and of_service else None
+
+    @property
+    def log_is_lost(self) -> bool:
+        """Whether the daemon writes its log where the exporter cannot read it, such as a pipe of its container."""
+        return self.foreground and self.stdout_in_file is False and self.journal is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +421,7 @@ class Daemon:
     @property
     def log_followed(self) -> bool:
         """Whether the daemon's own log is followed, so that a server's start is known at once."""
-        if self.log.own_commands.blocked_since is not None:
+        if self.log.own_commands.blocked_since is not None or self.runtime.log_is_lost:
             return False
         files = ("control.log", "stdout.log", "stdout")
         return any(self.log.problems.get(file) is None and self.totals.log_lines.get(file) for file in files)

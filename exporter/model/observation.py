@@ -406,6 +406,8 @@ class DaemonProcess:
     """Whether the daemon writes its log to stdout (`-f`)."""
     stdout_in_file: bool | None = None
     """Whether that stdout is the file stdout.log of its log directory."""
+    stdout_in_journal: bool | None = None
+    """Whether that stdout may be the journal: it is a socket."""
     unit: str | None = None
     pod_uid: str | None = None
     pid_file_left: bool | None = None

@@ -215,8 +215,15 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
-                values = {"daemon": printable(daemon.name), "problem": log_text(file, problem)}
-                yield Finding(code=FindingCode.LOG_NOT_FOLLOWED, at=at, values=values, commands=(DOCTOR,))
+                lost = problem.code is ProblemCode.LOG_TO_STDOUT
+                yield Finding(
+                    code=FindingCode.LOG_NOT_FOLLOWED,
+                    at=at,
+                    daemon=daemon.name if lost else None,
+                    values={"daemon": printable(daemon.name), "problem": log_text(file, problem)},
+                    situation=Situation.LOG_TO_STDOUT if lost else None,
+                    commands=() if lost else (DOCTOR,),
+                )
 
 
 def _is_paused(source: CollectorState) -> bool:

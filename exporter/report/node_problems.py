@@ -178,8 +178,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}",
         detail=": {problem}",
         meaning="The exporter misses short faults, the clients that they hit, and refused clients.",
-        remedy="Let the exporter enter the log directory (mode 0755), and check `log_directory` of the daemon in "
-        "the configuration.",
+        remedy="Let the exporter read the log.",
         runbook="CudaMpsExporterBlind",
         fails=False,
     ),

@@ -36,6 +36,9 @@ TEXTS: Mapping[ProblemCode, str] = {
     ),
     Code.SERVER_STOPPED: "{subject} was not sent: server {pid} is stopped, and the daemon would wait for it",
     Code.LOG_BLOCKED: "blocked: commands that the daemon answered do not appear in it",
+    Code.LOG_TO_STDOUT: (
+        "the daemon runs in the foreground (-f), and its standard output is neither stdout.log nor a journal"
+    ),
     Code.RECORDS_LOST: "the kernel overwrote records of {subject} before they were read: Xids may be missing",
     Code.PROCESS_NOT_READABLE: "control daemon {pid} cannot be located: its environment is not readable",
     Code.PROCESSES_NOT_READABLE: (

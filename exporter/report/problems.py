@@ -63,6 +63,7 @@ class Situation(StrEnum):
     CLIENTS_ENDING = "clients_ending"
     FAULT_WITHOUT_INCIDENT = "fault_without_incident"
     UNSUPPORTED = "unsupported"
+    LOG_TO_STDOUT = "log_to_stdout"
 
 
 ADDED = (Situation.WATCHDOG_REPORTS, Situation.WATCHDOG_OBSERVES)
@@ -81,6 +82,9 @@ REMEDIES: Mapping[Situation, str] = {
     Situation.CLIENTS_ENDING: "Wait: the clients that the fault hit are exiting.",
     Situation.FAULT_WITHOUT_INCIDENT: "Look in the table for the clients of that server.",
     Situation.UNSUPPORTED: "Nothing: of this daemon, the exporter reads only the process.",
+    Situation.LOG_TO_STDOUT: "Start the daemon with its standard output in its log directory, for example with "
+    "`sh -c 'exec nvidia-cuda-mps-control -f >> \"$CUDA_MPS_LOG_DIRECTORY/stdout.log\"'`, as nvidia-cuda-mps.service "
+    "does. Or start it with -d instead of -f.",
 }
 
 

@@ -356,11 +356,12 @@ def _with_one_daemon(node: Node, name: DaemonName) -> Node:
 
 
 def _remedies(view: StatusView, above: Sequence[Line]) -> Iterable[Line]:
-    """Return what helps a daemon or a GPU, with its commands, unless these stand `above` already."""
+    """Return what helps a daemon or a GPU, with its commands, if any, unless these stand `above` already."""
     shown = {piece.text.strip() for line in above for piece in line.pieces if piece.style is Style.COMMAND}
     for finding in view.findings:
         new = [command for command in finding.commands if command not in shown] if finding.daemon is not None else []
-        if new or finding.steps:
+        alone = finding.daemon is not None and not finding.commands and finding.severity is not Severity.UNKNOWN
+        if new or finding.steps or alone:
             yield from (line_of(), line_of(f"What to do: {finding.text}"))
             yield from (line_of(f"  {finding.definition.meaning}"), line_of(f"  {finding.remedy}"))
         yield from (line_of("  ", shell_command(command)) for command in new)

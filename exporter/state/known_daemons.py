@@ -128,10 +128,11 @@ def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
     """Return the daemon with data that it does not have yet."""
     runtime, declared = daemon.runtime, daemon.declared
     daemon = with_runtime(
-        log_files.with_stdout(daemon, foreground=found.foreground, in_file=found.stdout_in_file),
+        daemon,
         unit=runtime.unit or found.unit,
         visible_devices=found.visible_devices if runtime.visible_devices is None else runtime.visible_devices,
     )
+    daemon = log_files.with_stdout(daemon, foreground=found.foreground, in_file=found.stdout_in_file)
     return with_declaration(
         daemon,
         unit=declared.unit or (found.unit if by is NamedBy.UNIT else None),

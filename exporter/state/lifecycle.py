@@ -180,13 +180,15 @@ def _servers_found(daemon: Daemon, reading: DaemonProcess) -> Transition:
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
-    return with_runtime(
-        log_files.with_stdout(daemon, foreground=reading.foreground, in_file=reading.stdout_in_file),
+    daemon = with_runtime(
+        daemon,
         process=reading,
         visible_devices=reading.environment.get(VISIBLE_DEVICES),
         protocol=daemon.runtime.protocol or reading.protocol,
         unit=reading.unit or daemon.runtime.unit,
+        stdout_in_journal=reading.stdout_in_journal,
     )
+    return log_files.with_stdout(daemon, foreground=reading.foreground, in_file=reading.stdout_in_file)
 
 
 def protocol_logged(daemon: Daemon, at: float, protocol: int) -> Daemon:

@@ -1,9 +1,9 @@
 """Log files of a daemon, and detection of a blocked log."""
 
-from exporter.model.daemon import Daemon, with_log, with_runtime, with_totals
+from exporter.model.daemon import Daemon, with_log, with_totals
 from exporter.model.event import Event, EventName
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
-from exporter.model.problem import Problem
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
@@ -16,14 +16,30 @@ LATE_SECONDS = 5.0
 FILES = frozenset(("control.log", "stdout.log"))
 """The files into which a daemon writes commands. The journal may be late, and may drop lines."""
 
+JOURNAL = "stdout"
+"""A foreground daemon's log that is not a file."""
+
 _COMMAND = "] Cmd:"
+
+
+_LOST = Problem(code=ProblemCode.LOG_TO_STDOUT)
 
 
 def with_stdout(daemon: Daemon, *, foreground: bool | None, in_file: bool | None) -> Daemon:
     """Return the daemon with the place of its log; None is unknown. If the place changes, problems are cleared."""
-    if in_file is not None and in_file != daemon.runtime.stdout_in_file:
-        daemon = with_runtime(with_log(daemon, problems={}, sizes={}, unread={}), stdout_in_file=in_file)
-    return daemon if foreground is None else with_runtime(daemon, foreground=foreground)
+    before = daemon.runtime
+    if in_file is not None and in_file != (before.stdout_in_file or False):
+        daemon = with_log(daemon, problems={}, sizes={}, unread={})
+    after = replace(
+        before,
+        foreground=before.foreground if foreground is None else foreground,
+        stdout_in_file=before.stdout_in_file if in_file is None else in_file,
+    )
+    if after.log_is_lost:
+        return replace(with_log(daemon, problems={JOURNAL: _LOST}), runtime=after)
+    known = daemon.log.problems
+    found = without(known, JOURNAL) if known.get(JOURNAL) == _LOST else known
+    return replace(with_log(daemon, problems=found), runtime=after)
 
 
 def file_read(daemon: Daemon, observed: LogFile) -> Daemon:

@@ -42,11 +42,22 @@ def location_registry(discovery: Discovery | None = None) -> LocationRegistry:
     )
 
 
-def locate(unit: str | None, *, foreground: bool = True, stdout_in_file: bool = False) -> DaemonLocation:
+def locate(
+    unit: str | None,
+    *,
+    foreground: bool = True,
+    stdout_in_file: bool | None = False,
+    stdout_in_journal: bool | None = None,
+) -> DaemonLocation:
     """Return the location of a daemon of this unit."""
-    daemon = replace(
-        DAEMON, runtime=replace(DAEMON.runtime, unit=unit, foreground=foreground, stdout_in_file=stdout_in_file)
+    runtime = replace(
+        DAEMON.runtime,
+        unit=unit,
+        foreground=foreground,
+        stdout_in_file=stdout_in_file,
+        stdout_in_journal=stdout_in_journal,
     )
+    daemon = replace(DAEMON, runtime=runtime)
     return location_registry().locate({"one": daemon})["one"]
 
 
@@ -63,7 +74,18 @@ def test_follows_no_journal_for_a_unit_that_is_not_a_service_of_its_own(followed
     location = locate(unit)
 
     assert not followed.units
-    assert location.logs
+    assert location.logs == ()
+
+
+def test_follows_no_journal_for_a_stdout_that_is_a_pipe(followed: Followed) -> None:
+    locate("mps.service", stdout_in_journal=False)
+
+    assert not followed.units
+
+
+def test_tries_the_log_file_of_a_foreground_daemon_if_its_stdout_is_unknown(followed: Followed) -> None:
+    assert locate(None, stdout_in_file=None).logs == ("stdout.log",)
+    assert not followed.units
 
 
 def test_reads_the_log_files_of_a_background_daemon(followed: Followed) -> None:

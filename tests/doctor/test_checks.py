@@ -20,8 +20,8 @@ from exporter.doctor.facts import (
     Programs,
     Rotation,
 )
-from exporter.doctor.finding import Finding, Severity
-from exporter.doctor.gather import CHECKS, examine
+from exporter.doctor.finding import Finding, Severity, report_text
+from exporter.doctor.gather import CHECKS, examine, not_examined
 from exporter.model.daemon import DaemonState, NamedBy
 from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.observation import MigInstance
@@ -361,7 +361,7 @@ MISTAKES: tuple[Mistake, ...] = (
         ),
     ),
     (
-        "log-unreadable",
+        "log-not-followed",
         WARNING,
         "",
         lambda: healthy(logs={DAEMON: (log(problem="Permission denied"),)}),
@@ -372,9 +372,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "",
         lambda: healthy(daemons=(daemon(variables={LOG_DIRECTORY: "/var/log/nvidia-mps"}),)),
     ),
-    ("log-renamed", WARNING, "", lambda: healthy(logs={DAEMON: (log(renamed=f"{LOGS}/control.log.1"),)})),
+    ("log-not-rotated", WARNING, "", lambda: healthy(logs={DAEMON: (log(renamed=f"{LOGS}/control.log.1"),)})),
     (
-        "log-rotated-by-rename",
+        "log-not-rotated",
         WARNING,
         "",
         lambda: healthy(rotations=(Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/x", truncates=False),)),
@@ -389,10 +389,18 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     ("kernel-log-closed", ADVICE, "", lambda: healthy(exporter=exporter_process(kernel_log="it lacks CAP_SYSLOG"))),
     (
-        "journal-closed",
+        "log-not-followed",
         WARNING,
         "",
         lambda: with_daemon(healthy(exporter=exporter_process(groups=frozenset({990}))), runtime__foreground=True),
+    ),
+    (
+        "log-not-followed",
+        WARNING,
+        "to a pipe",
+        lambda: with_daemon(
+            healthy(logs={}), runtime__foreground=True, runtime__stdout_in_file=False, runtime__unit=None
+        ),
     ),
     ("too-many-rights", ERROR, "", lambda: healthy(exporter=exporter_process(capabilities=ALL_RIGHTS))),
     (
@@ -641,3 +649,25 @@ def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:
 def test_a_known_cgroup_without_a_limit_is_no_problem_with_driver_615() -> None:
     facts = with_gpu(with_memory_limit(own={}), driver_version="615.71.09")
     assert not {"exporter-memory-limited", "exporter-memory-limit-unknown"} & {each.check.id for each in found(facts)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "area"),
+    [
+        (
+            with_daemon(healthy(logs={}), runtime__foreground=True, runtime__stdout_in_file=False, runtime__unit=None),
+            Area.LOGS,
+        ),
+        (healthy(logs={DAEMON: (log(problem="Permission denied"),)}), Area.LOGS),
+        (with_gpu(healthy(), problem=failure("GPU is lost")), Area.GPUS),
+    ],
+    ids=["a log in a pipe", "an unreadable log", "an unreadable GPU"],
+)
+def test_a_check_that_lacks_facts_is_not_counted_as_one_that_found_nothing(changed: Facts, area: Area) -> None:
+    facts = replace(changed, not_examined=tuple(not_examined(changed)))
+    report = examine(facts)
+
+    assert [each.area for each in facts.not_examined] == [area]
+    assert [check.id for check in report.ok if area in check.needs] == []
+    assert {"users-wait"} <= {check.id for check in report.unknown} if area is Area.LOGS else report.unknown
+    assert f"in full: {area}. {len(report.unknown)} checks are incomplete" in report_text(report, facts)

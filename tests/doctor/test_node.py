@@ -319,7 +319,7 @@ def test_reports_a_renamed_log(node: Preflight, correct: Report) -> None:
     aside = log.rename(log.with_name("control.log.1"))
     log.touch()
     try:
-        assert new_findings(node, correct) == {"log-renamed": "warning"}
+        assert new_findings(node, correct) == {"log-not-rotated": "warning"}
     finally:
         aside.rename(log)
 

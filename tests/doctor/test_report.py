@@ -28,8 +28,8 @@ def test_a_finding_shows_problem_place_fix_and_commands() -> None:
     facts = healthy(directories={DAEMON: directory(closed="/run")})
     assert report_text(examine(facts), facts).splitlines()[:7] == [
         "ERROR  directory-closed",
-        "  Other users cannot reach a daemon's sockets. Their processes silently bypass",
-        "  MPS. Only the owner can enter /run.",
+        "  Other users' servers cannot open a daemon's sockets, and exit. Their clients",
+        "  get error 805. Only the owner can enter /run.",
         "  where  /run/nvidia-mps",
         "  fix    Let other users enter the directory, but not write to it. For a unit,",
         "         set RuntimeDirectoryMode=0755.",
@@ -43,7 +43,7 @@ def test_verbose_lists_passed_and_unknown_checks() -> None:
     found_nothing, _, unknown = text.partition("Unknown: ")
     assert found_nothing.startswith("Found nothing: ")
     assert " daemon-hung," in found_nothing
-    assert "log-unreadable, " in unknown
+    assert "log-not-followed, " in unknown
     assert "Not examined, or not in full: logs. 3 checks are incomplete." in text.splitlines()
 
 

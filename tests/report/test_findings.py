@@ -22,6 +22,7 @@ from exporter.report.problems import PROBLEMS
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.builders import (
     AT,
+    CLIENT,
     CONTROL,
     DAEMON,
     GPU,
@@ -34,6 +35,7 @@ from tests.builders import (
     circuit_open,
     control_log,
     daemon_dead,
+    daemon_process,
     drifted,
     failure,
     faulted,
@@ -312,3 +314,15 @@ def test_the_alert_has_the_limits_of_the_finding() -> None:
         if rule.get("alert") == PROBLEMS[FindingCode.WORKLOAD_FILLS_MEMORY].alert
     ]
     assert re.findall(r"> ([\d.]+)", expression) == [str(LARGE_RATIO), str(FULL_RATIO), "1"]
+
+
+def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> None:
+    process = replace(daemon_process(), foreground=True, stdout_in_file=False)
+    node = reduced(*at_work(CLIENT), process).node
+    (finding,) = [each for each in findings(node, node.at) if each.code is FindingCode.LOG_NOT_FOLLOWED]
+
+    shown = status_text.status_table(node)
+    assert f"What to do: {finding.text}" in shown
+    assert "neither stdout.log nor a journal" in finding.text
+    assert "misses short faults" in shown
+    assert 'exec nvidia-cuda-mps-control -f >> "$CUDA_MPS_LOG_DIRECTORY/stdout.log"' in finding.remedy

@@ -72,6 +72,12 @@ WAITING = """\
 DAEMON           SERVER  STATE    PID  USER      COMMAND  GPU  MEMORY
 /tmp/nvidia-mps     513  active   600  -         -        -         -
 /tmp/nvidia-mps       -  waiting  601  UID 1000  -        -         -
+
+What to do: Clients of MPS daemon /tmp/nvidia-mps wait for another user's clients to exit: 1 client
+  A server serves one user at a time. The waiting clients hang, without an error, until the last client of the current \
+user has exited.
+  Wait, or end the current user's clients. To keep users apart, give each user a node or a daemon. If users may share \
+faults and memory, start the daemon with -multiuser-server.
 """
 
 DEAD = """\

@@ -1,8 +1,13 @@
 """The log of a daemon in the foreground: in the journal, lines are late or missing; in a file they are not."""
 
+from typing import Any
+
+import pytest
+
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
-from exporter.model.observation import LogFile, LogGap, LogLine
+from exporter.model.observation import DaemonProcess, LogFile, LogGap, LogLine
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import replace
 from exporter.state.lifecycle import LOG_SECONDS
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, reduced, stamped
@@ -65,6 +70,42 @@ def test_reports_no_missing_files_if_stdout_is_a_file() -> None:
 
     assert daemon.log.problems == {"stdout.log": None}
     assert not daemon.in_journal
+
+
+def to_pipe(**changes: Any) -> DaemonProcess:
+    """Return a foreground daemon that writes to a pipe, with these changes."""
+    usual = {"foreground": True, "stdout_in_file": False, "stdout_in_journal": False}
+    return replace(daemon_process(), **usual | changes)
+
+
+@pytest.mark.parametrize("unit", [None, "user@1000.service", "mps.service"])
+def test_reports_a_log_that_goes_to_a_pipe_as_not_followed(unit: str | None) -> None:
+    absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
+    daemon = reduced(*at_work(), absent, to_pipe(unit=unit)).daemon
+
+    assert daemon.log.problems == {"stdout": Problem(code=ProblemCode.LOG_TO_STDOUT)}
+    assert not daemon.log_followed
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        to_pipe(unit="mps.service", stdout_in_journal=True),
+        to_pipe(unit="mps.service", stdout_in_journal=None),
+        to_pipe(stdout_in_file=None, stdout_in_journal=None),
+        to_pipe(stdout_in_file=True),
+        to_pipe(foreground=False),
+    ],
+    ids=["journal", "perhaps the journal", "unknown", "stdout.log", "background"],
+)
+def test_reports_no_lost_log_of_another_daemon(process: DaemonProcess) -> None:
+    assert not any(reduced(*at_work(), process).daemon.log.problems.values())
+
+
+def test_a_daemon_that_logs_to_a_file_replaces_one_that_logged_to_a_pipe() -> None:
+    later = to_pipe(foreground=False, at=AT + 1, pid=CONTROL + 1)
+
+    assert reduced(*at_work(), to_pipe(), later).daemon.log.problems == {}
 
 
 def test_removes_files_that_are_not_logs_of_the_daemon() -> None:

@@ -94,7 +94,7 @@ def _waiting(facts: Facts, pid: int, uid: int) -> str:
     return f"a client of UID {uid}" if process is None else process_label(process)
 
 
-@check(FindingCode.CLIENTS_WAITING, Area.DAEMONS)
+@check(FindingCode.CLIENTS_WAITING, Area.DAEMONS, Area.LOGS)
 def users_wait(facts: Facts) -> Iterator[Occurrence]:
     """Users wait for each other."""
     for daemon, each in facts.running():
@@ -138,7 +138,12 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.")
+@check(
+    Severity.ADVICE,
+    Area.DAEMONS,
+    Area.PROCESSES,
+    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.",
+)
 def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
     """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
     own = facts.exporter.pid_namespaces[:1]

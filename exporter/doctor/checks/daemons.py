@@ -103,6 +103,7 @@ def daemon_outdated(facts: Facts) -> Iterator[Occurrence]:
 
 @check(
     Severity.WARNING,
+    Area.DAEMONS,
     fix="Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.",
 )
 def no_daemon(facts: Facts) -> Iterator[Occurrence]:
@@ -112,7 +113,7 @@ def no_daemon(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
-@check(FindingCode.DAEMON_DEAD)
+@check(FindingCode.DAEMON_DEAD, Area.DAEMONS)
 def daemon_absent(facts: Facts) -> Iterator[Occurrence]:
     """An expected daemon does not run."""
     for daemon in facts.node.daemons.values():
@@ -157,6 +158,7 @@ def daemon_held(facts: Facts) -> Iterator[Occurrence]:
 
 @check(
     Severity.ADVICE,
+    Area.DAEMONS,
     Area.UNITS,
     fix="Enable its unit, or name it in the configuration. A job's own daemon needs nothing.",
     doc="docs/configuration.md",
@@ -183,7 +185,7 @@ def protocol_not_supported(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, fix=REPORT_DIFFERENCES, doc="docs/support.md")
+@check(Severity.ADVICE, Area.DAEMONS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
 def protocol_untried(facts: Facts) -> Iterator[Occurrence]:
     """A daemon uses protocol 3. The exporter supports it by NVIDIA's documentation, not tried on hardware."""
     for daemon, each in facts.running():
@@ -191,7 +193,7 @@ def protocol_untried(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((daemon_label(each),))
 
 
-@check(Severity.ADVICE, fix=f"Set LimitNOFILE={ENOUGH_OPEN_FILES} in the daemon's unit, and restart it.")
+@check(Severity.ADVICE, Area.DAEMONS, fix=f"Set LimitNOFILE={ENOUGH_OPEN_FILES} in the daemon's unit, and restart it.")
 def few_open_files(facts: Facts) -> Iterator[Occurrence]:
     """A daemon and its servers may open only few files. A server with many clients fails."""
     for _, each in facts.running():

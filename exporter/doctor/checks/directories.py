@@ -6,6 +6,8 @@ from exporter.config.options import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (
+    DROP_INS,
+    RESTART_EXPORTER,
     UNITS,
     as_user,
     config_line,
@@ -19,7 +21,7 @@ from exporter.doctor.formatting import (
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.report.problem import FindingCode
-from exporter.report.problems import PROBLEMS
+from exporter.report.problems import PROBLEMS, REMEDIES, Situation
 
 LARGE_BYTES = 256 << 20
 
@@ -63,10 +65,11 @@ def two_daemons(facts: Facts) -> Iterator[Occurrence]:
 @check(
     Severity.ERROR,
     Area.DIRECTORIES,
+    Area.DAEMONS,
     fix="Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.",
 )
 def directory_closed(facts: Facts) -> Iterator[Occurrence]:
-    """Other users cannot reach a daemon's sockets. Their processes silently bypass MPS."""
+    """Other users' servers cannot open a daemon's sockets, and exit. Their clients get error 805."""
     for name, directory in facts.directories.items():
         as_root = any(each.process.uid in (0, None) for each in facts.daemons_of(name))
         if directory.closed is not None and as_root:
@@ -89,7 +92,7 @@ def directory_writable(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.WARNING, Area.DIRECTORIES, fix="Start the daemon again. You need not remove the file.")
+@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, fix="Start the daemon again. You need not remove the file.")
 def stale_pid_file(facts: Facts) -> Iterator[Occurrence]:
     """The daemon of a pid file was killed. Its clients ended too. New CUDA processes silently bypass MPS."""
     for name, directory in facts.directories.items():
@@ -99,7 +102,7 @@ def stale_pid_file(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((shown(directory.pid_file),), commands=start_commands(facts, daemon))
 
 
-@check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, doc="docs/rights.md")
+@check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/rights.md")
 def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
@@ -168,15 +171,30 @@ def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"
 
 
-@check(FindingCode.LOG_NOT_FOLLOWED, Area.LOGS, doc="docs/rights.md")
-def log_unreadable(facts: Facts) -> Iterator[Occurrence]:
-    """A running daemon's log cannot be read."""
-    for daemon, _ in facts.running():
+@check(FindingCode.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, doc="docs/rights.md")
+def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter cannot read a running daemon's log."""
+    for daemon, each in facts.running():
+        exporter, shown_log = facts.exporter, shown(f"{daemon.log_directory}/stdout.log")
+        if daemon.runtime.log_is_lost:
+            yield Occurrence(
+                (daemon_label(each),),
+                detail=f"Its log goes to its standard output, not to {shown_log}.",
+                fix=REMEDIES[Situation.LOG_TO_STDOUT],
+            )
+        elif daemon.runtime.journal is not None and exporter.uid != 0 and exporter.journal_group not in exporter.groups:
+            yield Occurrence(
+                (daemon_label(each),),
+                detail="Its log is in the journal.",
+                fix=f"Install the drop-in `journal.conf`. Or let the unit append to {shown_log}.",
+                commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
+            )
         for log in facts.logs.get(daemon.name, ()):
             if log.problem is not None:
                 yield Occurrence(
                     (shown(log.path),),
                     detail=error_text(log.problem),
+                    fix="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
                     commands=(f"ls -ld {quoted(log.path.rpartition('/')[0])} {quoted(log.path)}",),
                 )
 
@@ -203,35 +221,30 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
                 )
 
 
-@check(Severity.WARNING, Area.LOGS, fix=_COPY_TRUNCATE, doc="docs/systemd.md")
-def log_renamed(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon writes to a renamed log. If that is compressed or removed, lines are lost."""
-    for name, logs in facts.logs.items():
-        for log in logs:
-            if log.renamed is not None and facts.daemons_of(name):
-                yield Occurrence(
-                    (shown(log.path),),
-                    detail=f"The daemon writes to {shown(log.renamed)} until it is restarted.",
-                    commands=(_INSTALL_LOGROTATE,),
-                )
-
-
-@check(Severity.WARNING, Area.ROTATION, fix=_COPY_TRUNCATE, doc="docs/systemd.md")
-def log_rotated_by_rename(facts: Facts) -> Iterator[Occurrence]:
-    """Logrotate is configured to rename a log. The daemon would write to the renamed file."""
-    for rotation in facts.rotations:
-        if not rotation.truncates:
-            yield Occurrence((f"{shown(rotation.file)}: {shown(rotation.path)}",), commands=(_INSTALL_LOGROTATE,))
-
-
 @check(Severity.ADVICE, Area.LOGS, Area.ROTATION, fix=_COPY_TRUNCATE, doc="docs/systemd.md")
 def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
-    """A log is not rotated, or is large. Each command to the daemon adds five lines."""
+    """A log is large, is not rotated, or is rotated by renaming it. Each command to the daemon adds five lines."""
     rotated = {rotation.path for rotation in facts.rotations}
-    for log in (log for logs in facts.logs.values() for log in logs if log.problem is None):
+    for rotation in facts.rotations:
+        if not rotation.truncates:
+            yield Occurrence(
+                (f"{shown(rotation.file)}: {shown(rotation.path)}",),
+                detail="Logrotate is configured to rename it.",
+                commands=(_INSTALL_LOGROTATE,),
+                severity=Severity.WARNING,
+            )
+    for name, log in ((name, log) for name, logs in facts.logs.items() for log in logs):
+        if log.renamed is not None and facts.daemons_of(name):
+            yield Occurrence(
+                (shown(log.path),),
+                detail=f"The daemon writes to {shown(log.renamed)} until it is restarted. If that is compressed or "
+                "removed, lines are lost.",
+                commands=(_INSTALL_LOGROTATE,),
+                severity=Severity.WARNING,
+            )
         large = log.size >= LARGE_BYTES
         in_container = log.path.startswith("/proc/")
-        if large or not (in_container or log.path in rotated):
+        if log.problem is None and (large or not (in_container or log.path in rotated)):
             mebibytes = f"{log.size >> 20} MiB" if log.size >> 20 else "less than 1 MiB"
             state = "a file of logrotate names it" if log.path in rotated else "it is not rotated"
             truncate = (f"truncate -s 0 {quoted(log.path)}",) if large else ()

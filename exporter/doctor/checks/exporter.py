@@ -5,10 +5,17 @@ from collections.abc import Iterator
 from exporter.config.settings import DaemonConfig
 from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT, RESTART_EXPORTER, UNITS, error_text, quoted, shown
+from exporter.doctor.formatting import (
+    AS_ROOT,
+    ATTRIBUTION_AS_ROOT,
+    DROP_INS,
+    RESTART_EXPORTER,
+    UNITS,
+    error_text,
+    quoted,
+    shown,
+)
 from exporter.model.settings import Mode
-
-DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
 
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 _CORRECT = "Correct it, and check it with `serve --config.check`."
@@ -102,26 +109,6 @@ def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
             detail=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
             commands=(f"{DROP_INS}/kernel-log.conf", RESTART_EXPORTER),
         )
-
-
-@check(
-    Severity.WARNING,
-    fix="Install the drop-in `journal.conf`. Or let the daemon's unit append to stdout.log in the log directory, as "
-    "nvidia-cuda-mps.service does.",
-    doc="docs/rights.md",
-)
-def journal_closed(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon logs to the journal, which the exporter cannot read. The exporter misses faults."""
-    exporter = facts.exporter
-    if exporter.uid == 0 or (exporter.journal_group is not None and exporter.journal_group in exporter.groups):
-        return
-    names = tuple(
-        shown(daemon.name)
-        for daemon, _ in facts.running()
-        if daemon.runtime.foreground and not daemon.runtime.stdout_in_file
-    )
-    if names:
-        yield Occurrence(names, commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER))
 
 
 @check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/rights.md")
