@@ -103,10 +103,10 @@ class Assembly:
         self._unit_states_thread = self._thread(
             UNIT_STATES, self._unit_states.collect, period=UNIT_STATES_PERIOD, deadline=UNITS_DEADLINE, quiet=True
         )
-        self._journal = self._journal_thread = None
+        self.journal = self._journal_thread = None
         if constants.journal:
-            self._journal = Journal(clock, path=self._path)
-            collect = _without_problem(self._journal.collect)
+            self.journal = Journal(clock, path=self._path)
+            collect = _without_problem(self.journal.collect)
             self._journal_thread = self._thread(JOURNAL, collect, period=JOURNAL_PERIOD, quiet=True)
         self.discovery = None
         if constants.discovery:
@@ -116,7 +116,7 @@ class Assembly:
                 clock=clock,
                 gke_config=constants.gke_config,
             )
-        self.locations = LocationRegistry(discovery=self.discovery, journal=self._journal)
+        self.locations = LocationRegistry(discovery=self.discovery, journal=self.journal)
         self._identities = Identities()
 
     def pool(self) -> CollectorPool:
@@ -155,8 +155,8 @@ class Assembly:
             self._libcuda_probes.close()
         for each in (self.nvml, self.processes, self._changes, self._kernel_log):
             each.close()
-        if self._journal is not None:
-            self._journal.close()
+        if self.journal is not None:
+            self.journal.close()
 
     def collect_gpus(self) -> Reading:
         """Read NVML. If the node has GPUs but the exporter's container got none, this is the problem.
@@ -238,7 +238,7 @@ class Assembly:
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
         self._identities.order = tuple(self.locations.all)
-        if self._journal is not None and self._journal_thread is not None and self._journal.awaits_collection:
+        if self.journal is not None and self._journal_thread is not None and self.journal.awaits_collection:
             self._journal_thread.trigger()
         return locations
 

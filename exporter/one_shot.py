@@ -3,12 +3,16 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from exporter.app import DIRECTORY, DISCOVERY, PROCESS, UNITS, Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.journal import Journal
+from exporter.collectors.log_file import read_tail
 from exporter.collectors.logs import DaemonLogs
+from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
@@ -22,6 +26,7 @@ from exporter.state.control_replies import CONTROL
 from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
+from exporter.state.log_tail import with_log_tail, without_reused_pids
 from exporter.state.processes import unnamed_pods
 from exporter.state.reducer import LOGS, POD_RESOURCES, reduce
 
@@ -90,6 +95,23 @@ class OneShot:
         client.request_from(self.node.daemons[client.daemon], commands)
         self.collect(CONTROL, client.collect, client.daemon)
 
+    def read_log_tails(self, locations: Mapping[str, DaemonLocation], journal: Journal | None) -> None:
+        """Read the last lines of the logs: what they report happened before this collection."""
+        tails: dict[str, list[tuple[str, str]]] = {}
+
+        def read(name: str) -> Reading:
+            unit = self.node.daemons[name].runtime.journal
+            if unit is None or journal is None:
+                tails[name] = list(read_tail(locations[name]))
+                return Reading()
+            state, lines = journal.journal_of(name, unit).tail()
+            tails[name] = [(state.file, line) for line in lines]
+            return Reading((state,), state.problem)
+
+        self.collect_each(LOGS, {name: partial(read, name) for name in locations})
+        for name, lines in tails.items():
+            self.node = with_log_tail(self.node, name, lines)
+
 
 def collect_once(config: Config) -> Node:
     """Collect once with the collectors that the configuration requires."""
@@ -110,7 +132,9 @@ def collect_once(config: Config) -> Node:
         one_shot.collect(NVML, assembly.collect_gpus)
         # The limits that daemons are asked for depend on the GPUs.
         one_shot.query_all(clients, assembly.processes)
+        one_shot.read_log_tails(locations, assembly.journal)
         one_shot.collect_processes(assembly.processes)
+        one_shot.node = without_reused_pids(one_shot.node)
         assembly.pods.watch(unnamed_pods(one_shot.node))
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)

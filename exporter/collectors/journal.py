@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 from exporter.clock import Clock
-from exporter.collectors.child import Child
+from exporter.collectors.child import Child, run
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
 from exporter.model.problem import Problem, ProblemCode, command_failed, joined, not_started, timed_out
@@ -14,6 +14,7 @@ from exporter.parse.systemd import JOURNAL_FIELDS, SUPPRESSED_MESSAGE_ID, Journa
 FILE = "stdout"
 """The name of such a log. It is not a file."""
 RETRY_SECONDS = 5.0
+TAIL_LINES = 1000
 DEADLINE_SECONDS = 10.0
 """Time for `journalctl` to find the end of the journal."""
 
@@ -64,6 +65,23 @@ class UnitJournal:
             self._child.close()
             self._child = None
         self._following = False
+
+    def tail(self) -> tuple[LogFile, list[str]]:
+        """Return the last lines, and whether they could be read."""
+        command = (*self._journalctl, f"--lines={TAIL_LINES}", *self._matches)
+        problem, lines = None, list[str]()
+        try:
+            output = run(command, environment=self._environment, deadline=DEADLINE_SECONDS, clock=self._clock)
+        except (OSError, ValueError) as error:
+            problem = not_started(command[0], error)
+        else:
+            entries = filter(None, map(parse_journal_entry, output.stdout.encode().splitlines()))
+            lines = [each.message for each in entries if each.message and each.is_mps_output_of(self.unit)]
+            if output.exit_code is None:
+                problem = timed_out(self._command, DEADLINE_SECONDS)
+            elif output.exit_code != 0 or output.stderr.startswith(_NO_JOURNAL):
+                problem = self._failure(output.exit_code, output.stderr)
+        return LogFile(at=self._clock.now(), daemon=self._daemon, file=FILE, problem=problem), lines
 
     def _start(self, *arguments: str) -> None:
         self._started = self._clock.monotonic()
@@ -154,6 +172,10 @@ class Journal:
         """Set the unit of each daemon whose log is in the journal. Any thread may call this."""
         self._units = dict(units)
 
+    def journal_of(self, daemon: str, unit: str) -> UnitJournal:
+        """Return the journal of one unit."""
+        return UnitJournal(daemon, unit, self._clock, executable=self._executable, path=self._path)
+
     @property
     def awaits_collection(self) -> bool:
         """Whether the next collection adds or removes a journal."""
@@ -185,6 +207,4 @@ class Journal:
                 yield LogFile(at=self._clock.now(), daemon=daemon, file=FILE, followed=False)
         for daemon, unit in units.items():
             if daemon not in self._journals:
-                self._journals[daemon] = UnitJournal(
-                    daemon, unit, self._clock, executable=self._executable, path=self._path
-                )
+                self._journals[daemon] = self.journal_of(daemon, unit)

@@ -1,7 +1,7 @@
 """One log file, followed through growth, truncation and replacement, within a budget of lines."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from exporter.clock import Clock
@@ -153,6 +153,25 @@ class _Selection:
     """Critical lines that are older than `lines`."""
     unrecognized: int = 0
     lost: int = 0
+
+
+TAIL_BYTES = 1 << 17
+
+
+def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
+    """Yield the last lines of each log at this location, with the names of the files. Raises OSError."""
+    with location.log.opened() as directory:
+        for name in location.logs:
+            try:
+                file = open_file(directory, name)
+            except FileNotFoundError:
+                continue
+            try:
+                begin = max(0, os.fstat(file).st_size - TAIL_BYTES)
+                text = os.pread(file, TAIL_BYTES, begin).decode(errors="replace")
+            finally:
+                os.close(file)
+            yield from ((name, line) for line in text.split("\n"))
 
 
 class LogFollower:

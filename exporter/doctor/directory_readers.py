@@ -5,22 +5,18 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
 from exporter.collectors.location_registry import log_files
-from exporter.collectors.pipe_dir import CONTROL_LOG, FIFO, PID_FILE, SERVER_LOG, STDOUT, Directory, Root, open_file
+from exporter.collectors.pipe_dir import FIFO, PID_FILE, SERVER_LOG, Directory, Root, open_file
 from exporter.collectors.proc import Proc
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, Identity, LogFacts, Rotation
 from exporter.model.daemon import Daemon
-from exporter.parse.log_line import parse_log_line
-from exporter.parse.log_message import ClientForwarded, ClientQueued, DaemonStarting, ServerReady, ServerStarting
 from exporter.parse.protocol3 import is_server_name
-from exporter.state.clients import forwarded, with_queued
-from exporter.state.transition import without
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +149,6 @@ def read_logs(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> tuple[
     return tuple(each for each in logs if each is not None)
 
 
-def read_queue(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> Mapping[int, int]:
-    """Return the UIDs of the clients that wait for a daemon, by PID, from the end of its log.
-
-    The PIDs of a daemon in another PID namespace mean nothing here.
-    """
-    if daemon.runtime.in_foreign_namespace:
-        return {}
-    name = STDOUT if daemon.runtime.foreground else CONTROL_LOG
-    try:
-        with _log_directory(daemon, running, proc).opened() as descriptor:
-            file = open_file(descriptor, name)
-    except OSError:
-        return {}
-    try:
-        size = os.fstat(file).st_size
-        text = os.pread(file, _MAX_BYTES, max(0, size - _MAX_BYTES)).decode(errors="replace")
-    except OSError:
-        return {}
-    finally:
-        os.close(file)
-    return queued_clients(text.split("\n"))
-
-
 def read_rotations(logs: Sequence[LogFacts], configuration: Path) -> tuple[tuple[Rotation, ...], str | None]:
     """Return how logrotate rotates these logs, and why a file of its configuration could not be read."""
     try:
@@ -236,28 +209,6 @@ def _renamed(path: str, written: Sequence[str]) -> str | None:
     if path in written:
         return None
     return next((each for each in written if each.startswith(tuple(f"{path}{suffix}" for suffix in _SUFFIXES))), None)
-
-
-def queued_clients(lines: Iterable[str]) -> Mapping[int, int]:
-    """Return the UIDs of the clients that the daemon queued and has not admitted since, by PID."""
-    waiting: Mapping[int, int] = {}
-    users: dict[int, int] = {}
-    for line in lines:
-        entry = parse_log_line(line)
-        if entry is None or not entry.by_daemon:
-            continue
-        match entry.message:
-            case DaemonStarting():
-                waiting = {}
-            case ServerStarting(pid, uid):
-                users[pid] = uid
-            case ServerReady(int() as pid):
-                waiting = {each: uid for each, uid in waiting.items() if uid != users.get(pid)}
-            case ClientQueued(pid, uid):
-                waiting = with_queued(waiting, pid, uid)
-            case ClientForwarded(pid, uid):
-                waiting = without(waiting, forwarded(waiting, pid, uid))
-    return waiting
 
 
 def _pid(directory: Directory) -> int | None:

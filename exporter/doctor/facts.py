@@ -223,10 +223,10 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All facts. The keys of `directories`, `logs`, `configured_logs` and `waiting` are daemon names.
+    """All facts. The keys of `directories`, `logs` and `configured_logs` are daemon names.
 
     `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `waiting` has the UIDs of queued clients by PID. `private_tmp` has the loaded units, and is None without
+    `private_tmp` has the loaded units, and is None without
     systemd. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
     not counted.
     """
@@ -243,7 +243,6 @@ class Facts:
     logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
     configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
-    waiting: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     private_tmp: Mapping[str, bool] | None = None
     exporter: ExporterProcess
     listeners: tuple[Listener, ...] = ()

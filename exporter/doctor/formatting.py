@@ -9,9 +9,11 @@ from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
+from exporter.model.problem import Problem
 from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
+from exporter.state.gpus import NVML
 
 REPORT_DIFFERENCES = "Report what differs, with a recording: `cuda-mps-exporter record node.jsonl`."
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
@@ -45,6 +47,12 @@ def gpu_label(gpu: Gpu) -> str:
     """Return a GPU as `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
     names = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
     return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
+
+
+def nvml_problem(facts: Facts) -> Problem | None:
+    """Return why NVML does not work, if so."""
+    source = facts.node.sources.get(NVML)
+    return None if source is None else source.last.problem
 
 
 def shown(text: str) -> str:

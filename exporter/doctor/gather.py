@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.checks import clients, daemons, directories, exporter, gpus, limits
 from exporter.doctor.checks.daemons import EXPORTER
-from exporter.doctor.directory_readers import read_directory, read_logs, read_queue, read_rotations
+from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
 from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Facts, Identity, NotExamined
 from exporter.doctor.finding import Check, Finding, Occurrence, Report
 from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
@@ -33,7 +33,6 @@ from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.report.problem_text import problem_text, source_text
-from exporter.state.clients import HIDDEN
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.web.web_config import WebSecurity
 
@@ -69,8 +68,7 @@ def gather(
     def of_running(reader: Callable[[Daemon, DaemonFacts, Proc], Value]) -> Mapping[str, Value]:
         return {name: reader(daemon, first[name], proc) for name, daemon in node.daemons.items() if name in first}
 
-    queues = read(Area.LOGS, lambda: of_running(read_queue)) or {}
-    pids = tuple(dict.fromkeys(chain(chain(*queues.values()), cuda_processes(node))))[:MAX_PROCESSES]
+    pids = tuple(islice(cuda_processes(node), MAX_PROCESSES))
     processes = read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
     every = ((daemon, first.get(name)) for name, daemon in node.daemons.items())
     directories = read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, each, proc) for d, each in every}) or {}
@@ -99,15 +97,6 @@ def gather(
         logs=logs,
         configured_logs=configured_logs,
         rotations=rotations,
-        # A PID in the log may belong to another process now.
-        waiting={
-            name: {
-                pid: uid
-                for pid, uid in queue.items()
-                if pid < HIDDEN or (pid in processes and processes[pid].uid == uid)
-            }
-            for name, queue in queues.items()
-        },
         private_tmp=private_tmp,
         exporter=exporter,
         listeners=listeners,
@@ -149,8 +138,10 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         yield NotExamined(area=Area.GPUS, reason="NVML returns an error for a GPU", reported=True)
     for daemon, _ in facts.running():
         problems = [log.problem for log in facts.logs.get(daemon.name, ())]
-        if daemon.runtime.log_is_lost or any(problems):
-            yield NotExamined(area=Area.LOGS, reason=f"that of {daemon.name} cannot be read", reported=True)
+        reported = daemon.runtime.log_is_lost or any(problems)
+        if reported or not (problems or daemon.in_journal):
+            reason = f"that of {daemon.name} was not read"
+            yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)
     for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:

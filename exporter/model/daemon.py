@@ -134,6 +134,11 @@ class FailedStarts:
 
     started_at: tuple[float, ...] = ()
     """Start times of the most recent ones."""
+    count: int = 0
+    uid: int | None = None
+    """The user of the last one."""
+    words: str = ""
+    """Why a server could not start, in its own log. Any user can write that line."""
     last_exit_at: float | None = None
     reported: bool = False
     """Whether the crash loop was reported."""

@@ -194,6 +194,19 @@ class ServerContextCreated(DeviceMessage):
     """The server creates its own context on a device."""
 
 
+# A server failed to start, or has no free file descriptor. The daemon reports its exit (2013 to 2026).
+@_server_line(r"(?:MPS server )?(failed to start(?: : .{1,200})?)", str)
+@_server_line(r"(?:MPS Server )?(failed to create/open SHM segment\.)", str)
+@_server_line(r"(Driver initialization failed with: .{1,200})", str)
+@_server_line(r"(MPS is only supported on .{1,200})", str)
+@_server_line(r"(Invalid CUDA_VISIBLE_DEVICES.{0,400})", str)
+@dataclass(frozen=True, slots=True)
+class ServerStartFailed(Message):
+    """Why a server cannot start."""
+
+    text: str
+
+
 # -- Limits of each client of a server -----------------------------------------------------------------------------
 
 
@@ -379,10 +392,6 @@ SERVER_RULES.append(
         r"Startup|Initializing server process|Exiting|Waiting for current clients to finish",
         r"Server has been notified to shutdown|Server was unable to shutdown due to \d+ active clients",
         r"Created (?:anonymous|named) shared memory region .{1,400}",
-        # A server failed to start, or has no free file descriptor. The daemon reports its exit (2013 to 2026).
-        r"(?:MPS server )?failed to start(?: : .{1,200})?|(?:MPS Server )?failed to create/open SHM segment\.",
-        r"Driver initialization failed with: .{1,200}|MPS is only supported on .{1,200}",
-        r"Invalid CUDA_VISIBLE_DEVICES.{0,400}",
     )
 )
 ECHO_RULES.append(

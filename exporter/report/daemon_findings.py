@@ -24,8 +24,9 @@ from exporter.report.remedy import (
     quarantine_cause,
     recovery_steps,
 )
-from exporter.report.text import counted
+from exporter.report.text import counted, failed_starts_text
 from exporter.report.watchdog_text import WatchdogSummary, history_of, watchdog_summary
+from exporter.state import servers
 from exporter.state.control_replies import CONTROL
 from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.view import View
@@ -98,14 +99,30 @@ def _state_finding(
     if summary is not None and summary.problem and not summary.fault:
         code = _code(node, at, daemon, watch)
         commands, since = commands_to_signal(node, watch.diagnosis), _since(node, at, daemon, watch, code)
+        if code is FindingCode.SERVER_CRASH_LOOP:
+            return _with_watchdog(_crash_loop(at, daemon), watch, summary)
         return _with_watchdog(Finding(code=code, at=at, since=since, daemon=name, commands=commands), watch, summary)
     if watch.phase in _SUSPENDED:
         since = watch.circuit_opened_at if watch.phase is WatchdogPhase.CIRCUIT_OPEN else watch.state_lost_at
         return Finding(code=PHASE_CODES[watch.phase], at=at, since=since, daemon=name, commands=_resume(daemon))
+    if servers.in_crash_loop(daemon, at):
+        return _crash_loop(at, daemon)
     if daemon.connections.waiting:
         waiting = {"clients": counted(len(daemon.connections.waiting), "client")}
         return Finding(code=FindingCode.CLIENTS_WAITING, at=at, daemon=name, values=waiting)
     return None
+
+
+def _crash_loop(at: float, daemon: Daemon) -> Finding:
+    failed = daemon.connections.failed_starts
+    return Finding(
+        code=FindingCode.SERVER_CRASH_LOOP,
+        at=at,
+        since=failed.started_at[0],
+        daemon=daemon.name,
+        values={"failed": failed_starts_text(failed)},
+        commands=(DOCTOR,),
+    )
 
 
 def _not_up(
@@ -158,7 +175,7 @@ def _with_watchdog(found: Finding, watch: WatchdogState, summary: WatchdogSummar
     situation = Situation.WATCHDOG_OBSERVES if summary.observes else Situation.WATCHDOG_REPORTS
     if watch.phase is not WatchdogPhase.IDLE:
         situation = Situation.RESTARTS_SUSPENDED if watch.phase in _SUSPENDED else Situation.WATCHDOG_ACTS
-    values = {"watchdog": summary.action, "cause": of_phase(watch.phase).remedy}
+    values = {**found.values, "watchdog": summary.action, "cause": of_phase(watch.phase).remedy}
     return replace(found, values=values, notes=notes, situation=situation)
 
 

@@ -226,6 +226,7 @@ DAEMON_PROBLEMS: Mapping[FindingCode, Definition] = {
         severity=Severity.CRITICAL,
         label="server crash loop",
         summary="Servers of MPS daemon {daemon} on {node} exit before they are ready",
+        detail=": {failed}",
         meaning="Three servers in a row exited before they were ready. No new client gets a GPU from this daemon. "
         "Clients of older servers continue.",
         remedy="Read the cause in the logs of the daemon. Check that MPS supports the GPUs and that the daemon "

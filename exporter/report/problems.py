@@ -82,9 +82,8 @@ REMEDIES: Mapping[Situation, str] = {
     Situation.CLIENTS_ENDING: "Wait: the clients that the fault hit are exiting.",
     Situation.FAULT_WITHOUT_INCIDENT: "Look in the table for the clients of that server.",
     Situation.UNSUPPORTED: "Nothing: of this daemon, the exporter reads only the process.",
-    Situation.LOG_TO_STDOUT: "Start the daemon with its standard output in its log directory, for example with "
-    "`sh -c 'exec nvidia-cuda-mps-control -f >> \"$CUDA_MPS_LOG_DIRECTORY/stdout.log\"'`, as nvidia-cuda-mps.service "
-    "does. Or start it with -d instead of -f.",
+    Situation.LOG_TO_STDOUT: "Append (>>) the daemon's standard output to the file stdout.log in its log directory, as "
+    "nvidia-cuda-mps.service does. Or start the daemon with -d instead of -f. Both need a restart, which ends clients.",
 }
 
 

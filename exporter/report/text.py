@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from exporter.model.daemon import FailedStarts
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.observation import PodFound
 from exporter.parse.printable import printable
@@ -271,6 +272,8 @@ def external_text(text: str, longest: int) -> str:
 
 _LONGEST_NAME = 32
 
+_LONGEST_WORDS = 120
+
 _SHORT_UUID = 12
 """So many characters distinguish the GPUs of a node: `GPU-1efa3f60`."""
 
@@ -328,6 +331,13 @@ def percent(fraction: float) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a number with its noun: `1 client`, `2 clients`; `many` if the plural is irregular."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def failed_starts_text(failed: FailedStarts) -> str:
+    """Return how many servers exited before they were ready, the user of the last one, and why it could not start."""
+    user = "" if failed.uid is None else f", the last one for UID {failed.uid}"
+    words = f": {external_text(failed.words, _LONGEST_WORDS)}" if failed.words else ", without a reason in its log"
+    return f"{failed.count} in a row{user}{words}"
 
 
 def code_text(code: str) -> str:

@@ -1,7 +1,7 @@
 """Lines of server.log."""
 
 from exporter.incidents import fault_log
-from exporter.model.daemon import Claim, ClaimKind, Daemon, with_runtime
+from exporter.model.daemon import Claim, ClaimKind, Daemon, with_connections, with_runtime
 from exporter.model.server import ContextCreation, RefusalReason
 from exporter.model.values import replace
 from exporter.parse import log_message
@@ -29,6 +29,8 @@ def read(daemon: Daemon, at: float, entry: LogEntry, pids: Pids) -> Transition:
             daemon = disconnects.record_disconnect(_without_connecting(daemon, server, pid), at, entry, pid)
             connected = pid in daemon.clients
             return claims.add(daemon, at, ClaimKind.CLIENT_DISCONNECT, pid) if connected else daemon, ()
+        case log_message.ServerStartFailed(text):
+            return with_connections(daemon, failed_starts=replace(daemon.connections.failed_starts, words=text)), ()
         case _ if server in daemon.servers:
             return _known_server_read(daemon, at, entry, pids)
         case (

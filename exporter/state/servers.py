@@ -157,16 +157,21 @@ def _count_failed_start(daemon: Daemon, at: float, server: Server) -> Daemon:
         return daemon
     last = daemon.connections.failed_starts
     if last.last_exit_at is None or at - last.last_exit_at > LOOP_END_SECONDS:
-        last = FailedStarts()
+        last = FailedStarts(words=last.words)
     recent = (each for each in last.started_at if at - each <= LOOP_SECONDS)
-    failed = FailedStarts(
-        started_at=(*recent, server.started_at)[-LOOP_STARTS:], last_exit_at=at, reported=last.reported
-    )
+    started_at = (*recent, server.started_at)[-LOOP_STARTS:]
+    failed = replace(last, started_at=started_at, count=last.count + 1, uid=server.uid, last_exit_at=at)
     daemon = with_connections(daemon, failed_starts=failed)
     if len(failed.started_at) < LOOP_STARTS or failed.reported:
         return daemon
     claim = Claim(kind=ClaimKind.CRASH_LOOP, pid=0, at=at)
     return with_log(daemon, claims={claim.key: claim, **daemon.log.claims})
+
+
+def in_crash_loop(daemon: Daemon, at: float) -> bool:
+    """Return whether a crash loop was reported, and no server has become ready since."""
+    failed = daemon.connections.failed_starts
+    return failed.reported and failed.last_exit_at is not None and at - failed.last_exit_at <= LOOP_END_SECONDS
 
 
 def report_crash_loop(daemon: Daemon) -> Transition:

@@ -314,8 +314,7 @@ def open_faults(context: Context) -> Iterable[Incident]:
 
 def _crash_loop(context: Context) -> Diagnosis | None:
     starts = context.daemon.connections.failed_starts
-    last_at = starts.last_exit_at
-    if not starts.reported or last_at is None or context.at - last_at > state_servers.LOOP_END_SECONDS:
+    if not state_servers.in_crash_loop(context.daemon, context.at):
         return None
     exited = Reason(ReasonCode.SERVERS_EXITED_EARLY, count=len(starts.started_at))
     return Diagnosis(

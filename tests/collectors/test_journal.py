@@ -154,6 +154,21 @@ def test_skips_entries_older_than_the_start(journalctl: FakeJournalctl, log: Fol
     assert f"_SYSTEMD_UNIT={UNIT} _TRANSPORT=stdout + _TRANSPORT=driver MESSAGE_ID={SUPPRESSED_MESSAGE_ID}" in follow
 
 
+def test_reads_the_last_lines_once(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(end=entries("first", "last") + entries("other", start=3, _EXE="/usr/bin/sh"))
+    state, lines = log.journal.journal_of("node", UNIT).tail()
+
+    assert (state.problem, lines) == (None, ["first", "last"])
+
+
+def test_reports_why_the_last_lines_cannot_be_read(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
+    journalctl.set(find="echo No journal files were opened due to insufficient permissions. >&2")
+    state, lines = log.journal.journal_of("node", UNIT).tail()
+
+    assert state.problem is not None
+    assert (state.problem.code, lines) == (ProblemCode.PERMISSION_DENIED, [])
+
+
 def test_reads_all_entries_of_a_unit_without_earlier_entries(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
     journalctl.set(follow=entries("first", "second"))
     log.until("first", "second")

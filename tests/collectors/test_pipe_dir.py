@@ -12,10 +12,11 @@ import pytest
 
 from exporter.actions.evidence import snapshot
 from exporter.collectors import units
+from exporter.collectors.log_file import read_tail
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import CONTROL_LOG, PID_FILE, SERVER_LOG, STDOUT, Directory, on_host
 from exporter.collectors.proc import Proc
-from exporter.doctor.directory_readers import read_directory, read_logs, read_queue
+from exporter.doctor.directory_readers import read_directory, read_logs
 from exporter.libcuda_probes.mapped_libraries import open_path
 from exporter.model.action import SaveEvidence
 from exporter.model.daemon import Daemon
@@ -75,7 +76,8 @@ def test_nothing_but_regular_files_is_opened(kind: str, monkeypatch: pytest.Monk
     assert not saved.keys() & set(names)
     assert read_directory(daemon, None, proc).pid is None
     assert not any(log.size for log in read_logs(daemon, None, proc))
-    assert read_queue(daemon, None, proc) == {}
+    with pytest.raises(OSError, match="regular file"):
+        list(read_tail(location))
     assert open_path(tmp_path / SERVER_LOG) is None
     assert units._text(str(tmp_path / SERVER_LOG)) == ""
     assert wrong == []

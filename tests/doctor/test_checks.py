@@ -22,9 +22,9 @@ from exporter.doctor.facts import (
 )
 from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import CHECKS, examine, not_examined
-from exporter.model.daemon import DaemonState, NamedBy
+from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
-from exporter.model.observation import MigInstance
+from exporter.model.observation import GpuProcess, MigInstance
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
@@ -62,6 +62,7 @@ TMP = "/tmp/nvidia-mps"
 LONG = "/run/" + "x" * 90
 LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
+WORDS = "Failed to start : invalid argument"
 WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
 
 
@@ -79,6 +80,20 @@ def on_second_gpu(limit: str, *, container: str | None = None, **variables: str)
     """Return facts of a daemon with two GPUs, and a client on the second one with this memory limit."""
     own = process(variables={PIPE_DIRECTORY: DAEMON, PINNED_MEMORY_LIMIT: limit} | variables, container=container)
     return with_daemon(healthy(processes={CLIENT: own}), runtime__devices={0: OTHER_GPU, 1: GPU})
+
+
+def another_user_waits(**changes: Any) -> Facts:
+    """Return facts of a client that waits until those of another user have exited."""
+    facts = healthy(processes={BYPASSING: process(BYPASSING, uid=1002)}, **changes)
+    waiting = frozenset({BYPASSING})
+    return with_daemon(facts, connections__queued={BYPASSING: 1002}, connections__waiting=waiting)
+
+
+def crash_loop(facts: Facts) -> Facts:
+    """Return the facts after six servers of a user exited before they were ready."""
+    at = facts.node.at - 30
+    failed = FailedStarts(started_at=(at,) * 3, count=6, uid=1001, words=WORDS, last_exit_at=at, reported=True)
+    return with_daemon(facts, connections__failed_starts=failed)
 
 
 def ended(**changes: Any) -> Facts:
@@ -212,6 +227,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "stuck in the kernel",
         lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
     ),
+    ("servers-exit-early", ERROR, "", lambda: crash_loop(healthy())),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     (
         "daemon-not-expected",
@@ -268,7 +284,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "users-wait",
         WARNING,
         "",
-        lambda: healthy(waiting={DAEMON: {BYPASSING: 1002}}, processes={BYPASSING: process(BYPASSING, uid=1002)}),
+        another_user_waits,
     ),
     (
         "shared-memory-differs",
@@ -525,12 +541,8 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
         with_attribution,
         lambda: with_attribution(exporter=exporter_process(capabilities=ALL_RIGHTS & ~WITHOUT)),
         lambda: healthy(exporter=exporter_process(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
-        lambda: with_daemon(healthy(waiting={DAEMON: {BYPASSING: 1002}}), clients={}),
-        lambda: healthy(
-            daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),),
-            waiting={DAEMON: {BYPASSING: 1002}},
-            processes={BYPASSING: process(BYPASSING)},
-        ),
+        lambda: with_daemon(another_user_waits(), clients={}),
+        lambda: another_user_waits(daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),)),
     ],
     ids=[
         "limits within the device",
@@ -594,6 +606,30 @@ def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
     assert "memory-limit-without-effect" not in {each.check.id for each in found(facts)}
 
 
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (healthy(directories={DAEMON: directory(closed="/run/nvidia")}), "cannot enter /run/nvidia: see"),
+        (healthy(daemons=(daemon(outdated=True),)), "have different versions"),
+        (with_gpu(healthy(), compute_capability="6.1"), "is older than Volta."),
+        (
+            with_gpu(healthy(daemons=(daemon(container="c0ffee"),)), compute_capability="6.1"),
+            "is older than Volta, and the daemon is in a container.",
+        ),
+        (with_gpu(healthy(), compute_processes=(GpuProcess(pid=BYPASSING),)), f"PID {BYPASSING} uses GPU 0"),
+        (with_gpu(healthy(), problem=failure("GPU is lost")), "has an error, and may need a reset"),
+        (with_gpu(healthy(), memory_total_bytes=100 << 20, memory_used_bytes=97 << 20), "is full: 3 MiB are free"),
+        (healthy(), "None of the usual causes was found."),
+    ],
+    ids=["directory", "driver", "before Volta", "before Volta in a container", "exclusive", "Xid", "memory", "none"],
+)
+def test_names_the_usual_causes_of_servers_that_exit_early(facts: Facts, cause: str) -> None:
+    (finding,) = [each for each in found(crash_loop(facts)) if each.check.id == "servers-exit-early"]
+    assert f"6 in a row, the last one for UID 1001: {WORDS}. That was 30 s ago." in finding.what
+    assert cause in finding.what
+    assert finding.commands == (f"tail -n 30 {LOGS}/control.log",)
+
+
 LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"
 
 
@@ -620,8 +656,7 @@ def test_shows_commands_of_protocol_3_to_a_daemon_that_uses_it(facts: Facts, id_
 
 
 def test_users_do_not_wait_for_each_other_with_protocol_3() -> None:
-    facts = healthy(waiting={DAEMON: {BYPASSING: 1002}}, processes={BYPASSING: process(BYPASSING, uid=1002)})
-    assert "users-wait" not in {each.check.id for each in found(of_protocol_3(facts))}
+    assert "users-wait" not in {each.check.id for each in found(of_protocol_3(another_user_waits()))}
 
 
 def test_checks_of_an_area_that_was_not_examined_are_unknown() -> None:

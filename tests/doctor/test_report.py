@@ -44,7 +44,7 @@ def test_verbose_lists_passed_and_unknown_checks() -> None:
     assert found_nothing.startswith("Found nothing: ")
     assert " daemon-hung," in found_nothing
     assert "log-not-followed, " in unknown
-    assert "Not examined, or not in full: logs. 3 checks are incomplete." in text.splitlines()
+    assert "Not examined, or not in full: logs. 4 checks are incomplete." in text.splitlines()
 
 
 def test_text_shows_five_places_and_json_all() -> None:

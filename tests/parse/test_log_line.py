@@ -129,13 +129,16 @@ NOISE_LINES = (
     "Exiting",
     "Client termination succeeded.",
     # A server failed to start or to serve. Another line reports its exit.
-    "MPS server failed to start",
+    "Server encountered a fatal exception. Shutting down",
+    "Unable to read new connection type information",
+)
+
+REASONS = (
+    "failed to start",
     "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
     "Failed to start : operation not supported",
     "Driver initialization failed with: unknown error",
-    "Server encountered a fatal exception. Shutting down",
-    "Unable to read new connection type information",
-    "MPS Server failed to create/open SHM segment.",
+    "failed to create/open SHM segment.",
     "Invalid CUDA_VISIBLE_DEVICES",
 )
 
@@ -170,6 +173,13 @@ HARMLESS = (
 @pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[text for text, _ in MESSAGES])
 def test_returns_the_message_of_a_line(text: str, message: Message) -> None:
     assert parse_log_message(text) == message
+
+
+@pytest.mark.parametrize("text", REASONS)
+@pytest.mark.parametrize("prefix", ["", "MPS server "])
+def test_reports_why_a_server_cannot_start(text: str, prefix: str) -> None:
+    prefix = prefix if text.startswith("failed") else ""
+    assert parse_log_message(prefix + text) == log_message.ServerStartFailed(text)
 
 
 @pytest.mark.parametrize("text", NOISE_LINES)

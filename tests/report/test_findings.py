@@ -325,4 +325,4 @@ def test_says_what_is_lost_if_a_daemon_logs_to_a_pipe_and_how_to_repair_it() -> 
     assert f"What to do: {finding.text}" in shown
     assert "neither stdout.log nor a journal" in finding.text
     assert "misses short faults" in shown
-    assert 'exec nvidia-cuda-mps-control -f >> "$CUDA_MPS_LOG_DIRECTORY/stdout.log"' in finding.remedy
+    assert "stdout.log in its log directory" in finding.remedy

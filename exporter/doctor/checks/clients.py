@@ -89,20 +89,18 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-def _waiting(facts: Facts, pid: int, uid: int) -> str:
-    process = facts.processes.get(pid)
-    return f"a client of UID {uid}" if process is None else process_label(process)
-
-
 @check(FindingCode.CLIENTS_WAITING, Area.DAEMONS, Area.LOGS)
 def users_wait(facts: Facts) -> Iterator[Occurrence]:
     """Users wait for each other."""
     for daemon, each in facts.running():
-        queued = facts.waiting.get(daemon.name, {})
-        waiting = [(pid, uid) for pid, uid in queued.items() if pid not in daemon.clients]
+        queued = daemon.connections.queued
+        waiting = [pid for pid in daemon.connections.waiting if pid in queued and pid not in daemon.clients]
         if waiting and daemon.clients and daemon.users_take_turns and not each.for_all_users:
             yield Occurrence(
-                tuple(_waiting(facts, pid, uid) for pid, uid in waiting),
+                tuple(
+                    process_label(facts.processes[pid]) if pid in facts.processes else f"a client of UID {queued[pid]}"
+                    for pid in sorted(waiting)
+                ),
                 commands=restart_commands(facts, daemon, option="-multiuser-server"),
             )
 

@@ -3,22 +3,28 @@
 import re
 from collections.abc import Iterator
 
-from exporter.doctor.facts import TEMPORARY, Area, Facts
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (
     REPORT_DIFFERENCES,
     config_line,
     daemon_label,
     error_text,
+    gpu_label,
+    nvml_problem,
     quoted,
     shown,
     start_commands,
     without_private_tmp,
 )
-from exporter.model.daemon import SUPPORTED_PROTOCOLS, DaemonState
+from exporter.model.daemon import SUPPORTED_PROTOCOLS, Daemon, DaemonState
+from exporter.model.problem import ProblemCode
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.protocol3 import PROTOCOL
+from exporter.report.findings import FULL_RATIO
 from exporter.report.problem import FindingCode
+from exporter.report.text import duration_text, failed_starts_text, mebibytes
+from exporter.state.gpus import is_from_volta, serves_gpu
 
 ENOUGH_OPEN_FILES = 16384
 """What NVIDIA recommends for servers with many clients (MPS guide, known issues)."""
@@ -154,6 +160,49 @@ def daemon_held(facts: Facts) -> Iterator[Occurrence]:
                 fix="Send commands one at a time.",
                 commands=("pgrep -a -f nvidia-cuda-mps-control",),
             )
+
+
+@check(FindingCode.SERVER_CRASH_LOOP, Area.DAEMONS, Area.LOGS, Area.GPUS, Area.DIRECTORIES)
+def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
+    """Servers exit before they are ready. Clients get error 805."""
+    for daemon, each in facts.running():
+        failed = daemon.connections.failed_starts
+        if failed.reported and failed.last_exit_at is not None:
+            causes = list(_causes_of_early_exits(facts, daemon, each)) or ["None of the usual causes was found"]
+            ago = duration_text(max(0.0, facts.node.at - failed.last_exit_at))
+            logs = " ".join(quoted(log.path) for log in facts.logs.get(daemon.name, ()) if log.problem is None)
+            yield Occurrence(
+                (daemon_label(each),),
+                detail=f"By its log, {failed_starts_text(failed)}. That was {ago} ago. {'. '.join(causes)}.",
+                commands=(f"tail -n 30 {logs}",) if logs else (),
+            )
+
+
+def _causes_of_early_exits(facts: Facts, daemon: Daemon, each: DaemonFacts) -> Iterator[str]:
+    """Yield what usually prevents a server from starting, if it is so here."""
+    directory = facts.directories.get(daemon.name)
+    if directory is not None and directory.closed is not None:
+        yield f"A user's server cannot enter {shown(directory.closed)}: see directory-closed"
+    problem = nvml_problem(facts)
+    if each.outdated or (problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH):
+        yield "The driver and its libraries have different versions: see daemon-outdated, or driver-mismatch"
+    in_container = each.process.container is not None or daemon.name != daemon.pipe_directory
+    own = {*daemon.clients, *daemon.servers}
+    for uuid, gpu in facts.node.gpus.items():
+        reading = gpu.reading
+        if not serves_gpu(facts.node, daemon, reading):
+            continue
+        label = gpu_label(gpu)
+        others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
+        used, total = reading.memory_used_bytes, reading.memory_total_bytes
+        if reading.problem is not None or uuid in facts.node.xids.recovery_actions:
+            yield f"{label} has an error, and may need a reset"
+        if is_from_volta(reading) is False:
+            yield f"{label} is older than Volta" + (", and the daemon is in a container" if in_container else "")
+        if reading.compute_mode == "exclusive_process" and others:
+            yield f"PID {others[0]} uses {label} without this daemon, and its compute mode is EXCLUSIVE_PROCESS"
+        if used is not None and total and used / total > FULL_RATIO:
+            yield f"The memory of {label} is full: {mebibytes(max(0, total - used))} are free"
 
 
 @check(

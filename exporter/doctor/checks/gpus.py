@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, shown
+from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, nvml_problem, shown
 from exporter.model.gpu import Gpu
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.problem import ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
 from exporter.report.problem import FindingCode
@@ -27,7 +27,7 @@ CGROUP_LIMITS = 615
 )
 def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
     """The driver's libraries and kernel module have different versions. No CUDA process or MPS server can start."""
-    problem = _nvml_problem(facts)
+    problem = nvml_problem(facts)
     if problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH:
         version = "" if facts.kernel_module is None else f" ({shown(facts.kernel_module)})"
         yield Occurrence(
@@ -43,7 +43,7 @@ def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
 )
 def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML does not work. The exporter cannot read the GPUs."""
-    problem = _nvml_problem(facts)
+    problem = nvml_problem(facts)
     if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
         yield Occurrence(detail=error_text(problem_text(problem, NVML)))
     elif problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
@@ -157,7 +157,12 @@ def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
                 yield Occurrence((gpu_label(gpu),))
 
 
-@check(Severity.WARNING, Area.GPUS, fix="Share it only among trusted processes.")
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    fix="Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it "
+    "without MPS (time slices).",
+)
 def pre_volta(facts: Facts) -> Iterator[Occurrence]:
     """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
     for gpu in _served(facts):
@@ -219,8 +224,3 @@ def _served(facts: Facts) -> Iterator[Gpu]:
 
 def _exclusive(gpu: Gpu) -> str:
     return f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS"
-
-
-def _nvml_problem(facts: Facts) -> Problem | None:
-    source = facts.node.sources.get(NVML)
-    return None if source is None else source.last.problem

@@ -1,0 +1,80 @@
+"""What the end of a daemon's log reports of the time before the exporter: waiting clients, and servers that exit early.
+
+`status` without a service, and `doctor`, collect only once.
+"""
+
+from collections.abc import Iterable
+
+from exporter.model.daemon import ClaimKind, Connections, Daemon, DaemonRuntime, DaemonState, with_connections
+from exporter.model.node import Node
+from exporter.model.observation import LogLine
+from exporter.model.values import replace
+from exporter.parse import log_message
+from exporter.parse.log_line import parse_log_line, seconds_between
+from exporter.state import daemon_log, servers
+from exporter.state.transition import translate_entry
+
+
+def with_log_tail(node: Node, name: str, lines: Iterable[tuple[str, str]]) -> Node:
+    """Return the node with what the last lines of a daemon's logs report, each with the name of its file.
+
+    The last line is that of a query just now, so it shows how long ago the others were written, in any time zone.
+    """
+    daemon = node.daemons[name]
+    found, last = _read(daemon, lines)
+    failed, shift = found.failed_starts, node.at - last
+    if failed.last_exit_at is not None:
+        started_at = tuple(at + shift for at in failed.started_at)
+        failed = replace(failed, started_at=started_at, last_exit_at=failed.last_exit_at + shift)
+    daemon = with_connections(daemon, queued=found.queued, waiting=found.waiting, failed_starts=failed)
+    return replace(node, daemons={**node.daemons, name: daemon})
+
+
+def without_reused_pids(node: Node) -> Node:
+    """Return the node without queued clients whose PIDs belong to no process now, or to another user's."""
+    daemons = {}
+    for name, daemon in node.daemons.items():
+        queued = {
+            pid: uid
+            for pid, uid in daemon.connections.queued.items()
+            if pid < 0 or (pid in node.processes and node.processes[pid].uid == uid)
+        }
+        waiting = daemon.connections.waiting.intersection(queued)
+        daemons[name] = with_connections(daemon, queued=queued, waiting=waiting)
+    return replace(node, daemons=daemons)
+
+
+def _read(daemon: Daemon, lines: Iterable[tuple[str, str]]) -> tuple[Connections, float]:
+    """Return the connections of a daemon of which only these lines are known, and the seconds to the last line.
+
+    server.log and control.log have no common order. Of the first, only the reason why a server cannot start is used.
+    """
+    runtime = DaemonRuntime(process=daemon.runtime.process, protocol=daemon.runtime.protocol)
+    start = replace(daemon, state=DaemonState.UP, runtime=runtime, servers={}, clients={}, connections=Connections())
+    # A PID that cannot be translated becomes negative.
+    pids: dict[int, int] | None = {} if daemon.runtime.in_foreign_namespace else None
+    known, at, stamp, words = start, 0.0, "", dict[int, str]()
+    for file, line in lines:
+        raw = parse_log_line(line)
+        if raw is None:
+            continue
+        at += seconds_between(stamp or raw.stamp, raw.stamp)
+        stamp, entry = raw.stamp, translate_entry(raw, pids)
+        match entry.message:
+            case log_message.ServerStartFailed(text) if not entry.by_daemon:
+                words[entry.pid] = text
+            case _ if file.endswith("server.log"):
+                pass
+            case log_message.DaemonStarting() if entry.by_daemon:
+                known = start
+            case log_message.ServerExited(server) if entry.by_daemon and not known.log.echoing:
+                failed = known.connections.failed_starts
+                failed = replace(failed, words=words.get(server, failed.words))
+                known, _ = servers.end(with_connections(known, failed_starts=failed), at, server)
+                if known.claimed(ClaimKind.CRASH_LOOP, 0):
+                    known, _ = servers.report_crash_loop(known)
+            case _:
+                known, _ = daemon_log.line_read(
+                    known, LogLine(at=at, daemon=daemon.name, file=file, line=line, pids=pids)
+                )
+    return known.connections, at
