@@ -405,9 +405,8 @@ class DaemonProcess:
     foreground: bool | None = None
     """Whether the daemon writes its log to stdout (`-f`)."""
     stdout_in_file: bool | None = None
-    """Whether that stdout is the file stdout.log of its log directory."""
     stdout_in_journal: bool | None = None
-    """Whether that stdout may be the journal: it is a socket."""
+    """Whether that stdout is stdout.log of its log directory, or may be the journal (a socket). None: unknown."""
     unit: str | None = None
     pod_uid: str | None = None
     pid_file_left: bool | None = None

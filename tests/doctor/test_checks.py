@@ -155,9 +155,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "not its own",
         lambda: healthy(exporter=exporter_process(state_directory="/var/lib/e", state_problem="read-only")),
     ),
-    ("control-program-missing", ERROR, "not in PATH", lambda: healthy(programs=Programs())),
+    ("control-program-unusable", ERROR, "not in PATH", lambda: healthy(programs=Programs())),
     (
-        "control-program-fails",
+        "control-program-unusable",
         ERROR,
         "cannot be run",
         lambda: healthy(programs=Programs(control="/c", server="/s", problem="exec format error")),
@@ -197,8 +197,8 @@ MISTAKES: tuple[Mistake, ...] = (
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute-mode-default", ADVICE, "no bypassing process", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),
-    ("mig-untried", ADVICE, "", on_a_mig_instance),
-    ("cgroup-memory-limits-untried", ADVICE, "", lambda: with_memory_limit(cgroups={"/pod": LIMITED_MEMORY})),
+    ("untried-on-hardware", ADVICE, "", on_a_mig_instance),
+    ("untried-on-hardware", ADVICE, "", lambda: with_memory_limit(cgroups={"/pod": LIMITED_MEMORY})),
     ("exporter-memory-limited", WARNING, "", lambda: with_memory_limit(own=LIMITED_MEMORY)),
     (
         "exporter-memory-limit-unknown",
@@ -236,7 +236,7 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: with_daemon(healthy(), declared__expected=False, declared__by=NamedBy.DISCOVERED),
     ),
     ("protocol-not-supported", WARNING, "", lambda: with_daemon(healthy(), runtime__protocol=4)),
-    ("protocol-untried", ADVICE, "", lambda: with_daemon(healthy(), runtime__protocol=3)),
+    ("untried-on-hardware", ADVICE, "", lambda: with_daemon(healthy(), runtime__protocol=3)),
     ("few-open-files", ADVICE, "", lambda: healthy(daemons=(daemon(open_files=1024),))),
     ("socket-path-too-long", ERROR, "a daemon's", lambda: with_daemon(healthy(), pipe_directory=LONG)),
     ("socket-path-too-long", ERROR, "a client's", lambda: client(**{PIPE_DIRECTORY: LONG})),
@@ -434,14 +434,14 @@ MISTAKES: tuple[Mistake, ...] = (
         ),
     ),
     (
-        "kernel-refuses-bpf",
+        "launches-not-counted",
         WARNING,
         "",
         lambda: with_attribution(refused="cannot make the BPF map: Function not implemented"),
     ),
-    ("no-libcuda", WARNING, "", lambda: with_attribution(libraries=())),
+    ("launches-not-counted", WARNING, "", lambda: with_attribution(libraries=())),
     (
-        "libcuda-not-probed",
+        "launches-not-counted",
         WARNING,
         "",
         lambda: with_attribution(problems=("libcuda.so.1 of PID 7: it is no ELF file",)),
@@ -453,7 +453,7 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: healthy(listeners=(Listener(address=":10677", uid=33, is_service=False),)),
     ),
     (
-        "web-config-unusable",
+        "configuration-unusable",
         ERROR,
         "",
         lambda: healthy(config=configured(web_config_file=Path("/etc/web.yml")), web_problem="no bcrypt hash"),
@@ -496,11 +496,15 @@ def test_reports_the_mistake_and_nothing_else(id_: str, severity: Severity, make
     assert [(finding.check.id, finding.severity) for finding in found(make())] == [(id_, severity)]
 
 
-def test_reports_a_stale_pid_file_and_the_absent_daemon() -> None:
-    ids = {finding.check.id for finding in found(ended())}
-    assert ids == {"daemon-absent", "stale-pid-file"}
+def test_reports_a_daemon_that_was_killed_by_its_pid_file() -> None:
     clean = ended(directories={DAEMON: directory(pid=None, pid_file_mode=None)})
-    assert {finding.check.id for finding in found(clean)} == {"daemon-absent"}
+    for facts, killed in ((ended(), True), (clean, False)):
+        (finding,) = found(facts)
+        assert finding.check.id == "daemon-absent"
+        assert finding.what.endswith("shows that it was killed.") is killed
+
+    assert [each.severity for each in found(with_daemon(ended(), declared__expected=False))] == [WARNING]
+    assert found(with_daemon(clean, declared__expected=False)) == []
 
 
 def test_reports_a_daemon_that_serves_only_another_user() -> None:
@@ -512,7 +516,7 @@ def test_reports_a_daemon_that_serves_only_another_user() -> None:
 
 
 def test_each_check_has_a_test() -> None:
-    own_tests = {"stale-pid-file", "daemon-of-another-user"}
+    own_tests = {"daemon-of-another-user"}
     assert {id_ for id_, *_ in MISTAKES} | own_tests == {check.id for check in CHECKS}
     assert len({check.id for check in CHECKS}) == len(CHECKS)
 

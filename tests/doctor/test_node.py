@@ -104,7 +104,7 @@ def without(path: Path) -> Iterator[None]:
 
 def test_reports_a_missing_control_program(node: Preflight, correct: Report) -> None:
     variables = program.variable(control_executable="/nowhere/nvidia-cuda-mps-control")
-    assert new_findings(node, correct, **variables) == {"control-program-missing": "error"}
+    assert new_findings(node, correct, **variables) == {"control-program-unusable": "error"}
 
 
 def test_reports_a_missing_server_program(node: Preflight, correct: Report) -> None:
@@ -349,7 +349,7 @@ def test_reports_a_port_in_use(node: Preflight, correct: Report) -> None:
     ("text", "expected"),
     [
         ("[log]\nlevl = 'debug'\n", {"configuration-unusable": "error"}),
-        ("[web]\nconfig_file = '/nowhere/web.yml'\n", {"web-config-unusable": "error"}),
+        ("[web]\nconfig_file = '/nowhere/web.yml'\n", {"configuration-unusable": "error"}),
     ],
     ids=["a typo", "no web config"],
 )
@@ -415,7 +415,7 @@ def test_reports_two_daemons_in_one_directory(node: Preflight, correct: Report) 
 def test_reports_a_killed_daemon(node: Preflight, correct: Report) -> None:
     with another(node, {}) as (mps, environment):
         mps.kill()
-        expected = {"daemon-absent": "error", "stale-pid-file": "warning"}
+        expected = {"daemon-absent": "error"}
         if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:
             expected = {"exporter-pid-namespace": "warning"}
         assert new_findings(node, correct, **environment) == expected

@@ -97,7 +97,7 @@ def test_json_has_all_parts_of_the_report() -> None:
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
     assert found["counts"] == {"error": 1, "warning": 0, "advice": 1}
-    assert [finding["id"] for finding in found["findings"]] == ["control-program-missing", "kernel-log-closed"]
+    assert [finding["id"] for finding in found["findings"]] == ["control-program-unusable", "kernel-log-closed"]
     assert all(
         set(finding) == {"severity", "id", "code", "what", "where", "fix", "commands", "doc"}
         for finding in found["findings"]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (
-    REPORT_DIFFERENCES,
     config_line,
     daemon_label,
     error_text,
@@ -20,7 +19,6 @@ from exporter.doctor.formatting import (
 from exporter.model.daemon import SUPPORTED_PROTOCOLS, Daemon, DaemonState
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
-from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.findings import FULL_RATIO
 from exporter.report.problem import FindingCode
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
@@ -44,20 +42,15 @@ _VERSION = re.compile(r"([0-9]{1,3})([0-9]{2})[0-9]")
     fix="Install the driver's programs, or add their directory to PATH. In a container, set "
     "NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
 )
-def control_program_missing(facts: Facts) -> Iterator[Occurrence]:
-    """nvidia-cuda-mps-control was not found. The exporter cannot query a daemon."""
-    if facts.programs.control is None:
+def control_program_unusable(facts: Facts) -> Iterator[Occurrence]:
+    """nvidia-cuda-mps-control was not found, or fails. The exporter cannot query a daemon."""
+    programs = facts.programs
+    if programs.control is None:
         yield Occurrence(
             (shown(facts.config.constants.control_executable),),
             commands=("PATH=$PATH:/opt/nvidia/bin cuda-mps-exporter doctor",),
         )
-
-
-@check(Severity.ERROR, Area.PROGRAMS, fix="Run it by hand. Install the program of the driver.")
-def control_program_fails(facts: Facts) -> Iterator[Occurrence]:
-    """nvidia-cuda-mps-control fails when it starts."""
-    programs = facts.programs
-    if programs.control is not None and programs.problem is not None:
+    elif programs.problem is not None:
         yield Occurrence(
             (shown(programs.control),), detail=error_text(programs.problem), commands=("nvidia-cuda-mps-control -v",)
         )
@@ -119,18 +112,24 @@ def no_daemon(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
 
 
-@check(FindingCode.DAEMON_DEAD, Area.DAEMONS)
+@check(FindingCode.DAEMON_DEAD, Area.DAEMONS, Area.DIRECTORIES)
 def daemon_absent(facts: Facts) -> Iterator[Occurrence]:
-    """An expected daemon does not run."""
+    """A daemon that is expected, or was killed, does not run."""
     for daemon in facts.node.daemons.values():
         runs = facts.daemons_of(daemon.name) or daemon.answers or daemon.state is DaemonState.UNRESPONSIVE
-        if daemon.declared.expected and not runs and not facts.hidden(daemon.name):
+        directory = facts.directories.get(daemon.name)
+        killed = directory is not None and directory.pid_file_mode is not None and daemon.ended
+        if (daemon.declared.expected or killed) and not runs and not facts.hidden(daemon.name):
             unit = daemon.declared.unit
             status = () if unit is None else (f"systemctl status {quoted(unit)}",)
             yield Occurrence(
                 (shown(daemon.name),),
-                fix="If it is no longer needed, remove it from the configuration, or disable its unit.",
+                detail="Its PID file shows that it was killed." if killed else "",
+                fix="If it is no longer needed, remove it from the configuration, or disable its unit."
+                if daemon.declared.expected
+                else "",
                 commands=(*status, *start_commands(facts, daemon)),
+                severity=None if daemon.declared.expected else Severity.WARNING,
             )
 
 
@@ -232,14 +231,6 @@ def protocol_not_supported(facts: Facts) -> Iterator[Occurrence]:
                 (daemon_label(each),),
                 detail=f"The daemon uses protocol {daemon.runtime.protocol}, the exporter {known}.",
             )
-
-
-@check(Severity.ADVICE, Area.DAEMONS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
-def protocol_untried(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon uses protocol 3. The exporter supports it by NVIDIA's documentation, not tried on hardware."""
-    for daemon, each in facts.running():
-        if daemon.runtime.protocol == PROTOCOL:
-            yield Occurrence((daemon_label(each),))
 
 
 @check(Severity.ADVICE, Area.DAEMONS, fix=f"Set LimitNOFILE={ENOUGH_OPEN_FILES} in the daemon's unit, and restart it.")

@@ -16,7 +16,6 @@ from exporter.doctor.formatting import (
     process_label,
     quoted,
     shown,
-    start_commands,
 )
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
@@ -90,16 +89,6 @@ def directory_writable(facts: Facts) -> Iterator[Occurrence]:
                 detail=f"They can write to {shown(directory.path)}.",
                 commands=(f"chmod go-w {quoted(directory.path)}",),
             )
-
-
-@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, fix="Start the daemon again. You need not remove the file.")
-def stale_pid_file(facts: Facts) -> Iterator[Occurrence]:
-    """The daemon of a pid file was killed. Its clients ended too. New CUDA processes silently bypass MPS."""
-    for name, directory in facts.directories.items():
-        daemon = facts.node.daemons.get(name)
-        stale = directory.pid_file_mode is not None and not facts.daemons_of(name) and not facts.hidden(name)
-        if stale and daemon is not None and daemon.ended:
-            yield Occurrence((shown(directory.pid_file),), commands=start_commands(facts, daemon))
 
 
 @check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/rights.md")

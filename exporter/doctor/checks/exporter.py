@@ -18,16 +18,26 @@ from exporter.doctor.formatting import (
 from exporter.model.settings import Mode
 
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
-_CORRECT = "Correct it, and check it with `serve --config.check`."
 
 
-@check(Severity.ERROR, fix=_CORRECT, doc="docs/configuration.md")
+@check(
+    Severity.ERROR,
+    fix="Correct it, and check it with `serve --config.check`.",
+    doc="docs/configuration.md",
+)
 def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """A flag, a variable or the configuration file is invalid. The exporter does not start."""
+    """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start."""
     if facts.config_problem is not None:
         yield Occurrence(
             detail=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
             commands=("cuda-mps-exporter serve --config.check",),
+        )
+    if facts.web_problem is not None:
+        file = str(facts.config.web_config_file)
+        yield Occurrence(
+            (shown(file),),
+            detail=error_text(facts.web_problem),
+            commands=(f"cuda-mps-exporter serve --config.check --web.config.file={quoted(file)}",),
         )
 
 
@@ -139,55 +149,31 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.WARNING, fix="Install the drop-in `bpf.conf`, or run doctor as root.", doc="docs/rights.md")
+@check(Severity.WARNING, Area.LAUNCHES, fix="Make it possible, or set --attribution=off.", doc="docs/rights.md")
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter lacks the rights for `attribution=bpf`. SM time is not attributed to clients."""
-    missing = _missing_for_bpf(facts.exporter)
+    """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
+    missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
     if facts.config.attribution.counts_launches and missing:
         is_service = facts.exporter.is_service
         yield Occurrence(
             detail=_lacks(facts.exporter, missing),
+            fix="Install the drop-in `bpf.conf`, or run doctor as root.",
             commands=(f"{DROP_INS}/bpf.conf", RESTART_EXPORTER) if is_service else ATTRIBUTION_AS_ROOT,
         )
-
-
-@check(
-    Severity.WARNING,
-    Area.LAUNCHES,
-    fix="Use Linux with BPF and uprobes, without confidentiality lockdown, on x86-64 or arm64. In a container, check "
-    "the seccomp profile. Or set --attribution=off.",
-    doc="docs/rights.md",
-)
-def kernel_refuses_bpf(facts: Facts) -> Iterator[Occurrence]:
-    """The kernel refuses the BPF programs of `attribution=bpf`. SM time is not attributed to clients."""
-    probes = facts.libcuda_probes
-    if probes is not None and probes.refused is not None and not _missing_for_bpf(facts.exporter):
-        yield Occurrence(detail=error_text(probes.refused), commands=("cat /sys/kernel/security/lockdown", "uname -rm"))
-
-
-@check(
-    Severity.WARNING,
-    Area.LAUNCHES,
-    fix="Install the driver's libraries. In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
-    doc="docs/rights.md",
-)
-def no_libcuda(facts: Facts) -> Iterator[Occurrence]:
-    """With `attribution=bpf`, no libcuda.so.1 was found. The first launches of a process are not counted."""
-    probes = facts.libcuda_probes
+    elif probes is not None and probes.refused is not None:
+        yield Occurrence(
+            detail=f"The kernel refuses the BPF programs. {error_text(probes.refused)}",
+            fix="Use Linux with BPF and uprobes, without confidentiality lockdown, on x86-64 or arm64. In a container, "
+            "check the seccomp profile.",
+            commands=("cat /sys/kernel/security/lockdown", "uname -rm"),
+        )
     if probes is not None and not probes.libraries and not probes.problems:
-        yield Occurrence(detail="It is neither in the directories of the distribution nor in a CUDA process.")
-
-
-@check(
-    Severity.WARNING,
-    Area.LAUNCHES,
-    fix="Restart processes with a replaced library. Otherwise examine the file.",
-    doc="docs/rights.md",
-)
-def libcuda_not_probed(facts: Facts) -> Iterator[Occurrence]:
-    """With `attribution=bpf`, a libcuda cannot be probed. SM time is not attributed to its processes."""
-    for problem in facts.libcuda_probes.problems if facts.libcuda_probes is not None else ():
-        yield Occurrence((shown(problem),))
+        yield Occurrence(
+            detail="No libcuda.so.1 is in the directories of the distribution or in a CUDA process.",
+            fix="Install the driver's libraries. In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+        )
+    for problem in probes.problems if probes is not None else ():
+        yield Occurrence((shown(problem),), fix="Restart processes with a replaced library.")
 
 
 def _missing_for_bpf(exporter: ExporterProcess) -> str:
@@ -211,15 +197,3 @@ def port_taken(facts: Facts) -> Iterator[Occurrence]:
                 detail=f"It runs as UID {listener.uid}.",
                 commands=(f"ss -ltnp 'sport = :{port}'", "cuda-mps-exporter serve --web.listen-address=:10678"),
             )
-
-
-@check(Severity.ERROR, fix=_CORRECT, doc="docs/web.md")
-def web_config_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """The web config file is invalid. The exporter does not start."""
-    if facts.web_problem is not None:
-        file = str(facts.config.web_config_file)
-        yield Occurrence(
-            (shown(file),),
-            detail=error_text(facts.web_problem),
-            commands=(f"cuda-mps-exporter serve --config.check --web.config.file={quoted(file)}",),
-        )

@@ -9,6 +9,7 @@ from exporter.model.gpu import Gpu
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
@@ -122,21 +123,19 @@ def mig(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
-def mig_untried(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon serves a MIG instance. The exporter supports that by NVIDIA's documentation, not tried on hardware."""
+@check(Severity.ADVICE, Area.GPUS, Area.DAEMONS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
+def untried_on_hardware(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter supports a part of this node by NVIDIA's documentation, not tried on hardware."""
     for gpu in _served(facts):
         if gpu.reading.mig is not None:
-            yield Occurrence((gpu_label(gpu),))
-
-
-@check(Severity.ADVICE, Area.GPUS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
-def cgroup_memory_limits_untried(facts: Facts) -> Iterator[Occurrence]:
-    """A cgroup limits GPU memory (dmem). The exporter supports that by documentation, not tried on hardware."""
+            yield Occurrence((gpu_label(gpu),), detail="A daemon serves a MIG instance.")
+    for daemon, each in facts.running():
+        if daemon.runtime.protocol == PROTOCOL:
+            yield Occurrence((daemon_label(each),), detail="A daemon uses protocol 3.")
     memory = facts.node.device_memory
     limits = (each.limit for by_gpu in (() if memory is None else memory.cgroups.values()) for each in by_gpu.values())
     if any(limit is not None for limit in limits):
-        yield Occurrence()
+        yield Occurrence(detail="A cgroup limits GPU memory (dmem).")
 
 
 @check(Severity.WARNING, Area.GPUS, fix="Run the exporter in a cgroup without limits (dmem.max, dmem.min).")
