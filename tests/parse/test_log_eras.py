@@ -20,6 +20,19 @@ ERAS = {path.stem: tuple(path.read_text().splitlines()) for path in sorted((Path
 PIPE = "To connect CUDA applications to this daemon, set"
 
 MEANING: dict[str, Message] = {
+    "MPS server failed to start": log_message.ServerStartFailed("failed to start"),
+    "MPS Server failed to create/open SHM segment.": log_message.ServerStartFailed(
+        "failed to create/open SHM segment."
+    ),
+    **{
+        text: log_message.ServerStartFailed(text)
+        for text in (
+            "Failed to start : invalid argument",
+            "Failed to start : operation not supported",
+            "Invalid CUDA_VISIBLE_DEVICES",
+            "MPS is only supported on 64-bit Linux platforms, with an SM 3.5 or higher GPU.",
+        )
+    },
     # A daemon.
     "Start": log_message.DaemonStarting(),
     "Starting control daemon using socket /tmp/nvidia-mps/control": log_message.DaemonStarting(),
