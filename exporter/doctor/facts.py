@@ -226,8 +226,8 @@ class Facts:
     """All facts. The keys of `directories`, `logs` and `configured_logs` are daemon names.
 
     `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `private_tmp` has the loaded units, and is None without
-    systemd. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
+    `private_tmp` has the loaded units, and is None without systemd. `xids` has the last one of each GPU that no program
+    causes. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
     not counted.
     """
 
@@ -244,6 +244,7 @@ class Facts:
     configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     rotations: tuple[Rotation, ...] = ()
     private_tmp: Mapping[str, bool] | None = None
+    xids: Mapping[str, int] = field(default_factory=dict)
     exporter: ExporterProcess
     listeners: tuple[Listener, ...] = ()
     libcuda_probes: LibcudaProbesFacts | None = None

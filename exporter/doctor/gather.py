@@ -28,6 +28,7 @@ from exporter.doctor.readers import (
     read_processes,
     read_programs,
     read_units,
+    read_xids,
 )
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
@@ -98,6 +99,7 @@ def gather(
         configured_logs=configured_logs,
         rotations=rotations,
         private_tmp=private_tmp,
+        xids=read_xids(node, config.constants.kmsg),
         exporter=exporter,
         listeners=listeners,
         libcuda_probes=probes,

@@ -18,7 +18,7 @@ from typing import TypeVar
 from exporter.clock import Clock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
-from exporter.collectors.kernel_log import KernelLog
+from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.pipe_dir import Directory, Root, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
@@ -39,6 +39,7 @@ from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_n
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
+from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.problem import Problem
 from exporter.model.settings import (
@@ -51,8 +52,10 @@ from exporter.model.settings import (
 )
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
+from exporter.parse.kernel_log import parse_bus_id, parse_kernel_record, parse_xid
 from exporter.parse.printable import is_service_name
 from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
+from exporter.parse.xid_catalogue import exonerates
 from exporter.report.problem_text import problem_text
 from exporter.state.xids import KERNEL
 from exporter.status_client import NAME
@@ -337,6 +340,20 @@ def _kernel_log(config: Config, clock: Clock) -> str | None:
         return None if problem is None else problem_text(problem, KERNEL)
     finally:
         log.close()
+
+
+def read_xids(
+    node: Node, kernel_log: Path, read: Callable[[Path, int], Iterable[str]] = last_records
+) -> Mapping[str, int]:
+    """Return the last Xid of each GPU, by UUID, that the kernel still stores and that no program causes."""
+    addresses = {parse_bus_id(gpu.reading.pci_bus_id or ""): uuid for uuid, gpu in node.gpus.items()}
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for record in filter(None, map(parse_kernel_record, read(kernel_log, MAX_RECORDS))):
+            xid = parse_xid(record.message)
+            if xid is not None and xid.bus_id in addresses and exonerates(xid.number):
+                found[addresses[xid.bus_id]] = xid.number
+    return found
 
 
 def _service_kernel_log(capabilities: int) -> str | None:

@@ -201,7 +201,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("untried-on-hardware", ADVICE, "", lambda: with_memory_limit(cgroups={"/pod": LIMITED_MEMORY})),
     ("exporter-memory-limited", WARNING, "", lambda: with_memory_limit(own=LIMITED_MEMORY)),
     (
-        "exporter-memory-limit-unknown",
+        "exporter-memory-limited",
         ADVICE,
         "driver 615",
         lambda: with_gpu(with_memory_limit(own=None), driver_version="615.71.09"),
@@ -615,17 +615,33 @@ def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
     [
         (healthy(directories={DAEMON: directory(closed="/run/nvidia")}), "cannot enter /run/nvidia: see"),
         (healthy(daemons=(daemon(outdated=True),)), "have different versions"),
+        (healthy(programs=Programs(control="/c", server="/s", version="12040")), "have different versions"),
         (with_gpu(healthy(), compute_capability="6.1"), "is older than Volta."),
         (
             with_gpu(healthy(daemons=(daemon(container="c0ffee"),)), compute_capability="6.1"),
             "is older than Volta, and the daemon is in a container.",
         ),
         (with_gpu(healthy(), compute_processes=(GpuProcess(pid=BYPASSING),)), f"PID {BYPASSING} uses GPU 0"),
-        (with_gpu(healthy(), problem=failure("GPU is lost")), "has an error, and may need a reset"),
+        (with_gpu(healthy(), problem=failure("GPU is lost")), "has an error, and may need a reset."),
+        (healthy(xids={GPU: 79}), "has an error, and may need a reset (Xid 79 since the boot)."),
+        (healthy(exporter=exporter_process(kernel_log="no")), "was found. The kernel log was not read for Xids."),
         (with_gpu(healthy(), memory_total_bytes=100 << 20, memory_used_bytes=97 << 20), "is full: 3 MiB are free"),
         (healthy(), "None of the usual causes was found."),
     ],
-    ids=["directory", "driver", "before Volta", "before Volta in a container", "exclusive", "Xid", "memory", "none"],
+    ids=[
+        *(
+            "directory",
+            "driver",
+            "program",
+            "before Volta",
+            "before Volta in a container",
+            "exclusive",
+            "lost",
+            "Xid",
+            "no log",
+        ),
+        *("memory", "none"),
+    ],
 )
 def test_names_the_usual_causes_of_servers_that_exit_early(facts: Facts, cause: str) -> None:
     (finding,) = [each for each in found(crash_loop(facts)) if each.check.id == "servers-exit-early"]
@@ -687,7 +703,7 @@ def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:
 
 def test_a_known_cgroup_without_a_limit_is_no_problem_with_driver_615() -> None:
     facts = with_gpu(with_memory_limit(own={}), driver_version="615.71.09")
-    assert not {"exporter-memory-limited", "exporter-memory-limit-unknown"} & {each.check.id for each in found(facts)}
+    assert not {"exporter-memory-limited"} & {each.check.id for each in found(facts)}
 
 
 @pytest.mark.parametrize(

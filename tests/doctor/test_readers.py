@@ -24,9 +24,11 @@ from exporter.doctor.readers import (
     read_process,
     read_programs,
     read_units,
+    read_xids,
 )
 from exporter.model.daemon import Daemon
 from exporter.service_socket import ServiceSocket
+from tests.builders import GPU, gpu_reading, reduced
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import needed
@@ -261,3 +263,17 @@ def test_tests_the_kernel_and_leaves_no_descriptor() -> None:
     assert found.refused is None or found.refused.startswith("cannot ")
     assert found.problems == ()
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_reads_the_last_xid_that_no_program_causes_from_the_kernel_log() -> None:
+    node = reduced(gpu_reading(pci_bus_id="00000000:00:06.0")).node
+    texts = (
+        "NVRM: Xid (PCI:0000:00:06): 79, pid=7, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:00:06): 31, pid=7, name=train, MMU Fault",
+        "NVRM: Xid (PCI:0000:00:07): 95, another GPU",
+        "no Xid",
+    )
+    records = [f"4,{number},{number},-;{text}" for number, text in enumerate(texts)]
+
+    assert read_xids(node, Path("/dev/kmsg"), lambda *_: records) == {GPU: 79}
+    assert read_xids(node, Path("/nowhere")) == {}

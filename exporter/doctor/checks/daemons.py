@@ -168,6 +168,7 @@ def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
         failed = daemon.connections.failed_starts
         if failed.reported and failed.last_exit_at is not None:
             causes = list(_causes_of_early_exits(facts, daemon, each)) or ["None of the usual causes was found"]
+            causes += ["The kernel log was not read for Xids"] if facts.exporter.kernel_log is not None else []
             ago = duration_text(max(0.0, facts.node.at - failed.last_exit_at))
             logs = " ".join(quoted(log.path) for log in facts.logs.get(daemon.name, ()) if log.problem is None)
             yield Occurrence(
@@ -183,8 +184,9 @@ def _causes_of_early_exits(facts: Facts, daemon: Daemon, each: DaemonFacts) -> I
     if directory is not None and directory.closed is not None:
         yield f"A user's server cannot enter {shown(directory.closed)}: see directory-closed"
     problem = nvml_problem(facts)
-    if each.outdated or (problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH):
-        yield "The driver and its libraries have different versions: see daemon-outdated, or driver-mismatch"
+    mismatch = problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH
+    if each.outdated or mismatch or any(version_mismatch.find(facts)):
+        yield "The driver, its libraries or its programs have different versions"
     in_container = each.process.container is not None or daemon.name != daemon.pipe_directory
     own = {*daemon.clients, *daemon.servers}
     for uuid, gpu in facts.node.gpus.items():
@@ -194,8 +196,9 @@ def _causes_of_early_exits(facts: Facts, daemon: Daemon, each: DaemonFacts) -> I
         label = gpu_label(gpu)
         others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
         used, total = reading.memory_used_bytes, reading.memory_total_bytes
-        if reading.problem is not None or uuid in facts.node.xids.recovery_actions:
-            yield f"{label} has an error, and may need a reset"
+        if reading.problem is not None or uuid in facts.xids:
+            xid = f" (Xid {facts.xids[uuid]} since the boot)" if uuid in facts.xids else ""
+            yield f"{label} has an error, and may need a reset{xid}"
         if is_from_volta(reading) is False:
             yield f"{label} is older than Volta" + (", and the daemon is in a container" if in_container else "")
         if reading.compute_mode == "exclusive_process" and others:

@@ -138,22 +138,22 @@ def untried_on_hardware(facts: Facts) -> Iterator[Occurrence]:
         yield Occurrence(detail="A cgroup limits GPU memory (dmem).")
 
 
-@check(Severity.WARNING, Area.GPUS, fix="Run the exporter in a cgroup without limits (dmem.max, dmem.min).")
+@check(
+    Severity.WARNING,
+    Area.GPUS,
+    fix="Run the exporter in a cgroup without limits (dmem.max, dmem.min), and in the host's cgroup namespace.",
+    doc="docs/support.md",
+)
 def exporter_memory_limited(facts: Facts) -> Iterator[Occurrence]:
     """The exporter's own cgroup limits GPU memory. NVML returns the limit instead of the GPU's size and use."""
+    memory = facts.node.device_memory
+    unknown = memory is None or memory.own is None
     for gpu in facts.node.gpus.values():
+        version = gpus.major_version(gpu.reading.driver_version) or 0
         if has_own_limit(facts.node, gpu.reading):
             yield Occurrence((gpu_label(gpu),))
-
-
-@check(Severity.ADVICE, Area.GPUS, fix="Give the exporter the host's cgroup namespace.", doc="docs/support.md")
-def exporter_memory_limit_unknown(facts: Facts) -> Iterator[Occurrence]:
-    """It is unknown whether the exporter's own cgroup limits GPU memory. If so, NVML returns the limit as the size."""
-    memory = facts.node.device_memory
-    if memory is None or memory.own is None:
-        for gpu in _served(facts):
-            if (gpus.major_version(gpu.reading.driver_version) or 0) >= CGROUP_LIMITS and gpu.reading.mig is None:
-                yield Occurrence((gpu_label(gpu),))
+        elif unknown and version >= CGROUP_LIMITS and gpu.reading.mig is None and gpu in _served(facts):
+            yield Occurrence((gpu_label(gpu),), detail="Whether it does is unknown.", severity=Severity.ADVICE)
 
 
 @check(
