@@ -1,7 +1,4 @@
-"""What the end of a daemon's log reports of the time before the exporter: waiting clients, and servers that exit early.
-
-`status` without a service, and `doctor`, collect only once.
-"""
+"""What the end of a log reports to `status` without a service and to `doctor`: queued clients and failed starts."""
 
 from collections.abc import Iterable
 

@@ -89,9 +89,9 @@ def another_user_waits(**changes: Any) -> Facts:
     return with_daemon(facts, connections__queued={BYPASSING: 1002}, connections__waiting=waiting)
 
 
-def crash_loop(facts: Facts) -> Facts:
-    """Return the facts after six servers of a user exited before they were ready."""
-    at = facts.node.at - 30
+def crash_loop(facts: Facts, ago: float = 30) -> Facts:
+    """Return the facts after six servers of a user exited before they were ready, `ago` seconds ago."""
+    at = facts.node.at - ago
     failed = FailedStarts(started_at=(at,) * 3, count=6, uid=1001, words=WORDS, last_exit_at=at, reported=True)
     return with_daemon(facts, connections__failed_starts=failed)
 
@@ -228,6 +228,7 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: with_daemon(healthy(daemons=(), logs={}), state=DaemonState.UNRESPONSIVE),
     ),
     ("servers-exit-early", ERROR, "", lambda: crash_loop(healthy())),
+    ("servers-exit-early", WARNING, "an hour ago", lambda: crash_loop(healthy(), ago=3600)),
     ("daemon-held", WARNING, "", lambda: with_daemon(healthy(), state=DaemonState.HELD)),
     (
         "daemon-not-expected",

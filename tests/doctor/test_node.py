@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -419,6 +420,32 @@ def test_reports_a_killed_daemon(node: Preflight, correct: Report) -> None:
         if os.stat("/proc/self/ns/pid").st_ino != INITIAL_PID_NAMESPACE:
             expected = {"exporter-pid-namespace": "warning"}
         assert new_findings(node, correct, **environment) == expected
+
+
+def test_reports_a_log_that_is_not_in_the_log_directory(node: Preflight, correct: Report) -> None:
+    with another(node, {}) as (mps, environment):
+        mps.kill()
+        mps.start(foreground=True)
+        report = node.report(**environment)
+    assert {each["id"] for each in report["findings"]} - set(by_id(correct)) == {"log-not-followed"}
+    assert {"users-wait", "servers-exit-early", "log-not-rotated"} <= set(report["unknown"])
+
+
+def test_reports_servers_that_exit_before_they_are_ready(node: Preflight, correct: Report) -> None:
+    with another(node, {}) as (mps, environment):
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S.000")
+        texts = [
+            text
+            for server in range(700_001, 700_007)
+            for text in (f"Starting new server {server} for user 1001", f"Server {server} exited with status 1")
+        ]
+        with (mps.log_directory / "control.log").open("a") as log:
+            log.writelines(f"[{stamp} Control {mps.pid:5}] {text}\n" for text in texts)
+        report = node.report(**environment)
+    (finding,) = by_id(report)["servers-exit-early"]
+    assert finding["severity"] == "error"
+    assert "6 in a row, the last one for UID 1001" in finding["what"]
+    assert {each["id"] for each in report["findings"]} - set(by_id(correct)) == {"servers-exit-early"}
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from exporter.report.findings import FULL_RATIO
 from exporter.report.problem import FindingCode
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
 from exporter.state.gpus import is_from_volta, serves_gpu
+from exporter.state.servers import in_crash_loop
 
 ENOUGH_OPEN_FILES = 16384
 """What NVIDIA recommends for servers with many clients (MPS guide, known issues)."""
@@ -175,6 +176,7 @@ def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
                 (daemon_label(each),),
                 detail=f"By its log, {failed_starts_text(failed)}. That was {ago} ago. {'. '.join(causes)}.",
                 commands=(f"tail -n 30 {logs}",) if logs else (),
+                severity=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
             )
 
 
