@@ -155,7 +155,7 @@ class _Selection:
     lost: int = 0
 
 
-TAIL_BYTES = 1 << 17
+TAIL_BYTES = 1 << 16
 
 
 def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
