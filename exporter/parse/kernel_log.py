@@ -21,6 +21,10 @@ _XID = re.compile(
     re.DOTALL,
 )
 _GPU = re.compile(rf"NVRM: GPU at (?:PCI:)?{_ADDRESS}: (GPU-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})")
+_LOST_GPU = re.compile(
+    rf"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_ADDRESS}"
+    r"(?:: GPU|\\x0a *NVRM: \([^)]{0,40}\) installed in this system)? has(?:\\x0a *NVRM:)? fallen off the bus\b.*"
+)
 _ACCESS = re.compile(
     rf"MMU Fault: ENGINE [A-Z0-9]{{1,20}} (?:GPC[0-9]{{1,3}} )?GPCCLIENT_([A-Z0-9]{{1,20}})(?:_[0-9]{{1,3}})?"
     rf" faulted @ 0x({_HEX}{{1,8}})_({_HEX}{{8}})\."
@@ -33,6 +37,9 @@ _RECORD = re.compile(r"([0-9]{1,10}),[0-9]{1,20},[0-9]{1,20},[^;\n]{0,200};([^\n
 
 RECOVERY_XID = 154
 """Its text names the recovery action."""
+
+LOST_GPU_XID = 79
+"""The GPU has fallen off the bus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,16 @@ def parse_xid(message: str) -> Xid | None:
         compute_instance=_optional_int(compute_instance),
         text=text or "",
     )
+
+
+def parse_lost_gpu(message: str) -> str | None:
+    """Return the PCI bus id of a GPU that has fallen off the bus, from a message without an Xid; None for others.
+
+    The driver adds it to an Xid 79 (osinit.c, R515 to R595), with "GPU at" in older drivers. Without an Xid, it
+    writes three lines in one record if a GPU does not respond to its probe (nv.c).
+    """
+    found = _LOST_GPU.fullmatch(message)
+    return None if found is None else _normal(*found.groups())
 
 
 def parse_failed_access(text: str) -> FailedAccess | None:

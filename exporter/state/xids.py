@@ -10,11 +10,14 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
 from exporter.parse.kernel_log import (
+    LOST_GPU_XID,
     RECOVERY_XID,
+    Xid,
     parse_bus_id,
     parse_failed_access,
     parse_gpu_address,
     parse_kernel_record,
+    parse_lost_gpu,
     parse_recovery_action,
     parse_xid,
 )
@@ -93,10 +96,10 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     located = parse_gpu_address(parsed.message)
     if located is not None:
         return _with_address(node, *located)
-    error = parse_xid(parsed.message)
+    xids = node.xids
+    error = parse_xid(parsed.message) or _lost_gpu(xids, parsed.message, record.at)
     if error is None:
         return node
-    xids = node.xids
     board = xids.addresses.get(error.bus_id)
     gpu = _instance(node, board, error.gpu_instance, error.compute_instance)
     report = XidReport(
@@ -113,6 +116,13 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     if error.number == RECOVERY_XID and board is not None:
         xids = _with_recovery_action(xids, board, record.at, parse_recovery_action(error.text))
     return replace(node, xids=_add_report(xids, report))
+
+
+def _lost_gpu(xids: Xids, message: str, at: float) -> Xid | None:
+    """Return Xid 79 for a GPU that has fallen off the bus, unless the driver has just reported that Xid."""
+    bus_id = parse_lost_gpu(message)
+    recent = ((each.number, each.bus_id) for each in xids.recent if at - each.at <= PAIR_SECONDS)
+    return None if bus_id is None or (LOST_GPU_XID, bus_id) in recent else Xid(number=LOST_GPU_XID, bus_id=bus_id)
 
 
 def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number: int | None) -> GpuUuid | None:

@@ -10,6 +10,7 @@ from exporter.parse.kernel_log import (
     parse_bus_id,
     parse_gpu_address,
     parse_kernel_record,
+    parse_lost_gpu,
     parse_oom_kill,
     parse_xid,
 )
@@ -200,6 +201,34 @@ def test_parses_every_xid_of_a_recording(recorded: Recorded) -> None:
 )
 def test_other_messages_are_no_xid(message: str) -> None:
     assert parse_xid(message) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
+        "NVRM: GPU at PCI:0000:B3:00 has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:b3:00.0 has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\\x0a"
+        "NVRM: fallen off the bus and is not responding to commands.\\x0a",
+    ],
+)
+def test_parses_a_lost_gpu_without_an_xid(message: str) -> None:
+    assert parse_lost_gpu(message) == "0000:b3:00"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NVRM: Xid (PCI:0000:b3:00): 79, GPU has fallen off the bus.",
+        "python3: NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x24:0xffff:1568)",
+        "NVRM: GPU 0000:b3:00.0: 'x' thinks that GPU has fallen off the bus.",
+    ],
+)
+def test_other_messages_are_no_lost_gpu(message: str) -> None:
+    assert parse_lost_gpu(message) is None
 
 
 def test_a_crash_of_a_process_named_like_an_xid_is_none() -> None:

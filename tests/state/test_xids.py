@@ -58,6 +58,21 @@ def test_other_numbers_and_other_gpus_count_separately() -> None:
     assert counts(kernel(31), event(31, gpu=OTHER_GPU)) == {(GPU, "31"): 1, (OTHER_GPU, "31"): 1}
 
 
+LOST = KernelRecord(at=AT + 0.1, record=f"4,361,2785,c;NVRM: GPU {ADDRESS}.0: GPU has fallen off the bus.")
+
+
+def test_a_gpu_that_fell_off_the_bus_without_an_xid_counts_as_79() -> None:
+    assert counts(LOST) == {(GPU, "79"): 1}
+    assert [each.xid for each in reduced(*TWO_GPUS, LOST, LATER).events if each.event == "gpu_xid"] == [79]
+
+
+def test_a_gpu_that_fell_off_the_bus_counts_once_beside_its_xid() -> None:
+    assert counts(kernel(79), LOST) == {(GPU, "79"): 1}
+    assert counts(kernel(79), event(79), LOST) == {(GPU, "79"): 1}
+    assert counts(event(79), LOST) == {(GPU, "79"): 1}
+    assert counts(kernel(79, address=OTHER_ADDRESS), LOST) == {(OTHER_GPU, "79"): 1, (GPU, "79"): 1}
+
+
 def test_a_much_later_report_is_another_xid() -> None:
     assert counts(kernel(), event(at=AT + PAIR_SECONDS + 0.1)) == {(GPU, "31"): 2}
 
