@@ -33,6 +33,7 @@ from exporter.doctor.readers import (
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
+from exporter.report.findings import lost_gpus
 from exporter.report.problem_text import problem_text, source_text
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.web.web_config import WebSecurity
@@ -134,10 +135,10 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
     if programs.control is None or programs.problem is not None:
         reason = "daemons cannot be queried without nvidia-cuda-mps-control"
         yield NotExamined(area=Area.PROGRAMS, reason=reason, reported=True)
-    if not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
-        yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
-    elif any(gpu.reading.problem is not None for gpu in node.gpus.values()):
+    if any(lost_gpus(node)) or any(gpu.reading.problem is not None for gpu in node.gpus.values()):
         yield NotExamined(area=Area.GPUS, reason="NVML returns an error for a GPU", reported=True)
+    elif not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
+        yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
     for daemon, _ in facts.running():
         problems = [log.problem for log in facts.logs.get(daemon.name, ())]
         reported = daemon.runtime.log_is_lost or any(problems)

@@ -61,6 +61,7 @@ class EventName(StrEnum):
     CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING
     SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING
     GPU_XID = "gpu_xid", _FREQUENT
+    GPU_LOST = "gpu_lost", _URGENT_ERROR
     FAULT = "fault", _URGENT_ERROR
     FAULT_CHANGED = "fault_changed", _WARNING
     FAULT_RECOVERED = "fault_recovered", _WARNING
@@ -111,6 +112,7 @@ TOPICS: Mapping[EventName, Topic] = {
     EventName.CLIENT_FAULT_CONTAINED: Topic.FAULT,
     EventName.SERVER_CRASH_LOOP: Topic.FAULT,
     EventName.GPU_XID: Topic.FAULT,
+    EventName.GPU_LOST: Topic.FAULT,
     EventName.DAEMON_LOST: Topic.DAEMON,
     EventName.DAEMON_UP: Topic.DAEMON,
     EventName.DAEMON_UNRESPONSIVE: Topic.DAEMON,

@@ -33,6 +33,7 @@ _HAPPENED = {
     EventName.CLIENT_FAULT_CONTAINED: "a fault ended one client",
     EventName.SERVER_CRASH_LOOP: "servers crash repeatedly",
     EventName.GPU_XID: "Xid",
+    EventName.GPU_LOST: "the GPU is lost",
     EventName.DAEMON_LOST: "the daemon died",
     EventName.DAEMON_UP: "the daemon answers",
     EventName.DAEMON_UNRESPONSIVE: "the daemon does not answer",

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
-from exporter.model.problem import ProblemCode
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.server import ServerState
+from exporter.model.values import replace
 from exporter.parse.printable import printable
+from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.incident_text import verdict
@@ -26,8 +28,9 @@ from exporter.report.remedy import (
     recovery_steps,
 )
 from exporter.report.text import counted, mebibytes, percent, workload_name
-from exporter.state.gpus import NVML, uses_gpu
+from exporter.state.gpus import LOST, NVML, is_lost, uses_gpu
 from exporter.state.servers import clients_limit
+from exporter.state.xids import NVML_EVENTS
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View, clients_of, gpu_name
@@ -52,6 +55,7 @@ def findings(node: Node, at: float, policy: Policy | None = None) -> tuple[Findi
     found = (
         *_faults(node, at, policy),
         *daemon_findings(node, at, policy),
+        *_lost_gpus(node, at),
         *_resets_needed(node, at),
         *_full_servers(node, at),
         *_filled_memory(node, at),
@@ -101,6 +105,33 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
         situation=situation,
         commands=tuple(each for each in commands if each is not None)[:MOST_COMMANDS],
     )
+
+
+def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
+    """Yield the lost GPUs."""
+    for gpu, problem in lost_gpus(node):
+        values = {"gpu": printable(gpu_name(node, gpu)), "problem": problem_text(problem, NVML)}
+        action = RESET if problem.code is ProblemCode.GPU_LOST else REBOOT
+        in_quarantine = any(_handles(node, daemon, gpu, at) for daemon in node.daemons.values())
+        steps = () if in_quarantine else recovery_steps(node, gpu, action)
+        yield Finding(code=FindingCode.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
+
+
+def lost_gpus(node: Node) -> Iterable[tuple[str, Problem]]:
+    """Yield the lost GPUs with their problems. A GPU that was lost before the exporter started has only an index."""
+    for uuid, gpu in node.gpus.items():
+        if gpu.reading.problem is not None and is_lost(gpu.reading):
+            yield uuid, gpu.reading.problem
+    # A known GPU that NVML does not list may be the one of which it lists only the index.
+    if not any(each.reading.problem == Problem(code=ProblemCode.GPU_NOT_REPORTED) for each in node.gpus.values()):
+        for problem in _problems(node, NVML):
+            if problem.code is ProblemCode.GPU_LOST:
+                yield problem.subject, replace(problem, subject="")
+
+
+def _problems(node: Node, name: str) -> Iterable[Problem]:
+    source = node.sources.get(name)
+    return () if source is None else (each for problem in source.problems.values() for each in problem.each)
 
 
 def _resets_needed(node: Node, at: float) -> Iterable[Finding]:
@@ -203,14 +234,19 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     paused = {name for name, source in failing.items() if _is_paused(source)}
     if paused:
         yield Finding(code=FindingCode.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
+    lost = any(lost_gpus(node))
+    only_lost = all(each.code is ProblemCode.GPU_LOST for each in _problems(node, NVML))
     for name, source in failing.items():
-        if name not in paused:
+        # Without NVML's last GPU there are no Xid events.
+        if name not in paused and not (lost and (name == NVML_EVENTS or (name == NVML and only_lost))):
             values = {"source": printable(name), "problem": source_text(name, source)}
             command = _DOCTOR_FOR.get(name, DOCTOR)
             yield Finding(code=FindingCode.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
     for uuid, gpu in node.gpus.items():
-        if gpu.reading.problem is not None and NVML not in failing:
-            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(gpu.reading.problem, NVML)}
+        problem, mig = gpu.reading.problem, gpu.reading.mig
+        of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
+        if problem is not None and problem.code not in LOST and not of_parent and NVML not in failing:
+            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(problem, NVML)}
             yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):

@@ -56,6 +56,16 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsHardwareXid",
         fails=False,
     ),
+    FindingCode.GPU_LOST: Definition(
+        severity=Severity.CRITICAL,
+        label="GPU lost",
+        summary="GPU {gpu} on {node} is lost",
+        detail=": {problem}",
+        meaning="The GPU does not respond to the driver, or NVML no longer lists it. All CUDA processes on it fail.",
+        remedy="Take the node out of scheduling. Read what the kernel reports (`journalctl -k`). Then reset the GPU "
+        "or reboot. A restart of MPS does not help.",
+        alert="CudaMpsGpuLost",
+    ),
     FindingCode.GPU_UNREADABLE: Definition(
         severity=Severity.CRITICAL,
         label="GPU cannot be read",
@@ -64,7 +74,7 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         meaning="NVML returns an error for this GPU. Its memory, its processes and its Xids are unknown.",
         remedy="Read what the driver and the kernel report (`nvidia-smi -q`, `journalctl -k`). The GPU may need a "
         "reset.",
-        runbook="CudaMpsExporterBlind",
+        runbook="CudaMpsGpuLost",
         fails=False,
     ),
     FindingCode.WORKLOAD_FILLS_MEMORY: Definition(

@@ -65,6 +65,7 @@ class FindingCode(StrEnum):
     GPU_RESET_NEEDED = "gpu_reset_needed"
     HARDWARE_XID = "hardware_xid"
     GPU_XID = "gpu_xid"
+    GPU_LOST = "gpu_lost"
     GPU_UNREADABLE = "gpu_unreadable"
     WORKLOAD_FILLS_MEMORY = "workload_fills_memory"
 

@@ -68,7 +68,8 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.DRIVER_HANGS: "a call into the NVIDIA driver has not returned, so the driver cannot be opened again",
     Code.DRIVER_ERROR: "NVML: {detail}. Check the driver with nvidia-smi",
     Code.IMPLAUSIBLE: "NVML returned {detail} for {subject}, which cannot be true, and which is ignored",
-    Code.GPU_NOT_REPORTED: "NVML no longer reports the GPU, or reading the other GPUs took too long",
+    Code.GPU_LOST: "NVML: {detail}. The GPU does not respond, or needs a reset",
+    Code.GPU_NOT_REPORTED: "NVML works, and no longer lists the GPU",
     Code.PROBES_REFUSED: "launches cannot be counted: {detail}",
     Code.LIBRARY_NOT_WATCHED: "some launches cannot be counted: {detail}",
     Code.PACKAGE_MISSING: (
@@ -143,6 +144,6 @@ def _text(problem: Problem, source: str) -> str:
 
 def _gpu(problem: Problem) -> str:
     """Return the GPU of an NVML error, by its index or its UUID."""
-    if problem.code is not Code.DRIVER_ERROR or not problem.subject:
+    if problem.code not in (Code.DRIVER_ERROR, Code.GPU_LOST) or not problem.subject:
         return ""
     return f"{'GPU ' if problem.subject.isdecimal() else ''}{printable(problem.subject)}: "

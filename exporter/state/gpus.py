@@ -34,6 +34,9 @@ before it is in the compute list; measured.)"""
 LEFT_REMEMBERED_SECONDS = 60.0
 """How long it is remembered that a process has left NVML's MPS list."""
 
+LOST = (ProblemCode.GPU_LOST, ProblemCode.GPU_NOT_REPORTED)
+"""Problems of a GPU that NVML reports as a fact. With any other one, the GPU may be well."""
+
 STALE_SECONDS = 5.0
 """A reading that is older than this at the end of its collection, because another GPU's call hung, is not current."""
 
@@ -198,6 +201,7 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         discarded=(0 if known is None else known.discarded) + _discarded(reading),
     )
     gpu, events = _apply_process_lists(node, gpu)
+    events += _lost(known, gpu.reading)
     gpus = {**node.gpus, reading.gpu: gpu}
     if reading.problem is None and reading.mig is None:
         gpus = {uuid: each for uuid, each in gpus.items() if not _was_removed(each.reading, reading)}
@@ -210,18 +214,45 @@ def _was_removed(instance: GpuReading, parent: GpuReading) -> bool:
     return mig is not None and mig.parent == parent.gpu and instance.gpu not in (parent.instances or ())
 
 
-def mark_unread_gpus(node: Node, collected: SourceReading) -> Node:
-    """Remove the values of the GPUs that this collection did not read, or read too long ago."""
+def is_lost(reading: GpuReading) -> bool:
+    """Return whether a whole GPU is lost: it does not respond, or NVML works and does not list it."""
+    return reading.mig is None and reading.problem is not None and reading.problem.code in LOST
+
+
+def mark_unread_gpus(node: Node, collected: SourceReading) -> tuple[Node, tuple[Event, ...]]:
+    """Remove the values of the GPUs that this collection did not read, or read too long ago, and report lost ones."""
     began = collected.at - min(collected.seconds, STALE_SECONDS) - CLOCK_SLACK_SECONDS
-    unread = {uuid: gpu for uuid, gpu in node.gpus.items() if gpu.reading.at < began}
-    if not unread:
-        return node
-    problem = collected.problem or Problem(code=ProblemCode.GPU_NOT_REPORTED)
-    failed = {
-        uuid: replace(gpu, reading=_failed(gpu.reading, GpuReading(at=collected.at, gpu=uuid, problem=problem)))
-        for uuid, gpu in unread.items()
-    }
-    return replace(node, gpus={**node.gpus, **failed})
+    events: tuple[Event, ...] = ()
+    for uuid, gpu in node.gpus.items():
+        if gpu.reading.at < began:
+            reading = GpuReading(at=collected.at, gpu=uuid, problem=_unread(node, gpu.reading, collected))
+            reading = _failed(gpu.reading, reading)
+            node = replace(node, gpus={**node.gpus, uuid: replace(gpu, reading=reading)})
+            events = (*events, *_lost(gpu, reading))
+    return node, events
+
+
+def _unread(node: Node, last: GpuReading, collected: SourceReading) -> Problem:
+    """Return why a GPU was not read. If a problem is not of one known GPU, it is unknown whether NVML lists this one.
+
+    A MIG instance has the problem of its GPU.
+    """
+    parent = None if last.mig is None else node.gpus.get(last.mig.parent)
+    if parent is not None and parent.reading.problem is not None:
+        return parent.reading.problem
+    if last.at >= collected.at - collected.seconds - CLOCK_SLACK_SECONDS:
+        return Problem(code=ProblemCode.STILL_RUNNING, seconds=collected.seconds)
+    for each in () if collected.problem is None else collected.problem.each:
+        if each.code not in LOST and each.subject.partition(" ")[0] not in node.gpus:
+            return each
+    return Problem(code=ProblemCode.GPU_NOT_REPORTED)
+
+
+def _lost(before: Gpu | None, reading: GpuReading) -> tuple[Event, ...]:
+    """Report that a GPU is lost, once."""
+    if not is_lost(reading) or reading.problem is None or (before is not None and is_lost(before.reading)):
+        return ()
+    return (Event(at=reading.at, event=EventName.GPU_LOST, gpu=reading.gpu, reason=reading.problem.code.value),)
 
 
 def _failed(last: GpuReading, failed: GpuReading) -> GpuReading:

@@ -342,7 +342,7 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
 
 def _collected(node: Node, reading: SourceReading) -> Reduced:
     if reading.name == NVML:
-        return gpus.mark_unread_gpus(node, reading), ()
+        return gpus.mark_unread_gpus(node, reading)
     if reading.name == LOGS:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     if reading.name == POD_RESOURCES and reading.problem is not None:

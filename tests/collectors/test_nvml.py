@@ -131,9 +131,9 @@ def test_reads_the_other_gpus_if_one_is_lost(nvml: NvmlStandIn, nvml_program: St
 
     assert [(gpu["gpu"], gpu["problem"], gpu["index"]) for gpu in reading["observations"]] == [
         (GPU.uuid, None, 0),
-        (OTHER.uuid, "driver_error: GPU is lost", 1),
+        (OTHER.uuid, "gpu_lost: GPU is lost", 1),
     ]
-    assert reading["problem"] == f"driver_error: {OTHER.uuid}: GPU is lost"
+    assert reading["problem"] is None
     nvml.write([GPU, OTHER])
     assert program.collect()["problem"] is None
 
@@ -144,7 +144,7 @@ def test_reports_a_problem_for_a_gpu_that_was_lost_from_the_start(nvml: NvmlStan
     reading = nvml_program(nvml).collect()
 
     assert [gpu["gpu"] for gpu in reading["observations"]] == [GPU.uuid]
-    assert reading["problem"] == "driver_error: 1: GPU is lost"
+    assert reading["problem"] == "gpu_lost: 1: GPU is lost"
 
 
 @pytest.mark.parametrize(

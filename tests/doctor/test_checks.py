@@ -25,7 +25,7 @@ from exporter.doctor.gather import CHECKS, examine, not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.observation import GpuProcess, MigInstance
-from exporter.model.problem import ProblemCode
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
@@ -64,6 +64,10 @@ LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
 WORDS = "Failed to start : invalid argument"
 WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
+
+
+LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
+NOT_LISTED = Problem(code=ProblemCode.GPU_NOT_REPORTED)
 
 
 def bypassing(**changes: Any) -> Facts:
@@ -193,6 +197,19 @@ MISTAKES: tuple[Mistake, ...] = (
         "none in the container",
         lambda: replace(healthy(), node=replace(healthy().node, gpus={})),
     ),
+    ("gpu-lost", ERROR, "GPU is lost", lambda: with_gpu(healthy(), problem=LOST)),
+    ("gpu-lost", ERROR, "GPU is lost", lambda: with_problem(healthy(), replace(LOST, subject="0"))),
+    (
+        "gpu-lost",
+        ERROR,
+        "GPU is lost",
+        lambda: with_problem(
+            healthy(daemons=(daemon(variables={VISIBLE_DEVICES: OTHER_GPU}),)),
+            replace(LOST, subject="1"),
+            one_gpu_remains=True,
+        ),
+    ),
+    ("gpu-lost", ERROR, "no longer lists", lambda: with_gpu(healthy(), problem=NOT_LISTED)),
     ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem=failure("GPU is lost"))),
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute-mode-default", ADVICE, "no bypassing process", lambda: with_gpu(healthy(), compute_mode="default")),

@@ -145,7 +145,7 @@ def test_reports_a_gpu_setting(node: Preflight, correct: Report, device: object,
 
 def test_reports_an_unreadable_gpu(node: Preflight, correct: Report) -> None:
     node.set_processes(behaviours=(fails("nvmlDeviceGetMemoryInfo", GPU_IS_LOST),))
-    assert new_findings(node, correct) == {"gpu-unreadable": "error"}
+    assert new_findings(node, correct) == {"gpu-lost": "error"}
 
 
 def test_reports_a_driver_upgrade_without_a_reboot(node: Preflight, correct: Report) -> None:

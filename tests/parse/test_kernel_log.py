@@ -210,8 +210,10 @@ def test_other_messages_are_no_xid(message: str) -> None:
         "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
         "NVRM: GPU at PCI:0000:B3:00 has fallen off the bus.",
         "NVRM: The NVIDIA GPU 0000:b3:00.0 has fallen off the bus.",
-        "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\\x0a"
-        "NVRM: fallen off the bus and is not responding to commands.\\x0a",
+        (
+            "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\\x0a"
+            "NVRM: fallen off the bus and is not responding to commands.\\x0a"
+        ),
     ],
 )
 def test_parses_a_lost_gpu_without_an_xid(message: str) -> None:

@@ -12,6 +12,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.gpu import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report import status_text
@@ -64,7 +65,7 @@ QUARANTINED = (
     "reboot of the machine"
 )
 NO_NVML = "CUDA MPS exporter cannot collect nvml: NVML: NVML is not there. Check the driver with nvidia-smi"
-GPU_MISSING = "Exporter cannot read GPU 1: NVML no longer reports the GPU, or reading the other GPUs took too long"
+GPU_MISSING = "GPU 1 is lost: NVML works, and no longer lists the GPU"
 DRIFTED = (
     f"Limits of MPS daemon {DAEMON} differ from the configured ones:"
     " active thread percentage is 25 %, not 50 % for new servers"
@@ -160,7 +161,7 @@ def test_lists_the_most_urgent_finding_first(scene: Callable[[], Node], matter: 
     assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
-@pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full, gpu_lost])
+@pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full])
 def test_status_succeeds_with_harmless_findings(scene: Callable[[], Node]) -> None:
     assert status_text.status_answer(scene())["exit_code"] == 0
 
@@ -209,6 +210,28 @@ def test_a_gpu_that_needs_a_reset_is_critical() -> None:
 def test_an_unreadable_gpu_is_a_finding() -> None:
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=failure("GPU is lost")), start=idle()).node)
     assert "GPU is lost" in found.text
+
+
+def test_a_lost_gpu_is_critical_and_fails() -> None:
+    lost = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
+    no_events = replace(look("nvml_events", at=AT + 1), problem=Problem(code=ProblemCode.NOT_SUPPORTED))
+
+    (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=lost), no_events, start=idle()).node)
+
+    assert (found.code, found.severity, found.fails) == (FindingCode.GPU_LOST, CRITICAL, True)
+    assert found.text.startswith("GPU 0 is lost: NVML: GPU is lost")
+
+
+def test_a_gpu_that_was_lost_before_the_start_is_critical() -> None:
+    lost = Problem(code=ProblemCode.GPU_LOST, subject="1", detail="GPU is lost")
+
+    first, known = gpu_reading(at=AT + 1), reduced(look(problem=lost, at=AT + 2), start=idle()).node
+
+    (found,) = found_in(reduced(first, look(problem=lost, at=AT + 1), start=idle()).node)
+    (of_known,) = found_in(known)
+
+    assert (found.code, found.text.partition(":")[0]) == (FindingCode.GPU_LOST, "GPU 1 is lost")
+    assert (of_known.code, of_known.text.partition(":")[0]) == (FindingCode.GPU_LOST, "GPU 0 is lost")
 
 
 def test_a_paused_exporter_has_one_finding_for_the_gpus() -> None:

@@ -9,7 +9,7 @@ from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.state.plausibility import ENERGY
-from tests.builders import AT, CLIENT, GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
+from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
 BYPASSING = 801
 ALL = gpu_reading([CLIENT], **SENSORS)
@@ -148,3 +148,57 @@ def test_a_value_that_fails_for_a_while_reports_nothing() -> None:
         assert (after.events, CLIENT in after.daemon.clients) == ((), True), missing
         assert gpu(after).bypassing == (BYPASSING,)
         assert gpu(after).supported == gpu(before).supported
+
+
+LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
+OTHER = replace(gpu_reading(gpu=OTHER_GPU, index=1), at=AT)
+
+
+def lost_events(result: Reduced) -> list[tuple[str | None, object]]:
+    return [(each.gpu, each.reason) for each in result.events if each.event is EventName.GPU_LOST]
+
+
+class TestLostGpu:
+    """A known GPU is lost if NVML reports that, or works and does not list it. Other failures say nothing of a GPU."""
+
+    def test_reports_once_that_the_driver_has_lost_a_gpu(self) -> None:
+        seen = [GpuReading(at=AT + at, gpu=GPU, problem=LOST) for at in (10, 20)]
+        result = reduced(ALL, look(), *seen)
+        assert lost_events(result) == [(GPU, "gpu_lost")]
+
+    def test_reports_once_that_nvml_no_longer_lists_a_gpu(self) -> None:
+        seen = [each for at in (10, 20) for each in (replace(OTHER, at=AT + at), look(at=AT + at))]
+        result = reduced(ALL, OTHER, look(), *seen)
+        assert lost_events(result) == [(GPU, "gpu_not_reported")]
+
+    def test_reports_that_nvml_no_longer_lists_the_only_gpu(self) -> None:
+        assert lost_events(reduced(ALL, look(), look(at=AT + 10))) == [(GPU, "gpu_not_reported")]
+
+    def test_reports_it_while_a_value_of_another_gpu_fails(self) -> None:
+        problem = Problem(code=ProblemCode.DRIVER_ERROR, subject=f"{OTHER_GPU} energy", detail="Unknown Error")
+        seen = (replace(OTHER, at=AT + 10), look(at=AT + 10, problem=problem))
+        assert lost_events(reduced(ALL, OTHER, look(), *seen)) == [(GPU, "gpu_not_reported")]
+
+    @pytest.mark.parametrize(
+        "problem",
+        [
+            Problem(code=ProblemCode.PAUSED),
+            Problem(code=ProblemCode.STILL_RUNNING, seconds=12.0),
+            Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded"),
+            Problem(code=ProblemCode.DRIVER_ERROR, subject="number of GPUs", detail="Unknown Error"),
+            Problem(code=ProblemCode.DRIVER_ERROR, subject="0", detail="Unknown Error"),
+        ],
+        ids=lambda problem: problem.code,
+    )
+    def test_a_failure_of_nvml_is_no_lost_gpu(self, problem: Problem) -> None:
+        result = reduced(ALL, look(), look(at=AT + 10, problem=problem))
+        assert lost_events(result) == []
+        assert gpu(result).reading.problem == problem
+
+    def test_a_gpu_that_was_read_long_before_a_slow_collection_ended_is_not_lost(self) -> None:
+        result = reduced(ALL, OTHER, look(), replace(ALL, at=AT + 11), replace(look(at=AT + 20), seconds=10.0))
+        assert lost_events(result) == [(OTHER_GPU, "gpu_not_reported")]
+
+    def test_a_gpu_that_returns_and_is_lost_again_is_reported_again(self) -> None:
+        seen = [GpuReading(at=AT + 10, gpu=GPU, problem=LOST), gpu_reading(), GpuReading(at=AT, gpu=GPU, problem=LOST)]
+        assert len(lost_events(reduced(ALL, look(), *seen))) == 2

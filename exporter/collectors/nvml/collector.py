@@ -348,8 +348,11 @@ class Nvml:
 
 
 def _problem(result: GpuReading | Problem) -> Problem | None:
+    """Return what could not be read. That a known GPU is lost is a fact, not a failure of this collector."""
     if isinstance(result, Problem):
         return result
+    if result.problem is not None and result.problem.code is ProblemCode.GPU_LOST:
+        return None
     if result.problem is not None:
         return replace(result.problem, subject=result.gpu)
     return joined(replace(each, subject=f"{result.gpu} {name}") for name, each in result.failed.items())

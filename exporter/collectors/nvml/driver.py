@@ -37,6 +37,7 @@ GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 """No reading of this GPU is valid any more."""
 
 _CODES = {
+    **dict.fromkeys(GPU_LOST, ProblemCode.GPU_LOST),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ProblemCode.DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: ProblemCode.DRIVER_MISMATCH,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ProblemCode.LIBRARY_MISSING,

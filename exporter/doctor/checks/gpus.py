@@ -10,15 +10,31 @@ from exporter.model.problem import ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
 from exporter.parse.protocol3 import PROTOCOL
+from exporter.report.findings import lost_gpus
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
 from exporter.state.device_memory import has_own_limit
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
+from exporter.view import gpu_name
+
+_OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST)
+"""Problems of NVML that have a check of their own. They leave GPUs unread, but the driver is there."""
 
 CGROUP_LIMITS = 615
 """First driver that limits memory by cgroup (MPS guide, release 615)."""
+
+
+@check(FindingCode.GPU_LOST, Area.GPUS)
+def gpu_lost(facts: Facts) -> Iterator[Occurrence]:
+    """A GPU does not respond, or NVML no longer lists it."""
+    for gpu, problem in lost_gpus(facts.node):
+        yield Occurrence(
+            (f"GPU {shown(gpu_name(facts.node, gpu))}",),
+            detail=error_text(problem_text(problem, NVML)),
+            commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
+        )
 
 
 @check(
@@ -47,7 +63,7 @@ def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
     problem = nvml_problem(facts)
     if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
         yield Occurrence(detail=error_text(problem_text(problem, NVML)))
-    elif problem is not None and problem.code is not ProblemCode.DRIVER_MISMATCH and not facts.node.gpus:
+    elif problem is not None and problem.code not in _OTHER_CHECKS and not facts.node.gpus:
         loaded = facts.kernel_module is not None
         fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
         yield Occurrence(
@@ -71,7 +87,7 @@ def no_gpu(facts: Facts) -> Iterator[Occurrence]:
 def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML returns an error for a GPU."""
     for gpu in facts.node.gpus.values():
-        if gpu.reading.problem is not None:
+        if gpu.reading.problem is not None and gpu.reading.problem.code not in gpus.LOST:
             yield Occurrence(
                 (gpu_label(gpu),),
                 detail=error_text(problem_text(gpu.reading.problem, NVML)),
@@ -180,10 +196,15 @@ def persistence_off(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((gpu_label(gpu),), commands=("systemctl enable --now nvidia-persistenced",))
 
 
-@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, fix="Name GPUs by UUID, and restart the daemon.")
+@check(
+    Severity.ERROR,
+    Area.GPUS,
+    Area.DAEMONS,
+    fix="If the GPU was there before, it is lost: read the kernel log. Otherwise name GPUs by UUID, and restart the daemon.",
+)
 def gpu_not_there(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon's CUDA_VISIBLE_DEVICES names a GPU that does not exist. CUDA ignores the rest of the list."""
-    if not facts.node.gpus:
+    """A daemon's CUDA_VISIBLE_DEVICES names a GPU that NVML does not list. CUDA ignores the rest of the list."""
+    if not facts.node.gpus or nvml_problem(facts) is not None:
         return
     for _, each in facts.running():
         visible = each.process.variable(VISIBLE_DEVICES)
