@@ -200,7 +200,7 @@ def persistence_off(facts: Facts) -> Iterator[Occurrence]:
     Severity.ERROR,
     Area.GPUS,
     Area.DAEMONS,
-    fix="If the GPU was there before, it is lost: read the kernel log. Otherwise name GPUs by UUID, and restart the daemon.",
+    fix="If the GPU was there before, see the kernel log. Otherwise name GPUs by UUID, and restart the daemon.",
 )
 def gpu_not_there(facts: Facts) -> Iterator[Occurrence]:
     """A daemon's CUDA_VISIBLE_DEVICES names a GPU that NVML does not list. CUDA ignores the rest of the list."""
