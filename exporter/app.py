@@ -32,6 +32,7 @@ from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Pods, Processes, affordable_pidfds
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.units import Systemctl, Units, UnitStates
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
@@ -118,6 +119,7 @@ class Assembly:
             )
         self.locations = LocationRegistry(discovery=self.discovery, journal=self.journal)
         self._identities = Identities()
+        self._workloads = WorkloadProcesses(self._proc, clock)
 
     def pool(self) -> CollectorPool:
         """Return the collector threads of the service."""
@@ -141,6 +143,7 @@ class Assembly:
                 inbox=self._inbox,
                 clock=self._clock,
                 identities=self._identities,
+                workloads=self._workloads,
                 deadline=self._config.constants.collect_deadline,
             ),
             directories=lambda: self.locations.all,
@@ -179,7 +182,7 @@ class Assembly:
 
     def directory(self, location: DaemonLocation) -> DaemonDirectory:
         """Return the reader of one daemon's pipe directory."""
-        return DaemonDirectory(location, self._proc, self._clock, self._identities)
+        return DaemonDirectory(location, self._proc, self._clock, self._identities, self._workloads)
 
     def action_runner(self) -> ActionRunner:
         """Return the runner of the watchdog's actions."""

@@ -81,7 +81,6 @@ class ControlDaemon:
     def observation(self, daemon: str) -> DaemonProcess:
         """Return it as the process of the daemon with this name."""
         visible = (self.environment or {}).get(VISIBLE_DEVICES)
-        cgroup = parse_cgroup(self.facts.cgroup or "")
         return DaemonProcess(
             at=self.facts.at,
             daemon=daemon,
@@ -95,8 +94,9 @@ class ControlDaemon:
             foreground="-f" in self.arguments,
             stdout_in_file=None if self.stdout is None else self.stdout.endswith(f"/{STDOUT}"),
             stdout_in_journal=None if self.stdout is None else self.stdout.startswith("socket:"),
-            unit=cgroup.unit,
-            pod_uid=cgroup.pod_uid,
+            unit=parse_cgroup(self.facts.cgroup or "").unit,
+            user=self.facts.user,
+            cgroup=self.facts.cgroup,
         )
 
 

@@ -16,6 +16,7 @@ from exporter.collectors.pid_files import Identities, PidFiles
 from exporter.collectors.pipe_dir import CONTROL_SOCKET, DaemonLocation, Directory
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
 from exporter.parse.proc import listening_unix_sockets
@@ -94,13 +95,20 @@ def _connect(
 class DaemonDirectory:
     """Reads what the pipe directory of one daemon shows, and reports changes."""
 
-    def __init__(self, location: DaemonLocation, proc: Proc, clock: Clock, identities: Identities) -> None:
+    def __init__(
+        self,
+        location: DaemonLocation,
+        proc: Proc,
+        clock: Clock,
+        identities: Identities,
+        workloads: WorkloadProcesses | None = None,
+    ) -> None:
         self.location = location
         """Any thread may set this and `wanted`."""
         self.wanted = Wanted()
         self._proc = proc
         self._clock = clock
-        self._pid_files = PidFiles(proc, clock, identities)
+        self._pid_files = PidFiles(proc, clock, identities, workloads)
         self._due: dict[str, float] = {}
         self._socket: ControlSocket | None = None
         self._holder: SessionHolder | None = None
@@ -190,10 +198,11 @@ def directory_collector(
     inbox: Inbox,
     clock: Clock,
     identities: Identities,
+    workloads: WorkloadProcesses,
     deadline: float,
 ) -> DirectoryCollector:
     """Return the collector `name` for the pipe directory of one daemon."""
-    directory = DaemonDirectory(location, proc, clock, identities)
+    directory = DaemonDirectory(location, proc, clock, identities, workloads)
     thread = CollectorThread(
         name,
         directory.collect,

@@ -22,6 +22,7 @@ from exporter.collectors.pipe_dir import (
     PipeFiles,
 )
 from exporter.collectors.proc import Presence, Proc
+from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
 from exporter.model.problem import Problem, ProblemCode, joined, of_error
@@ -77,6 +78,9 @@ REPEAT_SECONDS = 10.0
 MAX_SERVERS = 64
 """Servers of one daemon that are reported."""
 
+MAX_WORKLOAD_PROCESSES = 2 * MOST_PROCESSES
+"""Processes of one daemon's job or pod that are reported: the present ones, and as many earlier ones."""
+
 
 class Identities:
     """The device and inode of each pipe directory, as they were last read. Several threads may use it."""
@@ -101,8 +105,15 @@ class Identities:
 class PidFiles:
     """The process of the control daemon in each location."""
 
-    def __init__(self, proc: Proc, clock: Clock, identities: Identities | None = None) -> None:
+    def __init__(
+        self,
+        proc: Proc,
+        clock: Clock,
+        identities: Identities | None = None,
+        workloads: WorkloadProcesses | None = None,
+    ) -> None:
         self._proc = proc
+        self._workloads = workloads or WorkloadProcesses(proc, clock)
         self._daemons = ControlDaemons(proc)
         self._clock = clock
         self._found: dict[str, DaemonProcess] = {}
@@ -132,6 +143,8 @@ class PidFiles:
             before = self._found.get(name)
             running_again = repeat and now.pid is not None
             if before is None or running_again or _key(before) != _key(now) or before.servers != now.servers:
+                if not location.expected:
+                    now = self._with_peers(before, now)
                 self._found[name] = now
                 changed.append(now)
         return changed
@@ -182,6 +195,12 @@ class PidFiles:
             return replace(missing, foreign_owner=foreign_owner)
         pid_file_left, quit_traces = exit_traces(location.pipe, files)
         return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces)
+
+    def _with_peers(self, before: DaemonProcess | None, now: DaemonProcess) -> DaemonProcess:
+        """Add the processes of its job or pod, and those that ended since the last search or could not be read."""
+        known = () if before is None or identity_of(before) != identity_of(now) else before.peers
+        found = dict.fromkeys((*self._workloads.of(now), *known))
+        return replace(now, peers=tuple(islice(found, MAX_WORKLOAD_PROCESSES)))
 
     def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
         if daemon.pid is None or daemon.protocol in (None, DEFAULT_PROTOCOL):

@@ -114,6 +114,12 @@ class LossReason(StrEnum):
     REPLACED = "replaced"
 
 
+class StopReason(StrEnum):
+    """Why a daemon ended that was not lost, if no operator stopped it."""
+
+    WORKLOAD_ENDED = "workload_ended"
+
+
 RECOVERY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Upper bounds of the buckets of recovery times. If all clients exit at once, recovery takes 0.1 s (measured)."""
 
@@ -188,6 +194,8 @@ class DaemonRuntime:
 
     process: DaemonProcess | None = None
     """None if no process exists, or if it is unknown."""
+    last_process: DaemonProcess | None = None
+    """The same, also after its end."""
     unit: str | None = None
     """The systemd unit that the process runs in."""
     protocol: int | None = None
@@ -247,6 +255,8 @@ class Lifecycle:
     """Whether the pipe directory is in the state that a `quit` produces."""
     unexplained_end_at: float | None = None
     """When the daemon ended, until the reason is decided. Another daemon may already run there."""
+    clients_at_end: frozenset[int] | None = None
+    """PIDs of the clients that were connected or waited when the daemon ended; None if not all were known."""
     loss_reason: LossReason = LossReason.DIED
     last_loss_at: float | None = None
     not_found_at: float | None = None

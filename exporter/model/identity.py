@@ -28,6 +28,26 @@ def identity_of(process: _Process | None) -> ProcessIdentity | None:
     return ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks)
 
 
+class WorkloadRole(StrEnum):
+    """What a process is for the Slurm job or pod of a daemon."""
+
+    TASK = "task"
+    """A task of the job, or the first process of another container of the pod. It does not depend on the daemon."""
+    CONTAINER = "container"
+    """The first process of the daemon's own container. It also ends if only that container ends."""
+    SANDBOX = "sandbox"
+    """The process that holds the namespaces of the pod. It ends last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadProcess:
+    """A process whose end is a sign of the end of a daemon's Slurm job or pod, with the others of that job or pod."""
+
+    pid: int
+    start_ticks: int
+    role: WorkloadRole
+
+
 class WorkloadKind(StrEnum):
     """Kinds of workloads."""
 

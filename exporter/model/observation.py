@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.device_memory import DeviceMemoryReading
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
@@ -386,7 +386,7 @@ class ProcessExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonProcess:
-    """The process that a pid file names; `pid` is None if no control daemon runs there."""
+    """The process that a pid file names; `pid` is None if no control daemon runs there. `protocol` is 2 or 3 (R615)."""
 
     at: float
     daemon: DaemonName
@@ -397,7 +397,6 @@ class DaemonProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     """CUDA_VISIBLE_DEVICES, if it is set and readable, and no other variable."""
     protocol: int | None = None
-    """MPS protocol: 2 or 3 (R615)."""
     servers: tuple[int, ...] | None = None
     """PIDs of its child processes that are servers; None with protocol 2, where a query lists them."""
     options: tuple[str, ...] = ()
@@ -408,7 +407,9 @@ class DaemonProcess:
     stdout_in_journal: bool | None = None
     """Whether that stdout is stdout.log of its log directory, or may be the journal (a socket). None: unknown."""
     unit: str | None = None
-    pod_uid: str | None = None
+    user: str | None = None
+    cgroup: str | None = None
+    peers: tuple[WorkloadProcess, ...] = ()
     pid_file_left: bool | None = None
     """Whether a pid file exists without a daemon, as after SIGKILL and not after `quit` (measured, R580)."""
     quit_traces: bool | None = None

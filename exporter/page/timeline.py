@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exporter.model.action import ActionResult
-from exporter.model.daemon import LossReason
+from exporter.model.daemon import LossReason, StopReason
 from exporter.model.event import TOPICS, Event, EventName, Topic
 from exporter.model.event import Severity as LogLevel
 from exporter.model.incident import IncidentEnd
@@ -55,7 +55,7 @@ _HAPPENED = {
     EventName.LIMITS_DRIFTED: "limits have drifted",
     EventName.LIMITS_IN_FORCE: "limits are in force",
     EventName.LIMITS_BYPASSED: "clients connected before their limits were set",
-    EventName.DAEMON_STOPPED: "an operator stopped the daemon",
+    EventName.DAEMON_STOPPED: "the daemon stopped",
     EventName.DAEMON_RESUMED: "an operator resumed the daemon",
     EventName.EXPORTER_PAUSED: "an operator paused the exporter",
     EventName.EXPORTER_RESUMED: "an operator resumed the exporter",
@@ -67,6 +67,7 @@ _REASONS = {
     RefusalReason.LIMIT.value: "all client slots are taken",
     RefusalReason.FAULT.value: "the server is in FAULT",
     RefusalReason.OTHER.value: "for an unknown reason",
+    StopReason.WORKLOAD_ENDED.value: "its job or pod ended",
 }
 _STARTED = "the exporter started"
 _LEVELS = {LogLevel.INFO: Severity.UNKNOWN, LogLevel.WARNING: Severity.WARNING, LogLevel.ERROR: Severity.CRITICAL}
@@ -215,6 +216,8 @@ def _head(event: Event) -> str:
     words = _HAPPENED[event.event]
     if event.xid is not None and event.event is EventName.GPU_XID:
         words = f"Xid {event.xid}"
+    elif event.event is EventName.DAEMON_STOPPED and event.reason is None:
+        words = "an operator stopped the daemon"
     elif event.event in (EventName.CLIENT_REFUSED, EventName.CLIENT_WAITING, EventName.PROCESS_BYPASSING):
         words = f"{'a client' if event.pid is None else pid_text(event.pid)} {words}"
     return " ".join(filter(None, (words, code_text(event.action or ""))))

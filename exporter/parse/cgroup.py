@@ -107,6 +107,11 @@ class CgroupMembership:
     slurm_job_id: str | None = None
     slurm_job_sluid: str | None = None
 
+    @property
+    def job_or_pod(self) -> str | None:
+        """What ends as a whole: a Slurm job or a pod. Their names never look alike."""
+        return self.slurm_job_id or self.slurm_job_sluid or self.pod_uid
+
 
 @lru_cache(maxsize=CGROUP_CACHE_SIZE)
 def parse_cgroup(text: str) -> CgroupMembership:

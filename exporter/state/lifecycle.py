@@ -7,6 +7,7 @@ from exporter.model.daemon import (
     DefaultLimits,
     LossReason,
     NamedBy,
+    StopReason,
     with_commands,
     with_connections,
     with_lifecycle,
@@ -183,6 +184,7 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
     daemon = with_runtime(
         daemon,
         process=reading,
+        last_process=reading,
         visible_devices=reading.environment.get(VISIBLE_DEVICES),
         protocol=daemon.runtime.protocol or reading.protocol,
         unit=reading.unit or daemon.runtime.unit,
@@ -240,6 +242,7 @@ def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed:
         killed=killed,
         traces_expected=had_process,
         traces_read=False,
+        clients_at_end=frozenset((*daemon.clients, *daemon.connections.queued)) if daemon.clients_known else None,
         state_since=at,
         unexplained_end_at=at if to_explain else None,
         loss_reason=how,
@@ -253,21 +256,30 @@ def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed:
     )
 
 
-def explain_end(daemon: Daemon, at: float, *, unit: UnitState | None = None, force: bool = False) -> Transition:
+def explain_end(
+    daemon: Daemon,
+    at: float,
+    *,
+    unit: UnitState | None = None,
+    workload_ended: bool | None = None,
+    force: bool = False,
+) -> Transition:
     """Decide whether a daemon that ended was stopped or lost: at once if a quit is known, otherwise after a delay.
 
     In that time its log, or the `unit` that ran it, may report a stop. Another daemon may already run there.
+    `workload_ended` is whether the daemon ended with its job or pod; None if that is not known yet.
     """
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return daemon, ()
-    waited = force or at - ended_at >= _delay(unit, ended_at)
-    stopped = (
+    waited = force or (workload_ended is False and at - ended_at >= _delay(unit, ended_at))
+    quit_or_stopped = (
         _is_recent(daemon.lifecycle.quit_at, ended_at)
         or process_states.was_unit_stopped(unit, ended_at)
         or _was_claim_released(daemon)
         or _was_quit(daemon, ended_at, waited=waited)
     )
+    stopped = quit_or_stopped or workload_ended is True
     if not stopped and not waited:
         return daemon, ()
     daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
@@ -275,7 +287,8 @@ def explain_end(daemon: Daemon, at: float, *, unit: UnitState | None = None, for
         daemon = with_lifecycle(daemon, quit_at=None)
         if daemon.state is DaemonState.ABSENT:
             daemon = with_lifecycle(replace(daemon, state=DaemonState.STOPPED), state_since=ended_at)
-        return daemon, (Event(at=ended_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name),)
+        why = None if quit_or_stopped else StopReason.WORKLOAD_ENDED
+        return daemon, (Event(at=ended_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name, reason=why),)
     reason = daemon.lifecycle.loss_reason
     daemon = with_totals(daemon, losses=increment(daemon.totals.losses, reason))
     lost = Event(at=ended_at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=reason)

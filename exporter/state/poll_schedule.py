@@ -19,7 +19,7 @@ from exporter.parse.control_reply import (
     list_clients,
     list_servers,
 )
-from exporter.state import gpus, known_daemons, limits, log_files, process_states
+from exporter.state import gpus, known_daemons, limits, log_files, process_states, workload_ends
 from exporter.state.control_replies import last_answer_at
 from exporter.state.gpus import NVML
 from exporter.state.staleness import (
@@ -216,8 +216,8 @@ def processes_wanted(node: Node) -> frozenset[int]:
 
     The order is: daemons, servers, bypassing processes, clients, queued clients, recently disconnected clients. The
     exit status of the latter shows who was killed. Clients of daemons with few clients come first, so that a daemon
-    that lists thousands of processes displaces no others. Last are PIDs that may belong to other
-    users than the one that a daemon may serve.
+    that lists thousands of processes displaces no others. Then come processes that show the end of a daemon's job or
+    pod. Last are PIDs that may belong to other users than the one that a daemon may serve.
     """
     daemons = sorted(node.daemons.values(), key=lambda daemon: len(daemon.clients) + len(daemon.connections.queued))
     return _first(
@@ -231,6 +231,7 @@ def processes_wanted(node: Node) -> frozenset[int]:
             (pid for pid, at in daemon.connections.disconnected_at.items() if node.at - at <= EXIT_SECONDS)
             for daemon in daemons
         ),
+        *((each.pid for each in workload_ends.processes_of(daemon)) for daemon in daemons),
         *(
             sorted(known_daemons.named_pids(daemon))
             for daemon in daemons

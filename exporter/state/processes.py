@@ -9,7 +9,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
 from exporter.model.incident import ClientDetails, Death
 from exporter.model.node import Node
-from exporter.model.observation import KernelRecord, PodFound, ProcessExit, ProcessReading
+from exporter.model.observation import DaemonProcess, KernelRecord, PodFound, ProcessExit, ProcessReading
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
@@ -90,12 +90,12 @@ def _is_same_process(one: Death, other: Death) -> bool:
 # -- workloads -----------------------------------------------------------------------------------------------------
 
 
-def cgroup_of(process: ProcessReading | None) -> CgroupMembership:
+def cgroup_of(process: ProcessReading | DaemonProcess | None) -> CgroupMembership:
     """Return what a process belongs to by its cgroup; empty if the process is unknown."""
     return parse_cgroup("" if process is None else process.cgroup or "")
 
 
-def workload_of(process: ProcessReading | None) -> Workload | None:
+def workload_of(process: ProcessReading | DaemonProcess | None) -> Workload | None:
     """Return the workload of a process: its Slurm job, pod, task, container, unit or user; None if all are unknown.
 
     A pod is named by its UID, which is known at once. Its name may be known later, or never.
@@ -134,8 +134,7 @@ def pod_uids(node: Node) -> frozenset[str]:
 
 def pod_uid_of_daemon(daemon: Daemon, watch: WatchdogState | None) -> str | None:
     """Return the UID of the pod that runs, or last ran, a daemon."""
-    process = daemon.runtime.process or (None if watch is None else watch.process)
-    return None if process is None else process.pod_uid
+    return cgroup_of(daemon.runtime.last_process or (None if watch is None else watch.process)).pod_uid
 
 
 def unnamed_pods(node: Node) -> frozenset[str]:

@@ -61,6 +61,7 @@ from exporter.state import (
     poll_schedule,
     process_states,
     servers,
+    workload_ends,
     xids,
 )
 from exporter.state import processes as state_processes
@@ -116,7 +117,7 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
     node = xids.count_unmatched(node, force=True)
     node, explained = _for_daemons(
         node,
-        lambda daemon: lifecycle.explain_end(daemon, node.at, unit=process_states.unit_of(node, daemon), force=True),
+        lambda daemon: _explain_end(node, daemon, force=True),
     )
     node, decided = _for_daemons(node, lambda daemon: claims.resolve_pending(node, daemon, force=True))
     explained += decided
@@ -270,9 +271,17 @@ def _resolve_by_time(node: Node) -> Reduced:
         return node, ()
     return _for_daemons(
         node,
-        lambda daemon: lifecycle.explain_end(
-            hang_detection.expire_start(daemon, node.at), node.at, unit=process_states.unit_of(node, daemon)
-        ),
+        lambda daemon: _explain_end(node, hang_detection.expire_start(daemon, node.at)),
+    )
+
+
+def _explain_end(node: Node, daemon: Daemon, *, force: bool = False) -> Transition:
+    return lifecycle.explain_end(
+        daemon,
+        node.at,
+        unit=process_states.unit_of(node, daemon),
+        workload_ended=workload_ends.has_ended(node, daemon),
+        force=force,
     )
 
 
@@ -372,8 +381,9 @@ def _logs_collected(node: Node, daemon: Daemon, reading: SourceReading) -> Trans
         and not daemon.in_journal
         and not process_states.may_unit_change(unit, ended_at)
         and (daemon.lifecycle.traces_read or not daemon.lifecycle.traces_expected)
+        and workload_ends.has_ended(node, daemon) is not None
     )
-    return chain(step, lambda daemon: lifecycle.explain_end(daemon, reading.at, unit=unit, force=complete))
+    return chain(step, lambda daemon: _explain_end(node, daemon, force=complete))
 
 
 # -- pruning ---------------------------------------------------------------------------------------------------------

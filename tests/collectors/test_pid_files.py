@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from exporter.actions.runner import StepRunner, Tools
@@ -13,7 +14,9 @@ from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
+from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess
 from exporter.model.reason import Reason, ReasonCode
@@ -64,6 +67,38 @@ def test_reports_a_running_daemon_again_after_the_repeat_interval(mps: MpsStandI
     (again,) = files.changed(locations)
     assert (again.pid, again.at) == (mps.pid, clock.time)
     assert files.changed(locations) == []
+
+
+class FoundProcesses(WorkloadProcesses):
+    """The processes of a job, as a search finds them."""
+
+    found: tuple[WorkloadProcess, ...] = ()
+
+    def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
+        """Return what is found for a running daemon."""
+        return () if daemon.pid is None else self.found
+
+
+def test_reports_the_processes_of_a_daemons_job_and_the_earlier_ones(mps: MpsStandIn) -> None:
+    """An ended one shows how the job ends. Of an expected daemon, none matters."""
+    mps.start()
+    clock, proc = HandClock(), Proc(Path("/proc"), CLOCK)
+    workloads = FoundProcesses(proc, clock)
+    files, locations = PidFiles(proc, clock, workloads=workloads), {"node": location_of(mps)}
+    script, another = (WorkloadProcess(pid=pid, start_ticks=1, role=WorkloadRole.TASK) for pid in (31, 32))
+    workloads.found = (script,)
+    (first,) = files.changed(locations)
+    workloads.found = (another,)
+    clock.time += REPEAT_SECONDS
+    (second,) = files.changed(locations)
+    expected = {"node": replace(location_of(mps), expected=True)}
+    (of_expected,) = PidFiles(proc, clock, workloads=workloads).changed(expected)
+
+    assert (first.peers, second.peers, of_expected.peers) == ((script,), (another, script), ())
+    assert first.user == psutil.Process().username()
+    assert first.cgroup == Path("/proc/self/cgroup").read_text()
+    mps.kill()
+    assert [each.peers for each in files.changed(locations)] == [()]
 
 
 TENANT = 65534

@@ -139,9 +139,10 @@ def in_container(start: Callable[[], Node]) -> Node:
 def in_pod() -> Node:
     """Return a dead daemon that a pod ran."""
     present = daemon_dead()
-    known = replace(daemon_process(), pod_uid=POD)
+    known = replace(daemon_process(), cgroup=f"0::/kubepods/burstable/pod{POD}/{'a' * 64}\n")
     found = PodFound(at=AT, uid=POD, name="mps-0", namespace="team-a")
-    return replace(watched(present, process=known), pods={POD: found})
+    daemon = with_fields(present.daemons[DAEMON], runtime__last_process=known)
+    return replace(watched(replace(present, daemons={DAEMON: daemon}), process=known), pods={POD: found})
 
 
 def several() -> Node:

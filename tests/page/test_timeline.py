@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.model.action import ActionResult
+from exporter.model.daemon import StopReason
 from exporter.model.event import TOPICS, Event, EventName, Topic
 from exporter.model.reason import Reason, ReasonCode
 from exporter.page.plots import Hour
@@ -72,6 +73,10 @@ def test_a_fault_names_its_suspect_as_known_now() -> None:
         (Event(at=AT, event=EventName.GPU_XID, gpu=GPU, xid=79), "Xid 79"),
         (Event(at=AT, event=EventName.EXPORTER_PAUSED), "an operator paused the exporter"),
         (Event(at=AT, event=EventName.DAEMON_STOPPED, daemon=DAEMON), "an operator stopped the daemon"),
+        (
+            Event(at=AT, event=EventName.DAEMON_STOPPED, daemon=DAEMON, reason=StopReason.WORKLOAD_ENDED),
+            "the daemon stopped; its job or pod ended",
+        ),
         (Event(at=AT, event=EventName.DAEMON_RESUMED, daemon=DAEMON), "an operator resumed the daemon"),
     ],
 )

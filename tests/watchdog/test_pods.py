@@ -11,6 +11,7 @@ from exporter.model.observation import Observation, PodFound
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.report.remedy import commands_to_restart, commands_to_start
+from exporter.state.processes import cgroup_of
 from exporter.watchdog.context import DaemonPolicy
 from exporter.watchdog.verification import POD_SECONDS
 from tests.builders import AT, CONTROL, daemon_process, exited
@@ -23,10 +24,15 @@ DELETION = DeletePod(namespace="gpu-operator", name="mps-x7k2p", uid=UID)
 COMMAND = "kubectl delete pod --namespace gpu-operator mps-x7k2p"
 
 
+def cgroup(uid: str) -> str:
+    """Return the cgroup of a process in a pod."""
+    return f"0::/kubepods/burstable/pod{uid}/{'a' * 64}\n"
+
+
 def in_pod(*, named: bool = True, daemon_policy: DaemonPolicy | None = None, **rules: Any) -> WatchedDaemon:
     """Return a daemon in a pod."""
     name = (PodFound(at=AT, uid=UID, name="mps-x7k2p", namespace="gpu-operator"),) if named else ()
-    seen = (replace(daemon_process(), pod_uid=UID), *alive()[1:], *name)
+    seen = (replace(daemon_process(), cgroup=cgroup(UID)), *alive()[1:], *name)
     return WatchedDaemon(*seen, daemon_policy=daemon_policy or DaemonPolicy(), **{"allow": ALLOWED, **rules})
 
 
@@ -52,7 +58,7 @@ def test_a_pod_may_take_its_grace_period_to_end() -> None:
     post.until(post.at + 30)
     post.observe(exited(CONTROL, at=post.at))
     post.until(post.at + 10)
-    started = replace(daemon_process(NEXT, at=post.at), pod_uid=SUCCESSOR)
+    started = replace(daemon_process(NEXT, at=post.at), cgroup=cgroup(SUCCESSOR))
     post.observe(started, *returns(post.at)[1:])
     post.until(post.at + 2)
     assert post.reported(EventName.WATCHDOG_ACTED) == [("watchdog_acted", "succeeded")]
@@ -115,7 +121,7 @@ def test_remembers_the_pod_after_an_exporter_restart() -> None:
     post.observe(PodFound(at=DEATH, uid=UID, name="mps-x7k2p", namespace="gpu-operator"))
     assert UID in post.node.pods
     assert post.watch.process is not None
-    assert post.watch.process.pod_uid == UID
+    assert cgroup_of(post.watch.process).pod_uid == UID
 
 
 def test_shows_the_command_that_restarts_the_daemon() -> None:
