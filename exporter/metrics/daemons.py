@@ -7,6 +7,7 @@ from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope,
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
 from exporter.state.gpus import gpus_by_ordinal
+from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.state.servers import clients_limit
 from exporter.view import View
 from exporter.watchdog.limit_enforcement import LimitCheck, LimitStatus, check_limits
@@ -23,13 +24,17 @@ _SERVER: Scope[Server] = Scope(("daemon", "server"), _servers)
 
 def _daemon_infos(view: View) -> Rows:
     for each in view.daemons():
-        uid = None if each.runtime.process is None else each.runtime.process.uid
+        process = each.runtime.last_process
+        member, pod = cgroup_of(process), pod_of_daemon(view.node, each)
         expected = "true" if each.declared.expected else "false"
         yield (
             each.name,
             each.pipe_directory,
             each.runtime.unit,
-            uid,
+            None if process is None else process.uid,
+            None if process is None else process.user,
+            *(member.slurm_job_id, member.slurm_job_sluid),
+            *(("", "") if pod is None else (pod.name, pod.namespace)),
             each.runtime.version,
             each.runtime.protocol,
             expected,
@@ -46,10 +51,15 @@ DAEMONS = group(
     "State of the control daemon; exactly one state is 1.",
     info(
         "cuda_mps_daemon_info",
-        ("daemon", "pipe_directory", "unit", "uid", "version", "protocol", Choice("expected", ("true", "false"))),
+        (
+            *("daemon", "pipe_directory", "unit", "uid", "user"),
+            *("slurm_job_id", "slurm_job_sluid", "daemon_pod", "daemon_namespace"),
+            *("version", "protocol", Choice("expected", ("true", "false"))),
+        ),
         _daemon_infos,
     ),
-    "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0.",
+    "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0. User, job and pod "
+    "are those of its process, or of its last one.",
     DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
     "Whether the exporter supports the daemon's protocol (2, or 3 of R615). If not, it uses only NVML and /proc.",
     DAEMON.value(

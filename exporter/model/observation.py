@@ -411,9 +411,8 @@ class DaemonProcess:
     cgroup: str | None = None
     peers: tuple[WorkloadProcess, ...] = ()
     pid_file_left: bool | None = None
-    """Whether a pid file exists without a daemon, as after SIGKILL and not after `quit` (measured, R580)."""
     quit_traces: bool | None = None
-    """Whether pid file and fifo are missing and the sockets exist, as after `quit` (measured, R580)."""
+    """Whether a pid file is left, as after SIGKILL, or only the sockets are, as after `quit` (both measured, R580)."""
     same_as: DaemonName | None = None
     """Another daemon with the same pipe directory, by device and inode."""
     foreign_owner: int | None = None

@@ -30,6 +30,7 @@ FREE = {
     "claim_name", "claim_namespace", "claim_uid", "client", "client_container", "client_container_name",
     "compute_instance", "gpu_instance", "mps_namespace", "parent", "partition", "profile",
     "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
+    "daemon_namespace", "daemon_pod",
     "daemon", "driver", "file", "gpu", "incident", "index", "name", "pci_bus_id", "pid", "pipe_directory", "protocol",
     "python", "reading", "resource", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "task",
     "uid", "unit", "user", "version", "workload", "xid",
