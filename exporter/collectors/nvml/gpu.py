@@ -193,7 +193,7 @@ class Gpu:
             gpu_percent=None if use is None else int(use.gpu),
             memory_percent=None if use is None else int(use.memory),
             memory_used_bytes=None if memory is None else int(memory.used),
-            memory_total_bytes=None if memory is None else int(memory.total),
+            memory_total_bytes=None if memory is None else int(memory.total) or None,
             energy_millijoules=values.read("energy", pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
             compute_mode=COMPUTE_MODES.get(mode),
             mig_mode=None if mig is None else bool(mig[0]),

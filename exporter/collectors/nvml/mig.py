@@ -92,7 +92,7 @@ class MigInstances:
             compute_processes=optional(compute_processes, handle),
             mps_processes=optional(mps_processes, handle),
             memory_used_bytes=None if memory is None else int(memory.used),
-            memory_total_bytes=None if memory is None else int(memory.total),
+            memory_total_bytes=None if memory is None else int(memory.total) or None,
             driver_version=parent.driver_version,
             cuda_version=parent.cuda_version,
             compute_capability=parent.compute_capability,
