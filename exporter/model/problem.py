@@ -73,6 +73,8 @@ class ProblemCode(StrEnum):
     """Launches through a libcuda are not counted."""
     PACKAGE_MISSING = "package_missing"
     """The optional Python package `subject` is not installed."""
+    PACKAGE_CONFLICT = "package_conflict"
+    """The Python package `subject` hides a module of the same name that the exporter needs."""
     CALL_FAILED = "call_failed"
     """A call of the kubelet's API (`subject`) failed, or another service listens there."""
     ANSWER_TOO_LARGE = "answer_too_large"

@@ -76,6 +76,10 @@ TEXTS: Mapping[ProblemCode, str] = {
         "the Python package {subject} is missing. Install the exporter with its extra:"
         " pip install 'cuda-mps-exporter[kubernetes]'"
     ),
+    Code.PACKAGE_CONFLICT: (
+        "the Python package {subject} hides the module of nvidia-ml-py. Uninstall {subject}, then install nvidia-ml-py"
+        " again: pip uninstall {subject}; pip install --force-reinstall nvidia-ml-py"
+    ),
     Code.CALL_FAILED: "{subject} failed: {detail}",
     Code.ANSWER_TOO_LARGE: "{subject}: the answer is too large",
     Code.UNEXPECTED_ERROR: "the exporter has a defect: {detail}. Report it with the exporter's log",

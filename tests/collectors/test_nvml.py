@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
 from exporter.collectors import nvml as nvml_package
+from exporter.collectors.nvml.driver import Driver, DriverError
 from exporter.collectors.nvml.gpu import MIN_SAMPLE_SECONDS
+from exporter.model.problem import Problem, ProblemCode
 from tests.collectors.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
 
@@ -119,6 +122,26 @@ def test_a_gpu_without_samples_is_not_a_failure(nvml: NvmlStandIn, nvml_program:
     reading = nvml_program(nvml).collect()
 
     assert (reading["problem"], reading["observations"][0]["process_utilization"]) == (None, [])
+
+
+def test_a_total_of_no_memory_is_unknown(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    """A GPU whose memory is that of the host has none of its own."""
+    nvml.write([replace(GPU, memory_total_bytes=0)])
+
+    (gpu,) = nvml_program(nvml).collect()["observations"]
+
+    assert gpu["memory_total_bytes"] is None
+
+
+def test_does_not_use_another_package_in_place_of_nvidia_ml_py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "__path__", [], raising=False)
+    driver = Driver()
+
+    with pytest.raises(DriverError) as raised, driver.opened():
+        pass
+
+    assert raised.value.problem == Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml")
+    assert driver.pause(1.0)
 
 
 def test_reads_the_other_gpus_if_one_is_lost(nvml: NvmlStandIn, nvml_program: Start) -> None:

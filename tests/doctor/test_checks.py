@@ -209,6 +209,12 @@ MISTAKES: tuple[Mistake, ...] = (
             one_gpu_remains=True,
         ),
     ),
+    (
+        "nvml-package-hidden",
+        ERROR,
+        "hides the module",
+        lambda: with_problem(healthy(), Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml")),
+    ),
     ("gpu-lost", ERROR, "no longer lists", lambda: with_gpu(healthy(), problem=NOT_LISTED)),
     ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem=failure("GPU is lost"))),
     ("compute-mode-prohibited", ERROR, "", lambda: with_gpu(healthy(), compute_mode="prohibited")),

@@ -199,6 +199,9 @@ class Driver:
     def _init(self) -> None:
         opened = False
         try:
+            if hasattr(pynvml, "__path__"):
+                # This package has the same name. NVML is never unloaded through it, and never returns after a pause.
+                raise DriverError(Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml"))
             with self._translated():
                 pynvml.nvmlInit()
                 opened = True

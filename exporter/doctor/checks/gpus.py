@@ -19,7 +19,7 @@ from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
 from exporter.view import gpu_name
 
-_OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST)
+_OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST, ProblemCode.PACKAGE_CONFLICT)
 """Problems of NVML that have a check of their own. They leave GPUs unread, but the driver is there."""
 
 CGROUP_LIMITS = 615
@@ -71,6 +71,14 @@ def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
             fix=fix,
             commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
         )
+
+
+@check(Severity.ERROR, fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.")
+def nvml_package_hidden(facts: Facts) -> Iterator[Occurrence]:
+    """The Python package pynvml hides the module of nvidia-ml-py. The exporter does not read the GPUs through it."""
+    problem = nvml_problem(facts)
+    if problem is not None and problem.code is ProblemCode.PACKAGE_CONFLICT:
+        yield Occurrence(commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"))
 
 
 @check(
