@@ -100,7 +100,7 @@ class Exporter:
         def shown() -> None:
             try:
                 value = self.value(name, **labels)
-                assert value == expected, f"{name} {labels} is {value}"
+                assert value == expected, f"{name} {labels} is {value}:\n{self._log.read_text()[-4000:]}"
             except urllib.error.HTTPError as error:
                 raise AssertionError("no metrics yet") from error
 

@@ -63,7 +63,7 @@ def families(text: str) -> dict[str, Any]:
         family.name: {
             "type": family.type,
             "samples": {
-                json.dumps([sample.name, sorted(sample.labels.items())]): repr(sample.value)
+                json.dumps([sample.name, sorted(sample.labels.items())]): _rounded(sample.value)
                 for sample in family.samples
             },
         }
@@ -72,10 +72,18 @@ def families(text: str) -> dict[str, Any]:
     }
 
 
+def _rounded(value: float) -> str:
+    """Return nine digits of a value: since Python 3.12, `sum` rounds in another way."""
+    return f"{round(value, 9):.9g}"
+
+
 def read(recording: Path) -> dict[str, Any]:
     """Return a recording's baseline."""
     with gzip.open(stored(recording), "rt") as file:
-        return dict(json.load(file))
+        baseline: dict[str, Any] = json.load(file)
+    for family in baseline["metrics"].values():
+        family["samples"] = {key: _rounded(float(value)) for key, value in family["samples"].items()}
+    return baseline
 
 
 def write(recording: Path) -> None:

@@ -118,7 +118,7 @@ def test_reports_a_control_program_of_another_version(node: Preflight, correct: 
     with without(control):
         control.write_text(
             '#!/bin/sh\n[ "$1" = -v ] && echo "CUDA MPS Control binary version: 12040" && exit\n'
-            f'exec {BIN}/nvidia-cuda-mps-control "$@"\n'
+            f'exec "{BIN}/nvidia-cuda-mps-control" "$@"\n'
         )
         control.chmod(0o755)
         assert new_findings(node, correct) == {"version-mismatch": "warning"}

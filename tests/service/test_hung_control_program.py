@@ -45,7 +45,7 @@ def hangs(tmp_path: Path) -> Path:
 def serve(mps: MpsStandIn, environment: dict[str, str], tmp_path: Path, hangs: Path) -> Iterator[Serve]:
     """Starts the service, which reads the logs in a directory."""
     control = tmp_path / "program"
-    control.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec {BIN}/nvidia-cuda-mps-control "$@"\n')
+    control.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec "{BIN}/nvidia-cuda-mps-control" "$@"\n')
     control.chmod(0o755)
     started: list[Exporter] = []
 

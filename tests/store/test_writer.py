@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -307,4 +308,5 @@ def test_samples_that_could_not_be_written_are_written_later(running: RunningWri
     eventually(lambda: _is(running.writer.status.writable, wanted=True))
     running.writer.close()
 
-    assert StateFile(running.directory, Retention(), running.clock).open().samples == tuple(taken[-MAX_SAMPLES:])
+    with closing(StateFile(running.directory, Retention(), running.clock)) as file:
+        assert file.open().samples == tuple(taken[-MAX_SAMPLES:])
