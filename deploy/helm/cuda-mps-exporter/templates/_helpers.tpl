@@ -1,6 +1,6 @@
 {{- define "labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 {{- /* The capabilities of the process. */}}
 {{- define "capabilities" -}}
