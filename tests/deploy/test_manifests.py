@@ -3,7 +3,9 @@
 import copy
 import tarfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from exporter.cli import main
 from tests.deploy.manifests import (
     CHART,
     INSTALLATIONS,
+    Object,
     container,
     helm,
     host_paths,
@@ -221,12 +224,49 @@ def test_the_process_sees_the_processes_of_the_node(installation: str) -> None:
     assert pod(installation)["hostPID"]
 
 
+def terms_of(installation: str) -> list[list[Object]]:
+    """Return the expressions of each term of the affinity."""
+    affinity = pod(installation)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in affinity["nodeSelectorTerms"]]
+
+
+@every_installation
+def test_leaves_a_node_that_the_gpu_operator_pauses(installation: str) -> None:
+    """Otherwise the operator cannot unload the driver. GKE has no operator."""
+    paused = {"operator": "NotIn", "values": ["paused-for-driver-upgrade", "paused-for-mig-change"]}
+    labels = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.client")
+    for first, *others in terms_of(installation):
+        assert others == [{"key": key, **paused} for key in labels if not first["key"].startswith("cloud.google.com/")]
+
+
+@pytest.mark.parametrize("name", ["12345", "1e3", "2026-01-02", "true", "null"])
+def test_names_are_strings(name: str) -> None:
+    """YAML reads these as other values, which a cluster refuses."""
+    arguments = [argument for each in INSTALLATIONS.values() for argument in each]
+    arguments.append(f"--set-string=runtimeClassName={name},restartPods.namespaces={{{name}}}")
+    for each in rendered(*arguments, f"--namespace={name}", name=name):
+        wrong = [(path, value) for path, value in leaves(each) if path in NAMES and not isinstance(value, str)]
+        assert not wrong, each["kind"]
+
+
+NAMES = {"name", "namespace", "serviceAccountName", "runtimeClassName", "resourceNames", "app.kubernetes.io/instance"}
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of an object, each with its key; those of a list have the key of the list."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from leaves(each, name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each, key)
+    else:
+        yield key, value
+
+
 @every_installation
 def test_runs_on_all_nodes_with_mps_despite_taints(installation: str) -> None:
-    terms = pod(installation)["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    labels = [
-        (each["key"], *each["values"]) for term in terms["nodeSelectorTerms"] for each in term["matchExpressions"]
-    ]
+    labels = [(each["key"], *each["values"]) for each, *_ in terms_of(installation)]
 
     assert labels == [
         ("nvidia.com/gpu.present", "true"),

@@ -76,6 +76,12 @@ def test_restarts_a_container_whose_daemon_died(kubelet: tuple[Kubelet, MpsStand
     assert node.probe()
 
 
+def test_the_pod_of_a_claim_ends_before_the_next_one_starts() -> None:
+    """Two daemons cannot have one directory, and the script of the second removes the file that declares the first."""
+    patch = yaml.safe_load((PROBES / f"{DRA}.yaml").read_text())
+    assert patch["spec"]["strategy"] == {"type": "Recreate", "rollingUpdate": None}
+
+
 def test_a_busy_or_hung_daemon_passes(kubelet: tuple[Kubelet, MpsStandIn]) -> None:
     """It is stopped, as one that hangs is: it answers no command."""
     node, mps = kubelet
