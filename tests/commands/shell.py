@@ -50,7 +50,8 @@ CONTROL_COMMANDS_3 = {
 PROGRAMS = {
     "amtool", "apt-get", "cat", "cd", "chmod", "chown", "chronyc", "curl", "cut", "date", "dcgmi", "df", "dmesg",
     "docker",
-    "export", "fuser", "grep", "head", "helm", "install", "jq", "kubectl", "ldconfig", "ln", "ls", "mkdir", "modprobe",
+    "export", "fuser", "grep", "head", "helm", "install", "jq", "kubectl", "ldconfig", "ln", "ls", "lspci", "mkdir",
+    "modprobe",
     "mypy", "nvidia-smi", "pgrep", "pip", "podman", "prlimit", "promtool", "ps", "ruff", "scontrol", "sed", "sha256sum",
     "sort", "ss", "ssh", "systemd-analyze", "systemd-sysusers", "systemd-tmpfiles", "tail", "tr", "truncate", "type",
     "uname", "uniq", "COMMAND", "tests/gpu/run.sh",

@@ -232,6 +232,7 @@ KINDS: Mapping[str, list[str]] = {
     "quarantined": ["quit", "pause", "nvidia-smi", "resume", "-d", "resume"],
     "quarantined, dead": ["pause", "nvidia-smi", "resume", "-d", "resume"],
     "paused": ["resume"],
+    "GPU lost": ["systemctl"],
 }
 """What the commands of each scene are, in order, without those that change nothing."""
 
