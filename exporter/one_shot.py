@@ -18,6 +18,7 @@ from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
@@ -37,6 +38,10 @@ DISCOVERY_ROUNDS = 2
 """`Discovery` reports a daemon without a pid file only if it finds the daemon twice."""
 
 
+MOST_SECONDS = 20.0
+"""After this time no collection begins, so that several that hang do not add up. What was not collected is reported."""
+
+
 class OneShot:
     """Runs collectors one after the other, and reduces what they return into `node`."""
 
@@ -45,6 +50,7 @@ class OneShot:
         self.node = node
         self._clock = clock
         self._deadline = deadline
+        self._ends = clock.monotonic() + MOST_SECONDS
         self._wait = wait
         self.directories: Mapping[str, DaemonDirectory] = {}
 
@@ -55,7 +61,7 @@ class OneShot:
     def collect_each(self, name: str, collectors: Mapping[str, Callable[[], Reading]]) -> None:
         """Run the collectors of these daemons at the same time."""
         began = self._clock.monotonic()
-        for daemon, reading in collect_each(self._deadline, collectors).items():
+        for daemon, reading in self._readings(collectors).items():
             collected = SourceReading(
                 at=self._clock.now(),
                 name=name,
@@ -65,6 +71,16 @@ class OneShot:
             )
             for observation in (*reading.observations, collected):
                 self.node, _ = reduce(self.node, observation)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long collections may still begin."""
+        return self._ends - self._clock.monotonic()
+
+    def _readings(self, collectors: Mapping[str, Callable[[], Reading]]) -> Mapping[str, Reading]:
+        if self.seconds_left > 0:
+            return collect_each(min(self._deadline, self.seconds_left), collectors)
+        return dict.fromkeys(collectors, Reading(problem=Problem(code=ProblemCode.NOT_TRIED, seconds=MOST_SECONDS)))
 
     def collect_processes(self, processes: Processes) -> None:
         """Read the pipe directories, and the processes that the node refers to."""
@@ -142,7 +158,8 @@ def collect_once(config: Config) -> Node:
         assembly.device_memory.watch(cgroups_wanted(one_shot.node))
         one_shot.collect(DEVICE_MEMORY, assembly.device_memory.collect)
         # A process bypasses MPS if a later list of clients does not contain it either.
-        if any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values()):
+        bypassing = any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values())
+        if bypassing and one_shot.seconds_left > BYPASSING_AFTER_SECONDS:
             for client in clients:
                 daemon = one_shot.node.daemons[client.daemon]
                 if daemon.supported:

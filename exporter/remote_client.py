@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from exporter.collectors.thread import BoundedCalls
 from exporter.errors import ConfigError, ServiceError
 from exporter.parse.printable import LONGEST_PROBLEM, printable, printable_lines
 from exporter.status_client import MAX_ANSWER_BYTES, SERVICE_SECONDS, Answer
@@ -47,7 +48,12 @@ class RemoteExporter:
             for name, value in arguments.items()
             if value is not None
         }
-        status, server, body = self._get(f"{self._parts.path.rstrip('/')}{PATH}{command}?{urlencode(given)}")
+        target = f"{self._parts.path.rstrip('/')}{PATH}{command}?{urlencode(given)}"
+        # A timeout of the connection begins again with each byte, and looking up a name has none.
+        received = BoundedCalls(self._timeout).call(target, lambda: self._get(target), None)
+        if received is None:
+            raise self._error(f"no complete answer within {self._timeout:g} s; check the node and the network")
+        status, server, body = received
         try:
             envelope = json.loads(body)
         except (ValueError, RecursionError):

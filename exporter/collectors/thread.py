@@ -247,7 +247,7 @@ class BoundedCalls:
         self._lock = threading.Lock()
 
     def call(self, key: object, function: Callable[[], Result], default: Result, *, owner: object = None) -> Result:
-        """Return the result of a call; `default` while it hangs. Raises OSError if the call does.
+        """Return the result of a call; `default` while it hangs. Raises what the call raises.
 
         Without an `owner`, the call belongs to the program itself.
         """
@@ -273,7 +273,7 @@ class BoundedCalls:
             return default
         with self._lock:
             self._calls.pop((owner, key), None)
-        if isinstance(results[0], OSError):
+        if isinstance(results[0], Exception):
             raise results[0]
         return cast("Result", results[0])
 

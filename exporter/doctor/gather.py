@@ -46,6 +46,7 @@ MAX_PROCESSES = 512
 """How many CUDA processes are examined."""
 
 _HUNG = "it did not answer in time: a process is stuck in the driver, or a file server does not respond"
+_NOT_TRIED = "other readings took too long"
 _LIST_HUNG = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
 
 
@@ -58,9 +59,9 @@ def gather(
     unusable.
     """
     proc = Proc(config.constants.procfs, clock)
+    limit = TimeLimit(clock)
     programs = read_programs(config, path, clock)
     node = collect(config)
-    limit = TimeLimit()
     read = limit.read
     found = read(Area.DIRECTORIES, lambda: _identities((d.name, d.pipe_directory) for d in node.daemons.values()))
     names = {identity: name for name, identity in (found or {}).items()}
@@ -116,8 +117,9 @@ def gather(
         NotExamined(area=each, reason=_HUNG, fix="Find the process that hangs.", commands=_LIST_HUNG)
         for each in limit.hung
     )
+    late = (NotExamined(area=each, reason=_NOT_TRIED) for each in limit.not_tried)
     failed = (_needs_root(area, problem) for area, problem in problems.items() if problem is not None)
-    return replace(facts, not_examined=(*not_examined(facts), *hung, *failed))
+    return replace(facts, not_examined=(*not_examined(facts), *hung, *late, *failed))
 
 
 def cuda_processes(node: Node) -> Iterator[int]:

@@ -9,9 +9,7 @@ import shutil
 import socket
 import stat
 import struct
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +19,7 @@ from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
 from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.pipe_dir import Directory, Root, on_host
 from exporter.collectors.proc import Proc
+from exporter.collectors.thread import BoundedCalls
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.directory_readers import read_namespaces
@@ -64,6 +63,7 @@ Value = TypeVar("Value")
 
 READ_SECONDS = 15.0
 """Long enough to read all processes, on a busy machine."""
+TOTAL_SECONDS = 28.0
 
 _MAX_SOCKET_BYTES = 1 << 22
 _VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
@@ -80,31 +80,29 @@ _JOURNAL_GROUP = "systemd-journal"
 
 
 class TimeLimit:
-    """Stops to wait for a reading after some seconds, and remembers the areas in which one hung."""
+    """Stops to wait for a reading after some seconds, and remembers the areas in which one hung or was not tried."""
 
-    def __init__(self, seconds: float = READ_SECONDS) -> None:
+    def __init__(self, clock: Clock, seconds: float = READ_SECONDS, total: float = TOTAL_SECONDS) -> None:
+        """No reading takes longer than `seconds`, and none begins after `total` seconds."""
+        self._clock = clock
         self._seconds = seconds
+        self._ends = clock.monotonic() + total
         self.hung: list[Area] = []
+        self.not_tried: list[Area] = []
 
     def read(self, area: Area, read: Callable[[], Value]) -> Value | None:
-        """Return what is read; None if a reading of the area hangs. Raises what the reading raises."""
-        if area in self.hung:
+        """Return what is read; None if a reading of the area hangs or was not tried. Raises what the reading raises."""
+        left = self._ends - self._clock.monotonic()
+        if area in (*self.hung, *self.not_tried):
             return None
-        result: Future[Value] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(read())
-            except Exception as error:  # noqa: BLE001 (the waiting thread raises it again)
-                result.set_exception(error)
-
-        # A daemon thread: one that hangs does not prevent the program from ending.
-        threading.Thread(target=run, name="read", daemon=True).start()
-        try:
-            return result.result(timeout=self._seconds)
-        except TimeoutError:
+        if left <= 0:
+            self.not_tried.append(area)
+            return None
+        results: list[Value] = []
+        BoundedCalls(min(self._seconds, left)).call(area, lambda: results.append(read()), None)
+        if not results:
             self.hung.append(area)
-            return None
+        return results[0] if results else None
 
 
 def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:

@@ -16,6 +16,7 @@ class ProblemCode(StrEnum):
     PAUSED = "paused"
     """An operator has paused the exporter: the driver is closed."""
     STILL_RUNNING = "still_running"
+    NOT_TRIED = "not_tried"
     """A collection has passed its deadline (`seconds`) and has not ended."""
     TIMEOUT = "timeout"
     """A command or program (`subject`) gave no answer within `seconds`."""

@@ -23,6 +23,7 @@ Code = ProblemCode
 TEXTS: Mapping[ProblemCode, str] = {
     Code.PAUSED: "paused: the NVIDIA driver is closed. To read the GPUs again, run `cuda-mps-exporter resume`",
     Code.STILL_RUNNING: "no result for {seconds:.0f} s",
+    Code.NOT_TRIED: "not read, because other readings took {seconds:.0f} s",
     Code.TIMEOUT: "{subject}: no answer within {seconds:g} s",
     Code.PERMISSION_DENIED: "{subject} cannot be read: {detail}",
     Code.NOT_FOUND: "{subject} does not exist",

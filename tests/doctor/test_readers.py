@@ -29,6 +29,7 @@ from exporter.doctor.readers import (
 from exporter.model.daemon import Daemon
 from exporter.service_socket import ServiceSocket
 from tests.builders import GPU, gpu_reading, reduced
+from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
 from tests.tools import needed
@@ -233,17 +234,26 @@ def test_listeners_are_unknown_if_the_service_cannot_be_identified(tmp_path: Pat
 
 
 def test_gives_up_a_hung_reading_and_skips_its_area() -> None:
-    released, limit = threading.Event(), TimeLimit(seconds=0.01)
+    released, limit = threading.Event(), TimeLimit(HandClock(), seconds=0.01)
     assert limit.read(Area.LOGS, released.wait) is None
     released.set()
     assert limit.read(Area.LOGS, released.wait) is None
     assert limit.hung == [Area.LOGS]
-    assert TimeLimit(seconds=30).read(Area.LOGS, released.wait) is True
+    assert TimeLimit(HandClock(), seconds=30).read(Area.LOGS, released.wait) is True
+
+
+def test_begins_no_reading_after_the_time_of_all() -> None:
+    clock = HandClock()
+    limit = TimeLimit(clock, total=28)
+    assert limit.read(Area.LOGS, lambda: "read") == "read"
+    clock.time += 28
+    assert limit.read(Area.DAEMONS, lambda: "read") is None
+    assert (limit.hung, limit.not_tried) == ([], [Area.DAEMONS])
 
 
 def test_an_error_of_a_reading_is_not_a_hang() -> None:
     with pytest.raises(FileNotFoundError):
-        TimeLimit(seconds=30).read(Area.LOGS, Path("/nowhere").read_text)
+        TimeLimit(HandClock(), seconds=30).read(Area.LOGS, Path("/nowhere").read_text)
 
 
 def test_reports_a_state_directory_that_is_a_file(tmp_path: Path) -> None:

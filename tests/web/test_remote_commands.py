@@ -1,7 +1,9 @@
 """`status --url` and `incidents --url`: the answers of another node's exporter, credentials and errors."""
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 
 from exporter.cli import main
+from exporter.errors import ServiceError
 from exporter.model.node import Node
 from exporter.model.values import plain
+from exporter.remote_client import RemoteExporter
 from exporter.report.text import Lines, line_of
 from exporter.web.handler import Answer, Request
 from exporter.web.server import WebServer
@@ -102,6 +106,26 @@ def test_status_shows_one_daemon_or_reports_that_there_is_none(run: Run, url: st
     code, _, problem = run("status", "--daemon", "other", "--url", url)
     assert code == 1
     assert problem == f"cuda-mps-exporter: {url}: no daemon other is here; there are: {DAEMON}\n"
+
+
+def test_does_not_wait_for_ever_for_an_answer_that_comes_byte_by_byte() -> None:
+    over = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not over.wait(0.01):
+                connection.sendall(b" ")
+
+    with socket.create_server((LOCALHOST, 0)) as listening:
+        server = threading.Thread(target=drip)
+        server.start()
+        remote = RemoteExporter(f"http://{LOCALHOST}:{listening.getsockname()[1]}", timeout=0.5)
+        with pytest.raises(ServiceError, match=r"no complete answer within 0\.5 s"):
+            remote.query("status")
+        over.set()
+        server.join()
 
 
 @pytest.mark.parametrize(
