@@ -16,7 +16,6 @@ from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.daemon_directory import DaemonDirectory, directory_collector
-from exporter.collectors.device_memory import DeviceMemories
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal
@@ -41,7 +40,6 @@ from exporter.parse.elf import Machine
 from exporter.report.problem_text import problem_text
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
-from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from exporter.state.gpus import NVML
 from exporter.state.processes import unnamed_pods
 from exporter.state.reducer import LOGS, POD_RESOURCES
@@ -63,7 +61,6 @@ PROCESS_WAIT = 0.5
 JOURNAL_PERIOD = 0.2
 LIBCUDA_PROBES_PERIOD = 1.0
 POD_RESOURCES_PERIOD = 15.0
-DEVICE_MEMORY_PERIOD = 15.0
 UNITS_PERIOD = 600.0
 UNIT_STATES_PERIOD = 0.5
 """The collector reads only the units that are requested."""
@@ -94,9 +91,6 @@ class Assembly:
         self.processes = Processes(proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)
         self.pod_resources = PodResources(constants.pod_resources, clock)
-        self.device_memory = DeviceMemories(
-            constants.cgroups, constants.procfs, clock, by_nvml=self.nvml.cgroup_limits.read
-        )
         systemctl = Systemctl(clock, path=self._path)
         self.units = Units(systemctl, clock)
         self._kernel_log = KernelLog(constants.kmsg, clock)
@@ -236,7 +230,6 @@ class Assembly:
             )
         yield self._thread(PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period)
         yield self._thread(POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
-        yield self._thread(DEVICE_MEMORY, self.device_memory.collect, period=DEVICE_MEMORY_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
@@ -251,7 +244,6 @@ class Assembly:
         self.processes.watch(poll_schedule.processes_wanted(node), wanted.states)
         pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
-        self.device_memory.watch(cgroups_wanted(node))
         if self._libcuda_probes is not None:
             self._libcuda_probes.watch(*processes_to_watch(node))
         pool.explain_ends(poll_schedule.unexplained_ends(node))

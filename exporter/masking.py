@@ -45,8 +45,8 @@ _PUBLIC_FIELDS = frozenset(
 )
 """Fields with words of systemd, of the kernel, of NVML, or of the exporter itself."""
 
-_WITH_NAMES_AS_KEYS = frozenset({"allocatable", "cgroups"})
-"""The fields whose keys are names: resources of Kubernetes, and paths of cgroups."""
+_WITH_NAMES_AS_KEYS = frozenset({"allocatable"})
+"""The fields whose keys are names: resources of Kubernetes."""
 
 HEXADECIMAL = "0123456789abcdef"
 _UUID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}"

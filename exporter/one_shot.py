@@ -24,7 +24,6 @@ from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
 from exporter.state import poll_schedule
 from exporter.state.control_replies import CONTROL
-from exporter.state.device_memory import DEVICE_MEMORY, cgroups_wanted
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.log_tail import with_log_tail, without_reused_pids
@@ -155,8 +154,6 @@ def collect_once(config: Config) -> Node:
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
         one_shot.collect(POD_RESOURCES, assembly.pod_resources.collect)
-        assembly.device_memory.watch(cgroups_wanted(one_shot.node))
-        one_shot.collect(DEVICE_MEMORY, assembly.device_memory.collect)
         # A process bypasses MPS if a later list of clients does not contain it either.
         bypassing = any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values())
         if bypassing and one_shot.seconds_left > BYPASSING_AFTER_SECONDS:

@@ -16,7 +16,6 @@ from exporter.errors import FULL, RecordingError
 from exporter.masking import Mask
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
-from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
@@ -48,7 +47,6 @@ _KINDS: Mapping[str, type[Observation]] = {
     "process_exit": kinds.ProcessExit,
     "pod_found": kinds.PodFound,
     "pod_resources": PodResourcesReading,
-    "device_memory": DeviceMemoryReading,
     "daemon_process": kinds.DaemonProcess,
     "source": kinds.SourceReading,
     "process_state": kinds.ProcessState,

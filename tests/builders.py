@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
-from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.event import Event, EventName
 from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
@@ -619,18 +618,6 @@ def limited() -> Node:
     ).node
 
 
-def limited_by_cgroup() -> Node:
-    """A client with a pinned memory limit, in a cgroup that has a lower one."""
-    limit = CgroupLimit(cgroup="/pod", limit=1 << 30, used=3 << 28)
-    memory = DeviceMemory(limits=(limit,), soft_limit=1 << 29, used=3 << 28)
-    return reduced(
-        DeviceMemoryReading(at=AT, cgroups={"/pod": {"0000:00:06": memory}}),
-        process(600, cgroup="0::/pod\n"),
-        gpu_reading({600: 512}, gpu=OTHER_GPU, **SENSORS),
-        start=limited(),
-    ).node
-
-
 def memory_filled() -> Node:
     """Clients of two workloads have nearly all memory of a GPU, one of them most of it."""
     owners = {600: "alice", 601: "bob"}
@@ -799,7 +786,7 @@ def divided() -> Node:
 
 _ALL = (
     *(idle, three_clients, full, daemon_dead, no_nvml, gpu_lost, faulted, blocked_recovery),
-    *(limited, limited_by_cgroup, drifted, owned),
+    *(limited, drifted, owned),
     *(accounted, allocated),
     *(backing_off, circuit_open, quarantined, suspended, launches_counted, simulated),
     *(partitioned, mig, divided),

@@ -109,7 +109,6 @@ def _isolated_from_the_machine(
                 kmsg=own / "kmsg",
                 pods=own / "pods",
                 pod_resources=own / "kubelet.sock",
-                cgroups=own / "cgroups",
                 lock_directory=own / "locks",
             ),
             "RUNTIME_DIRECTORY": str(own / "run"),

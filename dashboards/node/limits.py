@@ -61,36 +61,6 @@ LIMITS = Row(
             ),
             unit=looks.BYTES,
         ),
-        lines(
-            "GPU memory of clients' cgroups",
-            "Limits and use of the cgroup that each client is in (R615). All clients in a cgroup share them. "
-            "The lowest limit also considers server, environment and GPU.",
-            *(
-                Query(
-                    f'cuda_mps_client_{name}_bytes{{daemons, gpu=~"$gpu"}} ' + WITH_INDEX,
-                    f"{label} {{{{client}}}} on GPU {{{{index}}}} {{{{instance}}}}",
-                )
-                for name, label in (
-                    ("cgroup_memory_used", "used"),
-                    ("cgroup_memory_limit", "limit"),
-                    ("cgroup_memory_soft_limit", "soft limit"),
-                    ("memory_limit", "lowest limit"),
-                )
-            ),
-            unit=looks.BYTES,
-        ),
-        lines(
-            "GPU memory of workloads' cgroups",
-            "Limit and use of the cgroup that all clients of a workload share (R615).",
-            *(
-                Query(
-                    f"cuda_mps_workload_cgroup_memory_{name}_bytes{{gpus}} " + WITH_INDEX,
-                    f"{name} {{{{workload}}}} on GPU {{{{index}}}} {{{{instance}}}}",
-                )
-                for name in ("used", "limit")
-            ),
-            unit=looks.BYTES,
-        ),
         timeline(
             "Limits of servers",
             "Whether the limits are as configured, or as they were before the daemon was restarted.",

@@ -99,8 +99,6 @@ class Constants:
     """Directory in which the kubelet stores the logs of pods; the names in it are those of the pods."""
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     """Socket of the kubelet's pod resources API."""
-    cgroups: Path = Path("/sys/fs/cgroup")
-    """Where cgroup v2 is mounted."""
     lock_directory: Path = Path("/run/cuda-mps-exporter")
     """Directory of the locks by which one exporter at a time acts for a daemon."""
     intervals: PollIntervals = field(default_factory=PollIntervals)

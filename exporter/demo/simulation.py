@@ -26,7 +26,7 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 MOST_CLIENTS = 8
 """Clients of a daemon, if no failure adds more."""
 
-FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events", "pod_resources", "device_memory")
+FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events", "pod_resources")
 SLOW_SECONDS = 5
 DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4

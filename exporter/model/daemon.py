@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
-from exporter.model.device_memory import PciAddress
 from exporter.model.observation import (
     NOTHING_LOGGED,
     DaemonName,
@@ -209,7 +208,7 @@ class DaemonRuntime:
     visible_devices: str | None = None
     devices: Mapping[int, GpuUuid] = field(default_factory=dict)
     """GPUs by ordinal, as the daemon last listed them."""
-    addresses: Mapping[GpuUuid, PciAddress] = field(default_factory=dict)
+    addresses: Mapping[GpuUuid, str] = field(default_factory=dict)
     """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
     partitions: SmPartitions | None = None
     """Static SM partitions, as the daemon last listed them."""

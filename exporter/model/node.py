@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from exporter.model.daemon import Daemon
-from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.gpu import Gpu, Xids
 from exporter.model.identity import Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident
@@ -52,7 +51,6 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     pod_resources: PodResourcesReading | None = None
     """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
-    device_memory: DeviceMemoryReading | None = None
     """None as for `pod_resources`."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()

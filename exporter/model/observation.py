@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.identity import ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.pod_resources import PodResourcesReading
@@ -466,7 +465,6 @@ Observation = (
     | ProcessExit
     | PodFound
     | PodResourcesReading
-    | DeviceMemoryReading
     | DaemonProcess
     | LogFile
     | SourceReading

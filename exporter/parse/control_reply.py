@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from itertools import islice
 
-from exporter.model.device_memory import PciAddress
 from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 from exporter.parse import protocol3
@@ -227,13 +226,13 @@ def parse_devices(stdout: str) -> Mapping[int, str]:
     return found
 
 
-def parse_device_addresses(stdout: str) -> Mapping[str, PciAddress]:
+def parse_device_addresses(stdout: str) -> Mapping[str, str]:
     """Return the PCI addresses of all devices in a reply, by UUID, as in `parse_bus_id`. MIG instances are not in it.
 
     An MLOPart device (a locality domain, R590 and later) has a UUID of its own and the address of its GPU (NVIDIA's
     technical blog, "Boost GPU Memory Performance with No Code Changes", 2025). Not tried on hardware.
     """
-    found: dict[str, PciAddress] = {}
+    found: dict[str, str] = {}
     for line in islice(stdout.splitlines(), MAX_DEVICE_ROWS):
         cells = [cell.strip() for cell in line.split(",")]
         uuids = [cell for cell in cells if protocol3.is_device_uuid(cell) and cell.startswith(_GPU)]

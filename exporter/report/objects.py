@@ -240,7 +240,7 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
 
 
 def _client_usage(node: Node, usage: ClientUsage) -> dict[str, Any]:
-    process, memory = node.processes.get(usage.client.pid), usage.shared_memory
+    process = node.processes.get(usage.client.pid)
     return {
         "client": client_id(usage.client, process),
         "daemon": usage.daemon,
@@ -250,9 +250,6 @@ def _client_usage(node: Node, usage: ClientUsage) -> dict[str, Any]:
         "active_thread_ratio": usage.threads,
         "memory_limit_bytes": usage.memory_limit,
         "memory_used_bytes": usage.memory,
-        "cgroup_memory": None
-        if memory is None
-        else {"limit_bytes": memory.limit, "soft_limit_bytes": memory.soft_limit, "used_bytes": memory.used},
         **_share(usage.share),
         "watched": usage.watched,
         "connected_at": usage.client.connected_at,

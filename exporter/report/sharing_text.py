@@ -33,7 +33,7 @@ def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, Allocat
     First are the clients with their use and the headroom, then limits, unusual processes, and contention.
     """
     if found is not None:
-        for text in (_clients(found), _headroom(found), *_limits(found), *_cgroups(found), *_processes(node, found)):
+        for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
             yield line_of(text)
         if found.contention is not None:
             yield line_of(warning(_contention(node, found.contention)))
@@ -111,27 +111,6 @@ def _limits(found: GpuSharing) -> Iterable[str]:
         limits.append(f"{percent(memory)} of its memory")
     if limits:
         yield f"limits: its clients together may use {listed(limits)}"
-
-
-def _cgroups(found: GpuSharing) -> Iterable[str]:
-    """Yield the memory limits of cgroups, and the cgroups beyond their soft limit. A path is of the workload."""
-    limits: dict[str, str] = {}
-    evictable: dict[str, str] = {}
-    for each in found.clients:
-        memory = each.shared_memory
-        if memory is None or each.cgroup is None:
-            continue
-        shared = memory.tightest
-        if shared is not None:
-            used = "" if shared.used is None else f"{mebibytes(shared.used)} of "
-            limits[shared.cgroup] = f"{used}{mebibytes(shared.limit)} in {printable(shared.cgroup)}"
-        if memory.used is not None and memory.soft_limit and memory.used > memory.soft_limit:
-            excess = mebibytes(memory.used - memory.soft_limit)
-            evictable[each.cgroup] = f"{printable(each.cgroup)} by {excess}"
-    if limits:
-        yield f"memory limits of cgroups: {_first(list(limits.values()))}"
-    if evictable:
-        yield f"over the soft limit, may be evicted: {_first(list(evictable.values()))}"
 
 
 def _processes(node: Node, found: GpuSharing) -> Iterable[str]:

@@ -13,7 +13,6 @@ from exporter.model.daemon import (
     with_declaration,
     with_runtime,
 )
-from exporter.model.device_memory import DeviceMemoryReading
 from exporter.model.event import Event, EventName
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorState, Node
@@ -50,7 +49,6 @@ from exporter.state import (
     clients,
     control_replies,
     daemon_log,
-    device_memory,
     disconnects,
     gpus,
     hang_detection,
@@ -168,7 +166,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
                 lambda daemon: lifecycle.process_read(with_runtime(daemon, same_as=None), observation),
             )
         case GpuReading():
-            node, events = gpus.apply_reading(node, device_memory.with_device_size(node, observation))
+            node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
             return prune(xids.add_gpu_address(node, observation)), events + connected
         case WorkReading():
@@ -183,8 +181,6 @@ def _take(node: Node, observation: Observation) -> Reduced:
             return replace(node, pods={**node.pods, observation.uid: observation}), ()
         case PodResourcesReading():
             return replace(node, pod_resources=observation), ()
-        case DeviceMemoryReading():
-            return device_memory.apply_reading(node, observation), ()
         case SourceReading():
             return _collected(prune(_with_collector(node, observation)), observation)
         case GpuEvent():
@@ -356,8 +352,6 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     if reading.name == POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
-    if reading.name == device_memory.DEVICE_MEMORY and reading.problem is not None:
-        return replace(node, device_memory=None), ()
     return node, ()
 
 

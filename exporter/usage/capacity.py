@@ -1,21 +1,17 @@
 """Capacity: how well a GPU is shared by MPS clients, and how many more clients fit."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
 from exporter.model.daemon import Daemon
-from exporter.model.device_memory import CgroupLimit, DeviceMemory
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.usage import Method, Share
-from exporter.parse.dmem import smallest
 from exporter.parse.sm_partitions import is_same_device
-from exporter.state.device_memory import cgroup_memory
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
@@ -47,9 +43,6 @@ CONTEXT_BYTES = 640 << 20
 LEAST_SM = 1e-4
 """If all clients used less of the SMs, nothing follows about a new one."""
 
-UNLIMITED = 1 << 63
-"""Bytes, more than any memory has."""
-
 _DIGITS = 6
 """A quotient is rounded, so that what fits exactly three times is not reported to fit twice."""
 
@@ -60,9 +53,8 @@ class ClientUsage:
 
     A limit is the smaller of its server's and the one in its own environment. `threads` is the fraction of the SMs that
     the client may use. `memory_limit` is how much memory it may have, and `memory` how much it has, in bytes. A
-    `memory_limit` of None means no limit if `memory_limit_known`. `cgroup` is the path of its cgroup, and
-    `shared_memory` what this cgroup has of the GPU: all clients in it share that. `share` is what it used of the SMs.
-    `watched` is whether its libcuda is probed; None: the probes are not attached.
+    `memory_limit` of None means no limit if `memory_limit_known`. `share` is what it used of the SMs. `watched` is
+    whether its libcuda is probed; None: the probes are not attached.
     """
 
     daemon: DaemonName
@@ -71,8 +63,6 @@ class ClientUsage:
     memory_limit: int | None = None
     memory_limit_known: bool = False
     memory: int | None = None
-    cgroup: str | None = None
-    shared_memory: DeviceMemory | None = None
     share: Share | None = None
     watched: bool | None = None
 
@@ -292,7 +282,6 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
             for uuid in gpus & found.keys():
                 split = splits.get(uuid)
                 limit_known, limit = memory_limit(node, daemon, client, uuid, gpus, ordinals)
-                cgroup, shared = cgroup_memory(node, node.processes.get(pid), node.gpus[uuid].reading)
                 found[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
@@ -301,8 +290,6 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
                         memory_limit=limit,
                         memory_limit_known=limit_known,
                         memory=held[uuid].get(pid),
-                        cgroup=cgroup,
-                        shared_memory=shared,
                         share=None if split is None else split.shares.get(pid),
                         watched=None if watched is None else pid in watched,
                     )
@@ -334,46 +321,13 @@ def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None
 
 
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
-    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time.
-
-    A limit of a cgroup counts once for all its clients.
-    """
+    """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    members = Counter(limit for each in clients for limit in _limits(each))
-    claims = sorted(claim for each in clients if (claim := max(each.memory or 0, _claim(each, members))))
-    if used is None or total is None or not claims or not all(each.memory_limit_known for each in clients):
+    needs = sorted(need for each in clients if (need := max(each.memory or 0, each.memory_limit or 0)))
+    if used is None or total is None or not needs or not all(each.memory_limit_known for each in clients):
         return None
-    return (total - used - _reserved(clients)) // claims[ceil(LARGE_CLIENT * len(claims)) - 1]
-
-
-def _limits(client: ClientUsage) -> Sequence[CgroupLimit]:
-    return () if client.shared_memory is None else client.shared_memory.limits
-
-
-def _claim(client: ClientUsage, members: Mapping[CgroupLimit, int]) -> int:
-    """Return what a client with limits may have: its own limit, else its part of the cgroups' limits."""
-    if client.memory_limit is None:
-        return min((each.limit // members[each] for each in _limits(client)), default=0)
-    return smallest(client.memory_limit, *(each.limit for each in _limits(client))) or 0
-
-
-def _reserved(clients: Sequence[ClientUsage], level: int = 0) -> int:
-    """Return what the clients may still allocate within their own limits, and those of the cgroups from a level on."""
-    reserved = 0
-    within: dict[CgroupLimit, list[ClientUsage]] = {}
-    for each in clients:
-        limits = _limits(each)
-        if len(limits) > level:
-            within.setdefault(limits[level], []).append(each)
-        elif each.memory_limit is not None:
-            reserved += max(0, each.memory_limit - (each.memory or 0))
-        elif limits:
-            # Only the limits of its cgroups hold for it.
-            return UNLIMITED
-    for shared, together in within.items():
-        used = sum(each.memory or 0 for each in together) if shared.used is None else shared.used
-        reserved += min(max(0, shared.limit - used), _reserved(together, level + 1))
-    return reserved
+    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in clients)
+    return (total - used - reserved) // needs[ceil(LARGE_CLIENT * len(needs)) - 1]
 
 
 def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float, clients: int) -> int | None:

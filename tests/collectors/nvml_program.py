@@ -48,10 +48,6 @@ PROGRAM = """
     def other_collect():
         return other.collect()
 
-    def cgroup_limits(directory):
-        found = nvml.cgroup_limits.read(Path(directory))
-        return found and {gpu: dataclasses.asdict(each) for gpu, each in found.items()}
-
     def mapped():
         return "libnvidia-ml" in Path("/proc/self/maps").read_text()
 

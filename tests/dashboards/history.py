@@ -23,7 +23,6 @@ from tests.builders import (
     MLOPART_UUIDS,
     SENSORS,
     failure,
-    limited_by_cgroup,
     mig,
     partitioned,
     reply,
@@ -129,19 +128,17 @@ def _unwell(node: Node) -> Node:
         second: replace(node.watches[second], state_lost_at=node.at),
         last: replace(node.watches[last], phase=WatchdogPhase.QUARANTINED),
     }
-    modes, limits = replace(partitioned().daemons[DAEMON], name=PARTITIONED), limited_by_cgroup()
+    modes = replace(partitioned().daemons[DAEMON], name=PARTITIONED)
     gpu = partitioned().gpus[GPU]
     gpu = replace(gpu, reading=replace(gpu.reading, pci_bus_id=SENSORS["pci_bus_id"]))
     addresses = dict.fromkeys(MLOPART_UUIDS, parse_bus_id(SENSORS["pci_bus_id"]) or "")
     divided = replace(modes, name=DIVIDED, servers={}, clients={}, runtime=replace(modes.runtime, addresses=addresses))
-    in_cgroup = replace(partitioned().processes[602], cgroup=limits.processes[600].cgroup)
     return replace(
         node,
         daemons={**node.daemons, first: blocked, PARTITIONED: modes, DIVIDED: divided},
         watches={**node.watches, **watches},
         gpus={**node.gpus, **mig().gpus, GPU: gpu},
-        processes={**node.processes, **partitioned().processes, 602: in_cgroup},
-        device_memory=limits.device_memory,
+        processes={**node.processes, **partitioned().processes},
     )
 
 

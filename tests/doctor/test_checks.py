@@ -23,7 +23,6 @@ from exporter.doctor.facts import (
 from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import CHECKS, examine, not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
-from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.observation import GpuProcess, MigInstance
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import (
@@ -141,16 +140,6 @@ def with_attribution(exporter: ExporterProcess | None = None, **changes: Any) ->
 
 Mistake = tuple[str, Severity, str, Callable[[], Facts]]
 
-LIMITED_MEMORY = {"0000:00:06": DeviceMemory(limits=(CgroupLimit(cgroup="/pod", limit=8 << 30),))}
-
-
-def with_memory_limit(**reading: Any) -> Facts:
-    """Return the facts of a node with this reading of cgroups."""
-    facts = with_gpu(healthy(), pci_bus_id="00000000:00:06.0")
-    memory = DeviceMemoryReading(at=facts.node.at, **{"own": {}, **reading})
-    return replace(facts, node=replace(facts.node, device_memory=memory))
-
-
 MISTAKES: tuple[Mistake, ...] = (
     ("configuration-unusable", ERROR, "a typo", lambda: healthy(config_problem="log.levl: no such key")),
     (
@@ -221,14 +210,6 @@ MISTAKES: tuple[Mistake, ...] = (
     ("compute-mode-default", ADVICE, "no bypassing process", lambda: with_gpu(healthy(), compute_mode="default")),
     ("mig", WARNING, "on", lambda: with_gpu(healthy(), mig_mode=True)),
     ("untried-on-hardware", ADVICE, "", on_a_mig_instance),
-    ("untried-on-hardware", ADVICE, "", lambda: with_memory_limit(cgroups={"/pod": LIMITED_MEMORY})),
-    ("exporter-memory-limited", WARNING, "", lambda: with_memory_limit(own=LIMITED_MEMORY)),
-    (
-        "exporter-memory-limited",
-        ADVICE,
-        "driver 615",
-        lambda: with_gpu(with_memory_limit(own=None), driver_version="615.71.09"),
-    ),
     ("pre-volta", WARNING, "Pascal", lambda: with_gpu(healthy(), compute_capability="6.1")),
     ("persistence-off", ADVICE, "", lambda: with_gpu(healthy(), persistence_mode=False)),
     ("gpu-not-there", ERROR, "index", lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: "0,4"}),))),
@@ -723,11 +704,6 @@ def test_the_worst_finding_comes_first_and_sets_the_exit_code() -> None:
     assert report.exit_code == 2
     assert examine(healthy(exporter=exporter_process(capabilities=0))).exit_code == 1
     assert examine(healthy(rotations=())).exit_code == 0
-
-
-def test_a_known_cgroup_without_a_limit_is_no_problem_with_driver_615() -> None:
-    facts = with_gpu(with_memory_limit(own={}), driver_version="615.71.09")
-    assert not {"exporter-memory-limited"} & {each.check.id for each in found(facts)}
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Mode:
 
     `on` has the device of each client, by its number in `uuids`. `places` is how many clients a server accepts,
     `threads` the fraction that the server and each client may use, `others` how many clients a fault of each client
-    ends too, and `sharing` how each device is shared. `cgroup_limit` is the GPU memory that their cgroup may use.
+    ends too, and `sharing` how each device is shared.
     """
 
     devices: tuple[Device, ...] = (HOPPER,)
@@ -70,7 +70,6 @@ class Mode:
     upper_bound: bool = False
     sharing: Mapping[str, str] = field(default_factory=lambda: {HOPPER.uuid: "mps"})
     gpm: bool = True
-    cgroup_limit: int | None = None
     shown: tuple[str, ...] = ()
 
 
@@ -185,24 +184,11 @@ MODES = {
         server_threads=0.5,
         client_threads=0.5,
     ),
-    "memory limit of a cgroup": Mode(branch=615, places=60, cgroup_limit=8 * GIB),
     "more work queues": Mode(client_variables={"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, places=None),
 }
 
 
 Expected = tuple[str, Mapping[str, str], float | None]
-
-
-def cgroups_with(limit: int, root: Path) -> Path:
-    """Make a tree of cgroups in which the cgroup of this process, and so of the clients, has a limit."""
-    (own,) = (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    region = f"nvidia/{HOPPER.bus_id[-12:]}/vidmem"
-    cgroup = root / own.strip("/")
-    cgroup.mkdir(parents=True)
-    (root / "dmem.capacity").write_text(f"{region} {HOPPER.memory_total_bytes}\n")
-    for name, value in (("max", limit), ("current", 5 * GIB), ("min", 0)):
-        (cgroup / f"dmem.{name}").write_text(f"{region} {value}\n")
-    return root
 
 
 class Node:
@@ -221,8 +207,6 @@ class Node:
         )
         own = {"RUNTIME_DIRECTORY": str(directory / "run"), "STATE_DIRECTORY": str(directory / "state")}
         self.environment = self.mps.environment() | nvml.environment() | own
-        if mode.cgroup_limit is not None:
-            self.environment |= program.variable(cgroups=cgroups_with(mode.cgroup_limit, directory / "cgroups"))
         self.pids: list[int] = []
 
     def begin(self) -> None:
@@ -261,9 +245,6 @@ class Node:
             None if mode.client_threads is None else 3 * mode.client_threads,
         )
         yield "cuda_mps_client_failure_domain_upper_bound", {}, 3 if mode.upper_bound else None
-        limit = mode.cgroup_limit
-        yield "cuda_mps_client_cgroup_memory_limit_bytes", {}, None if limit is None else 3 * limit
-        yield "cuda_mps_client_memory_limit_bytes", {}, None if limit is None else 3 * limit
         yield "cuda_mps_bypassing_processes", {}, 0
         for uuid, sharing in mode.sharing.items():
             yield "cuda_mps_gpu_sharing_mode", {"gpu": uuid, "mode": sharing}, 1

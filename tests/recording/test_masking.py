@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 
 from exporter.masking import WORDS, Mask
-from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
-from exporter.model.values import plain
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3, sm_partitions
 from exporter.recording import Recording, write_header, write_observation
 from tests.baseline.replayed import RECORDINGS, events, families, name_of, run
-from tests.builders import AT, GPU, OTHER_GPU
+from tests.builders import GPU, OTHER_GPU
 
 MASK = Mask(b"the same key in all of these tests")
 KNOWN = frozenset(WORDS.split())
@@ -124,16 +122,6 @@ def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:
     assert MASK.text(OTHER_GPU) != MASK.text(GPU) != GPU
     assert MASK.text(GPU).startswith(MASK.text(GPU[:8]))
     assert MASK.text("a-long-name-of-a-process").startswith(MASK.text("a-long-name-of-"))
-
-
-def test_the_path_of_a_cgroup_is_the_same_in_all_observations() -> None:
-    limits = (CgroupLimit(cgroup="/secret.slice", limit=1),)
-    memory = DeviceMemoryReading(at=AT, cgroups={"/secret.slice/a": {"0000:0A:00": DeviceMemory(limits=limits)}})
-    values = MASK.values(plain(memory))
-    [(path, by_gpu)] = values["cgroups"].items()
-    assert f"0::{path}\n" == MASK.text("0::/secret.slice/a\n") != "0::/secret.slice/a\n"
-    assert list(by_gpu) == ["0000:0A:00"]
-    assert path == f"{by_gpu['0000:0A:00']['limits'][0]['cgroup']}/{MASK.text('a')}"
 
 
 def test_another_key_gives_other_names() -> None:

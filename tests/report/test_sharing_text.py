@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.model.device_memory import CgroupLimit, DeviceMemory, DeviceMemoryReading
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
@@ -29,7 +28,6 @@ from tests.builders import (
     gpu_reading,
     idle,
     limited,
-    limited_by_cgroup,
     owned,
     pod_resources,
     process,
@@ -235,7 +233,6 @@ def test_object_with_all_keys() -> None:
                 "active_thread_ratio": 0.5,
                 "memory_limit_bytes": None,
                 "memory_used_bytes": 1540 << 20,
-                "cgroup_memory": None,
                 "sm_ratio": 0.48,
                 "sm_error_ratio": 0.012,
                 "method": "flight",
@@ -251,7 +248,6 @@ def test_object_with_all_keys() -> None:
                 "active_thread_ratio": 0.5,
                 "memory_limit_bytes": None,
                 "memory_used_bytes": 2564 << 20,
-                "cgroup_memory": None,
                 "sm_ratio": 0.004,
                 "sm_error_ratio": 0.002,
                 "method": "flight",
@@ -326,22 +322,3 @@ def test_shares_have_an_object() -> None:
         ],
         [],
     ]
-
-
-def test_shows_memory_limits_of_cgroups_and_clients_that_may_be_evicted() -> None:
-    """The guide of release 615 has no line of the log for an eviction."""
-    limit = CgroupLimit(cgroup="/pod", limit=4 << 30, used=3 << 30)
-    memory = DeviceMemory(limits=(limit,), soft_limit=1 << 30, used=2 << 30)
-    reading = DeviceMemoryReading(at=AT, cgroups={"/pod/a": {"0000:00:06": memory}})
-    present = reduced(reading, process(600, cgroup="0::/pod/a\n"), start=limited_by_cgroup()).node
-    lines = texts(present)
-    assert "  memory limits of cgroups: 3072 MiB of 4096 MiB in /pod" in lines
-    assert "  over the soft limit, may be evicted: /pod/a by 1024 MiB" in lines
-    found = sharing_object(present, gpu_sharing(present)[OTHER_GPU])
-    assert found is not None
-    assert found["clients"][0]["cgroup_memory"] == {
-        "limit_bytes": 4 << 30,
-        "soft_limit_bytes": 1 << 30,
-        "used_bytes": 2 << 30,
-    }
-    assert not [line for line in texts(three_clients()) if "cgroup" in line or "evicted" in line]

@@ -9,7 +9,7 @@
  *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
  *                                           temperature, power, persistence, mig, clocks_event_reasons, ecc_corrected,
  *                                           ecc_uncorrected (aggregate; volatile is 0), sm_utilization, dram_bandwidth
- *                                           (GPM, percent), events (a mask), memory_hard_limit (of each cgroup)
+ *                                           (GPM, percent), events (a mask)
  *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
  *   mig PARENT POSITION DEVICE GPU_INSTANCE COMPUTE_INSTANCE SMS    DEVICE, with an index from 100 on, is a MIG device of
  *                                           PARENT; GPM of the GPU instance is that of DEVICE
@@ -62,7 +62,6 @@ typedef struct device *Device; /* index + 1, never dereferenced */
 typedef struct { unsigned pid; ull used; unsigned gpu_instance, compute_instance; } ProcessInfo;
 typedef struct { ull total, free, used; } Memory;
 typedef struct { unsigned version; ull total, reserved, free, used; } MemoryV2;
-typedef struct { const char *cgroup; ull soft, hard, used; } MemoryLimits; /* nvmlGetMemoryLimits_v1_t */
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned pid; ull timestamp; unsigned sm, memory, encoder, decoder; } UtilizationSample;
 typedef struct { ull timestamp; unsigned pid, sm, memory, encoder, decoder, jpeg, ofa; } UtilizationInfo;
@@ -605,17 +604,6 @@ int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
     problem = read_value(&state, device->index, name, &value);        \
     if (!problem) *(target) = (type)value;                            \
     return problem
-
-#ifndef WITHOUT_nvmlDeviceGetMemoryLimits_v1
-int nvmlDeviceGetMemoryLimits_v1(Device handle, MemoryLimits *limits)
-{
-    if (!limits->cgroup || limits->cgroup[0] != '/')
-        return INVALID_ARGUMENT;
-    limits->soft = 0;
-    limits->used = 1 << 20;
-    READING("memory_hard_limit", ull, &limits->hard);
-}
-#endif
 
 #ifndef WITHOUT_nvmlDeviceGetPersistenceMode
 int nvmlDeviceGetPersistenceMode(Device handle, unsigned *mode) { READING("persistence", unsigned, mode); }

@@ -1,12 +1,9 @@
-"""NVML collectors: GPU readings, SM utilization, Xid events, memory limits of cgroups."""
+"""NVML collectors: GPU readings, SM utilization, Xid events."""
 
 import contextlib
 import ctypes
-import os
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -16,12 +13,9 @@ from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, Va
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Defects, Reading
-from exporter.model.device_memory import CgroupLimit, DeviceMemory, PciAddress
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
 from exporter.model.problem import Problem, ProblemCode, joined
-from exporter.parse.dmem import limit_of
-from exporter.parse.kernel_log import parse_bus_id
 
 NAME = "nvml"
 """The name of the collector in the log."""
@@ -190,53 +184,6 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-class CgroupLimits:
-    """Asks for limits of cgroups (R615, not tried on hardware). It joins the driver that another collector opens."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._driver.before_closing(self._forget)
-        self._forget()
-
-    def read(self, cgroup: Path) -> Mapping[PciAddress, DeviceMemory] | None:
-        """Return what the cgroup has of each GPU; None if the driver cannot report it. Raises DriverError."""
-        if self._missing:
-            return None
-        with self._driver.joined(WAIT_SECONDS):
-            count = optional(pynvml.nvmlDeviceGetCount) or 0
-            return dict(filter(None, (self._of_gpu(index, cgroup) for index in range(count))))
-
-    def _of_gpu(self, index: int, cgroup: Path) -> tuple[PciAddress, DeviceMemory] | None:
-        """Return what the cgroup has of a GPU. A lost GPU is absent: its error must not close the driver."""
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            address = parse_bus_id(str(pynvml.nvmlDeviceGetPciInfo(handle).busId))
-            limits = None if address is None else self._limits(handle, cgroup)
-        except pynvml.NVMLError as error:
-            if error.value in DRIVER_LOST:
-                raise
-            return None
-        if address is None or limits is None:
-            return None
-        limit, used = limit_of(int(limits.hardLimit)), int(limits.currentUsed)
-        hard = () if limit is None else (CgroupLimit(cgroup=str(cgroup), limit=limit, used=used),)
-        return address, DeviceMemory(limits=hard, soft_limit=int(limits.softLimit), used=used)
-
-    def _limits(self, handle: Any, cgroup: Path) -> Any:
-        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
-        limits.nameSpace = os.fsencode(cgroup)
-        try:
-            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
-        except pynvml.NVMLError_FunctionNotFound:
-            self._missing = True
-            return None
-        return limits
-
-    def _forget(self) -> None:
-        """Ask again after the driver is opened again: it may be a newer one."""
-        self._missing = not hasattr(pynvml, "nvmlDeviceGetMemoryLimits_v1")
-
-
 class Nvml:
     """The GPUs. The driver is opened at the first reading, and again after it was lost, upgraded or paused."""
 
@@ -248,7 +195,6 @@ class Nvml:
         self._gpm_lock = threading.Lock()
         self.xid_events = XidEvents(self._driver, clock)
         self.uses = GpuUses(self._driver, clock, self._gpm_lock)
-        self.cgroup_limits = CgroupLimits(self._driver)
         self._count = 0
         self._gpus: dict[int, Gpu] = {}
         self._instances: dict[int, MigInstances] = {}

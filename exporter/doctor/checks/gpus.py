@@ -14,16 +14,12 @@ from exporter.report.findings import lost_gpus
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
-from exporter.state.device_memory import has_own_limit
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
 from exporter.view import gpu_name
 
 _OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST, ProblemCode.PACKAGE_CONFLICT)
 """Problems of NVML that have a check of their own. They leave GPUs unread, but the driver is there."""
-
-CGROUP_LIMITS = 615
-"""First driver that limits memory by cgroup (MPS guide, release 615)."""
 
 
 @check(FindingCode.GPU_LOST, Area.GPUS)
@@ -156,28 +152,6 @@ def untried_on_hardware(facts: Facts) -> Iterator[Occurrence]:
     for daemon, each in facts.running():
         if daemon.runtime.protocol == PROTOCOL:
             yield Occurrence((daemon_label(each),), detail="A daemon uses protocol 3.")
-    memory = facts.node.device_memory
-    limits = (each.limit for by_gpu in (() if memory is None else memory.cgroups.values()) for each in by_gpu.values())
-    if any(limit is not None for limit in limits):
-        yield Occurrence(detail="A cgroup limits GPU memory (dmem).")
-
-
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    fix="Run the exporter in a cgroup without limits (dmem.max, dmem.min), and in the host's cgroup namespace.",
-    doc="docs/support.md",
-)
-def exporter_memory_limited(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter's own cgroup limits GPU memory. NVML returns the limit instead of the GPU's size and use."""
-    memory = facts.node.device_memory
-    unknown = memory is None or memory.own is None
-    for gpu in facts.node.gpus.values():
-        version = gpus.major_version(gpu.reading.driver_version) or 0
-        if has_own_limit(facts.node, gpu.reading):
-            yield Occurrence((gpu_label(gpu),))
-        elif unknown and version >= CGROUP_LIMITS and gpu.reading.mig is None and gpu in _served(facts):
-            yield Occurrence((gpu_label(gpu),), detail="Whether it does is unknown.", severity=Severity.ADVICE)
 
 
 @check(
