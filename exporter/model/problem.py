@@ -67,6 +67,7 @@ class ProblemCode(StrEnum):
     IMPLAUSIBLE = "implausible"
     """NVML returned a value of `subject` that cannot be true (`detail`)."""
     GPU_NOT_REPORTED = "gpu_not_reported"
+    DUPLICATE_UUID = "duplicate_uuid"
     """NVML works, and does not list the GPU."""
     PROBES_REFUSED = "probes_refused"
     """The kernel refuses the BPF programs or the probes that count launches."""

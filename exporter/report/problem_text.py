@@ -71,6 +71,7 @@ TEXTS: Mapping[ProblemCode, str] = {
     Code.IMPLAUSIBLE: "NVML returned {detail} for {subject}, which cannot be true, and which is ignored",
     Code.GPU_LOST: "NVML: {detail}. The GPU does not respond, or needs a reset",
     Code.GPU_NOT_REPORTED: "NVML works, and no longer lists the GPU",
+    Code.DUPLICATE_UUID: "GPUs {detail} have the same UUID {subject}, so only the first is read",
     Code.PROBES_REFUSED: "launches cannot be counted: {detail}",
     Code.LIBRARY_NOT_WATCHED: "some launches cannot be counted: {detail}",
     Code.PACKAGE_MISSING: (

@@ -91,6 +91,16 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
     assert {(sample["pid"], sample["sm_percent"]) for sample in samples} == {(SERVER, 60), (BYPASSING, 39)}
 
 
+def test_reports_a_gpu_with_the_uuid_of_another(nvml: NvmlStandIn, nvml_program: Start) -> None:
+    nvml.write([GPU, replace(OTHER, uuid=GPU.uuid)])
+    program = nvml_program(nvml)
+    for _ in range(2):
+        first, second = program.collect()["observations"]
+        assert (first["gpu"], first["problem"], first["memory_used_bytes"]) == (GPU.uuid, None, GPU.memory_used_bytes)
+        assert (second["gpu"], second["index"]) == (f"{GPU.uuid}#1", 1)
+        assert "duplicate_uuid" in str(second["problem"])
+
+
 def test_reads_new_gpus_and_process_lists(nvml: NvmlStandIn, nvml_program: Start) -> None:
     nvml.write([GPU])
     program = nvml_program(nvml)

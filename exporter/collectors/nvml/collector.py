@@ -263,6 +263,10 @@ class Nvml:
             if gpu is None:
                 gpu = self._gpus[index] = Gpu(index, self._clock, self._gpm_lock)
                 self._uuids[index] = gpu.uuid
+            twin = next(each for each, uuid in self._uuids.items() if uuid == gpu.uuid)
+            if twin != index:
+                problem = Problem(code=ProblemCode.DUPLICATE_UUID, subject=gpu.uuid, detail=f"{twin} and {index}")
+                return GpuReading(at=self._clock.now(), gpu=f"{gpu.uuid}#{index}", index=index, problem=problem)
             return gpu.read(self._utilizations.setdefault(gpu.uuid, ProcessUtilizations()))
         except pynvml.NVMLError as error:
             if error.value in DRIVER_LOST:
