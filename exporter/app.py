@@ -32,7 +32,7 @@ from exporter.collectors.processes import Pods, Processes, affordable_pidfds
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.units import Systemctl, Units, UnitStates
 from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.config.settings import Config
+from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.problem import Problem, ProblemCode
@@ -86,7 +86,7 @@ class Assembly:
         self._proc = Proc(constants.procfs, clock)
         self._changes = FileChanges()
         self.nvml = Nvml(clock)
-        self._libcuda_probes = self._probes() if config.attribution.counts_launches else None
+        self._libcuda_probes = self._probes() if config.attribution is Attribution.BPF else None
         held = affordable_pidfds()
         self.processes = Processes(proc=constants.procfs, clock=clock, wait=process_wait, max_pidfds=held)
         self.pods = Pods(constants.pods, clock=clock)

@@ -406,12 +406,3 @@ class TestReplay:
         assert [json.loads(line) for line in ended.stdout.splitlines()] == [
             event.as_json() for event in waits.story.events
         ]
-
-
-def test_replay_divides_equally_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parent / "baseline" / "recordings" / "simulated_story.jsonl.gz"
-    printed = []
-    for flags in ((), ("--attribution=off",), ("--attribution=equal",)):
-        assert main(["replay", "--metrics", *flags, str(path)]) == 0
-        printed.append('method="equal"' in capsys.readouterr().out)
-    assert printed == [False, False, True]

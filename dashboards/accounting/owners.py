@@ -97,8 +97,8 @@ OWNERS = Row(
     (
         table(
             "SM time and energy by workload",
-            "Use of each workload in the selected time range, by method (measured; flight: by time in flight; "
-            "equal: a convention). Part: of all SM time. No method: unattributed, or used by the MPS server itself. "
+            "Use of each workload in the selected time range, by method (measured; flight: by time in flight). "
+            "Part: of all SM time. No method: unattributed, or used by the MPS server itself. "
             "Energy is divided in proportion to SM time.",
             (
                 Query(_by(_ENTRY, _SM, HOUR), instant=True),

@@ -210,12 +210,6 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
         help="Run the watchdog too. Each action counts as done at once; what follows is as recorded."
         " (default: no watchdog)",
     )
-    parser.add_argument(
-        "--attribution",
-        choices=("off", "equal"),
-        default="off",
-        help="equal: divide SM time in equal parts where nothing better is known. (default: off)",
-    )
     parser.add_argument("file", metavar="FILE", nargs="?", help="Recording to read, or sample:NAME; -: standard input.")
 
 

@@ -14,7 +14,6 @@ from exporter.config.settings import Config
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
-from exporter.model.usage import AttributionState
 from exporter.recording import Recording, open_recording
 from exporter.state.reducer import reduce_all
 from exporter.view import View
@@ -42,7 +41,7 @@ def replay(arguments: Namespace, config: Config) -> int:
     policy = None
     with open_recording(_file(arguments.file), "r") as file:
         recording = Recording(file)
-        node = replace(recording.header.node(), attribution=AttributionState(equal=arguments.attribution == "equal"))
+        node = recording.header.node()
         if arguments.watchdog is None:
             states = reduce_all(node, recording.observations())
         else:

@@ -6,7 +6,6 @@ import faulthandler
 import os
 import sys
 from argparse import Namespace
-from dataclasses import replace
 
 from exporter import log
 from exporter.actions.locks import ActLocks
@@ -20,7 +19,6 @@ from exporter.config.reload import Reloader
 from exporter.config.settings import Config
 from exporter.errors import ConfigError
 from exporter.history import History
-from exporter.model.usage import AttributionState
 from exporter.recording import header_of
 from exporter.service import Service
 from exporter.store.database import StateFile
@@ -86,9 +84,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
         for each in (locks, assembly, writer, runner):
             closing.callback(each.close)
         stored = writer.open()
-        attribution = AttributionState(equal=config.attribution.equal_parts)
-        node = replace(header_of(config).node(), attribution=attribution)
-        node = end_all_interrupted(stored.restore(node), clock.now())
+        node = end_all_interrupted(stored.restore(header_of(config).node()), clock.now())
         Service(
             config,
             node if writer.available else mark_state_lost(node, clock.now()),

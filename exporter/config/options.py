@@ -163,8 +163,7 @@ OPTIONS = (
         flag="--attribution",
         attribute="attribution",
         kind=one_of(Attribution),
-        help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON); equal uses equal"
-        " parts where nothing better is known, which is a convention.",
+        help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON).",
         commands=("serve", "record", "doctor"),
     ),
     Option(

@@ -16,22 +16,10 @@ Address = tuple[str, int]
 
 
 class Attribution(StrEnum):
-    """How SM time is attributed: by counted launches (bpf), in equal parts where nothing better is known, or both."""
+    """How SM time is attributed to clients: only to one that is alone, or by launches that BPF programs count."""
 
     OFF = "off"
-    EQUAL = "equal"
     BPF = "bpf"
-    BPF_EQUAL = "bpf+equal"
-
-    @property
-    def counts_launches(self) -> bool:
-        """Whether BPF programs count the launches of processes."""
-        return self in (Attribution.BPF, Attribution.BPF_EQUAL)
-
-    @property
-    def equal_parts(self) -> bool:
-        """Whether clients get equal parts where nothing better is known."""
-        return self in (Attribution.EQUAL, Attribution.BPF_EQUAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
-from exporter.config.settings import Config
+from exporter.config.settings import Attribution, Config
 from exporter.doctor.checks import clients, daemons, directories, exporter, gpus, limits
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
@@ -84,7 +84,7 @@ def gather(
     exporter = read_exporter(config, proc, clock)
     listeners, port_problem = read_listeners(config, exporter, proc)
     probes = None
-    if config.attribution.counts_launches:
+    if config.attribution is Attribution.BPF:
         servers = chain(*(daemon.servers for daemon in node.daemons.values()))
         probes = read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
     facts = Facts(

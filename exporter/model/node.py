@@ -21,7 +21,7 @@ from exporter.model.observation import (
 )
 from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
-from exporter.model.usage import AttributionState, Split, UsageTotals
+from exporter.model.usage import GpuAttribution, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
 
 
@@ -64,7 +64,7 @@ class Node:
     watches: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
     work: WorkReading | None = None
     launch_history: LaunchHistory = field(default_factory=LaunchHistory)
-    attribution: AttributionState = field(default_factory=AttributionState)
+    attribution: Mapping[GpuUuid, GpuAttribution] = field(default_factory=dict)
     splits: Mapping[GpuUuid, Split] = field(default_factory=dict)
     """SM time of the last minute, divided among the clients."""
     usage_totals: UsageTotals = field(default_factory=UsageTotals)

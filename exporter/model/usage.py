@@ -18,7 +18,6 @@ class Method(StrEnum):
     MEASURED = "measured"
     FLIGHT = "flight"
     LAUNCHES = "launches"
-    EQUAL = "equal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,14 +288,6 @@ class GpuAttribution:
     rates: tuple[LaunchRate, ...] = ()
     gpm_read_at: float | None = None
     read_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttributionState:
-    """The state of all GPUs. If `equal` is set, clients without an estimate have equal parts of the rest."""
-
-    equal: bool = False
-    gpus: Mapping[GpuUuid, GpuAttribution] = field(default_factory=dict)
 
 
 class SharedAccount(StrEnum):

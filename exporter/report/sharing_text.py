@@ -23,7 +23,6 @@ METHODS = {
     Method.MEASURED: "measured",
     Method.FLIGHT: "estimated by time in flight",
     Method.LAUNCHES: "estimated by launches",
-    Method.EQUAL: "in equal shares, by convention",
 }
 
 

@@ -183,7 +183,6 @@ def _with_window(
     else:
         found = _Shares(unknown=clients)
     if measured:
-        found = _with_equal_parts(found, busy * mps) if mps and node.attribution.equal else found
         others = {pid: Share(method=Method.MEASURED, sm=busy * part) for pid, part in bypassing.items() if part > 0}
         found = replace(found, shares={**found.shares, **others})
     sm = busy if measured else sum(share.sm for share in found.shares.values())
@@ -207,7 +206,7 @@ def _with_window(
         rates=launches.rates,
     )
     node = _with_state(node, uuid, known)
-    windows = {gpu: each.windows for gpu, each in node.attribution.gpus.items() if each.windows}
+    windows = {gpu: each.windows for gpu, each in node.attribution.items() if each.windows}
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
 
@@ -432,15 +431,6 @@ def _estimated(
     return _Shares(shares=shares, withheld=withheld, unknown=unwatched)
 
 
-def _with_equal_parts(found: _Shares, mps_sm: float) -> _Shares:
-    """Divide what the other clients leave among the clients with unknown use."""
-    if not found.unknown:
-        return found
-    left = max(0.0, mps_sm - sum(share.sm for share in (*found.shares.values(), *found.withheld.values())))
-    equal = dict.fromkeys(found.unknown, Share(method=Method.EQUAL, sm=left / len(found.unknown)))
-    return _Shares(shares={**found.shares, **equal}, withheld=found.withheld)
-
-
 def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:
     """Return the part of each account in the SM time of a window.
 
@@ -456,8 +446,8 @@ def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:
 
 
 def _state(node: Node, uuid: GpuUuid) -> GpuAttribution:
-    return node.attribution.gpus.get(uuid, GpuAttribution())
+    return node.attribution.get(uuid, GpuAttribution())
 
 
 def _with_state(node: Node, uuid: GpuUuid, state: GpuAttribution) -> Node:
-    return replace(node, attribution=replace(node.attribution, gpus={**node.attribution.gpus, uuid: state}))
+    return replace(node, attribution={**node.attribution, uuid: state})

@@ -66,11 +66,6 @@ class ClientUsage:
     share: Share | None = None
     watched: bool | None = None
 
-    @property
-    def found(self) -> Share | None:
-        """The share, if it was measured or estimated. An equal part is a convention."""
-        return None if self.share is None or self.share.method is Method.EQUAL else self.share
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentUse:
@@ -188,7 +183,7 @@ class GpuSharing:
         return [
             each
             for each in self.clients
-            if each.memory and each.found and each.found.sm + each.found.error < IDLE_BELOW
+            if each.memory and each.share and each.share.sm + each.share.error < IDLE_BELOW
         ]
 
     @property
@@ -199,7 +194,7 @@ class GpuSharing:
             for each in self.clients
             if each.threads is not None
             and each.threads < 1
-            and (each.found.sm - each.found.error if each.found else 0.0) >= AT_LIMIT * each.threads
+            and (each.share.sm - each.share.error if each.share else 0.0) >= AT_LIMIT * each.threads
         ]
 
     @property
@@ -305,7 +300,7 @@ def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None
     """Return the contention for bandwidth among several processes, if it is used up."""
     if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
         return None
-    found = {pid: share for pid, share in recent.shares.items() if share.method is not Method.EQUAL}
+    found = recent.shares
     first, *others = sorted(found, key=lambda pid: (-found[pid].sm, pid)) or (None,)
     if first is None:
         return BandwidthContention(dram=recent.dram)

@@ -86,14 +86,15 @@ class _Sum:
 def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
     """Return the shares over all windows, the latest of which is the first."""
     sums: dict[int, _Sum] = {}
-    unmixable = [(window, _add(sums, window)) for window in windows]
-    for window, pids in unmixable:
-        for pid in (window.unknown | pids) & sums.keys():
+    for window in windows:
+        _add(sums, window)
+    for window in windows:
+        for pid in window.unknown & sums.keys():
             sums[pid].unknown += window.seconds
     means = {pid: each.used / (seconds - each.unknown) for pid, each in sums.items() if each.unknown < seconds}
-    for window, pids in unmixable:
-        if window.unknown or pids:
-            _add_unknown(sums, window, pids, means)
+    for window in windows:
+        if window.unknown:
+            _add_unknown(sums, window, means)
     return {
         pid: Share(method=each.method, sm=each.used / seconds, error=each.error / seconds)
         for pid, each in sums.items()
@@ -102,38 +103,28 @@ def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
     }
 
 
-def _add(sums: dict[int, _Sum], window: Split) -> frozenset[int]:
-    """Add the shares of a window; return the clients with a method that cannot be mixed with their other one.
-
-    A sum of measured and estimated shares is an estimate. An equal part is a convention, and is mixed with neither.
-    """
-    unmixable = []
+def _add(sums: dict[int, _Sum], window: Split) -> None:
+    """Add the shares of a window. A sum of measured and estimated shares is an estimate."""
     for shares in (window.shares, window.withheld):
         for pid, share in shares.items():
             known = sums.get(pid)
             if known is None:
                 known = sums[pid] = _Sum(share.method)
             if share.method is not known.method:
-                if Method.EQUAL in (share.method, known.method):
-                    unmixable.append(pid)
-                    continue
                 known.method = Method.FLIGHT
             known.used += window.seconds * share.sm
             known.error += window.seconds * share.error
-    return frozenset(unmixable)
 
 
-def _add_unknown(
-    sums: Mapping[int, _Sum], window: Split, unmixable: frozenset[int], means: Mapping[int, float]
-) -> None:
+def _add_unknown(sums: Mapping[int, _Sum], window: Split, means: Mapping[int, float]) -> None:
     """Add the mean use of the clients with unknown use in a window, scaled down to what is left in it.
 
     Two standard errors cover both extremes: that a client used nothing, and that it used all that is left. Without GPM,
     what is left is only limited by all SMs, and one standard error is the mean use.
     """
-    pids = (window.unknown | unmixable) & sums.keys()
+    pids = window.unknown & sums.keys()
     expected = sum(means.get(pid, 0.0) for pid in pids)
-    others = sum(share.sm for pid, share in window.estimates.items() if pid not in unmixable)
+    others = sum(share.sm for share in window.estimates.values())
     left = max(0.0, window.sm - others) if window.measured else min(expected, max(0.0, 1 - others))
     scale = min(1.0, left / expected) if expected else 0.0
     for pid in pids:

@@ -24,7 +24,7 @@ OTHERS = {
     "log.level": ("debug", '"debug"', "debug"),
     "log.format": ("logfmt", '"logfmt"', "logfmt"),
     "clients.min_age_seconds": ("1500ms", "1.5", 1.5),
-    "attribution.method": ("bpf+equal", '"bpf+equal"', Attribution.BPF_EQUAL),
+    "attribution.method": ("bpf", '"bpf"', Attribution.BPF),
     "watchdog.mode": ("act", '"act"', Mode.ACT),
     "watchdog.allow": (
         "kill_clients,end_hung_server",
@@ -156,12 +156,3 @@ def test_a_flag_can_empty_a_list(tmp_path: Path) -> None:
     path = written(tmp_path, '[watchdog]\nallow = ["restart_daemon"]')
     assert config("serve", "--config.file", path).watchdog_allow == {AllowedAction.RESTART_DAEMON}
     assert config("serve", "--config.file", path, "--watchdog.allow=").watchdog_allow == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("attribution", "counts", "equal"),
-    [("off", False, False), ("equal", False, True), ("bpf", True, False), ("bpf+equal", True, True)],
-)
-def test_attribution_modes_count_launches_or_divide_equally(attribution: str, counts: bool, equal: bool) -> None:
-    read = config("serve", f"--attribution={attribution}").attribution
-    assert (read.counts_launches, read.equal_parts) == (counts, equal)

@@ -189,16 +189,6 @@ def test_charges_a_single_client_by_measurement(kernel: Kernel, clients: Clients
     eventually(lambda: assert_all_attributed(exporter, "measured"), every=0.2)
 
 
-def test_divides_equally_with_attribution_equal(clients: Clients, serve: Serve) -> None:
-    programs = clients(2)
-    exporter = serve("equal")
-    one, other = shared_by(exporter, "equal", programs).values()
-    assert one == other
-    assert one > 0
-    assert exporter.value("cuda_mps_client_kernel_launches_total") is None
-    assert exporter.value("cuda_mps_exporter_attribution_watched_ratio") is None
-
-
 def test_usage_is_unattributed_without_attribution(clients: Clients, serve: Serve) -> None:
     clients(2)
     exporter = serve()

@@ -117,14 +117,6 @@ def test_shows_the_utilization_of_a_gpu_without_attribution() -> None:
     )
 
 
-def test_names_the_convention_of_equal_shares() -> None:
-    shares = {pid: Share(method=Method.EQUAL, sm=0.2) for pid in (TRAIN, VLLM)}
-    assert (
-        "used 40 % of its SMs in the last 60 s (in equal shares, by convention)"
-        in texts(split(three_clients(), shares))[0]
-    )
-
-
 def test_shows_bypassing_processes_separately() -> None:
     present = split(three_clients(), {EVAL: flight(0.2), STRANGER: flight(0.5)}, gpu=OTHER_GPU)
     assert "  bypassing MPS: PID 801 (jupyter-lab) used 50.0 ± 1.0 % of its SMs" in texts(present)

@@ -153,7 +153,7 @@ class Mix:
         node, last = self._recording[0], None
         for seen in observations:
             node, _ = reduce(node, seen)
-            for uuid, known in node.attribution.gpus.items():
+            for uuid, known in node.attribution.items():
                 if known.windows and known.windows[-1] is not last and self.gpu in (None, uuid):
                     last = known.windows[-1]
                     yield known.windows, node.splits[uuid]

@@ -8,7 +8,6 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Split
-from exporter.model.values import replace
 from exporter.state.reducer import reduce
 from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, reduced
 from tests.works import boot_ns
@@ -42,11 +41,10 @@ def second(
 busy = partial(second, sm=0.5)
 
 
-def present(*pids: int, equal: bool = False, **reading: object) -> Node:
+def present(*pids: int, **reading: object) -> Node:
     """Return a node with these clients, each of its own user."""
     known = (process(pid, ticks=TICKS, user=f"user-{pid}") for pid in (*pids, BESIDE))
-    node = reduced(*at_work(*pids), *known, gpu_reading(pids, **reading)).node
-    return replace(node, attribution=replace(node.attribution, equal=equal))
+    return reduced(*at_work(*pids), *known, gpu_reading(pids, **reading)).node
 
 
 def after(node: Node, *seen: Observation) -> Node:
@@ -58,7 +56,7 @@ def after(node: Node, *seen: Observation) -> Node:
 
 def last(node: Node, gpu: str = GPU) -> Mapping[int, float]:
     """Return the shares of the last window, in percent of all SMs."""
-    shares = node.attribution.gpus[gpu].windows[-1].shares
+    shares = node.attribution[gpu].windows[-1].shares
     return {pid: round(100 * share.sm) for pid, share in shares.items()}
 
 

@@ -67,7 +67,7 @@ def timed(steps: list[tuple[float | Observation, ...]]) -> list[Observation]:
 
 def assert_split(present: Node) -> None:
     """No share is negative, and all shares together are not more than the measured use."""
-    for known in present.attribution.gpus.values():
+    for known in present.attribution.values():
         for window in known.windows:
             shares = [share.sm for share in window.shares.values()]
             assert all(share >= 0 for share in shares)

@@ -108,12 +108,6 @@ def test_finds_clients_at_their_thread_limit() -> None:
     assert pids(of(split(three_clients(), {TRAIN: flight(0.99)})).at_limit) == []
 
 
-def test_equal_shares_prove_nothing_about_a_client() -> None:
-    shares = {pid: Share(method=Method.EQUAL, sm=0.0) for pid in (TRAIN, VLLM)}
-    found = of(split(limited(), shares))
-    assert (pids(found.idle), pids(found.at_limit)) == ([], [])
-
-
 def test_without_contention_no_client_is_starved() -> None:
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=0.79)).contention is None
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=None)).contention is None
@@ -131,9 +125,8 @@ def test_names_the_client_with_most_use() -> None:
         ({}, 0.6),
         ({TRAIN: flight(0.30, 0.02), VLLM: flight(0.27, 0.02)}, 0.0),
         ({TRAIN: flight(0.3), VLLM: flight(0.1)}, 0.25),
-        ({TRAIN: Share(method=Method.EQUAL, sm=0.3), VLLM: Share(method=Method.EQUAL, sm=0.1)}, 0.0),
     ],
-    ids=["no shares", "within the errors", "large unattributed part", "a convention"],
+    ids=["no shares", "within the errors", "large unattributed part"],
 )
 def test_names_no_client_if_none_stands_out(shares: dict[int, Share], unattributed: float) -> None:
     found = of(split(three_clients(), shares, unattributed=unattributed, dram=0.9)).contention

@@ -101,10 +101,3 @@ class TestMethods:
         for each in (windows, windows[::-1]):
             assert minute(*each).shares[A].method is Method.FLIGHT
             assert minute(*each).shares[A].sm == pytest.approx(0.3)
-
-    def test_equal_parts_count_as_unknown_in_an_estimate(self) -> None:
-        """They prove nothing about the client."""
-        equal = window(0.2, {A: 0.1, B: 0.1}, method=Method.EQUAL, error=0.0)
-        share = minute(*20 * [equal], *40 * [window(0.2, {A: 0.15, B: 0.05})]).shares[A]
-        assert (share.method, share.sm) == (Method.FLIGHT, pytest.approx(0.15))
-        assert share.error > 20 * 0.15 / 2 / 60

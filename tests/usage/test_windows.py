@@ -29,26 +29,21 @@ def test_the_first_window_is_unattributed() -> None:
     assert posted(node) == {"unattributed": 500}
 
 
-def test_without_probes_all_is_unattributed_unless_equal_parts_are_configured() -> None:
-    """The convention must be configured."""
+def test_without_probes_all_is_unattributed() -> None:
     uses = [GpuUse(at=AT + n, gpu=GPU, seconds=1.0, sm_utilization=0.5) for n in (1, 2)]
     assert last(after(present(CLIENT, NEXT), *uses)) == {}
-    node = after(present(CLIENT, NEXT, equal=True), *uses)
-    assert last(node) == {CLIENT: 25, NEXT: 25}
-    assert {share.method for share in split(node).shares.values()} == {Method.EQUAL}
 
 
-def test_equal_parts_divide_only_the_rest() -> None:
+def test_a_client_without_probes_has_no_share() -> None:
     """One of two clients has probes."""
     node = after(
-        present(CLIENT, NEXT, equal=True),
+        present(CLIENT, NEXT),
         *second(AT + 1, done(CLIENT, 0), watched=[CLIENT]),
         *second(AT + 2, done(CLIENT, 900), watched=[CLIENT]),
     )
-    window = node.attribution.gpus[GPU].windows[-1]
-    assert window.shares[NEXT].method is Method.EQUAL
-    assert window.shares[CLIENT].method is Method.FLIGHT
-    assert sum(share.sm for share in window.estimates.values()) == pytest.approx(0.26)
+    window = node.attribution[GPU].windows[-1]
+    assert (window.estimates.keys(), window.unknown) == ({CLIENT}, {NEXT})
+    assert window.estimates[CLIENT].method is Method.FLIGHT
 
 
 class TestAlone:
@@ -100,7 +95,7 @@ class TestComingAndGoing:
         node = after(node, *second(AT + 3, done(CLIENT, 1800), done(NEXT, 600)))
         assert NEXT not in last(node)
         assert "new" not in posted(node)
-        assert NEXT not in node.attribution.gpus[GPU].estimates.indices
+        assert NEXT not in node.attribution[GPU].estimates.indices
 
     def test_a_new_process_starts_at_0(self) -> None:
         """Counts lower than those of the earlier process are not negative work."""
@@ -164,7 +159,7 @@ class TestWithoutGpm:
         assert (share.method, found.measured, found.unattributed) == (Method.LAUNCHES, False, 0)
         assert share.sm == found.sm < 0.25
         assert share.error > 0.2 * share.sm
-        windows = node.attribution.gpus[GPU].windows
+        windows = node.attribution[GPU].windows
         assert [window.seconds for window in windows] == [10, 10]
         assert node.usage_totals.gpus[GPU].total.sm_us == pytest.approx(
             10e6 * sum(window.sm for window in windows), rel=0.01
@@ -180,9 +175,9 @@ class TestWithoutGpm:
     def test_kernel_times_of_a_client_alone_are_learned_between_two_readings_of_nvml(self) -> None:
         """Its kernels take 100 us with a synchronisation, which is 14 us of that."""
         node = after(present(CLIENT), without_gpm(AT), *second(AT + 1, done(CLIENT, 0), watched=[CLIENT])[:1])
-        assert node.attribution.gpus[GPU].estimates.mean(CLIENT) is None
+        assert node.attribution[GPU].estimates.mean(CLIENT) is None
         node = after(node, *second(AT + 2, done(CLIENT, 900), watched=[CLIENT])[:1])
-        assert node.attribution.gpus[GPU].estimates.mean(CLIENT) == pytest.approx(86_000, rel=0.02)
+        assert node.attribution[GPU].estimates.mean(CLIENT) == pytest.approx(86_000, rel=0.02)
 
     def test_no_sm_time_is_reported_without_probes(self) -> None:
         node = after(present(CLIENT), *(without_gpm(AT + at) for at in (10, 20, 30)))
@@ -213,7 +208,7 @@ class TestWithoutGpm:
         assert node.usage_totals.gpus[GPU].total.sm_us == 4_000_000
         node = after(node, *(without_gpm(AT + at) for at in (30, 40, 50)))
         assert node.usage_totals.gpus[GPU].total.sm_us == 4_000_000
-        assert len(node.attribution.gpus[GPU].windows) == 1
+        assert len(node.attribution[GPU].windows) == 1
 
 
 class TestReadings:
@@ -237,7 +232,7 @@ class TestTimes:
         node = after(present(CLIENT, NEXT), *BOTH)
         again = after(node, *reversed(BOTH), *BOTH)
         assert again.usage_totals == node.usage_totals
-        assert again.attribution.gpus[GPU].windows == node.attribution.gpus[GPU].windows
+        assert again.attribution[GPU].windows == node.attribution[GPU].windows
 
     def test_old_launch_counts_are_not_used(self) -> None:
         """The collector of the probes hangs."""
@@ -261,7 +256,7 @@ class TestTimes:
             node = after(node, replace(work, at=work.at + step), replace(use, at=use.at + step))
         assert last(node) == pytest.approx({CLIENT: 20, NEXT: 7}, abs=2)
         assert node.usage_totals.gpus[GPU].total.sm_us == 4 * 260_000
-        assert all(abs(each.at - AT - step) < 60 for each in node.attribution.gpus[GPU].windows)
+        assert all(abs(each.at - AT - step) < 60 for each in node.attribution[GPU].windows)
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("nan")])
     def test_an_impossible_window_is_dropped(self, seconds: float) -> None:
@@ -307,7 +302,7 @@ class TestSeveralGpus:
             work, *uses = busy(AT + n, whole, done(NEXT, 450 * (n - 1)), gpus=(GPU, OTHER_GPU))
             assert isinstance(work, WorkReading)
             node = after(node, replace(work, on_devices=tuple(parts)), *uses)
-        estimates = node.attribution.gpus[GPU].windows[-1].estimates
+        estimates = node.attribution[GPU].windows[-1].estimates
         assert estimates[CLIENT].sm / estimates[NEXT].sm == pytest.approx(ratio, rel=0.25)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from exporter.config.settings import DaemonConfig
+from exporter.config.settings import Attribution, DaemonConfig
 from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (
@@ -153,7 +153,7 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
     """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
     missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
-    if facts.config.attribution.counts_launches and missing:
+    if facts.config.attribution is Attribution.BPF and missing:
         is_service = facts.exporter.is_service
         yield Occurrence(
             detail=_lacks(facts.exporter, missing),

@@ -36,7 +36,7 @@ def replayed(recording: Path) -> tuple[list[Split], int]:
         node = read.header.node()
         for seen in read.observations():
             node, _ = reduce(node, seen)
-            for splitting in node.attribution.gpus.values():
+            for splitting in node.attribution.values():
                 windows.update((window.at, window) for window in splitting.windows[-1:])
             sms = sms if node.work is None else node.work.sms
     return [windows[at] for at in sorted(windows)], sms or SMS
