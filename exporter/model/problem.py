@@ -14,6 +14,7 @@ class ProblemCode(StrEnum):
     """Why a collection failed. Each code has its own remedy."""
 
     PAUSED = "paused"
+    DRIVER_WITHDRAWN = "driver_withdrawn"
     """An operator has paused the exporter: the driver is closed."""
     STILL_RUNNING = "still_running"
     NOT_TRIED = "not_tried"

@@ -22,6 +22,7 @@ Code = ProblemCode
 
 TEXTS: Mapping[ProblemCode, str] = {
     Code.PAUSED: "paused: the NVIDIA driver is closed. To read the GPUs again, run `cuda-mps-exporter resume`",
+    Code.DRIVER_WITHDRAWN: "closed until the new driver runs: the GPU operator removed {subject} to unload the driver",
     Code.STILL_RUNNING: "no result for {seconds:.0f} s",
     Code.NOT_TRIED: "not read, because other readings took {seconds:.0f} s",
     Code.TIMEOUT: "{subject}: no answer within {seconds:g} s",

@@ -27,7 +27,8 @@ PROGRAM = """
     from exporter.collectors.thread import Reading
 
     nvml_collector.WAIT_SECONDS = 0.1
-    nvml, other = Nvml(SystemClock()), Nvml(SystemClock())
+    ready_file = Path(os.environ.get("READY_FILE", "/nowhere"))
+    nvml, other = Nvml(SystemClock(), ready_file), Nvml(SystemClock(), ready_file)
     device = os.environ.get("STANDIN_NVML_DEVICE")
 
     def target(descriptor):

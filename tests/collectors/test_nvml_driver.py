@@ -46,6 +46,28 @@ def test_opens_a_reloaded_driver_again(nvml: NvmlStandIn, nvml_program: Start) -
     assert (reading["problem"], [gpu["gpu"] for gpu in reading["observations"]]) == (None, [GPU.uuid])
 
 
+def test_closes_the_driver_before_the_gpu_operator_unloads_it(
+    nvml: NvmlStandIn, nvml_program: Start, tmp_path: Path
+) -> None:
+    """Without Xid events, the next reading closes it; with them, the end of a wait."""
+    file = tmp_path / ".driver-ctr-ready"
+    nvml.write([GPU])
+    program = nvml_program(nvml, READY_FILE=str(file))
+    assert program.collect()["problem"] is None, "another node has no such file"
+
+    file.touch()
+    assert program.collect()["problem"] is None
+    waiting = program.ask("collect_xids")
+    file.unlink()
+    program.answer(waiting)
+    assert_closed(program)
+    reading = program.collect()
+    assert (reading["observations"], reading["problem"]) == ([], f"driver_withdrawn: {file}")
+
+    file.touch()
+    assert [gpu["gpu"] for gpu in program.collect()["observations"]] == [GPU.uuid]
+
+
 def test_finds_a_library_that_is_installed_later(nvml: NvmlStandIn, nvml_program: Start, tmp_path: Path) -> None:
     nvml.write([GPU])
     library = tmp_path / "lib" / LIBRARY_NAME

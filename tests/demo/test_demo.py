@@ -67,10 +67,11 @@ class TestAnHour:
     """An hour, with each seed."""
 
     def test_has_every_kind_of_event(self, seed: int) -> None:
-        """All but stops and pauses by operators, and blocked or forged logs; open faults are reported last."""
+        """All but stops, pauses, lost GPUs, and blocked or forged logs; open faults are reported last."""
         assert {event.event for event in events(seed)} == set(EventName) - {
             EventName.DAEMON_STOPPED,
             EventName.EXPORTER_PAUSED,
+            EventName.GPU_LOST,
             EventName.EXPORTER_RESUMED,
             EventName.LOG_BLOCKED,
             EventName.LOG_CONTRADICTED,

@@ -4,12 +4,13 @@ import contextlib
 import ctypes
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import DRIVER_LOST, Driver, DriverError, Values, nvml_problem, optional
+from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
 from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
 from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Defects, Reading
@@ -187,9 +188,9 @@ def _address(handle: Any) -> int | None:
 class Nvml:
     """The GPUs. The driver is opened at the first reading, and again after it was lost, upgraded or paused."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, ready_file: Path = READY_FILE) -> None:
         self._clock = clock
-        self._driver = Driver()
+        self._driver = Driver(ready_file)
         self._defects = Defects()
         self._driver.before_closing(self._free)
         self._gpm_lock = threading.Lock()

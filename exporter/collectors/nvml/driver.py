@@ -4,6 +4,7 @@ import _ctypes
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
@@ -25,6 +26,12 @@ NOT_AVAILABLE = (
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 )
 """The value is not available for this GPU, driver or user. The rest of the reading is valid."""
+
+READY_FILE = Path("/run/nvidia/validations/.driver-ctr-ready")
+"""The driver's container of NVIDIA's GPU operator makes this file, and removes it before the driver is unloaded.
+
+No process may have the driver open then, so an exporter that remains would prevent an upgrade of the driver.
+"""
 
 DRIVER_LOST = (
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -116,7 +123,10 @@ class Driver:
     closed only when no thread is in a call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ready_file: Path = READY_FILE) -> None:
+        """While `ready_file` is missing after it existed, the driver is closed."""
+        self._ready_file = ready_file
+        self._was_ready = False
         self._changed = threading.Condition()
         self._cleanups: list[Callable[[], None]] = []
         self._open = False
@@ -143,6 +153,7 @@ class Driver:
 
     @contextlib.contextmanager
     def _used(self, within: float, *, join: bool) -> Iterator[None]:
+        self._close_if_due()
         with self._changed:
             self._changed.wait_for(self._is_usable if join else self._can_open, within)
             self.raise_if_paused()
@@ -168,9 +179,22 @@ class Driver:
             self._changed.wait(seconds)
 
     def raise_if_paused(self) -> None:
-        """Raise DriverError if the driver is paused."""
+        """Raise DriverError if the driver is paused, or will be unloaded."""
         if self._paused:
             raise DriverError(Problem(code=ProblemCode.PAUSED))
+        if self._is_withdrawn():
+            raise DriverError(Problem(code=ProblemCode.DRIVER_WITHDRAWN, subject=str(self._ready_file)))
+
+    def _is_withdrawn(self) -> bool:
+        """Return whether the driver will be unloaded. What cannot be read changes nothing."""
+        try:
+            self._ready_file.lstat()
+        except FileNotFoundError:
+            return self._was_ready
+        except OSError:
+            return False
+        self._was_ready = True
+        return False
 
     def pause(self, timeout: float) -> bool:
         """Close the driver, and do not open it again. Return whether it was closed within `timeout` seconds.
@@ -223,7 +247,9 @@ class Driver:
 
     def _close_if_due(self) -> None:
         with self._changed:
-            if self._users or self._in_transition or not self._open or not (self._lost or self._paused):
+            if self._users or self._in_transition or not self._open:
+                return
+            if not (self._lost or self._paused or self._is_withdrawn()):
                 return
             self._in_transition = True
         try:
