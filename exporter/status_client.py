@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from exporter.clock import Clock
 from exporter.errors import ConfigError, ServiceError
 from exporter.model.values import build
 from exporter.parse.printable import printable_lines
-from exporter.report.text import Line, Lines, StatusText, short_time
+from exporter.report.text import Line, Lines, StatusText
 
 if TYPE_CHECKING:
     from exporter.model.node import Node
@@ -24,9 +23,6 @@ MAX_ANSWER_BYTES = 1 << 26
 
 SERVICE_SECONDS = 30.0
 """How long the service can take to answer a command."""
-
-COLLECT_SECONDS = 10.0
-"""Shortest interval of collections without a service. Each one adds lines to the log of every daemon."""
 
 Answer = Mapping[str, Any]
 Value = TypeVar("Value")
@@ -87,58 +83,35 @@ def read_line(connection: socket.socket, max_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """The state of the node as an object (`node`) or as text, and where it comes from (`by`)."""
+    """The state of the node as an object (`node`) or as text."""
 
-    by: str
     exit_code: int
     node: Answer | None = None
     text: StatusText | None = None
 
 
-class StatusClient:
-    """Gets the state of the node repeatedly, from the service or by collecting.
+def status_report(
+    query: Callable[..., Answer | None] | None,
+    collect: "Callable[[], Node]",
+    *,
+    as_json: bool = False,
+    daemon: "DaemonName | None" = None,
+    width: int | None = None,
+) -> StatusReport:
+    """Return the state of the node, from the service, or by collecting if none answers; ServiceError if neither works.
 
-    After the service has answered once, the client does not collect: a restart of the service is soon over.
+    `query` queries the service; None: always collect. `daemon` restricts the report to one daemon. `width` is that of
+    the terminal.
     """
-
-    def __init__(
-        self,
-        query: Callable[..., Answer | None] | None,
-        collect: "Callable[[], Node]",
-        clock: Clock,
-        *,
-        as_json: bool = False,
-        daemon: "DaemonName | None" = None,
-        service: str = "the service",
-    ) -> None:
-        """`query` queries the service; None: always collect. `daemon` restricts the report to one daemon."""
-        self._service = service
-        self._query = query
-        self._collect = collect
-        self._clock = clock
-        self._options: Mapping[str, Any] = {"as_json": as_json, "daemon": daemon}
-        self._served = False
-        self._collected: tuple[float, Node] | None = None
-
-    def report(self, width: int | None) -> StatusReport:
-        """Return the state of the node, for a terminal of that width; ServiceError if it is not available."""
-        answer = None if self._query is None else self._query(**self._options, width=width)
-        if answer is not None:
-            self._served = True
-            return _report(self._service, answer)
-        if self._served:
-            raise ServiceError("no service answers")
+    answer = None if query is None else query(as_json=as_json, daemon=daemon, width=width)
+    if answer is None:
         # Imported only here, because it takes long. The service's answer is text already.
         from exporter.report import status_text
 
-        now = self._clock.now()
-        if self._collected is None or now - self._collected[0] >= COLLECT_SECONDS:
-            self._collected = now, self._collect()
-        at, node = self._collected
-        answer = status_text.status_answer(node, **self._options, width=width)
+        answer = status_text.status_answer(collect(), as_json=as_json, daemon=daemon, width=width)
         if "problem" in answer:
             raise ServiceError(answer["problem"])
-        return _report(f"a collection at {short_time(at, self._clock.now())}", answer)
+    return parse_answer(lambda: _report(answer))
 
 
 def incident_lines(answer: Answer) -> Sequence[Line]:
@@ -146,14 +119,11 @@ def incident_lines(answer: Answer) -> Sequence[Line]:
     return parse_answer(lambda: build(Lines, answer["lines"]).lines)
 
 
-def _report(by: str, answer: Answer) -> StatusReport:
-    def parse() -> StatusReport:
-        exit_code = int(answer["exit_code"])
-        if "node" in answer:
-            return StatusReport(by=by, exit_code=exit_code, node=answer["node"])
-        return StatusReport(by=by, exit_code=exit_code, text=build(StatusText, answer["text"]))
-
-    return parse_answer(parse)
+def _report(answer: Answer) -> StatusReport:
+    exit_code = int(answer["exit_code"])
+    if "node" in answer:
+        return StatusReport(exit_code=exit_code, node=answer["node"])
+    return StatusReport(exit_code=exit_code, text=build(StatusText, answer["text"]))
 
 
 def parse_answer(parse: Callable[[], Value]) -> Value:

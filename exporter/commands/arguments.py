@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 from exporter.config.load import DEFAULT_FILE, FILE_VARIABLE
 from exporter.config.options import COLLECTING, CONFIGURED, OPTIONS, Option
 from exporter.config.reference import default_text
-from exporter.config.values import DURATION
-from exporter.errors import ConfigError
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, Mode
 from exporter.terminal import CHOICES as COLOR_CHOICES
 
 if TYPE_CHECKING:
     # argparse has no public name for a group of arguments.
     Group = argparse._ArgumentGroup  # noqa: SLF001
-
-WATCH_SECONDS = 2.0
-"""Default interval of `status --watch`."""
-
-MIN_WATCH_SECONDS, MAX_WATCH_SECONDS = 0.5, 3600.0
 
 DEFAULT_INCIDENTS = 20
 """Default number of incidents that `incidents` lists."""
@@ -111,19 +104,11 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
         "Exit code 1 if a daemon is not up or not healthy, a server is in FAULT, a GPU needs a reset, a limit has"
         " drifted, or something cannot be collected; else 0. Waiting clients, full servers and processes that bypass"
         " MPS do not change it.",
-        example="--watch",
+        example="--brief",
     )
-    parser.add_argument("--json", action="store_true", help="Print JSON; with --watch, one object per line.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     parser.add_argument("--brief", action="store_true", help="Print an overview and the problems only.")
     parser.add_argument("--daemon", metavar="NAME", help="Show one daemon, by its name in metrics.")
-    parser.add_argument(
-        "--watch",
-        type=_seconds,
-        nargs="?",
-        const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"Repeat until interrupted. (default: every {WATCH_SECONDS:g} s)",
-    )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--look",
@@ -269,16 +254,6 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("expected an integer of 1 or more")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds: float = DURATION.of_text("", text)
-    except ConfigError:
-        seconds = 0.0
-    if not MIN_WATCH_SECONDS <= seconds <= MAX_WATCH_SECONDS:
-        raise argparse.ArgumentTypeError("expected a duration from 500ms to 1h, such as 5 or 2m")
-    return seconds
 
 
 _OWN_ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {

@@ -1,4 +1,4 @@
-"""`status`: the state of the node, once or repeatedly."""
+"""`status`: the state of the node."""
 
 import json
 import os
@@ -7,10 +7,9 @@ from argparse import Namespace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from exporter.clock import SystemClock
 from exporter.config.settings import Config
 from exporter.errors import ConfigError
-from exporter.status_client import StatusClient, service_query
+from exporter.status_client import service_query, status_report
 from exporter.terminal import Terminal, all_lines
 
 if TYPE_CHECKING:
@@ -18,37 +17,26 @@ if TYPE_CHECKING:
 
 
 def status(arguments: Namespace, config: Config) -> int:
-    """Show the state of the node, from the service or else by collecting, once or repeatedly."""
+    """Show the state of the node, from the service or else by collecting."""
     terminal = Terminal(sys.stdout, os.environ, arguments.color)
     if arguments.url is not None and arguments.pipe_directory is not None:
         raise ConfigError("--url: not allowed with --pipe-directory")
     query = partial(service_query(config.runtime_directory, arguments.url, arguments.cert), "status")
-    client = StatusClient(
+    report = status_report(
         None if arguments.look or arguments.pipe_directory else query,
         partial(_collect, config),
-        SystemClock(),
         as_json=arguments.json,
         daemon=arguments.daemon,
-        service=arguments.url or "the service",
+        width=terminal.width,
     )
-    if arguments.watch is not None:
-        from exporter.terminal import StatusWatch
-
-        return StatusWatch(
-            client.report,
-            terminal,
-            SystemClock(),
-            seconds=arguments.watch,
-            as_json=arguments.json,
-            brief=arguments.brief,
-        ).run()
-    report = client.report(terminal.width)
     if report.text is None:
         terminal.show_text(json.dumps(report.node, indent=2) + "\n")
     elif arguments.brief:
         terminal.show(report.text.headline)
     else:
-        terminal.show(all_lines(report.text) if terminal.width is not None else report.text.body)
+        # With colours, a person reads it, for example by `watch -c`.
+        person = terminal.width is not None or arguments.color == "always"
+        terminal.show(all_lines(report.text) if person else report.text.body)
     return report.exit_code
 
 

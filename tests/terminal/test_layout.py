@@ -4,9 +4,9 @@ import pytest
 
 from exporter.report.status_text import render_status
 from exporter.report.text import Line as Line
-from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command, text_width, warning
-from exporter.terminal import all_lines, fit_screen, wrap_line
-from tests.builders import blocked_recovery, full
+from exporter.report.text import StatusText, Style, dim, error, line_of, shell_command
+from exporter.terminal import all_lines, wrap_line
+from tests.builders import blocked_recovery
 
 TITLE = (line_of(dim("2026-11-21 14:05:03, by the service")),)
 
@@ -56,53 +56,6 @@ def made(rows: int = 3, troubles: int = 0, past: int = 0) -> StatusText:
         problems=tuple(line_of(f"trouble {number}") for number in range(troubles)),
         past_faults=tuple(line_of(f"past {number}") for number in range(past)),
     )
-
-
-def on_screen(status: StatusText, height: int, width: int = 80) -> list[str]:
-    shown = fit_screen(TITLE, status, width, height)
-    assert sum(max(1, -(-text_width(line.text) // width)) for line in shown) <= height
-    return texts(list(shown))
-
-
-class TestFitted:
-    """A sheet on a screen."""
-
-    def test_shows_everything_if_there_is_room_and_problems_first(self) -> None:
-        """Under the title and the head."""
-        assert on_screen(made(1, 1, 1), 9) == [
-            *texts(TITLE), "well", "", "trouble 0", "", "PID", "row 0", "past 0",
-        ]  # fmt: skip
-
-    def test_drops_past_faults_first(self) -> None:
-        """A last line counts the others."""
-        all_of_them = [*texts(TITLE), "well", "", "PID", "row 0", "row 1", "row 2"]
-        assert on_screen(made(3, past=9), 8) == [*all_of_them, "… 9 more lines are not shown"]
-
-    def test_counts_rows_that_are_left_out(self) -> None:
-        """The columns' names stay."""
-        shown = on_screen(made(48), 8)
-        assert shown[3:] == ["PID", "row 0", "row 1", "row 2", "… 45 more lines are not shown"]
-
-    def test_important_rows_stay(self) -> None:
-        """Where they were."""
-        rows = [line_of(f"row {number} ", warning("bypassing") if number == 40 else "active") for number in range(48)]
-        status = StatusText(at=0.0, headline=(), table=(line_of("PID"), *rows), problems=(), past_faults=())
-        assert on_screen(status, 6)[2:] == ["PID", "row 0 active", "row 40 bypassing", "… 46 more lines are not shown"]
-
-    def test_problems_leave_room_for_the_table_and_their_commands_stay(self) -> None:
-        """A command that ends who holds up recovery is seen however small the screen is."""
-        shown = on_screen(render_status(blocked_recovery(), width=80), 22)
-        assert any("kill -KILL 601" in row for row in shown)
-        assert any(row.startswith("DAEMON") for row in shown)
-        assert any(" fault " in row for row in shown)
-
-    @pytest.mark.parametrize("height", [1, 2, 3, 5, 10])
-    @pytest.mark.parametrize("width", [20, 79])
-    def test_is_never_higher_than_the_screen(self, height: int, width: int) -> None:
-        """A status of any size fits."""
-        real = (render_status(blocked_recovery(), width=width), render_status(full(), width=width))
-        for status in (*real, made(0), made(9, 99, 9)):
-            on_screen(status, height, width)
 
 
 def test_a_pipe_gets_the_table_first() -> None:

@@ -3,13 +3,12 @@
 import contextlib
 import io
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from exporter.report.text import error, line_of, shell_command
-from exporter.terminal import Terminal, interrupt_on_signals
+from exporter.terminal import Terminal
 from tests.terminal.pseudo_terminal import Pseudo
 
 XTERM = {"TERM": "xterm"}
@@ -19,7 +18,7 @@ def test_a_terminal_has_colours_and_a_width(pty: Pseudo) -> None:
     terminal = Terminal(pty.program, XTERM)
     terminal.show([line_of("state ", error("fault"))])
 
-    assert (terminal.width, terminal.can_redraw) == (80, True)
+    assert terminal.width == 80
     assert pty.seen() == "state \x1b[1;31mfault\x1b[0m\n"
 
 
@@ -28,13 +27,13 @@ def test_width_follows_the_size(pty: Pseudo) -> None:
     pty.resize(20, 5)
     terminal.show([line_of("a line that is too wide for it"), line_of(shell_command("a command that is as wide"))])
 
-    assert terminal.size == os.terminal_size((20, 5))
+    assert terminal.width == 20
     assert pty.seen().split("\n")[:2] == ["a line that is too", "wide for it"]
 
 
-def test_an_unknown_size_is_80_by_24(pty: Pseudo) -> None:
+def test_an_unknown_width_is_80(pty: Pseudo) -> None:
     pty.resize(0, 0)
-    assert Terminal(pty.program, XTERM).size == os.terminal_size((80, 24))
+    assert Terminal(pty.program, XTERM).width == 80
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}])
@@ -42,7 +41,7 @@ def test_a_dumb_terminal_gets_no_escape_sequences(pty: Pseudo, environment: dict
     terminal = Terminal(pty.program, environment)
     terminal.show([line_of(error("fault"))])
 
-    assert (terminal.width, terminal.can_redraw, pty.seen()) == (80, False, "fault\n")
+    assert (terminal.width, pty.seen()) == (80, "fault\n")
 
 
 def test_a_file_has_no_width_and_no_colours(tmp_path: Path) -> None:
@@ -69,25 +68,6 @@ def test_replaces_characters_that_the_encoding_lacks() -> None:
     assert raw.getvalue() == "/tmp/caf\u00e9?\n".encode("latin-1")
 
 
-def test_restores_the_screen(pty: Pseudo) -> None:
-    terminal = Terminal(pty.program, XTERM)
-    with contextlib.suppress(KeyboardInterrupt), terminal.alternate_screen():
-        terminal.redraw([line_of("one"), line_of("two")])
-        raise KeyboardInterrupt
-
-    assert pty.seen() == "\x1b[?1049h\x1b[?25l" + "\x1b[H\x1b[J" + "one\ntwo" + "\x1b[?25h\x1b[?1049l"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_interrupt_so_that_the_terminal_is_restored(number: signal.Signals) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)]
-    with interrupt_on_signals(), pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(number)
-
-    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == before
-    assert signal.SIGWINCH not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
 def test_a_closed_terminal_is_a_broken_pipe() -> None:
     """The terminal closes when the connection to the node ends."""
     person, programs = os.openpty()
@@ -96,5 +76,3 @@ def test_a_closed_terminal_is_a_broken_pipe() -> None:
         os.close(person)
         with pytest.raises(BrokenPipeError):
             terminal.show([line_of("fault")])
-        with pytest.raises(KeyboardInterrupt), terminal.alternate_screen():
-            raise KeyboardInterrupt
