@@ -53,8 +53,8 @@ PROGRAMS = {
     "export", "fuser", "grep", "head", "helm", "install", "jq", "kubectl", "ldconfig", "ln", "ls", "lspci", "mkdir",
     "modprobe",
     "mypy", "nvidia-smi", "pgrep", "pip", "podman", "prlimit", "promtool", "ps", "ruff", "scontrol", "sed", "sha256sum",
-    "sort", "ss", "ssh", "systemd-analyze", "systemd-sysusers", "systemd-tmpfiles", "tail", "tr", "truncate", "type", "watch",
-    "uname", "uniq", "COMMAND", "tests/gpu/run.sh",
+    "sort", "ss", "ssh", "systemd-analyze", "systemd-sysusers", "systemd-tmpfiles", "tail", "tr", "truncate", "type",
+    "watch", "uname", "uniq", "COMMAND", "tests/gpu/run.sh",
 }  # fmt: skip
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""
 
