@@ -83,8 +83,9 @@ class RemoteExporter:
                 raise self._error(f"cannot connect: {reason}; check that the exporter runs there {where}") from error
             try:
                 connection.request("GET", target, headers=self._headers())
-                response = connection.getresponse()
-                body = response.read(MAX_ANSWER_BYTES + 1)
+                # An answer without a length owns the socket, which closing the connection would leave open.
+                with connection.getresponse() as response:
+                    body = response.read(MAX_ANSWER_BYTES + 1)
             except ssl.SSLError as error:
                 raise self._error(_tls_problem(error)) from error
             except (OSError, http.client.HTTPException, ValueError) as error:

@@ -42,8 +42,8 @@ def delete_pod(
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             connection.request("DELETE", path, json.dumps(body), headers)
-            answer = connection.getresponse()
-            status, text = answer.status, answer.read(_MAX_ANSWER)
+            with connection.getresponse() as answer:
+                status, text = answer.status, answer.read(_MAX_ANSWER)
         finally:
             connection.close()
     except (OSError, HTTPException, ValueError) as error:

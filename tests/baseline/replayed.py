@@ -3,24 +3,19 @@
 import gzip
 import io
 import json
+from argparse import Namespace
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.cli import main
+from exporter.commands.replay import replay as command
+from exporter.config.settings import Config
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE.parent / "recordings", HERE.parent / "attribution", HERE / "recordings")
 RECORDINGS = sorted(path for folder in FOLDERS for path in folder.glob("*.jsonl.gz"))
-
-RUNS = {
-    "events": ("--events", "--watchdog", "act"),
-    "metrics": ("--metrics", "--watchdog", "act"),
-}
-"""The runs of `replay` that are compared, by name. Without the watchdog, only its own events are absent."""
-
 
 BUILD_INFO = "cuda_mps_exporter_build_info"
 """The family that has the version of Python."""
@@ -36,20 +31,20 @@ def stored(recording: Path) -> Path:
     return HERE / "expected" / f"{name_of(recording)}.json.gz"
 
 
-def run(recording: Path, name: str) -> str:
-    """Return the standard output of one of `RUNS`."""
+def run(recording: Path) -> tuple[str, str]:
+    """Return what `replay --events` and `replay --metrics` print with the watchdog, from one pass."""
+    arguments = Namespace(list=False, file=str(recording), events=True, metrics=True, watchdog="act")
     output = io.StringIO()
     with redirect_stdout(output):
-        assert main(["replay", *RUNS[name], str(recording)]) == 0
-    return output.getvalue()
+        assert command(arguments, Config()) == 0
+    events, metrics, rest = output.getvalue().partition("# HELP")
+    return events, metrics + rest
 
 
 def replay(recording: Path) -> dict[str, Any]:
-    """Return what each of `RUNS` prints: events as objects, metrics as families by name."""
-    return {
-        name: events(text) if name == "events" else families(text)
-        for name, text in ((name, run(recording, name)) for name in RUNS)
-    }
+    """Return the events as objects, and the metrics as families by name."""
+    printed, metrics = run(recording)
+    return {"events": events(printed), "metrics": families(metrics)}
 
 
 def events(text: str) -> list[dict[str, Any]]:

@@ -15,13 +15,13 @@ import pytest
 from exporter.masking import WORDS, Mask
 from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3, sm_partitions
 from exporter.recording import Recording, write_header, write_observation
-from tests.baseline.replayed import RECORDINGS, events, families, name_of, run
+from tests.baseline.replayed import RECORDINGS, name_of, replay
 from tests.builders import GPU, OTHER_GPU
 
 MASK = Mask(b"the same key in all of these tests")
 KNOWN = frozenset(WORDS.split())
 LETTERS = re.compile(r"[^\W\d_]+")
-SAMPLED = RECORDINGS[::6]
+SAMPLED = RECORDINGS[::20]
 """All of them would take long, and have few texts that are not in these."""
 
 
@@ -55,12 +55,11 @@ def replaced(value: Any, replace: Callable[[str], str]) -> Any:
 
 def printed(recording: Path) -> Any:
     """Return the events and the metrics that `replay` prints."""
+    found = replay(recording)
     samples = [
-        [*json.loads(key), value]
-        for family in families(run(recording, "metrics")).values()
-        for key, value in family["samples"].items()
+        [*json.loads(key), value] for family in found["metrics"].values() for key, value in family["samples"].items()
     ]
-    return {"events": events(run(recording, "events")), "samples": samples}
+    return {"events": found["events"], "samples": samples}
 
 
 @pytest.mark.parametrize("recording", SAMPLED, ids=name_of)

@@ -103,7 +103,8 @@ def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
     try:
         connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)
         connection.request("GET", "/")
-        assert connection.getresponse().status == 200
+        with connection.getresponse() as response:
+            assert response.status == 200
         connection.close()
         assert failures.total == 3
     finally:

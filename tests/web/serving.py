@@ -136,8 +136,8 @@ class Web:
 def ask(connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str) -> Answer:
     """Send one request on a connection; underscores in header names become hyphens."""
     connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
-    response = connection.getresponse()
-    return Answer(response.status, dict(response.getheaders()), response.read())
+    with connection.getresponse() as response:
+        return Answer(response.status, dict(response.getheaders()), response.read())
 
 
 def read_all(connection: socket.socket) -> bytes:

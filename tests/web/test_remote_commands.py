@@ -1,6 +1,7 @@
 """`status --url` and `incidents --url`: the answers of another node's exporter, credentials and errors."""
 
 import contextlib
+import gc
 import json
 import socket
 import threading
@@ -126,6 +127,23 @@ def test_does_not_wait_for_ever_for_an_answer_that_comes_byte_by_byte() -> None:
             remote.query("status")
         over.set()
         server.join()
+
+
+def test_closes_the_connection_when_an_answer_is_cut_off() -> None:
+    def cut_off() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            # A connection that is closed with unread data is reset.
+            connection.recv(1)
+
+    with socket.create_server((LOCALHOST, 0)) as listening:
+        server = threading.Thread(target=cut_off)
+        server.start()
+        with pytest.raises(ServiceError, match="no valid HTTP response"):
+            RemoteExporter(f"http://{LOCALHOST}:{listening.getsockname()[1]}").query("status")
+        server.join()
+        gc.collect()  # A socket that is still open warns, and warnings fail.
 
 
 @pytest.mark.parametrize(
