@@ -5,9 +5,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -87,12 +86,15 @@ class Notifier:
             connection.sendto("\n".join(fields).encode(), self._address)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Signals:
-    """Signals that were received: to stop (SIGTERM, SIGINT), and to reload the configuration (SIGHUP)."""
+    """Signals that were received: to stop (SIGTERM, SIGINT), and to reload the configuration (SIGHUP).
 
-    stop: threading.Event = field(default_factory=threading.Event)
-    reload: threading.Event = field(default_factory=threading.Event)
+    The attributes have no locks: a signal can interrupt the thread that would hold one.
+    """
+
+    stop: bool = False
+    reload: bool = False
 
 
 @contextlib.contextmanager
@@ -102,14 +104,15 @@ def handle_signals(wake: Callable[[], object], *, reloads: bool = False) -> Iter
     `wake` is called in the main thread after each signal. It ends a wait there.
     """
     signals = Signals()
-    events = {signal.SIGTERM: signals.stop, signal.SIGINT: signals.stop}
-    events[signal.SIGHUP] = signals.reload if reloads else signals.stop
 
     def receive(number: int, _frame: object) -> None:
-        events[signal.Signals(number)].set()
+        if reloads and number == signal.SIGHUP:
+            signals.reload = True
+        else:
+            signals.stop = True
         wake()
 
-    before = {each: signal.signal(each, receive) for each in events}
+    before = {each: signal.signal(each, receive) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield signals
     finally:
@@ -204,13 +207,13 @@ class Service:
 
     def proceed(self, signals: Signals) -> bool:
         """Do what signals request, and return whether the loop continues."""
-        if signals.reload.is_set():
-            signals.reload.clear()
+        if signals.reload:
+            signals.reload = False
             self._notifier.reloading(self._clock.monotonic())
             self._reload()
             if self._ready:
                 self._notifier.ready()
-        stops = signals.stop.is_set()
+        stops = signals.stop
         if stops:
             # Before the service waits for any thread: each wait has its own timeout.
             self._watchdog.stop()

@@ -47,7 +47,7 @@ def record(arguments: Namespace, config: Config) -> int:
             publish=lambda _node: file.flush(),
             record=lambda observation: write_observation(file, observation, mask),
         )
-        loop.run(lambda: not signals.stop.is_set() and (end is None or clock.monotonic() < end))
+        loop.run(lambda: not signals.stop and (end is None or clock.monotonic() < end))
     return 0
 
 

@@ -140,9 +140,12 @@ def test_hardware_xid_hides_no_fault_and_no_other_gpu(alertmanager: Alertmanager
     labels = {"job": "cuda-mps-exporter", "instance": "xids:10677", "severity": "warning"}
     xid = {**labels, "alertname": "CudaMpsHardwareXid", "gpu": "GPU-0"}
     sent = [xid | {"gpu": "GPU-1"}, {**labels, "alertname": "CudaMpsFault", "daemon": "/run/other"}]
-    for each in (xid | {"severity": "critical"}, xid, *sent):
+    of_lost = xid | {"severity": "critical", "gpu": "GPU-2"}
+    lost = of_lost | {"alertname": "CudaMpsGpuLost"}
+    for each in (xid | {"severity": "critical"}, xid, of_lost, lost, *sent):
         alertmanager.send(each)
     eventually(lambda: is_inhibited(alertmanager, xid))
+    eventually(lambda: is_inhibited(alertmanager, of_lost))
     assert [alertmanager.inhibited(each) for each in sent] == [False, False]
 
 

@@ -62,7 +62,7 @@ def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
     service = Service(config(), Node(), CollectorPool(()), inbox, clock, runner=runner)
     assert service.proceed(signals)
 
-    signals.stop.set()
+    signals.stop = True
 
     assert not service.proceed(signals)
     runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
