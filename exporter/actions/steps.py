@@ -16,7 +16,7 @@ from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
 from exporter.collectors.proc import Proc
 from exporter.model.action import EndProcess, RestartUnit, Role, RunCommand
-from exporter.model.observation import ControlReply
+from exporter.model.observation import ControlReply, ProcessReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal, query_outcome
@@ -65,30 +65,38 @@ class Cancellation:
         """Wait for so long, or until cancelled."""
         self._cancelled.wait(seconds)
 
-    def wait_for_exit(self, pidfd: int, seconds: float, *, grace: float = 0.0) -> bool:
+    def wait_for_exit(self, exits: Callable[[float], bool], seconds: float, *, grace: float = 0.0) -> bool:
         """Wait for the exit of a process, `seconds` at most, and `grace` at most once cancelled.
 
-        Return whether the process has exited.
+        `exits` waits so many seconds at most. Both return whether the process has exited.
         """
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
         ends, cancelled = self._clock.monotonic() + seconds, False
         while True:
             now = self._clock.monotonic()
             if self.cancelled and not cancelled:
                 ends, cancelled = min(ends, now + grace), True
-            if poll.poll(max(0.0, min(_POLL_SECONDS, ends - now)) * 1000):
+            if exits(max(0.0, min(_POLL_SECONDS, ends - now))):
                 return True
             if now >= ends:
                 return False
 
-    def wait_for_child(self, pid: int, seconds: float, *, grace: float = 0.0) -> bool:
-        """Wait for the exit of a child that was not reaped yet."""
-        pidfd = os.pidfd_open(pid)
-        try:
-            return self.wait_for_exit(pidfd, seconds, grace=grace)
-        finally:
-            os.close(pidfd)
+
+def exit_of(pidfd: int) -> Callable[[float], bool]:
+    """Return a function that waits for the exit of a process, and returns whether it has exited."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return lambda seconds: bool(poll.poll(seconds * 1000))
+
+
+def exit_of_child(child: "subprocess.Popen[bytes]") -> Callable[[float], bool]:
+    """Return the same for a child. It needs no descriptor: without a free one, a started child seemed not started."""
+
+    def exits(seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        return child.returncode is not None
+
+    return exits
 
 
 # -- Programs ----------------------------------------------------------------------------------------------------------
@@ -151,13 +159,13 @@ def run_program(
             extra_groups=user.groups,
         )
         output.start()
-        in_time = cancellation.wait_for_child(child.pid, seconds, grace=grace)
+        exits = exit_of_child(child)
+        in_time = cancellation.wait_for_exit(exits, seconds, grace=grace)
         if not in_time:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
-            cancellation.wait_for_child(child.pid, _KILL_SECONDS, grace=_KILL_SECONDS)
-        exit_code = child.poll()
-        return ProgramResult(exit_code if in_time else None, output.text())
+            cancellation.wait_for_exit(exits, _KILL_SECONDS, grace=_KILL_SECONDS)
+        return ProgramResult(child.returncode if in_time else None, output.text())
     finally:
         output.close()
 
@@ -303,28 +311,27 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: 
         return Reason(ReasonCode.PROCESS_NOT_OPENED, pid=pid, text=error.strerror)
     try:
         # Checked with the pidfd open: a signal through it cannot reach another process.
-        if not _is_meant(step, pipe, proc):
+        facts = proc.facts(pid)
+        if facts is None or not _is_meant(step, facts, pipe, proc):
             return None
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        if cancellation.wait_for_exit(pidfd, _END_SECONDS, grace=_GRACE_SECONDS):
+        if cancellation.wait_for_exit(exit_of(pidfd), _END_SECONDS, grace=_GRACE_SECONDS):
             return None
     except ProcessLookupError:
         return None
     except PermissionError:
         return Reason(ReasonCode.PROCESS_NOT_KILLABLE, pid=pid)
+    except OSError as error:
+        return Reason(ReasonCode.PROCESS_NOT_OPENED, pid=pid, text=error.strerror)
     finally:
         os.close(pidfd)
     return Reason(ReasonCode.PROCESS_NOT_ENDED, pid=pid)
 
 
-def _is_meant(step: EndProcess, pipe: Directory, proc: Proc) -> bool:
+def _is_meant(step: EndProcess, facts: ProcessReading, pipe: Directory, proc: Proc) -> bool:
     """Return whether it is the same process, runs the program of its role, and names no other daemon."""
     pid, start_ticks = step.identity.pid, step.identity.start_ticks
-    try:
-        facts = proc.facts(pid)
-    except OSError:
-        return False
-    if facts is None or facts.start_ticks != start_ticks:
+    if facts.start_ticks != start_ticks:
         return False
     if mps_program(facts.executable, facts.command) is not _PROGRAMS[step.role]:
         return False

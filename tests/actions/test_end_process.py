@@ -14,6 +14,7 @@ import pytest
 
 from exporter.actions.steps import Cancellation, end_process
 from exporter.collectors.pipe_dir import Directory
+from exporter.collectors.proc import Proc
 from exporter.model.action import EndProcess, Role
 from exporter.model.identity import ProcessIdentity
 from exporter.model.reason import Reason, ReasonCode
@@ -84,6 +85,17 @@ def test_leaves_another_process_with_the_same_pid_alone(start: Starter) -> None:
     meant = identity(process.pid)
 
     assert end(EndProcess(identity=replace(meant, start_ticks=meant.start_ticks - 1), role=Role.CLIENT)) is None
+    assert process.poll() is None
+
+
+def test_an_unreadable_process_is_a_problem_and_not_an_end(start: Starter, tmp_path: Path) -> None:
+    process = start()
+    step = EndProcess(identity=identity(process.pid), role=Role.CLIENT)
+
+    problem = end_process(step, pipe=NOWHERE, proc=Proc(tmp_path, REAL), cancellation=Cancellation(REAL))
+
+    assert problem is not None
+    assert problem.code is ReasonCode.PROCESS_NOT_OPENED
     assert process.poll() is None
 
 
