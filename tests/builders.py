@@ -39,7 +39,7 @@ from exporter.model.observation import (
 from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.model.settings import CLIENT_PRIORITY, SM_PARTITION, Limits
+from exporter.model.settings import CLIENT_PRIORITY, Limits
 from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
@@ -720,8 +720,8 @@ def simulated() -> Node:
 
 
 def partitioned() -> Node:
-    """A daemon with protocol 3, whose clients have static partitions, namespaces and limits."""
-    processes = {pid: process(pid, environment={SM_PARTITION: f"{GPU}/Kp8A"}) for pid in (600, 601, 602)}
+    """A daemon with protocol 3, whose clients have static partitions and limits."""
+    processes = {pid: process(pid, environment={}) for pid in (600, 601, 602)}
     rows = "".join(f"{pid},training,{GPU},training/default (0),python\n" for pid in processes)
     return reduced(
         replace(daemon_process(), protocol=3, servers=(SERVER,)),

@@ -47,8 +47,6 @@ def test_reports_clients_states_limits_and_logs(
     exporter.shows(3 * 512 * MEBIBYTE, "cuda_mps_client_memory_used_bytes", gpu=GPU)
     exporter.shows(1, "cuda_mps_server_state", server=str(mps.server_pid), state="active")
     exporter.shows(1, "cuda_mps_server_name_info")
-    exporter.shows(3, "cuda_mps_namespace_clients", mps_namespace="default")
-    exporter.shows(1, "cuda_mps_namespace_active_thread_ratio", mps_namespace="default")
     exporter.shows(1, "cuda_mps_bypassing_processes")
     name = f"{server_name(0)}/server.log"
     exporter.shows(1, "cuda_mps_exporter_log_followed", file=name)

@@ -2,7 +2,7 @@
 
 from dashboards.board import Annotation, Board, Variable
 from dashboards.looks import Colour
-from dashboards.node import clients, collectors, daemons, gpus, limits, partitions, problems, watchdog
+from dashboards.node import clients, collectors, daemons, gpus, limits, mig, problems, watchdog
 
 DAEMONS = Variable(
     name="daemon", label="Daemon", query="label_values(cuda_mps_daemon_info{node}, daemon)", several=True
@@ -61,7 +61,7 @@ NODE = Board(
         clients.MEMORY,
         watchdog.WATCHDOG,
         limits.LIMITS,
-        partitions.PARTITIONS,
+        mig.MIG,
         gpus.GPUS,
         collectors.COLLECTORS,
     ),

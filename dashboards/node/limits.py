@@ -103,10 +103,6 @@ LIMITS = Row(
                 "max by (job, instance, daemon, client) (cuda_mps_client_requested_priority{daemons})",
                 "{{client}} of {{daemon}} {{instance}}",
             ),
-            Query(
-                f"max by ({SERVER}, mps_namespace) (cuda_mps_namespace_client_priority{{daemons}})",
-                "namespace {{mps_namespace}} of server {{server}} {{instance}}",
-            ),
             width=24,
             height=6,
         ),

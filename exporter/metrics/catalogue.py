@@ -13,7 +13,6 @@ from exporter.metrics import (
     exporter_health,
     faults,
     gpus,
-    partitions,
     usage_totals,
     watchdog,
 )
@@ -22,7 +21,7 @@ from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
     *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
-    *(partitions.NAMESPACES, partitions.PARTITIONS),
+    daemons.PROTOCOL3,
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
     *(usage_totals.USAGE, usage_totals.CAPACITY),
     allocation.ALLOCATION,

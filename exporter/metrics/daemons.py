@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
+from exporter.parse import protocol3
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.state.servers import clients_limit
@@ -131,7 +132,7 @@ SERVERS = group(
 )
 
 
-def memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
+def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
     """Read memory limits. A device that cannot be mapped to a GPU has no sample."""
     gpus = gpus_by_ordinal(view.node, daemon)
     return (((*labels, gpus[device]), limit) for device, limit in sorted(limits.items()) if device in gpus)
@@ -139,22 +140,22 @@ def memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[in
 
 def _server_memory(view: View) -> Samples:
     for daemon, server in view.servers():
-        yield from memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
+        yield from _memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
 
 
 def _server_threads(view: View) -> Samples:
     for daemon, server in view.servers():
-        ratio = None if daemon.has_static_partitions else as_ratio(server.active_thread_percentage)
+        ratio = None if daemon.has_static_partitions else _as_ratio(server.active_thread_percentage)
         if ratio is not None:
             yield (daemon.name, str(server.pid)), ratio
 
 
 def _default_memory(view: View) -> Samples:
     for labels, daemon in DAEMON.items(view):
-        yield from memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
+        yield from _memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
 
 
-def as_ratio(percentage: float | None) -> float | None:
+def _as_ratio(percentage: float | None) -> float | None:
     """Return a percentage as a ratio."""
     return None if percentage is None else percentage / 100
 
@@ -198,7 +199,7 @@ LIMITS = group(
     "GPU memory that each client of the server may allocate. Absent without a limit.",
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
-        lambda each: None if each.has_static_partitions else as_ratio(each.default_limits.active_thread_percentage),
+        lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
     ),
     "Fraction of a GPU's threads that each client of the next server may use.",
     family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
@@ -213,4 +214,32 @@ LIMITS = group(
     "Whether a limit of the next server differs from the configured or remembered one.",
     family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
     "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
+)
+
+
+def _replies_unrecognized(view: View) -> Samples:
+    for labels, daemon in DAEMON.items(view):
+        if daemon.runtime.protocol == protocol3.PROTOCOL:
+            yield from (((*labels, part), count) for part, count in daemon.totals.replies_unrecognized.items())
+
+
+PROTOCOL3 = group(
+    "Protocol 3 (R615)",
+    "clients by name of the server",
+    "sum by (instance, daemon, name) (cuda_mps_server_clients\n"
+    "  * on (job, instance, daemon, server) group_left (name) cuda_mps_server_name_info)",
+    info(
+        "cuda_mps_server_name_info",
+        ("daemon", "server", "name"),
+        lambda view: (
+            (daemon.name, str(server.pid), server.name) for daemon, server in view.servers() if server.name is not None
+        ),
+    ),
+    "The name of the server (protocol 3), always 1.",
+    family(
+        "cuda_mps_exporter_replies_unrecognized_total",
+        ("daemon", Choice("part", ("column", "row"))),
+        _replies_unrecognized,
+    ),
+    "Columns and rows of the daemon's tables that the exporter does not know. Counted in each reply.",
 )

@@ -15,7 +15,7 @@ from exporter.model.observation import (
     SocketProbes,
 )
 from exporter.model.problem import Problem
-from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server, SmPartitions
+from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import replace
 
@@ -210,8 +210,8 @@ class DaemonRuntime:
     """GPUs by ordinal, as the daemon last listed them."""
     addresses: Mapping[GpuUuid, str] = field(default_factory=dict)
     """PCI addresses of these GPUs, and of the MLOPart devices into which servers divide them."""
-    partitions: SmPartitions | None = None
-    """Static SM partitions, as the daemon last listed them."""
+    lists_partitions: bool = False
+    """Whether the daemon last listed static SM partitions, with protocol 3."""
     in_foreign_namespace: bool = False
     """Whether log and replies contain PIDs of another PID namespace."""
     foreign_owner: int | None = None
@@ -383,9 +383,9 @@ class Daemon:
     @property
     def has_static_partitions(self) -> bool:
         """Whether clients have static SM partitions, so that thread percentages do not apply (guide, release 615)."""
-        process, found = self.runtime.process, self.runtime.partitions
+        process = self.runtime.process
         started_so = process is not None and bool(STATIC_PARTITIONING & set(process.options))
-        return started_so or (found is not None and bool(found.partitions))
+        return started_so or self.runtime.lists_partitions
 
     @property
     def serves_all_users(self) -> bool:

@@ -117,38 +117,6 @@ class FaultLogBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmPartition:
-    """A static SM partition: SMs of a GPU that only the clients with this partition use."""
-
-    gpu: str
-    """The GPU's UUID, which the daemon may shorten."""
-    id: str
-    """What CUDA_MPS_SM_PARTITION has after the UUID and a slash."""
-    chunks: int
-    sms: int
-    has_clients: bool | None = None
-    name: str | None = None
-    server: str | None = None
-    """Names, with protocol 3."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmCapacity:
-    """Chunks, and their SMs, of a GPU that no partition has."""
-
-    chunks: int
-    sms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmPartitions:
-    """The static SM partitions of a daemon, and what is free by GPU."""
-
-    partitions: tuple[SmPartition, ...] = ()
-    free: Mapping[str, SmCapacity] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """An MPS server."""
 

@@ -15,7 +15,6 @@ from exporter.report.finding import Finding
 from exporter.report.problem import Severity
 from exporter.report.problem_text import log_text
 from exporter.report.problems import of_phase
-from exporter.report.sharing_text import partitions_text
 from exporter.report.status_text import counts_text
 from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, mebibytes
@@ -206,10 +205,8 @@ def _facts(view: StatusView, shown: DaemonView) -> Iterable[str]:
     share = daemon.default_limits.active_thread_percentage
     if share is not None and share != 100 and not daemon.has_static_partitions:
         yield f"next server: {share:g} % of threads"
-    if daemon.runtime.partitions is not None and daemon.has_static_partitions:
-        yield partitions_text(daemon.runtime.partitions)
-    if daemon.has_mlopart_devices:
-        yield "GPUs divided into MLOPart devices"
+    if daemon.has_static_partitions:
+        yield "static SM partitions"
     yield from (f"next server: {limit}" for limit in _memory_limits(view.node, shown.memory_limits))
 
 

@@ -23,7 +23,6 @@ DEFAULT_PRIORITY = "get_default_client_priority"
 DEVICE_QUERY = "device_query --csv"
 LIST_PROCESSES = "ps"
 LIST_DEVICE_CLIENTS = "get_device_client_list"
-LIST_PARTITIONS = "lspart"
 QUIT = "quit"
 VERSION_FLAG = "-v"
 """Not a command but a flag of the program: it does not reach the daemon."""
@@ -31,7 +30,7 @@ VERSION_FLAG = "-v"
 EXPORTER_QUERIES = frozenset(
     (
         *(LIST_SERVERS, SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY),
-        *(DEFAULT_THREADS, DEFAULT_PINNED_MEMORY, DEFAULT_PRIORITY, "device_query", LIST_PARTITIONS),
+        *(DEFAULT_THREADS, DEFAULT_PINNED_MEMORY, DEFAULT_PRIORITY, "device_query"),
     )
 )
 """The first words of the commands that the exporter sends to read values."""

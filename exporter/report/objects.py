@@ -229,7 +229,6 @@ def sharing_object(node: Node, found: GpuSharing | None) -> dict[str, Any] | Non
         "memory_committed_ratio": found.memory_committed,
         "fit": {"clients": found.headroom.fits, "bound": found.headroom.binding, "by": dict(found.headroom.by_bound)},
         "idle": [each.client.pid for each in found.idle],
-        "at_limit": [each.client.pid for each in found.at_limit],
         "over_limit": [each.client.pid for each in found.over_limit],
         "bandwidth": None
         if contention is None

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 
 from exporter.model.node import Node
-from exporter.model.server import SmPartitions
 from exporter.model.usage import Method, Share
 from exporter.parse.printable import printable
 from exporter.report.status_view import process_label
@@ -18,7 +17,7 @@ MOST_NAMED = 4
 LEAST_SHOWN = 0.01
 """A smaller unattributed fraction, or one of exited processes, is not mentioned."""
 
-BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots", Bound.PARTITIONS: "SM partitions"}
+BOUNDS = {Bound.MEMORY: "memory", Bound.SM: "SM time", Bound.SLOTS: "client slots"}
 METHODS = {
     Method.MEASURED: "measured",
     Method.FLIGHT: "estimated by time in flight",
@@ -75,12 +74,6 @@ def _busy(found: GpuSharing) -> str:
     return "its SM time is unknown"
 
 
-def partitions_text(found: SmPartitions) -> str:
-    """Return the number of static SM partitions, and the SMs that no partition has."""
-    free = sum(each.sms for each in found.free.values())
-    return f"{counted(len(found.partitions), 'static SM partition')}, {counted(free, 'SM')} in none"
-
-
 def _recently(found: GpuSharing) -> str:
     seconds = found.recent.seconds
     return "recently" if seconds is None else f"in the last {seconds:.0f} s"
@@ -91,9 +84,7 @@ def _headroom(found: GpuSharing) -> str:
     if not by:
         return "it is unknown how many more clients fit"
     known = [f"{by[bound]} by {BOUNDS[bound]}" for bound in sorted(by, key=lambda bound: by[bound])]
-    needed = found.headroom.needed
-    applicable = needed if Bound.PARTITIONS in needed else {*needed, Bound.SM}
-    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound in applicable and bound not in by]
+    unknown = [f"unknown by {BOUNDS[bound]}" for bound in Bound if bound not in by]
     bounds = ", ".join((*known, *unknown))
     if fits is None:
         return f"room for an unknown number of clients like these: {bounds}"
@@ -125,9 +116,6 @@ def _processes(node: Node, found: GpuSharing) -> Iterable[str]:
         held = mebibytes(sum(each.memory or 0 for each in found.idle))
         count = counted(len(found.idle), "client holds", "clients hold")
         yield f"idle: {count} {held}, and used under 1 % of its SMs {_recently(found)}"
-    if found.at_limit:
-        names = [_process(node, each.client.pid) for each in found.at_limit]
-        yield f"at the limit: {_first(names)} used about all the threads allowed"
     if found.over_limit:
         uses = [f"{_process(node, each.client.pid)} holds {_allowed(each)}" for each in found.over_limit]
         yield f"over the memory limit: {_first(uses)}"

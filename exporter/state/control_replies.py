@@ -7,7 +7,6 @@ from exporter.model.observation import ControlReply
 from exporter.parse import control_reply
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
-    LIST_PARTITIONS,
     LIST_SERVERS,
     PINNED_MEMORY,
     QUIT,
@@ -18,7 +17,6 @@ from exporter.parse.control_reply import (
     servers_queried,
 )
 from exporter.parse.protocol3 import is_given_as_arguments
-from exporter.parse.sm_partitions import parse_lspart
 from exporter.state import clients, lifecycle, limits, protocol3_replies, servers
 from exporter.state.transition import Transition, chain, translate_pid
 
@@ -97,9 +95,6 @@ def _answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] 
             return servers.status_read(daemon, reply.at, reply.asked_at, int(server), state)
         case [verb, server] if verb == LIST_CLIENTS and server.removeprefix("-").isdecimal():
             return _clients_listed(daemon, reply, int(server))
-        case [verb] if verb == LIST_PARTITIONS:
-            found, unknown = parse_lspart(reply.stdout)
-            return protocol3_replies.count_unknown(with_runtime(daemon, partitions=found), rows=unknown), ()
         case _:
             return limits.apply_reply(daemon, reply), ()
 

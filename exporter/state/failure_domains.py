@@ -7,7 +7,6 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
 from exporter.state.gpus import gpus_by_ordinal, physical_gpus, serves_gpu, usable_gpus
-from exporter.state.sm_partitions import has_partial_isolation
 
 Gpus = frozenset[GpuUuid]
 
@@ -29,13 +28,10 @@ def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDom
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
         if complete or _logged(daemon, pid):
             by_server.setdefault(daemon.clients[pid].server, {})[pid] = gpus
-    partial = is_upper_bound(node, daemon)
+    # From driver R610 on, clients in other partitions survive some faults (guide, release 615). Whether MLOPart devices
+    # isolate faults is not documented.
+    partial = daemon.has_static_partitions or daemon.has_mlopart_devices
     return {server: tuple(_domains(clients, upper_bound=partial)) for server, clients in by_server.items()}
-
-
-def is_upper_bound(node: Node, daemon: Daemon) -> bool:
-    """Return whether some clients of a domain may survive. Whether MLOPart devices isolate faults is not documented."""
-    return has_partial_isolation(node, daemon) or daemon.has_mlopart_devices
 
 
 def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mapping[int, Gpus]:

@@ -12,7 +12,6 @@ from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
 from exporter.parse.control_reply import (
     DEFAULT_THREADS,
-    LIST_PARTITIONS,
     LIST_SERVERS,
     SERVER_STATUS,
     VERSION_FLAG,
@@ -129,8 +128,6 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
         yield from _protocol3_queries(node, daemon, intervals, period)
         return
     yield Query(command=LIST_SERVERS, known_at=asked_at.get(LIST_SERVERS), period=period)
-    if daemon.has_static_partitions:
-        yield Query(command=LIST_PARTITIONS, known_at=asked_at.get(LIST_PARTITIONS), period=2 * intervals.liveness)
     # The daemon forwards this query to all its servers.
     for command, known_at in gpus.queries(node, daemon) if _can_query_all(node, daemon) else ():
         yield Query(command=command, known_at=known_at, period=intervals.limits)

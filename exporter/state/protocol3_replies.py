@@ -15,7 +15,6 @@ from exporter.model.values import replace
 from exporter.parse import control_reply, protocol3
 from exporter.parse.control_reply import CommandRefusal
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
-from exporter.parse.sm_partitions import partitions_of_table
 from exporter.state import clients, servers
 from exporter.state.transition import Transition, chain, for_each, increment, translate_pid
 
@@ -52,7 +51,9 @@ def answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] |
             addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
             return with_runtime(daemon, devices=devices, addresses=addresses), ()
         case protocol3.LIST_PARTITIONS:
-            return with_runtime(daemon, partitions=partitions_of_table(table)), ()
+            # One that is only configured has no partition yet.
+            created = any(row.get("status", "").lower() == "created" for row in table.rows)
+            return with_runtime(daemon, lists_partitions=created), ()
         case _:
             return daemon, ()
 

@@ -5,17 +5,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
-from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.usage import Method, Share
-from exporter.parse.sm_partitions import is_same_device
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import gpus_by_ordinal
 from exporter.state.servers import clients_limit
-from exporter.state.sm_partitions import partitions_with_clients
 from exporter.state.transition import used_bytes
 from exporter.usage.client_limits import memory_limit, thread_ratio
 from exporter.usage.last_minute import fresh_splits
@@ -23,9 +20,6 @@ from exporter.usage.launch_history import current_reading
 
 IDLE_BELOW = 0.01
 """A client that used less of the SMs is idle."""
-
-AT_LIMIT = 0.9
-"""A client that used this fraction of the SMs that it may use is held back by its limit."""
 
 NEARLY_ALL = 0.8
 """From this fraction of its peak on, a memory's bandwidth is used up: no real access pattern reaches all of it."""
@@ -99,12 +93,10 @@ class Bound(StrEnum):
     MEMORY = "memory"
     SM = "sm"
     SLOTS = "slots"
-    PARTITIONS = "partitions"
 
 
 NEEDED = frozenset({Bound.MEMORY, Bound.SLOTS})
-"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower. With static SM partitions,
-a client without a partition fails too, and no client uses the SM time of another partition."""
+"""Beyond these bounds a new client fails. Beyond that of SM time, all clients become slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +104,6 @@ class Headroom:
     """How many more clients such as the present ones fit, by each bound that is known."""
 
     by_bound: Mapping[Bound, int]
-    needed: frozenset[Bound] = NEEDED
 
     @property
     def fits(self) -> int | None:
@@ -121,9 +112,9 @@ class Headroom:
 
     @property
     def binding(self) -> Bound | None:
-        """The smallest bound; None if a bound that is `needed` is not known, unless another one of them is 0."""
-        none_fits = any(self.by_bound.get(bound) == 0 for bound in self.needed)
-        known = none_fits or self.by_bound.keys() >= self.needed
+        """The smallest bound; None if a bound that is needed is not known, unless another one of them is 0."""
+        none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
+        known = none_fits or self.by_bound.keys() >= NEEDED
         return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if known else None
 
 
@@ -187,17 +178,6 @@ class GpuSharing:
         ]
 
     @property
-    def at_limit(self) -> Sequence[ClientUsage]:
-        """The clients that, even less their error, used nearly all of the SMs that they may use, if that is not all."""
-        return [
-            each
-            for each in self.clients
-            if each.threads is not None
-            and each.threads < 1
-            and (each.share.sm - each.share.error if each.share else 0.0) >= AT_LIMIT * each.threads
-        ]
-
-    @property
     def over_limit(self) -> Sequence[ClientUsage]:
         """The clients that hold more memory than they may have, as if a limit was set after they allocated it."""
         return [
@@ -236,21 +216,19 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
         departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
     daemons = [node.daemons[name] for name in {each.daemon for each in clients}]
+    # How much is free in each part of a divided GPU is unknown. A client without a static partition fails.
     partitioned = any(daemon.has_static_partitions for daemon in daemons)
-    # Each MLOPart device has a part of the memory and of the SMs. How much is free in each is unknown.
     divided = any(daemon.has_mlopart_devices for daemon in daemons)
     by_bound = {
         Bound.MEMORY: None if divided else _fit_in_memory(gpu, clients),
         Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
-        Bound.SLOTS: _fit_in_slots(node, clients),
-        Bound.PARTITIONS: _fit_in_partitions(node, uuid, daemons) if partitioned else None,
+        Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
     }
     return GpuSharing(
         clients=clients,
         recent=recent,
         headroom=Headroom(
             by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None},
-            needed=NEEDED | {Bound.PARTITIONS} if partitioned else NEEDED,
         ),
         memory_total_bytes=total,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
@@ -335,23 +313,6 @@ def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float,
     busy = recent.sm - departed
     by_clients = busy - sum(recent.shares[pid].sm for pid in others)
     return int(round((1 - busy) / by_clients * clients, _DIGITS)) if by_clients >= LEAST_SM else None
-
-
-def _fit_in_partitions(node: Node, uuid: GpuUuid, daemons: Sequence[Daemon]) -> int | None:
-    """Count the static partitions without clients, and those of the mean size that fit into the free chunks.
-
-    None if several daemons have the GPU, if the list is not known, or if it is unknown whether a partition has clients.
-    """
-    found = daemons[0].runtime.partitions if len(daemons) == 1 else None
-    if found is None:
-        return None
-    here = [each for each in found.partitions if is_same_device(each.gpu, uuid)]
-    free = sum(each.chunks for gpu, each in found.free.items() if is_same_device(gpu, uuid))
-    used = partitions_with_clients(node, daemons[0])
-    if used is None:
-        return None
-    chunks = sum(each.chunks for each in here)
-    return sum(each not in used for each in here) + (free * len(here) // chunks if chunks else free)
 
 
 def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:

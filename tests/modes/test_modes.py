@@ -67,7 +67,6 @@ class Mode:
     server_threads: float | None = 1.0
     client_threads: float | None = 1.0
     others: tuple[int, int, int] = (2, 2, 2)
-    upper_bound: bool = False
     sharing: Mapping[str, str] = field(default_factory=lambda: {HOPPER.uuid: "mps"})
     gpm: bool = True
     shown: tuple[str, ...] = ()
@@ -139,23 +138,10 @@ MODES = {
     "static partitions": Mode(
         branch=590,
         options=("-S",),
-        variables={"STANDIN_MPS_PARTITIONS": PARTITIONS},
-        client_variables={"CUDA_MPS_SM_PARTITION": f"{HOPPER.uuid}/{PARTITION}"},
         places=60,
         server_threads=None,
         client_threads=None,
-        shown=("1 static SM partition",),
-    ),
-    "static partitions, R610": Mode(
-        branch=610,
-        options=("--static-partitioning",),
-        variables={"STANDIN_MPS_PARTITIONS": PARTITIONS},
-        client_variables={"CUDA_MPS_SM_PARTITION": f"{HOPPER.uuid}/{PARTITION}"},
-        places=60,
-        server_threads=None,
-        client_threads=None,
-        upper_bound=True,
-        shown=("This is an upper bound",),
+        shown=("static SM partitions", "This is an upper bound"),
     ),
     "static partitions, protocol 3": Mode(
         branch=615,
@@ -165,8 +151,7 @@ MODES = {
         protocol="3",
         server_threads=None,
         client_threads=None,
-        upper_bound=True,
-        shown=("1 static SM partition",),
+        shown=("static SM partitions",),
     ),
     "one server for all users": Mode(options=("-multiuser-server",), client_uids=(0, 1000, 1001)),
     "limits": Mode(
@@ -244,7 +229,6 @@ class Node:
             {},
             None if mode.client_threads is None else 3 * mode.client_threads,
         )
-        yield "cuda_mps_client_failure_domain_upper_bound", {}, 3 if mode.upper_bound else None
         yield "cuda_mps_bypassing_processes", {}, 0
         for uuid, sharing in mode.sharing.items():
             yield "cuda_mps_gpu_sharing_mode", {"gpu": uuid, "mode": sharing}, 1

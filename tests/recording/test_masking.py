@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from exporter.masking import WORDS, Mask
-from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3, sm_partitions
+from exporter.parse import cgroup, control_reply, kernel_log, log_message, protocol3
 from exporter.recording import Recording, write_header, write_observation
 from tests.baseline.replayed import RECORDINGS, name_of, replay
 from tests.builders import GPU, OTHER_GPU
@@ -127,7 +127,7 @@ def test_another_key_gives_other_names() -> None:
     assert Mask(b"another").text("secret") != MASK.text("secret")
 
 
-@pytest.mark.parametrize("module", [log_message, kernel_log, cgroup, control_reply, protocol3, sm_partitions])
+@pytest.mark.parametrize("module", [log_message, kernel_log, cgroup, control_reply, protocol3])
 def test_the_words_of_all_texts_that_are_parsed_are_known(module: ModuleType) -> None:
     """Otherwise a masked line would not be recognized."""
     tree = ast.parse(inspect.getsource(module))

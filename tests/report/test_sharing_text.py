@@ -51,7 +51,6 @@ time in flight; another 2 % is unattributed)
   room for 1 more client like these, the smallest of: 1 by SM time, 45 by client slots, 54 by memory
   limits: its clients together may use 100 % of its threads
   idle: 1 client holds 2564 MiB, and used under 1 % of its SMs in the last 60 s
-  at the limit: PID 600 (train.py) used about all the threads allowed
   memory bandwidth: 91 % is used, so clients slow each other down; PID 600 (train.py) used most SM time \
 (48.0 ± 1.2 %) and may use most of it (inferred, not measured)
 PID  USER   COMMAND   MAY USE          USED    MEMORY  SINCE
@@ -211,7 +210,6 @@ def test_object_with_all_keys() -> None:
         "memory_committed_ratio": None,
         "fit": {"clients": 1, "bound": "sm", "by": {"memory": 54, "sm": 1, "slots": 45}},
         "idle": [VLLM],
-        "at_limit": [TRAIN],
         "over_limit": [],
         "bandwidth": {"used_ratio": 0.91, "largest_user_of_sm_time": TRAIN},
         "beside": [],

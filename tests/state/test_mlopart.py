@@ -1,22 +1,17 @@
 """MLOPart devices (locality domains, R590): parts of a GPU with UUIDs of their own. No such GPU was at hand."""
 
-from collections.abc import Mapping
-
 import pytest
 
-from exporter.metrics.catalogue import NodeCollector
 from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
-from exporter.page.page import Page
 from exporter.parse.control_reply import parse_device_addresses
 from exporter.parse.protocol3 import LIST_DEVICES
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.gpus import device_count, gpus_by_ordinal, serves_gpu
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import Bound, gpu_sharing, thread_ratio
-from exporter.view import View
 from tests.builders import (
     AT,
     CLIENT,
@@ -42,7 +37,6 @@ from tests.builders import (
     server_log,
     servers,
 )
-from tests.page.scenes import status_input
 from tests.works import reading, work
 
 QUERY = "device_query --csv"
@@ -70,11 +64,6 @@ def after(*seen: Observation, address: str = "00000000:1B:00.0") -> Node:
 
 def listed(text: str = MLOPART_DEVICES) -> Observation:
     return reply(QUERY, text, at=AT + 6)
-
-
-def samples(node: Node, name: str) -> Mapping[tuple[str, ...], float]:
-    found = NodeCollector(View(node)).collect()
-    return {tuple(each.labels.values()): each.value for metric in found for each in metric.samples if each.name == name}
 
 
 @pytest.mark.parametrize("text", [MLOPART_DEVICES, DIVIDED_3])
@@ -115,7 +104,6 @@ def test_clients_are_on_the_gpu_and_their_failure_domain_is_an_upper_bound() -> 
     assert dict(gpus_of_clients(node, daemon, (A, B))) == {A: {GPU}, B: {GPU}}
     (domain,) = failure_domains(node, daemon)[SERVER]
     assert (domain.clients, domain.gpus, domain.upper_bound) == ({A, B}, {GPU}, True)
-    assert len(samples(node, "cuda_mps_client_failure_domain_upper_bound")) == 2
 
 
 def test_neither_ordinals_nor_limits_are_those_of_the_gpu() -> None:
@@ -127,13 +115,6 @@ def test_neither_ordinals_nor_limits_are_those_of_the_gpu() -> None:
     bounds = gpu_sharing(node)[GPU].headroom.by_bound
     assert Bound.SLOTS in bounds
     assert not {Bound.MEMORY, Bound.SM} & bounds.keys()
-
-
-def test_counts_and_shows_the_devices() -> None:
-    node = after(listed())
-    assert samples(node, "cuda_mps_gpu_mlopart_devices") == {(DAEMON, GPU): 2}
-    assert "GPUs divided into MLOPart devices" in Page({}).node(status_input(node)).decode()
-    assert samples(after(listed(ONE_DEVICE)), "cuda_mps_gpu_mlopart_devices") == {}
 
 
 def test_asks_again_after_the_devices_were_divided() -> None:
@@ -163,11 +144,6 @@ def test_all_work_of_a_client_with_several_parts_of_a_gpu_is_on_that_gpu(others:
     node = reduced(*connects(A, SECOND), *others, *seen, start=after(listed())).node
     assert len(node.daemons[DAEMON].clients[A].gpus) == 2
     assert {pid: share.sm for pid, share in node.splits[GPU].shares.items()} == pytest.approx({A: 0.25, B: 0.25})
-
-
-def test_devices_of_another_gpu_are_not_of_this_one() -> None:
-    node = after(listed(), address="00000000:2C:00.0")
-    assert samples(node, "cuda_mps_gpu_mlopart_devices") == {}
 
 
 def test_a_daemon_with_protocol_3_serves_the_divided_gpu() -> None:

@@ -102,12 +102,6 @@ def test_finds_clients_that_hold_memory_and_are_idle() -> None:
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.02)})).idle) == []
 
 
-def test_finds_clients_at_their_thread_limit() -> None:
-    """A client without a limit is never one of them."""
-    assert pids(of(split(limited(), {TRAIN: flight(0.48), VLLM: flight(0.4)})).at_limit) == [TRAIN]
-    assert pids(of(split(three_clients(), {TRAIN: flight(0.99)})).at_limit) == []
-
-
 def test_without_contention_no_client_is_starved() -> None:
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=0.79)).contention is None
     assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=None)).contention is None

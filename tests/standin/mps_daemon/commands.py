@@ -53,7 +53,6 @@ class Commands:
             "set_default_client_priority": self._set_default_priority,
             "terminate_client": self._terminate_client,
             "start_server": self._start_server,
-            **({"lspart": self._list_partitions} if daemon.settings.static_partitions else {}),
             "shutdown_server": self._shut_down_server,
         }
 
@@ -166,14 +165,6 @@ class Commands:
         table = "".join(separator.join(row) + "\n" for row in rows)
         headings = ("Default", *(() if server is None else (f"Server {server.pid}",)))
         return "\n".join(f"{heading}\n{table}" for heading in headings)
-
-    def _list_partitions(self, _: list[str]) -> str:
-        """Return the partitions as in NVIDIA's MPS guide, release 615; all chunks are in one."""
-        lines = ["GPU           Partition  free  used  free  used  clients", "chunk chunk SM SM"]
-        lines += [f"{gpu[:12]}  -  0  16  0  132  -" for gpu in self._daemon.settings.gpus]
-        for _server, gpu, _name, chunks, sms, _remainder, _status, partition in self._daemon.settings.partitions:
-            lines.append(f"{gpu[:12]}  {partition}  -  {chunks}  -  {sms}  No")
-        return "\n".join(lines) + "\n"
 
     def _get_default_percentage(self, _: list[str]) -> str:
         return f"{self._daemon.limits.active_thread_percentage}\n"

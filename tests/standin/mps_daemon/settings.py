@@ -26,7 +26,6 @@ class Settings:
     protocol: int
     driver: int
     """The branch of the driver in the words of which the daemon writes its logs."""
-    static_partitions: bool
     several_users: bool
     partitions: tuple[tuple[str, ...], ...]
     """Static SM partitions: server, device, name, chunks, SMs, with remainder or not, status, ID (protocol 3)."""
@@ -47,7 +46,6 @@ class Settings:
             active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
             protocol=int(environment.get("CUDA_MPS_PROTOCOL_VERSION", "2")),
             driver=int(environment.get("STANDIN_MPS_DRIVER", str(wording.MEASURED))),
-            static_partitions=not {"-S", "--static-partitioning"}.isdisjoint(options),
             several_users=not {"-multiuser-server", "-M", "-m", "--multiuser"}.isdisjoint(options),
             partitions=tuple(map(tuple, json.loads(environment.get("STANDIN_MPS_PARTITIONS", "[]")))),
             asked_by=_process(environment.get(ASKED_BY, "")),

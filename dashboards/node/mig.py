@@ -1,0 +1,54 @@
+"""MIG instances, and tables of protocol 3. Most nodes have neither."""
+
+from dashboards import looks
+from dashboards.board import Row
+from dashboards.panel import Column, lines, table
+from dashboards.query import DAEMON, GPU, SERVER, WITH_INDEX, Query
+
+_NAMED = f"* on ({SERVER}) group_left (name) cuda_mps_server_name_info{{daemons}}"
+
+MIG = Row(
+    "MIG and protocol 3",
+    (
+        table(
+            "MIG instances",
+            "The instances of GPUs with MIG. Index: GPU, GPU instance, compute instance.",
+            (
+                Query(
+                    f"(cuda_mps_gpu_mig_info{{gpus}} * on ({GPU}) group_left () cuda_mps_gpu_mig_sms{{gpus}}) "
+                    f"{WITH_INDEX}",
+                    instant=True,
+                ),
+            ),
+            {
+                "index": Column("Index"),
+                "profile": Column("Profile"),
+                "gpu": Column("Instance"),
+                "parent": Column("GPU"),
+                "Value": Column("SMs", looks.COUNT),
+            },
+            sort=("Index", False),
+            width=12,
+        ),
+        lines(
+            "Clients of named servers",
+            "Clients of each server with a name (protocol 3).",
+            Query(
+                f"sum by (job, instance, daemon, name) (cuda_mps_server_clients{{daemons}} {_NAMED})",
+                "{{name}} {{daemon}} {{instance}}",
+            ),
+            width=8,
+        ),
+        lines(
+            "Unknown columns and rows",
+            "Columns and rows of the daemon's tables that the exporter does not know. They are ignored.",
+            Query(
+                f"sum by ({DAEMON}, part) "
+                "(rate(cuda_mps_exporter_replies_unrecognized_total{daemons}[$__rate_interval]))",
+                "{{part}} {{daemon}} {{instance}}",
+            ),
+            unit=looks.PER_SECOND,
+            width=8,
+        ),
+    ),
+)
