@@ -54,18 +54,6 @@ class ConfigFiles:
         return content
 
 
-@dataclass(frozen=True, slots=True)
-class Pem:
-    """The content of a PEM file or of an inline value, with its place for error messages."""
-
-    content: bytes
-    place: str
-
-    def error(self, problem: str) -> ConfigError:
-        """Return an error that names the place."""
-        return ConfigError(f"{self.place}: {problem}")
-
-
 class Section:
     """A mapping in the file. A value of another kind than requested raises ConfigError."""
 
@@ -90,13 +78,11 @@ class Section:
         """All keys of the section, with or without a value."""
         return self._entries.keys()
 
-    def refuse_unknown(self, known: Collection[str], unsupported: Mapping[str, str]) -> None:
-        """Raise an error for a key that is not known, with the reason if it is known to be unsupported."""
+    def refuse_others(self, supported: Collection[str]) -> None:
+        """Raise an error for another key than these."""
         for key in self.keys:
-            if key in unsupported:
-                raise self.error(key, f"not supported; remove it: {unsupported[key]}")
-            if key not in known:
-                raise self.error(key, f"unknown key; known keys: {', '.join(known)}")
+            if key not in supported:
+                raise self.error(key, f"not supported; remove it (supported: {', '.join(supported)})")
 
     def text(self, key: str) -> str | None:
         """Return a scalar; None if it is absent or blank."""
@@ -117,31 +103,25 @@ class Section:
             raise self.error(key, "must be a list of values")
         return [str(each.value) for each in node.value]
 
-    def choice(self, key: str, values: Mapping[str, _Value], default: str, refused: Mapping[str, str]) -> _Value:
-        """Return what a word stands for. `refused` gives reasons for words that exporter-toolkit supports."""
+    def choice(self, key: str, values: Mapping[str, _Value], default: str) -> _Value:
+        """Return what a word stands for."""
         word = self.text(key) or default
-        if word in refused:
-            raise self.error(key, f"{word} is not supported: {refused[word]}")
         if word not in values:
-            raise self.error(key, f"invalid value {word!r}: expected one of {', '.join(values)}")
+            raise self.error(key, f"{word!r} is not supported; use {' or '.join(values)}")
         return values[word]
 
-    def pem(self, key: str) -> Pem | None:
-        """Return the inline value of a key, or the file that KEY_file names; None if both are absent."""
-        inline, file_key = self.text(key), f"{key}_file"
-        named = self.text(file_key)
-        if inline is not None and named is not None:
-            raise self.error(key, f"cannot be combined with {file_key}; remove one of them")
-        if inline is not None:
-            return Pem(inline.encode(), self._place(key))
+    def file(self, key: str) -> Path | None:
+        """Return the path of a readable file; None if the key is absent."""
+        named = self.text(key)
         if named is None:
             return None
         path = self._files.path.parent / named
         try:
-            return Pem(self._files.read(path), f"{self._place(file_key)}: {path}")
+            self._files.read(path)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise self.error(file_key, f"cannot read {path}: {reason}") from error
+            raise self.error(key, f"cannot read {path}: {reason}") from error
+        return path
 
     def section(self, key: str) -> "Section":
         """Return a mapping; an empty one if it is absent."""

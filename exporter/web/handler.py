@@ -126,8 +126,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def end_headers(self) -> None:
         """Add the headers that each answer has, error answers too."""
-        for name, value in ({"X-Content-Type-Options": "nosniff"} | dict(self._protection.headers)).items():
-            self.send_header(name, value)
+        self.send_header("X-Content-Type-Options", "nosniff")
         super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -149,8 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
-            if name not in self._protection.headers:
-                self.send_header(name, value)
+            self.send_header(name, value)
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()

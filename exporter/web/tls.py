@@ -1,47 +1,22 @@
 """TLS with OpenSSL, from the section `tls_server_config` of the web config file."""
 
-import contextlib
-import os
-import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from exporter.web.config_section import Pem, Section
+from exporter.web.config_section import Section
 
-_KEYS = (
-    "cert", "key", "client_ca", "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
-    "min_version", "max_version",
-)  # fmt: skip
-_UNSUPPORTED_KEYS = MappingProxyType(
-    {
-        "cipher_suites": "the names are those of Go's TLS; OpenSSL selects the ciphers, and min_version: TLS13 allows"
-        " the strongest only",
-        "prefer_server_cipher_suites": "OpenSSL selects the ciphers",
-        "curve_preferences": "the names are those of Go's TLS; OpenSSL selects the curves",
-    }
-)
-_UNVERIFIED = "the server verifies each certificate that it requests; use RequireAndVerifyClientCert"
-_BROKEN = "this version is insecure; use TLS12 or TLS13"
-_REFUSED_VALUES = MappingProxyType(
-    {"RequireAnyClientCert": _UNVERIFIED, "RequireClientCert": _UNVERIFIED, "TLS10": _BROKEN, "TLS11": _BROKEN}
-)
+_KEYS = ("cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans", "min_version")
 _CLIENT_AUTH: Mapping[str, ssl.VerifyMode] = MappingProxyType(
-    {
-        "NoClientCert": ssl.CERT_NONE,
-        # An unverified certificate grants nothing, so the server does not request it.
-        "RequestClientCert": ssl.CERT_NONE,
-        "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
-        "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
-    }
+    {"NoClientCert": ssl.CERT_NONE, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}
 )
 _VERSIONS: Mapping[str, ssl.TLSVersion] = MappingProxyType(
     {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 )
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class Tls:
@@ -68,72 +43,53 @@ def read_tls(section: Section) -> Tls | None:
     """Read the section; None if it is empty, ConfigError if its values or files cannot be used."""
     if not section.keys:
         return None
-    section.refuse_unknown(_KEYS, _UNSUPPORTED_KEYS)
-    certificate, key, client_ca = section.pem("cert"), section.pem("key"), section.pem("client_ca")
+    section.refuse_others(_KEYS)
+    certificate, key, client_ca = (section.file(name) for name in ("cert_file", "key_file", "client_ca_file"))
     if certificate is None:
-        raise section.error("cert_file", "missing; TLS needs a certificate (cert_file or cert)")
+        raise section.error("cert_file", "missing; TLS needs a certificate")
     if key is None:
-        raise section.error("key_file", "missing; name the private key of the certificate (key_file or key)")
+        raise section.error("key_file", "missing; name the private key of the certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = section.choice("client_auth_type", _CLIENT_AUTH, "NoClientCert", _REFUSED_VALUES)
-    if client_ca is not None and section.text("client_auth_type") in (None, "NoClientCert"):
-        raise section.error("client_auth_type", "missing, so client_ca has no effect; use RequireAndVerifyClientCert")
+    context.verify_mode = section.choice("client_auth_type", _CLIENT_AUTH, "NoClientCert")
     sans = section.texts("client_allowed_sans")
-    if sans is not None and context.verify_mode is not ssl.CERT_REQUIRED:
-        raise section.error("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
-    minimum = section.choice("min_version", _VERSIONS, "TLS12", _REFUSED_VALUES)
-    maximum = section.choice("max_version", _VERSIONS, "TLS13", _REFUSED_VALUES)
-    if minimum > maximum:
-        raise section.error("max_version", "is below min_version, so no client could connect; raise it")
-    context.minimum_version, context.maximum_version = minimum, maximum
-    _load_certificate(context, certificate, key)
+    if context.verify_mode is ssl.CERT_NONE:
+        for name, value in (("client_ca_file", client_ca), ("client_allowed_sans", sans)):
+            if value:
+                raise section.error(name, "needs client_auth_type: RequireAndVerifyClientCert")
+    context.minimum_version = section.choice("min_version", _VERSIONS, "TLS12")
+    _load_certificate(context, section, certificate, key)
     if client_ca is not None:
-        context.load_verify_locations(cadata=_certificates(client_ca))
+        _load_authorities(context, section, "client_ca_file", client_ca)
     elif context.verify_mode is not ssl.CERT_NONE:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
-    return Tls(context, None if sans is None else frozenset(sans))
+    # As exporter-toolkit does, an empty list allows all names.
+    return Tls(context, frozenset(sans) if sans else None)
 
 
-def _certificates(pem: Pem) -> bytes:
-    """Return the certificates in DER."""
-    found = _CERTIFICATE.findall(pem.content.decode("ascii", "replace"))
-    if not found:
-        raise pem.error("contains no PEM certificate")
+def _load_authorities(context: ssl.SSLContext, section: Section, key: str, path: Path) -> None:
     try:
-        encoded = b"".join(ssl.PEM_cert_to_DER_cert(each) for each in found)
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=encoded)
+        context.load_verify_locations(cafile=path)
     except (ssl.SSLError, ValueError) as error:
-        raise pem.error("contains a PEM certificate that cannot be read; copy it again") from error
-    return encoded
+        raise section.error(key, f"{path} contains no PEM certificate that can be read") from error
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: Pem, key: Pem) -> None:
+def _load_certificate(context: ssl.SSLContext, section: Section, certificate: Path, key: Path) -> None:
     def refuse_passphrase() -> str:
         """Replace OpenSSL's prompt on the terminal."""
         raise ValueError("no passphrase")
 
-    _certificates(certificate)
-    with _as_file(certificate.content) as certificate_path, _as_file(key.content) as key_path:
-        try:
-            context.load_cert_chain(certificate_path, key_path, password=refuse_passphrase)
-        except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
-                raise key.error("is not the private key of the certificate; replace both files together") from error
-            raise key.error("contains no PEM private key for the certificate, or a key that is too weak") from error
-        except ValueError as error:
-            raise key.error("needs a passphrase; store the key without one, readable by the exporter only") from error
-
-
-@contextlib.contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """Provide bytes under a path without writing them to a disk, because OpenSSL reads keys from files only."""
-    descriptor = os.memfd_create("cuda-mps-exporter")
+    # An error of load_cert_chain does not tell which of both files is wrong.
+    _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), section, "cert_file", certificate)
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
+        context.load_cert_chain(certificate, key, password=refuse_passphrase)
+    except ssl.SSLError as error:
+        problem = f"{key} contains no PEM private key for the certificate, or a key that is too weak"
+        if error.reason == "KEY_VALUES_MISMATCH":
+            problem = f"{key} is not the private key of the certificate; replace both files together"
+        raise section.error("key_file", problem) from error
+    except ValueError as error:
+        problem = f"{key} needs a passphrase; store the key without one, readable by the exporter only"
+        raise section.error("key_file", problem) from error
 
 
 def _alternative_names(certificate: Any) -> set[str]:

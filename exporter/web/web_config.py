@@ -1,13 +1,13 @@
 """The web config file, in the format of Prometheus' exporter-toolkit (docs/web-configuration.md), and its reload.
 
-A setting that this server does not support (Go's names of ciphers and curves, HTTP/2, rate limits) is an error. If it
-were ignored, a protection that the operator expects would be absent.
+Supported are certificate, key, client authority with allowed names, minimum version and users. Any other setting is an
+error: if it were ignored, a protection that the operator expects would be absent.
 """
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -18,19 +18,7 @@ from exporter.web.auth import BasicAuth, bcrypt_check
 from exporter.web.config_section import ConfigFiles, FileVersion, Section, file_version, read_document
 from exporter.web.tls import Tls, read_tls
 
-_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
-_UNSUPPORTED = {"rate_limit": "the request rate is not limited (--web.max-requests limits concurrent requests)"}
-_HEADERS: Mapping[str, Sequence[str]] = {
-    "Strict-Transport-Security": (),
-    "X-Content-Type-Options": ("nosniff",),
-    "X-Frame-Options": ("deny", "sameorigin"),
-    "X-XSS-Protection": (),
-    "Content-Security-Policy": (),
-}
-"""The headers that can be set, with the values that they can have; empty if any value is valid (exporter-toolkit
-web/handler.go)."""
-
-_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
+_SECTIONS = ("tls_server_config", "basic_auth_users")
 _BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 """22 characters hold a salt of 128 bits, so the last one has four possible values."""
 
@@ -44,7 +32,6 @@ class Protection:
 
     tls: Tls | None = None
     users: BasicAuth | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def authenticates_by_tls(self) -> bool:
@@ -120,12 +107,11 @@ class WebSecurity:
 def _read(path: Path) -> tuple[Protection, Mapping[Path, FileVersion]]:
     files = ConfigFiles(path)
     document = read_document(files)
-    document.refuse_unknown(_SECTIONS, _UNSUPPORTED)
+    document.refuse_others(_SECTIONS)
     users = _users(document.section("basic_auth_users"))
     protection = Protection(
         tls=read_tls(document.section("tls_server_config")),
         users=BasicAuth(users, bcrypt_check()) if users else None,
-        headers=_headers(document.section("http_server_config")),
     )
     return protection, files.versions
 
@@ -138,18 +124,3 @@ def _users(section: Section) -> Mapping[str, str]:
         if _BCRYPT.fullmatch(hashed) is None:
             raise section.error(name, "not a bcrypt hash ($2a$, $2b$ or $2y$); create one with: htpasswd -nBC 10 NAME")
     return users
-
-
-def _headers(section: Section) -> Mapping[str, str]:
-    section.refuse_unknown(("http2", "headers"), {})
-    if (section.text("http2") or "false").lower() not in ("false", "no", "off"):
-        raise section.error("http2", "HTTP/2 is not supported; use false or remove the key: clients then use HTTP/1")
-    written = section.section("headers")
-    written.refuse_unknown(tuple(_HEADERS), {})
-    headers = {name: written.text(name) or "" for name in written.keys}
-    for name, value in headers.items():
-        if _HEADERS[name] and value not in _HEADERS[name]:
-            raise written.error(name, f"invalid value {value!r}: expected one of {', '.join(_HEADERS[name])}")
-        if _HEADER_VALUE.fullmatch(value) is None:
-            raise written.error(name, "must be one line of printable ASCII characters")
-    return {name: value for name, value in headers.items() if value}

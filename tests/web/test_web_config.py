@@ -37,10 +37,8 @@ NEWER = "promtool 2.42 is older than the key or the rule"
 GOOD = (
     Case("empty", ""),
     Case("a_comment", "# nothing yet\n"),
-    Case("empty_sections", "tls_server_config:\nbasic_auth_users: {}\nhttp_server_config: null\n"),
+    Case("empty_sections", "tls_server_config:\nbasic_auth_users: {}\n"),
     Case("tls", TLS),
-    Case("optional_client_certificates", TLS + "  client_auth_type: VerifyClientCertIfGiven\n"),
-    Case("requested_client_certificates", TLS + "  client_auth_type: RequestClientCert\n"),
     Case("no_client_certificates", TLS + '  client_auth_type: "NoClientCert"\n'),
     Case("client_certificates_of_system_authorities", TLS + "  client_auth_type: RequireAndVerifyClientCert\n"),
     Case(
@@ -53,25 +51,10 @@ GOOD = (
         "  client_allowed_sans: [prometheus.example, 10.0.0.1]\n",
         differs=NEWER,
     ),
-    Case("inline", "tls_server_config:\n  cert: |\n    {cert}\n  key: |\n    {key}\n", differs=NEWER),
-    Case("inline_key", "tls_server_config:\n  cert_file: server.pem\n  key: |\n    {key}\n", differs=NEWER),
-    Case(
-        "inline_authority",
-        TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca: |\n    {ca}\n",
-        differs=NEWER,
-    ),
-    Case("versions", TLS + "  min_version: TLS13\n  max_version: TLS13\n"),
+    Case("a_version", TLS + "  min_version: TLS13\n"),
     Case("an_absolute_path", "tls_server_config:\n  cert_file: {directory}/server.pem\n  key_file: server.key\n"),
     Case("users", f"basic_auth_users:\n  alice: {HASH}\n  yes: {HASH}\n  1: {HASH}\n"),
     Case("tls_and_users", TLS + f"basic_auth_users: {{alice: {HASH}}}\n"),
-    Case("no_http2", TLS + "http_server_config: {http2: false}\n"),
-    Case("no_http2_either", TLS + "http_server_config: {http2: No}\n"),
-    Case(
-        "headers",
-        "http_server_config:\n  headers:\n    X-Frame-Options: deny\n    X-Content-Type-Options: nosniff\n"
-        "    X-XSS-Protection: 1\n    Strict-Transport-Security: max-age=31536000; includeSubDomains\n"
-        "    Content-Security-Policy: \"default-src 'self'\"\n",
-    ),
 )
 
 BAD = (
@@ -82,16 +65,14 @@ BAD = (
     Case("deep", "[" * 2000, "invalid YAML"),
     Case("twice", TLS + "  key_file: server.key\n", "line 2: .*duplicate key 'key_file'"),
     Case("two_users_of_a_name", f"basic_auth_users:\n  a: {HASH}\n  a: {HASH}\n", "duplicate key 'a'"),
-    Case("unknown_section", "basic_auth_excluded_paths: [/]\n", "basic_auth_excluded_paths: unknown key"),
+    Case("unknown_section", "basic_auth_excluded_paths: [/]\n", "basic_auth_excluded_paths: not supported"),
     Case(
         "misspelt_key",
         "tls_server_config:\n  cert_filse: server.pem\n",
-        "line 2: tls_server_config.cert_filse: unknown key",
+        "line 2: tls_server_config.cert_filse: not supported",
     ),
     Case("no_certificate", "tls_server_config:\n  cert_file: ''\n  key_file: server.key\n", "cert_file: missing"),
-    Case("no_inline_certificate", "tls_server_config:\n  cert: ''\n  key_file: server.key\n", "cert_file: missing"),
     Case("no_key", "tls_server_config:\n  cert_file: server.pem\n  key_file: ''\n", "key_file: missing"),
-    Case("no_inline_key", "tls_server_config:\n  cert_file: server.pem\n  key: ''\n", "key_file: missing"),
     Case("nothing_but_a_policy", "tls_server_config: {cert_file: '', client_auth_type: x}\n", "cert_file: missing"),
     Case(
         "nothing_but_a_version",
@@ -116,8 +97,9 @@ BAD = (
     ),
     Case("another_key", "tls_server_config: {cert_file: server.pem, key_file: authority.key}\n", "is not the private"),
     Case("a_locked_key", "tls_server_config: {cert_file: server.pem, key_file: locked.key}\n", "needs a passphrase"),
-    Case("both_kinds", TLS + "  cert: x\n", "cert: cannot be combined with cert_file", NEWER),
-    Case("authority_without_policy", TLS + "  client_ca_file: authority.pem\n", "client_auth_type: missing"),
+    Case(
+        "authority_without_policy", TLS + "  client_ca_file: authority.pem\n", "client_ca_file: needs client_auth_type"
+    ),
     Case("absent_authority", TLS + "  client_ca_file: some\n", "client_ca_file: cannot read .*/some: "),
     Case(
         "no_authority_in_the_file",
@@ -128,52 +110,26 @@ BAD = (
     Case(
         "unknown_policy",
         TLS + "  client_auth_type: Maybe\n",
-        "client_auth_type: invalid value 'Maybe': expected one of NoClientCert, ",
-    ),
-    Case(
-        "unverified_client_certificates",
-        TLS + "  client_auth_type: RequireAnyClientCert\n",
-        "RequireAnyClientCert is not supported.*use RequireAndVerifyClientCert",
-        STRICTER,
+        "client_auth_type: 'Maybe' is not supported; use NoClientCert or RequireAnd",
     ),
     Case(
         "allowed_names_without_policy", TLS + "  client_allowed_sans: [a]\n", "client_allowed_sans: needs client_auth"
     ),
     Case(
-        "allowed_names_with_an_optional_certificate",
-        TLS + "  client_auth_type: VerifyClientCertIfGiven\n  client_allowed_sans: [a]\n",
-        "client_allowed_sans: needs client_auth_type: RequireAndVerifyClientCert",
-    ),
-    Case(
         "unknown_version",
         TLS + "  min_version: TLS111\n",
-        "min_version: invalid value 'TLS111': expected one of TLS12, TLS13",
+        "min_version: 'TLS111' is not supported; use TLS12 or TLS13",
     ),
-    Case(
-        "broken_version", TLS + "  min_version: TLS10\n", "min_version: TLS10 is not supported: .* insecure", STRICTER
-    ),
-    Case("no_version", TLS + "  min_version: TLS13\n  max_version: TLS12\n", "max_version: is below", STRICTER),
+    Case("inline", "tls_server_config: {cert: x, key: y}\n", r"tls_server_config\.cert: not supported", NEWER),
+    Case("latest_version", TLS + "  max_version: TLS13\n", "max_version: not supported; remove it", STRICTER),
+    Case("broken_version", TLS + "  min_version: TLS10\n", "'TLS10' is not supported; use TLS12 or TLS13", STRICTER),
     Case("ciphers", TLS + "  cipher_suites: [TLS_AES_128_GCM_SHA256]\n", "cipher_suites: not supported", STRICTER),
-    Case("cipher_order", TLS + "  prefer_server_cipher_suites: true\n", "prefer_.*: not supported", STRICTER),
-    Case("curves", TLS + "  curve_preferences: [X25519]\n", "curve_preferences: not supported", STRICTER),
-    Case("invented_curves", TLS + "  curve_preferences: [CurveP257]\n", "curve_preferences: not supported"),
-    Case("rate_limit", "rate_limit: {interval: 1s, burst: 1}\n", "rate_limit: not supported.*--web.max-requests"),
-    Case("http2", TLS + "http_server_config: {http2: true}\n", "http2: HTTP/2 is not supported; use false", STRICTER),
-    Case("unknown_header", "http_server_config: {headers: {X-Y: z}}\n", r"headers\.X-Y: unknown key"),
+    Case("rate_limit", "rate_limit: {interval: 1s, burst: 1}\n", "rate_limit: not supported"),
+    Case("http2", "http_server_config: {http2: true}\n", "http_server_config: not supported", STRICTER),
     Case(
-        "unknown_frame",
-        "http_server_config: {headers: {X-Frame-Options: maybe}}\n",
-        "invalid value 'maybe': expected one of deny",
-    ),
-    Case(
-        "unknown_sniffing",
-        "http_server_config: {headers: {X-Content-Type-Options: y}}\n",
-        "invalid value 'y': expected one of nosniff",
-    ),
-    Case(
-        "two_headers_in_one",
-        'http_server_config: {headers: {X-XSS-Protection: "0\\r\\nSet-Cookie: a"}}\n',
-        "X-XSS-Protection: must be one line",
+        "optional_client_certificates",
+        TLS + "  client_auth_type: VerifyClientCertIfGiven\n",
+        "'VerifyClientCertIfGiven' is not supported; use NoClientCert or RequireAndVerifyClientCert",
         STRICTER,
     ),
     Case(
@@ -203,17 +159,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(case: Case, directory: Path) -> Path:
     """Write the case to a file."""
-
-    def inline(name: str) -> str:
-        return (directory / name).read_text().strip().replace("\n", "\n    ")
-
-    text = case.text
-    names = {"cert": "server.pem", "key": "server.key", "ca": "authority.pem"}
-    for field, name in names.items():
-        text = text.replace(f"{{{field}}}", inline(name))
     path = directory / f"{case.name}.yml"
     path.write_bytes(
-        text.replace("{directory}", str(directory)).replace("\\xff", "\udcff").encode(errors="surrogateescape")
+        case.text.replace("{directory}", str(directory)).replace("\\xff", "\udcff").encode(errors="surrogateescape")
     )
     return path
 
