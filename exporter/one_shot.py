@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from exporter.app import DIRECTORY, DISCOVERY, PROCESS, UNITS, Assembly
@@ -51,6 +51,8 @@ class OneShot:
         self._deadline = deadline
         self._ends = clock.monotonic() + MOST_SECONDS
         self._wait = wait
+        self._probed: set[str] = set()
+        """The daemons that gave no answer, and were asked again after a while."""
         self.directories: Mapping[str, DaemonDirectory] = {}
 
     def collect(self, name: str, collect: Callable[[], Reading], daemon: str | None = None) -> None:
@@ -90,7 +92,7 @@ class OneShot:
         processes.watch(poll_schedule.processes_wanted(self.node), wanted.states)
         self.collect(PROCESS, processes.collect)
 
-    def query_all(self, clients: Iterable[ControlClient], processes: Processes) -> None:
+    def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:
         """Query the daemons until no reply leads to another query."""
         for client in clients:
             for _ in range(MAX_ROUNDS):
@@ -98,12 +100,18 @@ class OneShot:
                 commands = poll_schedule.commands(self.node, client.daemon, PollIntervals())
                 if commands:
                     self.query(client, commands)
-            # One query without a reply, or one refusal, proves nothing. A second one does.
-            daemon = self.node.daemons[client.daemon]
-            if daemon.commands.unanswered_since is not None or daemon.commands.refused_since is not None:
-                self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
-                self.query(client, (poll_schedule.probe(daemon),))
-                self.collect_processes(processes)
+        # One query without a reply, or one refusal, proves nothing. A second one does.
+        doubtful = [each for each in clients if each.daemon not in self._probed and self._has_no_answer(each.daemon)]
+        if doubtful:
+            self._probed.update(each.daemon for each in doubtful)
+            self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
+            for client in doubtful:
+                self.query(client, (poll_schedule.probe(self.node.daemons[client.daemon]),))
+            self.collect_processes(processes)
+
+    def _has_no_answer(self, name: str) -> bool:
+        commands = self.node.daemons[name].commands
+        return commands.unanswered_since is not None or commands.refused_since is not None
 
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""

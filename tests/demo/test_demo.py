@@ -3,7 +3,6 @@
 from functools import cache
 from itertools import islice
 
-import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,11 +20,11 @@ from exporter.model.watchdog import Condition
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, Reduced
+from tests.checks import assert_all
 from tests.clocks import HandClock
 from tests.simulated import MINUTE, POLICY, minutes
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters
 
-SEEDS = (1, 2)
 HOUR_MINUTES = 60 - int(PAST_SECONDS) // 60
 END = AT + (HOUR_MINUTES - 1) * MINUTE
 
@@ -33,19 +32,19 @@ TRAINING, INFERENCE, NOTEBOOKS = (f"/run/nvidia/mps/{name}/pipe" for name in ("t
 
 
 @cache
-def hour(seed: int) -> tuple[Reduced, ...]:
+def hour() -> tuple[Reduced, ...]:
     """Return the node after each minute of an hour. The first quarter is before the demo starts."""
     clock = HandClock(AT)
-    return tuple(islice(minutes(clock, Simulation(seed, clock)), HOUR_MINUTES))
+    return tuple(islice(minutes(clock, Simulation(1, clock)), HOUR_MINUTES))
 
 
-def events(seed: int) -> list[Event]:
-    return [event for minute in hour(seed) for event in minute.events]
+def events() -> list[Event]:
+    return [event for minute in hour() for event in minute.events]
 
 
-def ended_incidents(seed: int) -> list[Incident]:
+def ended_incidents() -> list[Incident]:
     """Return the incidents that are over."""
-    ended = [event.incident for event in events(seed) if event.event is EventName.FAULT_RECOVERED]
+    ended = [event.incident for event in events() if event.event is EventName.FAULT_RECOVERED]
     return [incident for incident in ended if incident is not None]
 
 
@@ -62,174 +61,187 @@ def values(present: Node, name: str, label: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-class TestAnHour:
-    """An hour, with each seed."""
-
-    def test_has_every_kind_of_event(self, seed: int) -> None:
-        """All but stops, pauses, lost GPUs, and blocked or forged logs; open faults are reported last."""
-        assert {event.event for event in events(seed)} == set(EventName) - {
-            EventName.DAEMON_STOPPED,
-            EventName.EXPORTER_PAUSED,
-            EventName.GPU_LOST,
-            EventName.EXPORTER_RESUMED,
-            EventName.LOG_BLOCKED,
-            EventName.LOG_CONTRADICTED,
-            EventName.LOG_UNBLOCKED,
-            EventName.FAULT_OPEN,
-        }
-
-    def test_every_lost_daemon_returns(self, seed: int) -> None:
-        """Each loss is followed by the same daemon's return, unless the hour ends before."""
-        reported = [(event.at, event.daemon, event.event) for event in events(seed)]
-        for at, daemon, name in reported:
-            if name is EventName.DAEMON_LOST and at < END - 4 * MINUTE:
-                returns = [back for back, other, event in reported if other == daemon and event is EventName.DAEMON_UP]
-                assert any(at < back < at + 4 * MINUTE for back in returns)
-
-    def test_one_daemon_restarts_between_two_scrapes(self, seed: int) -> None:
-        """It is counted nevertheless."""
-        reported = [event for event in events(seed) if event.daemon == TRAINING]
-        losses = [event.at for event in reported if event.event is EventName.DAEMON_LOST]
-        returns = [event.at for event in reported if event.event is EventName.DAEMON_UP]
-        assert any(0 < back - lost < 1 for lost in losses for back in returns)
-
-    def test_has_both_kinds_of_fault(self, seed: int) -> None:
-        """One is before the start of the demo, and the next is soon after it."""
-        openings = [event.at for event in events(seed) if event.event is EventName.FAULT]
-        assert any(at < AT for at in openings)
-        assert any(AT < at < AT + MINUTE for at in openings)
-        assert {incident.kind for incident in ended_incidents(seed)} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
-
-    def test_a_fault_has_all_details(self, seed: int) -> None:
-        """It has an Xid, affected clients on two GPUs, refused clients. Most wait a minute for a client."""
-        held = [incident for incident in ended_incidents(seed) if incident.blocking]
-        for incident in ended_incidents(seed):
-            assert [xid.number for xid in incident.xids] == [31]
-            assert incident.affected_confirmed
-            assert len(incident.affected) >= 3
-            assert len(incident.gpus) == 2
-            assert incident.ending is IncidentEnd.RECOVERED
-            if incident in held:
-                assert len(incident.blocking) == 1
-                assert MINUTE - 1 < (incident.seconds or 0.0) < MINUTE + 1
-            else:
-                assert (incident.seconds or 0.0) < 2
-        assert 0 < len(held) < len(ended_incidents(seed))
-        assert any(incident.refused for incident in held)
-
-    def test_only_a_killed_client_is_a_suspect(self, seed: int) -> None:
-        """So a dashboard shows both cases."""
-        for incident in ended_incidents(seed):
-            assert (incident.suspect is not None) == (incident.kind is FaultKind.CLIENT_KILLED)
-
-    def test_clients_are_refused_during_a_fault_and_by_a_full_server(self, seed: int) -> None:
-        """These are all reasons."""
-        refused = {event.reason for event in events(seed) if event.event is EventName.CLIENT_REFUSED}
-        assert refused == {RefusalReason.FAULT, RefusalReason.LIMIT}
-
-    def test_has_nearly_every_diagnosis(self, seed: int) -> None:
-        """Those that need a debugger or a hung driver are excluded."""
-        found = {event.state for event in events(seed) if event.event is EventName.DAEMON_DIAGNOSED}
-        assert found == {
-            Condition.WELL,
-            Condition.CRASHED,
-            Condition.UNRESPONSIVE,
-            Condition.HELD,
-            Condition.FAULT,
-            Condition.CRASH_LOOP,
-        }
-
-    def test_the_watchdog_acts_for_some_daemons_and_only_reports_for_others(self, seed: int) -> None:
-        """As the configuration of each daemon says."""
-        acted = {event.daemon: event.result for event in events(seed) if event.event is EventName.WATCHDOG_ACTED}
-        would = {event.daemon for event in events(seed) if event.event is EventName.WATCHDOG_WOULD_ACT}
-        assert acted == dict.fromkeys((INFERENCE, NOTEBOOKS), ActionResult.SUCCEEDED)
-        assert would == {TRAINING}
-
-    def test_a_circuit_opens_and_is_closed_again(self, seed: int) -> None:
-        """It opens in the first minute."""
-        opened = [event.at for event in events(seed) if event.event is EventName.CIRCUIT_OPENED]
-        closed = [event.at for event in events(seed) if event.event is EventName.CIRCUIT_CLOSED]
-        assert AT < opened[0] < AT + MINUTE
-        assert opened[0] < closed[0] < AT + 5 * MINUTE
-
-    def test_attributes_nearly_all_usage(self, seed: int) -> None:
-        """The parts add up to the whole exactly."""
-        books = hour(seed)[-1].node.usage_totals.gpus.values()
-        for book in books:
-            assert sum(used.sm_us for used in book.by_account.values()) == book.total.sm_us
-            assert sum(used.energy_mj for used in book.by_account.values()) == book.total.energy_mj
-        entries = [(account, used) for book in books for (account, _), used in book.by_account.items()]
-        unattributed = sum(used.sm_us for account, used in entries if account is SharedAccount.UNATTRIBUTED)
-        assert 0 < unattributed < 0.05 * sum(book.total.sm_us for book in books)
-
-    def test_has_an_idle_client_and_a_noisy_neighbour(self, seed: int) -> None:
-        """Both methods of attribution are used."""
-        found = [each for minute in hour(seed) for each in gpu_sharing(minute.node).values()]
-        assert any(each.idle for each in found)
-        assert any(each.contention is not None and each.contention.pid is not None for each in found)
-        assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
-
-    def test_has_clients_of_every_kind_of_workload(self, seed: int) -> None:
-        """Slurm jobs, pods with their names, containers, units, and users. Tasks are those of ECS and Nomad."""
-        accounts = {workload.kind for minute in hour(seed) for workload in minute.node.accounts}
-        assert accounts == set(WorkloadKind) - {WorkloadKind.TASK}
-        assert {pod.namespace for minute in hour(seed) for pod in minute.node.pods.values()} == {"inference"}
-
-    def test_some_clients_use_two_gpus_and_others_one(self, seed: int) -> None:
-        """Each GPU has clients in the hour."""
-        daemons = [daemon for minute in hour(seed) for daemon in minute.node.daemons.values()]
-        placed = {client.gpus for daemon in daemons for client in daemon.clients.values()}
-        assert {len(gpus) for gpus in placed} == {1, 2}
-        assert frozenset().union(*placed) == hour(seed)[-1].node.gpus.keys()
-
-    def test_the_exposition_is_valid_and_every_gpu_is_up(self, seed: int) -> None:
-        """No GPU uses more memory than it has."""
-        for minute in hour(seed)[::5]:
-            series = [
-                (sample.name, str(sample.labels))
-                for family in text_string_to_metric_families(exposition(minute.node))
-                for sample in family.samples
-            ]
-            assert len(series) == len(set(series))
-            assert set(values(minute.node, "cuda_mps_gpu_up", "gpu").values()) == {1}
-            used = values(minute.node, "cuda_mps_gpu_memory_used_bytes", "gpu")
-            total = values(minute.node, "cuda_mps_gpu_memory_total_bytes", "gpu")
-            assert all(used[gpu] <= total[gpu] for gpu in total)
-
-    def test_counters_only_grow_and_the_node_is_consistent(self, seed: int) -> None:
-        """The rules are those of real nodes."""
-        before = counters(hour(seed)[0].node)
-        for minute in hour(seed):
-            assert_consistent(minute.node)
-            after = counters(minute.node)
-            assert_only_grown(before, after)
-            before = after
-        assert_counts_match_events(hour(seed)[-1].node, events(seed))
-
-    def test_log_lines_have_the_wording_of_mps(self, seed: int) -> None:
-        """The parser knows every line except those of the failure `unknown-line`."""
-        daemons = hour(seed)[-1].node.daemons
-        unknown = {name: sum(each.totals.log_lines_unrecognized.values()) for name, each in daemons.items()}
-        new = FAILURES["unknown-line"]
-        assert new.every is not None
-        assert unknown == {TRAINING: 1 + (END - AT - new.first) // new.every, INFERENCE: 0, NOTEBOOKS: 0}
+def _has_every_kind_of_event() -> None:
+    """All but stops, pauses, lost GPUs, and blocked or forged logs; open faults are reported last."""
+    assert {event.event for event in events()} == set(EventName) - {
+        EventName.DAEMON_STOPPED,
+        EventName.EXPORTER_PAUSED,
+        EventName.GPU_LOST,
+        EventName.EXPORTER_RESUMED,
+        EventName.LOG_BLOCKED,
+        EventName.LOG_CONTRADICTED,
+        EventName.LOG_UNBLOCKED,
+        EventName.FAULT_OPEN,
+    }
 
 
-def test_has_clients_at_the_start() -> None:
+def _every_lost_daemon_returns() -> None:
+    """Each loss is followed by the same daemon's return, unless the hour ends before."""
+    reported = [(event.at, event.daemon, event.event) for event in events()]
+    for at, daemon, name in reported:
+        if name is EventName.DAEMON_LOST and at < END - 4 * MINUTE:
+            returns = [back for back, other, event in reported if other == daemon and event is EventName.DAEMON_UP]
+            assert any(at < back < at + 4 * MINUTE for back in returns)
+
+
+def _one_daemon_restarts_between_two_scrapes() -> None:
+    """It is counted nevertheless."""
+    reported = [event for event in events() if event.daemon == TRAINING]
+    losses = [event.at for event in reported if event.event is EventName.DAEMON_LOST]
+    returns = [event.at for event in reported if event.event is EventName.DAEMON_UP]
+    assert any(0 < back - lost < 1 for lost in losses for back in returns)
+
+
+def _has_both_kinds_of_fault() -> None:
+    """One is before the start of the demo, and the next is soon after it."""
+    openings = [event.at for event in events() if event.event is EventName.FAULT]
+    assert any(at < AT for at in openings)
+    assert any(AT < at < AT + MINUTE for at in openings)
+    assert {incident.kind for incident in ended_incidents()} == {FaultKind.CLIENT_KILLED, FaultKind.MEMORY}
+
+
+def _a_fault_has_all_details() -> None:
+    """It has an Xid, affected clients on two GPUs, refused clients. Most wait a minute for a client."""
+    held = [incident for incident in ended_incidents() if incident.blocking]
+    for incident in ended_incidents():
+        assert [xid.number for xid in incident.xids] == [31]
+        assert incident.affected_confirmed
+        assert len(incident.affected) >= 3
+        assert len(incident.gpus) == 2
+        assert incident.ending is IncidentEnd.RECOVERED
+        if incident in held:
+            assert len(incident.blocking) == 1
+            assert MINUTE - 1 < (incident.seconds or 0.0) < MINUTE + 1
+        else:
+            assert (incident.seconds or 0.0) < 2
+    assert 0 < len(held) < len(ended_incidents())
+    assert any(incident.refused for incident in held)
+
+
+def _only_a_killed_client_is_a_suspect() -> None:
+    """So a dashboard shows both cases."""
+    for incident in ended_incidents():
+        assert (incident.suspect is not None) == (incident.kind is FaultKind.CLIENT_KILLED)
+
+
+def _clients_are_refused_during_a_fault_and_by_a_full_server() -> None:
+    """These are all reasons."""
+    refused = {event.reason for event in events() if event.event is EventName.CLIENT_REFUSED}
+    assert refused == {RefusalReason.FAULT, RefusalReason.LIMIT}
+
+
+def _has_nearly_every_diagnosis() -> None:
+    """Those that need a debugger or a hung driver are excluded."""
+    found = {event.state for event in events() if event.event is EventName.DAEMON_DIAGNOSED}
+    assert found == {
+        Condition.WELL,
+        Condition.CRASHED,
+        Condition.UNRESPONSIVE,
+        Condition.HELD,
+        Condition.FAULT,
+        Condition.CRASH_LOOP,
+    }
+
+
+def _the_watchdog_acts_for_some_daemons_and_only_reports_for_others() -> None:
+    """As the configuration of each daemon says."""
+    acted = {event.daemon: event.result for event in events() if event.event is EventName.WATCHDOG_ACTED}
+    would = {event.daemon for event in events() if event.event is EventName.WATCHDOG_WOULD_ACT}
+    assert acted == dict.fromkeys((INFERENCE, NOTEBOOKS), ActionResult.SUCCEEDED)
+    assert would == {TRAINING}
+
+
+def _a_circuit_opens_and_is_closed_again() -> None:
+    """It opens in the first minute."""
+    opened = [event.at for event in events() if event.event is EventName.CIRCUIT_OPENED]
+    closed = [event.at for event in events() if event.event is EventName.CIRCUIT_CLOSED]
+    assert AT < opened[0] < AT + MINUTE
+    assert opened[0] < closed[0] < AT + 5 * MINUTE
+
+
+def _attributes_nearly_all_usage() -> None:
+    """The parts add up to the whole exactly."""
+    books = hour()[-1].node.usage_totals.gpus.values()
+    for book in books:
+        assert sum(used.sm_us for used in book.by_account.values()) == book.total.sm_us
+        assert sum(used.energy_mj for used in book.by_account.values()) == book.total.energy_mj
+    entries = [(account, used) for book in books for (account, _), used in book.by_account.items()]
+    unattributed = sum(used.sm_us for account, used in entries if account is SharedAccount.UNATTRIBUTED)
+    assert 0 < unattributed < 0.05 * sum(book.total.sm_us for book in books)
+
+
+def _has_an_idle_client_and_a_noisy_neighbour() -> None:
+    """Both methods of attribution are used."""
+    found = [each for minute in hour() for each in gpu_sharing(minute.node).values()]
+    assert any(each.idle for each in found)
+    assert any(each.contention is not None and each.contention.pid is not None for each in found)
+    assert {method for each in found for method in each.methods} == {Method.MEASURED, Method.FLIGHT}
+
+
+def _has_clients_of_every_kind_of_workload() -> None:
+    """Slurm jobs, pods with their names, containers, units, and users. Tasks are those of ECS and Nomad."""
+    accounts = {workload.kind for minute in hour() for workload in minute.node.accounts}
+    assert accounts == set(WorkloadKind) - {WorkloadKind.TASK}
+    assert {pod.namespace for minute in hour() for pod in minute.node.pods.values()} == {"inference"}
+
+
+def _some_clients_use_two_gpus_and_others_one() -> None:
+    """Each GPU has clients in the hour."""
+    daemons = [daemon for minute in hour() for daemon in minute.node.daemons.values()]
+    placed = {client.gpus for daemon in daemons for client in daemon.clients.values()}
+    assert {len(gpus) for gpus in placed} == {1, 2}
+    assert frozenset().union(*placed) == hour()[-1].node.gpus.keys()
+
+
+def _the_exposition_is_valid_and_every_gpu_is_up() -> None:
+    """No GPU uses more memory than it has."""
+    for minute in hour()[::5]:
+        series = [
+            (sample.name, str(sample.labels))
+            for family in text_string_to_metric_families(exposition(minute.node))
+            for sample in family.samples
+        ]
+        assert len(series) == len(set(series))
+        assert set(values(minute.node, "cuda_mps_gpu_up", "gpu").values()) == {1}
+        used = values(minute.node, "cuda_mps_gpu_memory_used_bytes", "gpu")
+        total = values(minute.node, "cuda_mps_gpu_memory_total_bytes", "gpu")
+        assert all(used[gpu] <= total[gpu] for gpu in total)
+
+
+def _counters_only_grow_and_the_node_is_consistent() -> None:
+    """The rules are those of real nodes."""
+    before = counters(hour()[0].node)
+    for minute in hour():
+        assert_consistent(minute.node)
+        after = counters(minute.node)
+        assert_only_grown(before, after)
+        before = after
+    assert_counts_match_events(hour()[-1].node, events())
+
+
+def _log_lines_have_the_wording_of_mps() -> None:
+    """The parser knows every line except those of the failure `unknown-line`."""
+    daemons = hour()[-1].node.daemons
+    unknown = {name: sum(each.totals.log_lines_unrecognized.values()) for name, each in daemons.items()}
+    new = FAILURES["unknown-line"]
+    assert new.every is not None
+    assert unknown == {TRAINING: 1 + (END - AT - new.first) // new.every, INFERENCE: 0, NOTEBOOKS: 0}
+
+
+def _has_clients_at_the_start() -> None:
     """The simulated past has connected them."""
-    first = hour(1)[0]
+    first = hour()[0]
     assert EventName.CLIENT_CONNECTED in first.names()
     assert any(daemon.clients for daemon in first.node.daemons.values())
 
 
-def test_every_family_has_samples_in_the_first_minute() -> None:
+def _every_family_has_samples_in_the_first_minute() -> None:
     """A simulation has no families about the exporter's process, and its quarantine is over by then."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock)
-    present = next(minutes(clock, simulation)).node
-    clock.time = AT + MINUTE
+    first = next(minutes(clock, simulation))
+    assert first.events == hour()[0].events, "the seed determines the events"
+    present, clock.time = first.node, AT + MINUTE
     seen: set[str] = set()
     for second, _ in advance(present, simulation, POLICY):
         view = View(second, client_min_age=15.0, policy=POLICY)
@@ -247,7 +259,32 @@ def test_every_family_has_samples_in_the_first_minute() -> None:
     assert {family.name for family in CATALOGUE if not family.name.startswith(without)} == seen
 
 
-def test_the_seed_determines_the_events() -> None:
+def _another_seed_has_other_events() -> None:
     clock = HandClock(AT)
-    again = next(minutes(clock, Simulation(1, clock)))
-    assert again.events == hour(1)[0].events != hour(2)[0].events
+    assert next(minutes(clock, Simulation(2, clock))).events != hour()[0].events
+
+
+def test_an_hour() -> None:
+    """All tests of an hour are one, so that it is simulated once."""
+    assert_all(
+        _has_every_kind_of_event,
+        _every_lost_daemon_returns,
+        _one_daemon_restarts_between_two_scrapes,
+        _has_both_kinds_of_fault,
+        _a_fault_has_all_details,
+        _only_a_killed_client_is_a_suspect,
+        _clients_are_refused_during_a_fault_and_by_a_full_server,
+        _has_nearly_every_diagnosis,
+        _the_watchdog_acts_for_some_daemons_and_only_reports_for_others,
+        _a_circuit_opens_and_is_closed_again,
+        _attributes_nearly_all_usage,
+        _has_an_idle_client_and_a_noisy_neighbour,
+        _has_clients_of_every_kind_of_workload,
+        _some_clients_use_two_gpus_and_others_one,
+        _the_exposition_is_valid_and_every_gpu_is_up,
+        _counters_only_grow_and_the_node_is_consistent,
+        _log_lines_have_the_wording_of_mps,
+        _has_clients_at_the_start,
+        _every_family_has_samples_in_the_first_minute,
+        _another_seed_has_other_events,
+    )

@@ -81,26 +81,21 @@ REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
 
 
 @pytest.mark.parametrize("failure", list(FAILURES))
-class TestAFailure:
-    """Each of them."""
+def test_a_planned_failure_is_reported_for_its_duration(failure: str) -> None:
+    """The reducer reports it as it would for a real node. Without the plan it is absent, and then the node recovers."""
+    during = calm_minutes(failure)
+    assert any(REPORTED[failure](during[minute]) for minute in DURING)
 
-    def test_is_reported(self, failure: str) -> None:
-        """The reducer reports it as it would for a real node."""
-        assert any(REPORTED[failure](calm_minutes(failure)[minute]) for minute in DURING)
+    # A fault that recovers by itself does not last either.
+    others = calm_minutes("fault" if failure == "fault-held" else None)
+    assert not any(REPORTED[failure](others[minute]) for minute in DURING)
 
-    def test_is_absent_if_it_is_not_planned(self, failure: str) -> None:
-        """A fault that recovers by itself does not last either."""
-        others = calm_minutes("fault" if failure == "fault-held" else None)
-        assert not any(REPORTED[failure](others[minute]) for minute in DURING)
-
-    def test_is_over_after_its_duration(self, failure: str) -> None:
-        """Every daemon is healthy, and NVML can be read."""
-        last = calm_minutes(failure)[OVER].node
-        found = [watch.diagnosis for watch in last.watches.values()]
-        assert [each and each.condition for each in found] == [Condition.WELL] * 3
-        assert not any(incident.open for incident in last.incidents.values())
-        assert last.sources["nvml"].last.problem is None
-        assert not any(daemon.connections.waiting for daemon in last.daemons.values())
+    last = during[OVER].node
+    found = [watch.diagnosis for watch in last.watches.values()]
+    assert [each and each.condition for each in found] == [Condition.WELL] * 3
+    assert not any(incident.open for incident in last.incidents.values())
+    assert last.sources["nvml"].last.problem is None
+    assert not any(daemon.connections.waiting for daemon in last.daemons.values())
 
 
 def test_a_calm_demo_has_clients_and_no_failures() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
+from tests import program
 from tests.eventually import PATIENCE_SECONDS
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "h200_three_clients.jsonl.gz"
@@ -21,7 +22,7 @@ ALL = (*COMMANDS.values(), ["incidents"], ["once"], ["resume"], ["record", "--fo
 def test_reports_a_full_disk_in_one_line(command: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "exporter", *command],
+            [sys.executable, *program.command(*command)],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -39,20 +40,20 @@ def test_reports_a_full_disk_in_one_line(command: list[str], tmp_path: Path) -> 
 def test_no_command_needs_open_standard_streams(tmp_path: Path) -> None:
     """A file that the program opens must not become its standard output."""
     wrong: list[str] = []
-    for command in ALL:
-        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
-            words = shlex.join([sys.executable, "-m", "exporter", *command])
-            done = subprocess.run(
-                ["/bin/sh", "-c", f"{words} {closed}"],
-                capture_output=True,
-                text=True,
-                env=os.environ | {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
-                cwd=Path(__file__).parents[2],
-                timeout=PATIENCE_SECONDS,
-                check=False,
-            )
-            if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or "Error:" in done.stderr:
-                wrong.append(f"{command} {closed}: {done.returncode} {done.stderr}")
+    one_closed = [(COMMANDS["replay"], closed) for closed in ("<&-", ">&-", "2>&-")]
+    for command, closed in (*one_closed, *((command, "<&- >&- 2>&-") for command in ALL)):
+        words = shlex.join([sys.executable, *program.command(*command)])
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{words} {closed}"],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)},
+            cwd=Path(__file__).parents[2],
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or "Error:" in done.stderr:
+            wrong.append(f"{command} {closed}: {done.returncode} {done.stderr}")
     assert wrong == []
 
 
