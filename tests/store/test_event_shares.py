@@ -21,9 +21,11 @@ from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 from tests.incidents.values import ended
 
-FLOOD = 60_000
+FLOOD = 6_000
 CYCLE = 500
 """How many events one cycle adds."""
+KEPT = Retention(max_age=1e9, max_events=2_000)
+"""Less than in the program, so that a smaller flood suffices."""
 
 LOST = Event(at=AT, event=EventName.DAEMON_LOST, daemon="b", reason="died")
 XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
@@ -60,8 +62,8 @@ every_flood = pytest.mark.parametrize(
         (("a", "b"), flood("a")),
         (("b",), flood("a")),
         ((), flood("a")),
-        (("b",), fakes(20_000)),
-        (("b", *map(str, range(63))), [cycle for n in range(63) for cycle in flood(str(n), 1000)]),
+        (("b",), fakes(6_000)),
+        (("b", *map(str, range(63))), [cycle for n in range(63) for cycle in flood(str(n), 100)]),
     ],
     ids=["of an expected daemon", "of another daemon", "none is expected", "of fake daemons", "of 63 daemons"],
 )
@@ -85,7 +87,7 @@ def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
 def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
     expected: Sequence[str], cycles: list[list[Event]], tmp_path: Path
 ) -> None:
-    state_file = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    state_file = StateFile(tmp_path / "state", KEPT, HandClock(AT))
     state_file.open()
     state_file.expected = expected
     state_file.write([], [LOST, XID])
@@ -96,7 +98,7 @@ def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
     _, found = read_history(tmp_path / "state")
     assert LOST in found
     assert XID in found
-    assert len(found) <= Retention().max_events
+    assert len(found) <= KEPT.max_events
     # A start takes fewer of them.
     loaded = state_file.open().events
     assert LOST in loaded
@@ -118,7 +120,7 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
             return super().open()
 
     monkeypatch.setattr("exporter.store.writer.LOAD_SECONDS", 0.0)
-    writer = Writer(Slow(tmp_path / "state", Retention(max_age=1e9), clock), clock)
+    writer = Writer(Slow(tmp_path / "state", KEPT, clock), clock)
     writer.open()
     writer.add(present, (LOST, XID))
     for cycle in cycles:
@@ -186,7 +188,7 @@ def test_refused_clients_do_not_displace_other_events_of_the_timeline() -> None:
 
 
 def test_a_row_that_is_no_event_does_not_prevent_the_start(tmp_path: Path) -> None:
-    stored = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT))
+    stored = StateFile(tmp_path / "state", KEPT, HandClock(AT))
     stored.open()
     stored.write([], [LOST])
     stored.close()
