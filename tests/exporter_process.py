@@ -50,9 +50,13 @@ class Exporter:
                 stderr=stream,
             )
 
+    def log_text(self) -> str:
+        """Return its log."""
+        return self._log.read_text()
+
     def records(self) -> list[dict[str, Any]]:
         """Return the complete records of its log."""
-        complete, _, _ = self._log.read_text().rpartition("\n")
+        complete, _, _ = self.log_text().rpartition("\n")
         return [json.loads(line) for line in complete.splitlines()]
 
     def events(self, *names: str) -> list[dict[str, Any]]:
@@ -64,7 +68,7 @@ class Exporter:
         """Wait until it serves, and return the URL of its metrics."""
 
         def serving() -> str:
-            assert self.process.poll() is None, self._log.read_text()
+            assert self.process.poll() is None, self.log_text()
             found = self.events("serving")
             assert found
             return str(found[0]["metrics"])
@@ -100,7 +104,7 @@ class Exporter:
         def shown() -> None:
             try:
                 value = self.value(name, **labels)
-                assert value == expected, f"{name} {labels} is {value}:\n{self._log.read_text()[-4000:]}"
+                assert value == expected, f"{name} {labels} is {value}:\n{self.log_text()[-4000:]}"
             except urllib.error.HTTPError as error:
                 raise AssertionError("no metrics yet") from error
 
