@@ -36,6 +36,9 @@ JUST_BEFORE_SECONDS = 0.5
 LONG_KNOWN_SECONDS = 3.0
 """A daemon that lived so long, beside an exporter that ran so long, must be missed."""
 
+BRIEF_SECONDS, LISTED_SECONDS = 1.0, 3.0
+"""An exporter learns of the end of a server with so short a life from the daemon's next list, so much later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -140,7 +143,9 @@ def missed_incidents(judged: Judged) -> Iterator[str]:
         told = any(
             each.fields.get("server") == server and began - early <= each.at <= min(until, late) for each in claims
         )
-        doubtful = any(life.pid != server and abs((life.ended or 0.0) - began) <= near for life in servers)
+        ends = ((life.ended or 0.0, (life.ended or 0.0) - life.began) for life in servers if life.pid != server)
+        listed = LISTED_SECONDS * judged.slowness
+        doubtful = any(-near <= began - end <= near + (listed if lived < BRIEF_SECONDS else 0.0) for end, lived in ends)
         if watched and not told and not doubtful:
             yield f"server {server} had a fault ({faults[0].kind}) at {began:.2f}, and no incident says so"
 

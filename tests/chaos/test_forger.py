@@ -142,6 +142,10 @@ def test_a_fault_without_an_incident_is_missed() -> None:
     assert not list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[other_server_ends])))
     assert not list(missed_incidents(judged(truth=[a_fault(999.0)]))), "it may still be told"
 
+    brief = replace(death(98.0), role=Role.SERVER, pid=SERVER + 1, began=97.9)
+    assert not list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[brief])))
+    assert list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[replace(brief, began=50.0)])))
+
 
 def test_two_faults_are_one_until_the_affected_clients_are_gone() -> None:
     first, second = replace(a_fault(100.0), victims=(INNOCENT,)), replace(a_fault(102.0), victims=(INNOCENT,))
