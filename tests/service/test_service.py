@@ -225,8 +225,8 @@ def _kept(state: Path) -> None:
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[MpsStandIn]:
     """Another daemon on the same node."""
-    (tmp_path / "other").mkdir()
-    with MpsStandIn(tmp_path / "other") as standin:
+    (tmp_path / "o").mkdir()
+    with MpsStandIn(tmp_path / "o") as standin:
         yield standin
 
 
@@ -238,9 +238,11 @@ def configuration(*daemons: MpsStandIn, age: str = "0") -> str:
     )
 
 
-def test_applies_a_valid_configuration_and_rejects_an_invalid_one(
-    serve: Serve, mps: MpsStandIn, other: MpsStandIn, tmp_path: Path
-) -> None:
+def test_reload(serve: Serve, mps: MpsStandIn, other: MpsStandIn, tmp_path: Path) -> None:
+    """A valid configuration takes effect, and an invalid one does not. The name is short, because paths of sockets are.
+
+    A socket's path has at most 107 bytes, and a temporary directory has the names of the user and the test.
+    """
     file = tmp_path / "config.toml"
     file.write_text(configuration(mps))
     mps.start()
