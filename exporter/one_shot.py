@@ -36,7 +36,6 @@ MAX_ROUNDS = 4
 DISCOVERY_ROUNDS = 2
 """`Discovery` reports a daemon without a pid file only if it finds the daemon twice."""
 
-
 MOST_SECONDS = 20.0
 """After this time no collection begins, so that several that hang do not add up. What was not collected is reported."""
 
@@ -101,17 +100,18 @@ class OneShot:
                 if commands:
                     self.query(client, commands)
         # One query without a reply, or one refusal, proves nothing. A second one does.
-        doubtful = [each for each in clients if each.daemon not in self._probed and self._has_no_answer(each.daemon)]
-        if doubtful:
-            self._probed.update(each.daemon for each in doubtful)
+        silent = [client for client in clients if self._needs_second_probe(client.daemon)]
+        if silent:
+            self._probed.update(client.daemon for client in silent)
             self._wait(max(SECOND_PROBE_SECONDS, HELD_AFTER_SECONDS))
-            for client in doubtful:
+            for client in silent:
                 self.query(client, (poll_schedule.probe(self.node.daemons[client.daemon]),))
             self.collect_processes(processes)
 
-    def _has_no_answer(self, name: str) -> bool:
+    def _needs_second_probe(self, name: str) -> bool:
         commands = self.node.daemons[name].commands
-        return commands.unanswered_since is not None or commands.refused_since is not None
+        has_answer = commands.unanswered_since is None and commands.refused_since is None
+        return not has_answer and name not in self._probed
 
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""

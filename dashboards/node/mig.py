@@ -37,7 +37,7 @@ MIG = Row(
                 f"sum by (job, instance, daemon, name) (cuda_mps_server_clients{{daemons}} {_NAMED})",
                 "{{name}} {{daemon}} {{instance}}",
             ),
-            width=8,
+            width=6,
         ),
         lines(
             "Unknown columns and rows",
@@ -48,7 +48,7 @@ MIG = Row(
                 "{{part}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,
-            width=8,
+            width=6,
         ),
     ),
 )

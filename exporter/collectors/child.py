@@ -108,7 +108,6 @@ def _drop_capabilities() -> Callable[[], None]:
 MOST_BYTES = 1 << 20
 """A child that writes more to one stream is ended."""
 
-
 SLICE_SECONDS = 0.2
 """The longest wait at a time, and the most that one wait counts."""
 

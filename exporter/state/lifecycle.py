@@ -71,7 +71,8 @@ def _new_if_ended(daemon: Daemon) -> Daemon:
         return daemon
     if daemon.lifecycle.unexplained_end_at is None:
         daemon = with_lifecycle(daemon, quit_at=None, quit_claimed_at=None)
-    return with_commands(with_runtime(daemon, version=None, protocol=None, devices={}, addresses={}), asked_at={})
+    daemon = with_runtime(daemon, version=None, protocol=None, devices={}, addresses={}, lists_partitions=False)
+    return with_commands(daemon, asked_at={})
 
 
 def enter_state(daemon: Daemon, at: float, state: DaemonState) -> Transition:

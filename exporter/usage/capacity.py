@@ -227,9 +227,7 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
     return GpuSharing(
         clients=clients,
         recent=recent,
-        headroom=Headroom(
-            by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None},
-        ),
+        headroom=Headroom(by_bound={bound: max(0, count) for bound, count in by_bound.items() if count is not None}),
         memory_total_bytes=total,
         threads_committed=fsum(threads) if len(threads) == len(clients) else None,
         memory_committed=sum(limits) / total if total and len(limits) == len(clients) else None,

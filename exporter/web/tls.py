@@ -57,10 +57,13 @@ def read_tls(section: Section) -> Tls | None:
             if value:
                 raise section.error(name, "needs client_auth_type: RequireAndVerifyClientCert")
     context.minimum_version = section.choice("min_version", _VERSIONS, "TLS12")
-    _load_certificate(context, section, certificate, key)
-    if client_ca is not None:
-        _load_authorities(context, section, "client_ca_file", client_ca)
-    elif context.verify_mode is not ssl.CERT_NONE:
+    try:
+        _load_certificate(context, section, certificate, key)
+        if client_ca is not None:
+            _load_authorities(context, section, "client_ca_file", client_ca)
+    except OSError as error:
+        raise section.error("cert_file", f"a file was replaced while it was read: {error}") from error
+    if client_ca is None and context.verify_mode is not ssl.CERT_NONE:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
     # As exporter-toolkit does, an empty list allows all names.
     return Tls(context, frozenset(sans) if sans else None)

@@ -15,10 +15,7 @@ from exporter.config.settings import Config
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE.parent / "recordings", HERE.parent / "attribution", HERE / "recordings")
-RECORDINGS = sorted(
-    path for folder in FOLDERS for path in folder.glob("*.jsonl.gz") if not path.name.startswith("simulated_")
-)
-"""Those of the demo are long, and the demo has tests of its own."""
+RECORDINGS = sorted(path for folder in FOLDERS for path in folder.glob("*.jsonl.gz"))
 
 BUILD_INFO = "cuda_mps_exporter_build_info"
 """The family that has the version of Python."""

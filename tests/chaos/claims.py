@@ -37,7 +37,8 @@ LONG_KNOWN_SECONDS = 3.0
 """A daemon that lived so long, beside an exporter that ran so long, must be missed."""
 
 BRIEF_SECONDS, LISTED_SECONDS = 1.0, 3.0
-"""An exporter learns of the end of a server with so short a life from the daemon's next list, so much later."""
+"""If a server lived for less than the first time, an exporter learns of its end from the daemon's next list. That is
+not later than the second time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from exporter.web.web_config import WebSecurity
 from tests.ports import LOCALHOST
 from tests.web.test_authentication import ALICE
 
-WORDS = ("tls_server_config", "basic_auth_users", "http_server_config", "headers", "cert_file", "key", "null", "~", "a")
+WORDS = ("tls_server_config", "basic_auth_users", "cert_file", "key", "null", "~", "a")
 YAML = st.lists(
     st.sampled_from([*WORDS, ": ", "\n", "  ", "- ", "{", "}", "[", "]", ", ", "&a ", "*a", "!!int ", "|\n"])
 )

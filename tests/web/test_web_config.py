@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import ConfigError
+from exporter.web.config_section import ConfigFiles
 from exporter.web.web_config import WebSecurity
 from tests.tools import needed
 from tests.web.certificates import Authority
@@ -217,6 +218,28 @@ def test_refuses_a_missing_file(tmp_path: Path) -> None:
 def test_refuses_a_file_without_end() -> None:
     with pytest.raises(ConfigError, match=r"/dev/zero: cannot be read: larger than"):
         WebSecurity.load(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("name", ["server.pem", "server.key", "authority.pem"])
+def test_a_file_may_disappear_while_it_is_read(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: authority.pem"
+    path = written(Case("disappearing", text), directory)
+    lost = directory / name
+    content = lost.read_bytes()
+    read = ConfigFiles.read
+
+    def read_and_remove(files: ConfigFiles, path: Path) -> bytes:
+        found = read(files, path)
+        if path == lost:
+            lost.unlink()
+        return found
+
+    monkeypatch.setattr(ConfigFiles, "read", read_and_remove)
+    try:
+        with pytest.raises(ConfigError, match="replaced while it was read"):
+            WebSecurity.load(path)
+    finally:
+        lost.write_bytes(content)
 
 
 @pytest.mark.parametrize("missing", ["yaml", "bcrypt"])
