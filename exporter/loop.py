@@ -75,6 +75,7 @@ class Runner(Protocol):
     def break_off(self) -> None:
         """Interrupt the actions in progress, and start none."""
 
+
 STOPPED_SECONDS = 5.0
 """If no cycle ran for so long, the exporter was stopped (SIGSTOP, a frozen cgroup) or had no CPU time."""
 

@@ -25,6 +25,7 @@ class ActionKind(StrEnum):
     SET_LIMITS = "set_limits"
     """Set the limits that are not in force."""
 
+
 AGAINST_FAULTS = (ActionKind.KILL_CLIENTS, ActionKind.SHUT_DOWN_SERVER)
 """Actions that are taken only against faults."""
 
