@@ -74,7 +74,6 @@ def _is_protected(found: os.stat_result, uid: int) -> bool:
 REPEAT_SECONDS = 10.0
 """How often a running daemon is reported again. A reading can be lost if its collector then fails."""
 
-
 MAX_SERVERS = 64
 """Servers of one daemon that are reported."""
 
