@@ -27,9 +27,6 @@ class Capability(IntEnum):
 Identity = tuple[int, int]
 """Device and inode: they identify a directory, whatever path leads there."""
 
-INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the host's PID namespace (Linux, include/linux/proc_ns.h)."""
-
 TEMPORARY = ("/tmp/", "/var/tmp/")  # noqa: S108 (directories that PrivateTmp= replaces)
 
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
 from exporter.doctor.checks import clients, daemons, directories, exporter, gpus, limits
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
-from exporter.doctor.facts import INITIAL_PID_NAMESPACE, Area, DaemonFacts, Facts, Identity, NotExamined
+from exporter.doctor.facts import Area, DaemonFacts, Facts, Identity, NotExamined
 from exporter.doctor.finding import Check, Finding, Occurrence, Report
 from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (

@@ -1,5 +1,6 @@
 """The collector of libcuda launches: what each process launched, and how busy each GPU was at that time."""
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +8,7 @@ from dataclasses import replace
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DriverError
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.thread import Reading
 from exporter.libcuda_probes.libraries import Libraries, Library
 from exporter.libcuda_probes.loader import BpfError, Kernel
@@ -217,6 +218,10 @@ class LibcudaCollector:
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
             raise self._check_failure
+        if self._proc.pid_namespace(os.getpid()) != INITIAL_PID_NAMESPACE:
+            raise BpfError(
+                "the exporter is not in the host's PID namespace, whose PIDs the kernel reports; set hostPID: true"
+            )
         found, gpus = self._sms()
         sms = found or DEFAULT_SMS
         probes = LibcudaProbes(Kernel(self._machine), self._boot_ns, sms, several_gpus=gpus > 1)

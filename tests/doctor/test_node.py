@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.doctor.facts import INITIAL_PID_NAMESPACE
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE
 from tests import program
 from tests.builders import UNIT
 from tests.doctor.preflight import CORRECT, Preflight, Report, by_id, preflight

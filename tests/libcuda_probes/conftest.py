@@ -1,9 +1,11 @@
 """Fixtures: a stand-in libcuda, and probes on it if the kernel permits them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE
 from exporter.libcuda_probes.loader import Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from tests.tools import not_here
@@ -22,6 +24,8 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> StandInCuda:
 @pytest.fixture(scope="session")
 def kernel() -> Kernel:
     """Return the BPF loader. Skip the test if the kernel forbids BPF, which is checked without the loader."""
+    if Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE:
+        not_here("the kernel reports PIDs of the host, and this is another PID namespace")
     refused = refusal()
     if refused is not None:
         not_here(f"this kernel does not permit BPF programs and uprobes: {refused}")

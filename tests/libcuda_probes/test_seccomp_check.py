@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.proc import Proc
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.libcuda_probes.collector import LibcudaCollector
 from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
@@ -77,6 +77,26 @@ def test_attaches_nothing_after_a_failed_check_and_checks_once(cuda: StandInCuda
         assert unprobed(target, cuda)
     collector.close()
     assert checked == [platform.machine()]
+
+
+def test_attaches_nothing_outside_the_hosts_pid_namespace(cuda: StandInCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports PIDs of the host, which are those of other processes there."""
+    monkeypatch.setattr(Proc, "pid_namespace", lambda *_: INITIAL_PID_NAMESPACE - 1)
+    clock = HandClock()
+    proc = Proc(Path("/proc"), clock)
+    collector = LibcudaCollector(
+        uses=lambda: (),
+        sms=lambda: (SMS, 1),
+        libraries=Libraries(proc, clock, MACHINES[platform.machine()], (cuda.library,)),
+        proc=proc,
+        clock=clock,
+        boot_ns=boot_ns,
+    )
+    reading = collector.collect()
+    assert reading.observations == ()
+    assert reading.problem is not None
+    assert "hostPID: true" in reading.problem.detail
+    collector.close()
 
 
 def unprobed(target: Program, cuda: StandInCuda) -> bool:

@@ -3,7 +3,8 @@
 import posixpath
 from collections.abc import Iterator
 
-from exporter.doctor.facts import INITIAL_PID_NAMESPACE, TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
+from exporter.collectors.proc import INITIAL_PID_NAMESPACE
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import gpu_label, process_label, quoted, restart_commands, shown, without_private_tmp
 from exporter.model.daemon import Daemon
