@@ -347,7 +347,7 @@ class Service:
             node,
             self._config.client_min_age,
             self._clock.step(),
-            configuration=None if self._reloader is None else self._reloader.status,
+            config_valid=None if self._reloader is None else self._reloader.valid,
             paused=self._paused,
             history=None if self._store is None else self._store.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,

@@ -19,14 +19,6 @@ MemoryByProcess = Mapping[int, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigStatus:
-    """Whether the last reload of the configuration succeeded, and when one last succeeded (seconds since the epoch)."""
-
-    successful: bool
-    last_success: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryStatus:
     """Whether incidents and events are written to disk, and how many events were dropped from a full queue."""
 
@@ -38,7 +30,7 @@ class HistoryStatus:
 class View:
     """The node at one time, with the settings and states of the exporter that metrics show.
 
-    `clock_step` is by how many seconds the wall clock has been set since the exporter started. `configuration`,
+    `clock_step` is by how many seconds the wall clock has been set since the exporter started. `config_valid`,
     `history`, `policy` and `log_records_dropped` are None if a replay or a mode of the exporter has none.
     `accept_failures` are those of each server of the exporter, by its name.
     """
@@ -53,7 +45,8 @@ class View:
     max_clients: int = 512
     """At most so many clients have their own series; the others are only counted."""
 
-    configuration: ConfigStatus | None = None
+    config_valid: bool | None = None
+    """Whether the configuration was valid when it was last read."""
     paused: bool = False
     history: HistoryStatus | None = None
     log_records_dropped: int | None = None

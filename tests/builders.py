@@ -243,11 +243,7 @@ SENSORS: Mapping[str, Any] = {
     "compute_mode": "default",
     "mig_mode": False,
     "persistence_mode": True,
-    "temperature_celsius": 45,
     "power_milliwatts": 312_500,
-    "clocks_event_reasons": 0b100,
-    "ecc_corrected": 7,
-    "ecc_uncorrected": 0,
     "sm_utilization": 0.625,
     "dram_bandwidth": 0.125,
 }

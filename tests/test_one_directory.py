@@ -55,7 +55,7 @@ def test_configuration_refuses_one_directory_in_two_spellings(tmp_path: Path, sp
 
 def test_reload_refuses_one_directory_in_two_spellings(tmp_path: Path) -> None:
     parsed = parse_arguments(("serve", "--config.file", written(tmp_path, two("/run/a", "/run/b"))))
-    reloader = Reloader(parsed, {}, build_config(parsed, {}), SystemClock())
+    reloader = Reloader(parsed, {}, build_config(parsed, {}))
     written(tmp_path, two("/run/a", "/run/b/../a"))
 
     reloaded = reloader.reload()

@@ -129,11 +129,6 @@ COLLECTORS = Row(
                 Query("max by (job, instance) (cuda_mps_exporter_paused{node})", instant=True),
                 Query("min by (job, instance) (cuda_mps_exporter_log_followed{node})", instant=True),
                 Query("min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})", instant=True),
-                Query(
-                    "1000 * max by (job, instance) "
-                    "(cuda_mps_exporter_config_last_reload_success_timestamp_seconds{node})",
-                    instant=True,
-                ),
                 Query("min by (job, instance) (cuda_mps_exporter_history_writable{node})", instant=True),
                 Query(
                     "round(sum by (job, instance) "
@@ -152,11 +147,10 @@ COLLECTORS = Row(
                 "Value #A": Column("Paused", looks.NUMBER, mappings=looks.YES_IS_ODD),
                 "Value #B": Column("All logs followed", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #C": Column("Configuration in use", looks.NUMBER, mappings=looks.YES_IS_WELL),
-                "Value #D": Column("Since", looks.MOMENT),
-                "Value #E": Column("History written", looks.NUMBER, mappings=looks.YES_IS_WELL),
-                "Value #F": Column("Events lost", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
-                "Value #G": Column("Too many", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
-                "Value #H": Column("Records dropped", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #D": Column("History written", looks.NUMBER, mappings=looks.YES_IS_WELL),
+                "Value #E": Column("Events lost", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #F": Column("Too many", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
+                "Value #G": Column("Records dropped", looks.COUNT, looks.NONE_IS_WELL_SOME_ARE_ODD),
             },
             sort=("Node", False),
             width=18,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
-from dashboards.panel import Column, Panel, bars, lines, table, timeline
+from dashboards.panel import Column, Panel, lines, table, timeline
 from dashboards.query import GPU, WITH_INDEX, Query, which
 from exporter.model.gpu import SharingMode
 
@@ -64,7 +64,6 @@ GPUS = Row(
             "cuda_mps_gpu_memory_used_bytes",
             looks.BYTES,
         ),
-        _of_each("Temperature", "Temperature of the GPU's die.", "cuda_mps_gpu_temperature_celsius", looks.CELSIUS),
         lines(
             "Power",
             "Power that each board draws, and the average power from its energy counter.",
@@ -74,44 +73,23 @@ GPUS = Row(
                 "GPU {{index}} by its energy counter {{instance}}",
             ),
             unit=looks.WATTS,
-            width=8,
-        ),
-        bars(
-            "Memory errors",
-            "Corrected and uncorrected ECC errors. An uncorrected error ends the processes that use that memory.",
-            Query(
-                f"increase(cuda_mps_gpu_ecc_errors_total{{gpus}}[$__rate_interval]) {WITH_INDEX}",
-                "{{type}} GPU {{index}} {{instance}}",
-            ),
-            width=12,
-        ),
-        lines(
-            "Clock limits",
-            "Reasons for which a GPU's clocks are lower than they could be. 1: the reason applies.",
-            Query(
-                f"(cuda_mps_gpu_clocks_event_reason{{gpus}} == 1) {WITH_INDEX}", "{{reason}} GPU {{index}} {{instance}}"
-            ),
-            width=12,
+            width=16,
         ),
         table(
             "GPUs",
-            "Each GPU, whether NVML can read it, and its modes. With MIG on, MPS works by instance.",
+            "Each GPU, whether NVML can read it, and its memory.",
             (
                 Query(f"max by ({GPU}) (cuda_mps_gpu_up{{gpus}})", instant=True),
-                Query(f"max by ({GPU}) (cuda_mps_gpu_mig_mode{{gpus}})", instant=True),
-                Query(f"max by ({GPU}) (cuda_mps_gpu_persistence_mode{{gpus}})", instant=True),
                 Query(f"max by ({GPU}) (cuda_mps_gpu_memory_total_bytes{{gpus}})", instant=True),
             ),
             {
                 "instance": Column("Node"),
                 "gpu": Column("GPU"),
                 "Value #A": Column("Read", looks.NUMBER, mappings=looks.YES_IS_WELL),
-                "Value #B": Column("MIG", looks.NUMBER, mappings=looks.YES_OR_NO),
-                "Value #C": Column("Persistence", looks.NUMBER, mappings=looks.YES_OR_NO),
-                "Value #D": Column("Memory", looks.BYTES),
+                "Value #B": Column("Memory", looks.BYTES),
             },
             sort=("GPU", False),
-            width=12,
+            width=7,
             height=7,
         ),
         table(
@@ -133,22 +111,7 @@ GPUS = Row(
                 "mode": Column("Compute mode"),
             },
             sort=("Index", False),
-            width=12,
-            height=7,
-        ),
-        table(
-            "Available readings",
-            "Whether a GPU reports each reading in its present mode with this driver. A missing reading is absent "
-            "above, not 0.",
-            (Query(f"max by ({GPU}, reading) (cuda_mps_gpu_reading_supported{{gpus}})", instant=True),),
-            {
-                "instance": Column("Node"),
-                "gpu": Column("GPU"),
-                "reading": Column("Reading"),
-                "Value": Column("Given", looks.NUMBER, mappings=looks.YES_OR_NO),
-            },
-            sort=("Given", False),
-            width=12,
+            width=11,
             height=7,
         ),
         table(
@@ -157,7 +120,7 @@ GPUS = Row(
             (Query("cuda_mps_driver_info{node}", instant=True),),
             {"instance": Column("Node"), "driver": Column("Driver"), "cuda": Column("CUDA")},
             sort=("Node", False),
-            width=12,
+            width=6,
             height=7,
         ),
     ),

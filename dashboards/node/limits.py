@@ -88,23 +88,5 @@ LIMITS = Row(
             width=8,
             height=6,
         ),
-        lines(
-            "Priority of clients",
-            "0 is normal, 1 is below normal. A client may request another priority than that of its server.",
-            Query(
-                f"max by ({SERVER}) (cuda_mps_server_client_priority{{daemons}})",
-                "server {{server}} of {{daemon}} {{instance}}",
-            ),
-            Query(
-                f"max by ({DAEMON}) (cuda_mps_daemon_default_client_priority{{daemons}})",
-                "default of {{daemon}} {{instance}}",
-            ),
-            Query(
-                "max by (job, instance, daemon, client) (cuda_mps_client_requested_priority{daemons})",
-                "{{client}} of {{daemon}} {{instance}}",
-            ),
-            width=24,
-            height=6,
-        ),
     ),
 )

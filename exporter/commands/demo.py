@@ -111,6 +111,6 @@ def demo(arguments: Namespace, config: Config) -> int:
     for host, port in config.listen:
         page = f"{scheme}://{url_host(host)}:{port}/" if port else "the web server"
         structlog.get_logger().info("simulating", page=page, ready_in="less than a minute")
-    reloader = Reloader(arguments, os.environ, config, clock, completed=simulated_config)
+    reloader = Reloader(arguments, os.environ, config, completed=simulated_config)
     serve_simulated(config, simulation, plan, reloader, clock)
     return 0

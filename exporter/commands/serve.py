@@ -75,7 +75,7 @@ def _serve(arguments: Namespace, config: Config, stderr: log.BackgroundStream) -
     clock = SystemClock()
     inbox: Inbox = Inbox()
     assembly = Assembly(config, clock, inbox)
-    reloader = Reloader(arguments, os.environ, config, clock)
+    reloader = Reloader(arguments, os.environ, config)
     writer = Writer(StateFile(config.state_directory, config.constants.retention, clock), clock)
     runner = assembly.action_runner()
     locks = ActLocks((config.constants.lock_directory, config.runtime_directory))

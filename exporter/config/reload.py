@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from exporter.clock import Clock
 from exporter.config.load import DEFAULT_FILE, build_config
 from exporter.config.options import OPTIONS
 from exporter.config.settings import Config
 from exporter.errors import ConfigError
-from exporter.view import ConfigStatus
 from exporter.watchdog.context import DaemonPolicy, Policy
 
 
@@ -50,7 +48,6 @@ class Reloader:
         arguments: Namespace,
         environment: Mapping[str, str],
         config: Config,
-        clock: Clock,
         default_file: Path | None = DEFAULT_FILE,
         completed: Callable[[Config], Config] = lambda config: config,
     ) -> None:
@@ -58,10 +55,10 @@ class Reloader:
         self._arguments = arguments
         self._environment = dict(environment)
         self._config = config
-        self._clock = clock
         self._default_file = default_file
         self._completed = completed
-        self.status = ConfigStatus(successful=True, last_success=clock.now())
+        self.valid = True
+        """Whether the configuration was valid when it was last read."""
 
     def reload(self) -> Reloaded:
         """Read the configuration again. If it cannot be used, the old one stays in effect."""
@@ -69,12 +66,12 @@ class Reloader:
             constants = self._config.constants
             read = build_config(self._arguments, self._environment, self._default_file, constants)
         except ConfigError as error:
-            self.status = ConfigStatus(successful=False, last_success=self.status.last_success)
+            self.valid = False
             return Reloaded(config=self._config, problem=str(error))
         read = self._completed(read)
         unchanged = [each for each in OPTIONS if not each.reloadable and each.of(read) != each.of(self._config)]
         for option in unchanged:
             read = option.set(read, option.of(self._config))
         self._config = read
-        self.status = ConfigStatus(successful=True, last_success=self._clock.now())
+        self.valid = True
         return Reloaded(config=read, unchanged=tuple(option.key for option in unchanged))

@@ -89,7 +89,6 @@ def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
     """Let a GPU's memory fail, so that it needs a reset, until an operator runs `resume`."""
     daemon = scenario.inference
     (gpu,) = (each for each in scenario.gpus if each.uuid in daemon.gpus)
-    gpu.uncorrected += 1
     text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
     yield from _xid(at, gpu.uuid, UNCONTAINED, text)
     scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])

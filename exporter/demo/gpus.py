@@ -12,7 +12,6 @@ GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in rang
 GPU_BYTES = 141 * GIBIBYTE
 SERVER_BYTES = 66 << 20
 
-GPU_IDLE, SW_POWER_CAP = 1 << 0, 1 << 2
 """Bits of NVML's clocks event reasons (nvml.h)."""
 
 NS = 1_000_000_000
@@ -39,7 +38,6 @@ class SimulatedGpu:
 
     uuid: str
     energy_joules: float
-    uncorrected: int = 0
     """Uncorrected ECC errors."""
     read_at: float | None = None
 
@@ -83,11 +81,7 @@ class SimulatedGpu:
             compute_mode="default",
             mig_mode=False,
             persistence_mode=True,
-            temperature_celsius=round(31 + 42 * load),
             power_milliwatts=round(watts * 1000),
-            clocks_event_reasons=SW_POWER_CAP if load >= 0.9 else 0 if load else GPU_IDLE,
-            ecc_corrected=0,
-            ecc_uncorrected=self.uncorrected,
             sm_utilization=load,
             dram_bandwidth=dram_bandwidth(load),
             gpm_seconds=5.0,

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.identity import WorkloadCounts, WorkloadKind
 from exporter.model.launches import LaunchCounts
-from exporter.model.settings import CLIENT_PRIORITY
-from exporter.parse.control_reply import parse_priority
 from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
 from exporter.state.processes import cgroup_of, pod_of, workload_of
@@ -40,15 +38,6 @@ def _client_memory(view: View) -> Samples:
         for gpu, by_pid in used:
             if client.pid in by_pid:
                 yield (daemon.name, client_id, gpu), by_pid[client.pid]
-
-
-def _requested_priority(view: View) -> Samples:
-    for daemon, client, client_id in view.clients:
-        process = view.node.processes.get(client.pid)
-        variables = None if process is None else process.environment
-        requested = None if variables is None else parse_priority(variables.get(CLIENT_PRIORITY, ""))
-        if requested is not None:
-            yield (daemon.name, client_id), requested
 
 
 def _failure_domain(view: View) -> Samples:
@@ -82,9 +71,6 @@ CLIENTS = group(
     "Identity of a connected client, always 1. It appears when the client has the age --client-min-age.",
     family("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory),
     "GPU memory that the client uses, including its context, from NVML.",
-    family("cuda_mps_client_requested_priority", ("daemon", "client"), _requested_priority),
-    "Priority in the client's environment (CUDA_MPS_CLIENT_PRIORITY): 0 is normal, 1 is below normal. It "
-    "replaces the default of server or namespace. Absent if there is none.",
     family("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain),
     "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
     "through others. Absent if unknown.",

@@ -8,13 +8,12 @@ from exporter.metrics.family import NODE, Choice, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorState
 from exporter.model.problem import ProblemCode
-from exporter.view import ConfigStatus, HistoryStatus, View
+from exporter.view import HistoryStatus, View
 
 _SOURCE: Scope[CollectorState] = Scope(
     ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
 )
 _HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
-_CONFIG: Scope[ConfigStatus] = Scope((), lambda view: [] if view.configuration is None else [((), view.configuration)])
 
 
 def _log_blocked(daemon: Daemon) -> bool | None:
@@ -89,8 +88,6 @@ EXPORTER = group(
     "Events that were not stored because the disk could not be written for too long.",
     NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped),
     "Records of the exporter's own log that were dropped because the reader of its standard error blocks.",
-    _CONFIG.value("cuda_mps_exporter_config_last_reload_successful", lambda each: each.successful),
+    NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid),
     "Whether the configuration was valid when it was last read. If not, the previous one is in effect.",
-    _CONFIG.time("cuda_mps_exporter_config_last_reload_success_timestamp_seconds", lambda each: each.last_success),
-    "Unix time at which a valid configuration was last read.",
 )

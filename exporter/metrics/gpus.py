@@ -4,33 +4,17 @@ An Xid that never occurred has a 0 as long as the kernel log or NVML's events ca
 both sources fail or the GPU is gone.
 """
 
-from collections.abc import Mapping
-
 from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.state.gpus import ECC_CORRECTED, ECC_UNCORRECTED, sharing_mode
-from exporter.state.plausibility import ENERGY
+from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
 from exporter.view import View, gpu_name
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
-
-CLOCKS_EVENT_REASONS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clock_setting",
-)
-"""In the order of their bits, from 1 (nvml.h, nvmlClocksEventReason...)."""
 
 MAX_BYPASSING = 128
 
@@ -68,22 +52,8 @@ def _driver(view: View) -> Rows:
     return [] if last is None else [(last.driver_version, last.cuda_version)]
 
 
-def _clocks_event_reasons(reading: GpuReading) -> Mapping[str, int]:
-    bits = reading.clocks_event_reasons
-    return {} if bits is None else {reason: bits >> bit & 1 for bit, reason in enumerate(CLOCKS_EVENT_REASONS)}
-
-
-def _ecc_errors(gpu: Gpu) -> Mapping[str, int]:
-    reading = gpu.reading
-    read = (
-        ("corrected", reading.ecc_corrected, ECC_CORRECTED),
-        ("uncorrected", reading.ecc_uncorrected, ECC_UNCORRECTED),
-    )
-    return {kind: gpu.counters[meter].total for kind, errors, meter in read if errors is not None}
-
-
 def _energy(gpu: Gpu) -> float | None:
-    return None if gpu.reading.energy_millijoules is None else gpu.counters[ENERGY].total / 1000
+    return None if gpu.reading.energy_millijoules is None or gpu.energy is None else gpu.energy.total / 1000
 
 
 def _power(reading: GpuReading) -> float | None:
@@ -127,16 +97,10 @@ GPUS = group(
     "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1.",
     _GPU.value("cuda_mps_gpu_discarded_values_total", lambda each: each.discarded),
     "Values of NVML that could not be true, such as 4 MW, and were ignored.",
-    _GPU.values("cuda_mps_gpu_reading_supported", "reading", lambda each: each.supported),
-    "Whether the GPU, in its present mode, and the driver give this reading.",
     _SHARING.state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), lambda mode: mode),
     "How processes share the GPU; exactly one mode is 1. Absent if unknown.",
     _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode),
     "NVML's compute mode of the GPU; exactly one mode is 1.",
-    _READING.value("cuda_mps_gpu_mig_mode", lambda each: None if each.mig else each.mig_mode),
-    "Whether MIG divides the GPU into instances. Absent for an instance.",
-    _READING.value("cuda_mps_gpu_persistence_mode", lambda each: each.persistence_mode),
-    "Whether the driver stays loaded while no process uses the GPU.",
     _READING.value("cuda_mps_gpu_memory_used_bytes", lambda each: None if each.instances else each.memory_used_bytes),
     "GPU memory in use. It exceeds the sum over the processes. With MIG, each instance has its own, and the GPU none. "
     "If several compute instances share a GPU instance, the first one has its memory.",
@@ -146,16 +110,10 @@ GPUS = group(
     "Fraction of SM capacity used between the last two readings, from GPM.",
     _READING.value("cuda_mps_gpu_dram_bandwidth_ratio", lambda each: each.dram_bandwidth),
     "Fraction of memory bandwidth used between the last two readings, from GPM.",
-    _READING.value("cuda_mps_gpu_temperature_celsius", lambda each: each.temperature_celsius),
-    "Temperature of the GPU's die.",
     _READING.value("cuda_mps_gpu_power_watts", _power),
     "Power draw of the board.",
     _GPU.value("cuda_mps_gpu_energy_joules_total", _energy),
     "Energy that the GPU has used at least since the driver was loaded.",
-    _READING.values("cuda_mps_gpu_clocks_event_reason", Choice("reason", CLOCKS_EVENT_REASONS), _clocks_event_reasons),
-    "Whether this reason lowers the GPU's clocks.",
-    _GPU.values("cuda_mps_gpu_ecc_errors_total", Choice("type", ("corrected", "uncorrected")), _ecc_errors),
-    "ECC memory errors over the lifetime of the board.",
     _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None),
     "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve.",
     info(

@@ -8,7 +8,6 @@ from exporter.model.identity import WorkloadKind
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.model.values import replace
 from exporter.parse.printable import printable
-from exporter.state.gpus import GPM
 from exporter.usage.capacity import Bound, GpuSharing
 from exporter.usage.client_limits import thread_ratio
 from exporter.usage.last_minute import fresh_splits
@@ -29,7 +28,7 @@ def _sm_books(view: View) -> Items[GpuUsage]:
     """Return the books of the GPUs: without GPM, only what was estimated by launches."""
     for uuid, book in view.gpu_usage():
         gpu = view.node.gpus.get(uuid)
-        measured = None if gpu is None else gpu.supported.get(GPM, gpu.reading.gpm_supported)
+        measured = None if gpu is None else gpu.has_gpm
         if measured is False:
             # Earlier versions counted the time with any kernel running.
             by = {key: used for key, used in book.by_account.items() if key[1] is Method.LAUNCHES}

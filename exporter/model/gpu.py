@@ -49,13 +49,14 @@ class Gpu:
     bypassing_processes: Mapping[int, BypassingProcess] = field(default_factory=dict)
     bypassing_known: bool = False
     """Whether the last reading showed which processes bypass MPS."""
-    counters: Mapping[str, MonotonicCounter] = field(default_factory=dict)
+    energy: MonotonicCounter | None = None
+    """In millijoules."""
     rejected_energy: MonotonicCounter | None = None
     """The energy counter of the last reading, if that could not be true."""
     discarded: int = 0
     """How many values could not be true."""
-    supported: Mapping[str, bool] = field(default_factory=dict)
-    """Whether this GPU and driver support each kind of reading."""
+    has_gpm: bool | None = None
+    """Whether GPM measures its SM time; None: not known yet."""
 
     @property
     def bypassing(self) -> tuple[int, ...]:

@@ -308,11 +308,7 @@ class GpuReading:
     compute_mode: str | None = None
     mig_mode: bool | None = None
     persistence_mode: bool | None = None
-    temperature_celsius: int | None = None
     power_milliwatts: int | None = None
-    clocks_event_reasons: int | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
     sm_utilization: float | None = None
     dram_bandwidth: float | None = None
     gpm_seconds: float | None = None

@@ -17,10 +17,6 @@ from exporter.state.plausibility import ENERGY, is_jump
 NVML = "nvml"
 """Name of the collector that reads GPUs."""
 
-GPM = "gpm"
-
-ECC_CORRECTED, ECC_UNCORRECTED = "ecc_corrected", "ecc_uncorrected"
-
 VOLTA = 7
 """The major compute capability of Volta."""
 
@@ -195,8 +191,8 @@ def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, .
         known or Gpu(reading=reading),
         reading=reading if known is None or reading.problem is None else _failed(known.reading, reading),
         bypassing_known=False,
-        counters=_counters(known, reading),
-        supported=_supported(known, reading),
+        energy=_energy(known, reading),
+        has_gpm=_has_gpm(known, reading),
         rejected_energy=_rejected_energy(reading),
         discarded=(0 if known is None else known.discarded) + _discarded(reading),
     )
@@ -267,66 +263,36 @@ def _failed(last: GpuReading, failed: GpuReading) -> GpuReading:
     )
 
 
-def _supported(before: Gpu | None, reading: GpuReading) -> Mapping[str, bool]:
-    """Return whether each kind of reading is supported. A failed reading does not change that.
-
-    Under MIG, NVML's data about single processes on the whole GPU are not reliable (nvml.h).
-    """
-    if reading.problem is not None:
-        return {} if before is None else before.supported
-    whole, processes = not reading.mig_mode, reading.compute_processes
-    has_memory = processes is not None and (not processes or any(each.used_bytes is not None for each in processes))
-    supported = {
-        "memory": reading.memory_used_bytes is not None,
-        "utilization": reading.gpu_percent is not None,
-        "processes": whole and processes is not None,
-        "mps_processes": whole and reading.mps_processes is not None,
-        "process_memory": whole and has_memory,
-        "process_utilization": whole and reading.process_utilization is not None,
-        "energy": reading.energy_millijoules is not None,
-        "power": reading.power_milliwatts is not None,
-        "temperature": reading.temperature_celsius is not None,
-        "clocks_event_reasons": reading.clocks_event_reasons is not None,
-        "ecc": reading.ecc_corrected is not None,
-    }
-    # A call that failed once shows nothing.
-    known = {} if before is None else before.supported
-    supported |= {name: known.get(name, True) for name in supported if name in reading.failed}
-    if "processes" in reading.failed:
-        supported["process_memory"] = known.get("process_memory", True)
-    gpm = _supports_gpm(before, reading)
-    return supported if gpm is None else {**supported, GPM: gpm}
-
-
-def _supports_gpm(before: Gpu | None, reading: GpuReading) -> bool | None:
-    """Return whether there is GPM, which measures between two readings: None at the first.
+def _has_gpm(before: Gpu | None, reading: GpuReading) -> bool | None:
+    """Return whether there is GPM, which measures between two readings: None if not known.
 
     If NVML reports that there is GPM, readings without values do not refute that.
     """
+    known = None if before is None else before.has_gpm
+    if reading.problem is not None:
+        return reading.gpm_supported if known is None else known
     if reading.sm_utilization is not None or reading.dram_bandwidth is not None:
         return True
     if reading.mig_mode or reading.gpm_supported is False:
         return False
-    if before is None:
-        return None
-    return before.supported.get(GPM, None if before.reading.problem or reading.gpm_supported else False)
+    if known is not None or reading.gpm_supported:
+        return known is not False
+    return None if before is None or before.reading.problem else False
 
 
-def _counters(before: Gpu | None, reading: GpuReading) -> Mapping[str, MonotonicCounter]:
-    """Return the counters after a reading; one that is not in it does not change."""
-    counters = {} if before is None else dict(before.counters)
-    late = before is not None and reading.at < before.reading.at
-    values = ((ENERGY, reading.energy_millijoules), (ECC_CORRECTED, reading.ecc_corrected))
-    for name, value in (*values, (ECC_UNCORRECTED, reading.ecc_uncorrected)):
-        known = counters.get(name)
-        if value is None or (late and known is not None and value < known.last):
-            continue
-        # A smaller value shows a reset: the counter has counted all of it since.
-        last, total = (0, 0) if known is None else (known.last if value >= known.last else 0, known.total)
-        if name == ENERGY and known is not None and is_jump(known, value, reading.at):
-            last = value
-        counters[name] = MonotonicCounter(last=value, total=total + value - last, at=reading.at)
-    return counters
+def _energy(before: Gpu | None, reading: GpuReading) -> MonotonicCounter | None:
+    """Return the energy counter after a reading; one without energy does not change it."""
+    known, value = None if before is None else before.energy, reading.energy_millijoules
+    if value is None:
+        return known
+    if known is None:
+        return MonotonicCounter(last=value, total=value, at=reading.at)
+    if before is not None and reading.at < before.reading.at and value < known.last:
+        return known
+    # A smaller value shows a reset: the counter has counted all of it since.
+    last = known.last if value >= known.last else 0
+    used = 0 if is_jump(known, value, reading.at) else value - last
+    return MonotonicCounter(last=value, total=known.total + used, at=reading.at)
 
 
 def _rejected_energy(reading: GpuReading) -> MonotonicCounter | None:

@@ -20,12 +20,9 @@ MOST_WATTS = 10_000
 LIMITS: Mapping[str, float] = {
     "gpu_percent": 100,
     "memory_percent": 100,
-    "temperature_celsius": 150,  # a GPU switches off below that
     "power_milliwatts": MOST_WATTS * 1e3,
     ENERGY: MOST_WATTS * 1e3 * 20 * 365 * 86400,  # 20 years of that power
     "memory_total_bytes": 1 << 46,  # 64 TiB
-    "ecc_corrected": 1 << 53,
-    "ecc_uncorrected": 1 << 53,
     "sm_utilization": 1.1,  # GPM rounds
     "dram_bandwidth": 1.1,
     "gpm_seconds": 86400,
@@ -72,7 +69,7 @@ def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Probl
     used, total, energy = reading.memory_used_bytes, reading.memory_total_bytes, reading.energy_millijoules
     if used is not None and (used < 0 or (total and used > total)):
         yield "memory_used_bytes", _problem("memory_used_bytes", used)
-    known = None if before is None else before.counters.get(ENERGY)
+    known = None if before is None else before.energy
     if before is None or known is None or energy is None or not 0 <= energy <= LIMITS[ENERGY]:
         return
     # Two readings in sequence that agree are right, and the one before them was wrong.

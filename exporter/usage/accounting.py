@@ -18,7 +18,6 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
 from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace
-from exporter.state.plausibility import ENERGY
 from exporter.state.processes import workload_of
 from exporter.state.transition import used_bytes
 
@@ -230,10 +229,11 @@ def _with_energy(before: Node, node: Node, reading: GpuReading) -> Node:
     """Post a GPU's energy since its last reading; energy before the first reading of this run is unknown."""
     gpu, totals = reading.gpu, node.usage_totals
     known, usage = before.gpus.get(gpu), totals.gpus.get(gpu, GpuUsage())
-    last = None if known is None else known.counters.get(ENERGY)
-    if last is None:
+    last = None if known is None else known.energy
+    now = node.gpus[gpu].energy
+    if last is None or now is None:
         return replace(node, usage_totals=_with_gpu(totals, gpu, replace(usage, sm_us_without_energy={})))
-    used = node.gpus[gpu].counters[ENERGY].total - last.total
+    used = now.total - last.total
     if used <= 0:
         return node
     in_time = usage.read_at is not None and abs(reading.at - usage.read_at) <= LONGEST_GAP_SECONDS

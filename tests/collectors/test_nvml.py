@@ -24,13 +24,9 @@ GPU = Device(
     memory_percent=12,
     compute_mode=3,
     readings={
-        "temperature": 45,
         "power": 312_500,
         "persistence": 1,
         "mig": 0,
-        "clocks_event_reasons": 0b100,
-        "ecc_corrected": 7,
-        "ecc_uncorrected": 1,
         "sm_utilization": 62.5,
         "dram_bandwidth": 12.5,
     },
@@ -76,11 +72,7 @@ def test_reads_all_values_of_a_gpu(nvml: NvmlStandIn, nvml_program: Start) -> No
         "compute_mode": "exclusive_process",
         "mig_mode": False,
         "persistence_mode": True,
-        "temperature_celsius": 45,
         "power_milliwatts": 312_500,
-        "clocks_event_reasons": 0b100,
-        "ecc_corrected": 7,
-        "ecc_uncorrected": 1,
         "sm_utilization": None,
         "dram_bandwidth": None,
         "gpm_seconds": None,
@@ -195,11 +187,7 @@ def test_reports_a_problem_for_a_gpu_that_was_lost_from_the_start(nvml: NvmlStan
         ("nvmlDeviceGetComputeMode", "compute_mode"),
         ("nvmlDeviceGetMigMode", "mig_mode"),
         ("nvmlDeviceGetPersistenceMode", "persistence_mode"),
-        ("nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature", "temperature_celsius"),
         ("nvmlDeviceGetPowerUsage", "power_milliwatts"),
-        ("nvmlDeviceGetCurrentClocksEventReasons", "clocks_event_reasons"),
-        ("nvmlDeviceGetTotalEccErrors", "ecc_corrected"),
-        ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
     ],
 )
 def test_omits_an_unsupported_value_and_reads_the_others(
@@ -228,7 +216,6 @@ def test_omits_a_value_that_the_user_may_not_read(nvml: NvmlStandIn, nvml_progra
         ("nvmlDeviceGetComputeRunningProcesses_v3", "compute_processes"),
         ("nvmlDeviceGetProcessUtilization", "process_utilization"),
         ("nvmlDeviceGetTotalEnergyConsumption", "energy_millijoules"),
-        ("nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature", "temperature_celsius"),
         ("nvmlDeviceGetMigMode", "mig_mode"),
         ("nvmlGpmQueryDeviceSupport", "sm_utilization"),
     ],
@@ -257,23 +244,13 @@ def test_reports_the_error_of_a_gpu_with_that_gpu(nvml: NvmlStandIn, nvml_progra
     assert [gpu["compute_processes"] is None for gpu in reading["observations"]] == [True, False]
 
 
-@pytest.mark.parametrize("function", ["nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTemperatureV", "nvmlGpmSampleGet"])
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlGpmSampleGet"])
 def test_reads_the_process_lists_if_a_sensor_fails(nvml: NvmlStandIn, nvml_program: Start, function: str) -> None:
     nvml.write([GPU], [fails(function, UNKNOWN)])
 
     (gpu,) = nvml_program(nvml).collect()["observations"]
 
     assert (gpu["problem"], [each["pid"] for each in gpu["mps_processes"]]) == (None, [CLIENT])
-
-
-def test_uses_the_function_names_of_an_older_driver(tmp_path: Path, nvml_program: Start) -> None:
-    newer_names = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
-    older = built(tmp_path, without=newer_names)
-    older.write([GPU])
-
-    (gpu,) = nvml_program(older).collect()["observations"]
-
-    assert (gpu["temperature_celsius"], gpu["clocks_event_reasons"]) == (45, 0b100)
 
 
 def test_reads_an_unknown_compute_mode_as_none(nvml: NvmlStandIn, nvml_program: Start) -> None:

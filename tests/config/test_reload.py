@@ -9,34 +9,15 @@ from exporter.config.load import build_config
 from exporter.config.reload import Reloader
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
-from exporter.view import ConfigStatus, View
+from exporter.view import View
 from tests.config.reading import written
 from tests.config.test_daemons import TWO
 
 
-class SetClock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def now(self) -> float:
-        """Return the set time."""
-        return self.time
-
-    def monotonic(self) -> float:
-        """Return the set time."""
-        return self.time
-
-    def step(self) -> float:
-        """Not used."""
-        return 0.0
-
-
-def reloader(directory: Path, text: str, *arguments: str, clock: SetClock | None = None) -> Reloader:
+def reloader(directory: Path, text: str, *arguments: str) -> Reloader:
     parsed = parse_arguments(("serve", "--config.file", written(directory, text), *arguments))
     environment = {"CUDA_MPS_EXPORTER_LOG_FORMAT": "json"}
-    return Reloader(parsed, environment, build_config(parsed, environment), clock or SetClock())
+    return Reloader(parsed, environment, build_config(parsed, environment))
 
 
 def test_reads_a_changed_file(tmp_path: Path) -> None:
@@ -77,17 +58,15 @@ def test_names_options_that_need_a_restart(tmp_path: Path) -> None:
     assert reads.reload().unchanged == reloaded.unchanged, "every reload names it until the next start"
 
 
-def test_the_status_has_the_result_and_the_time(tmp_path: Path) -> None:
-    clock = SetClock()
-    reads = reloader(tmp_path, "", clock=clock)
-    assert reads.status == ConfigStatus(successful=True, last_success=1000.0)
-    clock.time = 2000.0
+def test_reports_whether_the_configuration_is_valid(tmp_path: Path) -> None:
+    reads = reloader(tmp_path, "")
+    assert reads.valid is True
     written(tmp_path, "x")
     reads.reload()
-    assert reads.status == ConfigStatus(successful=False, last_success=1000.0)
+    assert reads.valid is False
     written(tmp_path, "")
     reads.reload()
-    assert reads.status == ConfigStatus(successful=True, last_success=2000.0)
+    assert reads.valid is True
 
 
 def exposed(view: View) -> str:
@@ -95,9 +74,8 @@ def exposed(view: View) -> str:
 
 
 def test_the_status_is_exposed(tmp_path: Path) -> None:
-    text = exposed(View(Node(), clock_step=60.0, configuration=ConfigStatus(successful=False, last_success=1000.0)))
+    text = exposed(View(Node(), clock_step=60.0, config_valid=False))
     assert "\ncuda_mps_exporter_config_last_reload_successful 0.0\n" in text
-    assert "\ncuda_mps_exporter_config_last_reload_success_timestamp_seconds 1060.0\n" in text
 
 
 def test_exposes_nothing_if_no_configuration_was_read() -> None:

@@ -15,7 +15,7 @@ from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.kernel_log import parse_bus_id
 from exporter.state.reducer import reduce
-from exporter.view import ConfigStatus, HistoryStatus, View
+from exporter.view import HistoryStatus, View
 from tests.builders import (
     CLAIM,
     DAEMON,
@@ -84,8 +84,7 @@ def _calm() -> Iterator[tuple[int, View]]:
     for at, node in _nodes(simulation):
         view = _view(node)
         if LAST - 600 <= at < LAST - 500:
-            refused = ConfigStatus(successful=False, last_success=FIRST)
-            view = replace(view, node=_unwell(node), paused=True, configuration=refused)
+            view = replace(view, node=_unwell(node), paused=True, config_valid=False)
         if LAST - 480 <= at < LAST - 300:
             view = stuck = stuck or view
         yield at, view
@@ -146,7 +145,7 @@ def _view(node: Node) -> View:
     return View(
         node,
         client_min_age=15.0,
-        configuration=ConfigStatus(successful=True, last_success=FIRST),
+        config_valid=True,
         history=HistoryStatus(writable=True, events_dropped=0),
         log_records_dropped=0,
         accept_failures={"web": 0, "service_socket": 0},

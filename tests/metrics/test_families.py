@@ -14,9 +14,9 @@ from prometheus_client.samples import Sample
 from exporter.metrics.catalogue import CATALOGUE, Made, NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogUnrecognized, SourceReading
-from exporter.model.settings import CLIENT_PRIORITY, Mode
+from exporter.model.settings import Mode
 from exporter.parse.printable import LONGEST_TEXT
-from exporter.view import ConfigStatus, HistoryStatus, View
+from exporter.view import HistoryStatus, View
 from exporter.watchdog.context import Policy
 from tests.builders import (
     AT,
@@ -48,7 +48,6 @@ from tests.builders import (
     node,
     process,
     reduced,
-    reply,
     server_log,
     servers,
     three_clients,
@@ -57,7 +56,6 @@ from tests.tools import needed
 
 every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 
-CONFIGURED = ConfigStatus(successful=True, last_success=AT)
 KEPT = HistoryStatus(writable=True, events_dropped=0)
 
 POLICY = Policy(mode=Mode.ACT)
@@ -92,7 +90,7 @@ def view_of(present: Node, min_age: float = 0.0) -> View:
     return View(
         present,
         min_age,
-        configuration=CONFIGURED,
+        config_valid=True,
         history=KEPT,
         policy=POLICY,
         accept_failures=accepted,
@@ -464,16 +462,6 @@ class TestLimits:
         ratio, memory = "cuda_mps_server_active_thread_ratio", "cuda_mps_server_pinned_memory_limit_bytes"
         assert by(limited(), ratio, "server", daemon=DAEMON) == {str(SERVER): 0.5}
         assert by(limited(), memory, "gpu", daemon=DAEMON, server=str(SERVER)) == {OTHER_GPU: 2 << 30}
-
-    def test_shows_priorities(self) -> None:
-        """Those of server and daemon, and what a client requests."""
-        seen = (*server_log("Server Priority set to 1"), reply("get_default_client_priority", "0\n"))
-        requests = {600: "1", 601: "first", 602: "0"}
-        processes = (process(pid, environment={CLIENT_PRIORITY: value}) for pid, value in requests.items())
-        present = reduced(*seen, *processes, start=three_clients()).node
-        assert by(present, "cuda_mps_server_client_priority", "server", daemon=DAEMON) == {str(SERVER): 1}
-        assert by(present, "cuda_mps_daemon_default_client_priority", "daemon") == {DAEMON: 0}
-        assert sorted(by(present, "cuda_mps_client_requested_priority", "client").values()) == [0, 1]
 
     def test_shows_the_defaults_of_the_daemon(self) -> None:
         """They do not apply to a running server."""

@@ -25,13 +25,8 @@ ALL = gpu_reading([CLIENT], **SENSORS)
 FAILED = GpuReading(at=AT, gpu=GPU, problem=failure("GPU is lost"))
 SENSOR_FAMILIES = {
     "cuda_mps_gpu_compute_mode",
-    "cuda_mps_gpu_mig_mode",
-    "cuda_mps_gpu_persistence_mode",
-    "cuda_mps_gpu_temperature_celsius",
     "cuda_mps_gpu_power_watts",
     "cuda_mps_gpu_energy_joules_total",
-    "cuda_mps_gpu_clocks_event_reason",
-    "cuda_mps_gpu_ecc_errors_total",
     "cuda_mps_gpu_sm_utilization_ratio",
     "cuda_mps_gpu_dram_bandwidth_ratio",
 }
@@ -44,14 +39,10 @@ def seen(*readings: GpuReading) -> Node:
 
 def test_sensors_have_base_units() -> None:
     present = seen(ALL)
-    assert value(present, "cuda_mps_gpu_temperature_celsius", gpu=GPU) == 45
     assert value(present, "cuda_mps_gpu_power_watts", gpu=GPU) == 312.5
     assert value(present, "cuda_mps_gpu_energy_joules_total", gpu=GPU) == 1234.5
     assert value(present, "cuda_mps_gpu_sm_utilization_ratio", gpu=GPU) == 0.625
     assert value(present, "cuda_mps_gpu_dram_bandwidth_ratio", gpu=GPU) == 0.125
-    assert value(present, "cuda_mps_gpu_persistence_mode", gpu=GPU) == 1
-    assert value(present, "cuda_mps_gpu_mig_mode", gpu=GPU) == 0
-    assert by(present, "cuda_mps_gpu_ecc_errors_total", "type", gpu=GPU) == {"corrected": 7, "uncorrected": 0}
 
 
 def test_exactly_one_mode_is_1() -> None:
@@ -61,25 +52,9 @@ def test_exactly_one_mode_is_1() -> None:
     assert shared == {"idle": 0, "exclusive": 0, "time_slicing": 0, "mps": 1, "mig": 0, "mixed": 0}
 
 
-def test_several_clock_reasons_can_be_1() -> None:
-    reasons = by(seen(replace(ALL, clocks_event_reasons=0b1_0000_0101)), "cuda_mps_gpu_clocks_event_reason", "reason")
-    assert {reason for reason, holds in reasons.items() if holds} == {
-        "gpu_idle",
-        "sw_power_cap",
-        "display_clock_setting",
-    }
-    assert len(reasons) == 9
-
-
-def test_an_unknown_clock_reason_is_omitted() -> None:
-    reasons = by(seen(replace(ALL, clocks_event_reasons=1 << 40)), "cuda_mps_gpu_clocks_event_reason", "reason")
-    assert (len(reasons), sum(reasons.values())) == (9, 0)
-
-
 def test_a_value_that_the_gpu_does_not_report_has_no_series() -> None:
     bare = GpuReading(at=AT, gpu=GPU)
     assert SENSOR_FAMILIES & families(seen(bare, bare)).keys() == set()
-    assert set(by(seen(bare, bare), "cuda_mps_gpu_reading_supported", "reading").values()) == {0}
 
 
 def test_a_failed_gpu_has_no_readings() -> None:
@@ -120,12 +95,9 @@ def test_a_failed_gpu_has_its_info() -> None:
     assert value(present, "cuda_mps_gpu_up") == 0
 
 
-def test_under_mig_processes_are_unsupported_and_not_absent() -> None:
+def test_under_mig_bypassing_processes_are_unknown() -> None:
     divided = seen(gpu_reading(server=None, **{**SENSORS, "mig_mode": True}))
-    supported = by(divided, "cuda_mps_gpu_reading_supported", "reading", gpu=GPU)
-    assert (supported["mps_processes"], supported["process_memory"], supported["ecc"]) == (0, 0, 1)
     assert samples(divided, "cuda_mps_bypassing_processes") == []
-    assert value(divided, "cuda_mps_gpu_mig_mode", gpu=GPU) == 1
     assert by(divided, "cuda_mps_gpu_sharing_mode", "mode")["mig"] == 1
 
 

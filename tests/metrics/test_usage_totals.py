@@ -165,7 +165,7 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(gpm_supported: bool | None) 
         for at in (0, 10, 20)
     ]
     node = reduced(*at_work(CLIENT), process(CLIENT), *readings).node
-    assert series("cuda_mps_gpu_reading_supported", View(node))[(GPU, "gpm")] == 0
+    assert node.gpus[GPU].has_gpm is False
     stored = post_time(node.usage_totals, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
     for totals in (node.usage_totals, stored):
         view = View(replace(node, usage_totals=totals))

@@ -7,9 +7,8 @@
  *   driver VERSION CUDA                     e.g. 580.159.04 13000
  *   device INDEX UUID BUS_ID MAJOR MINOR MEMORY_TOTAL MEMORY_USED ENERGY_MJ GPU% MEMORY% COMPUTE_MODE NAME...
  *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
- *                                           temperature, power, persistence, mig, clocks_event_reasons, ecc_corrected,
- *                                           ecc_uncorrected (aggregate; volatile is 0), sm_utilization, dram_bandwidth
- *                                           (GPM, percent), events (a mask)
+ *                                           power, persistence, mig, sm_utilization, dram_bandwidth (GPM, percent), events
+ *                                           (a mask)
  *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
  *   mig PARENT POSITION DEVICE GPU_INSTANCE COMPUTE_INSTANCE SMS    DEVICE, with an index from 100 on, is a MIG device of
  *                                           PARENT; GPM of the GPU instance is that of DEVICE
@@ -67,7 +66,6 @@ typedef struct { unsigned pid; ull timestamp; unsigned sm, memory, encoder, deco
 typedef struct { ull timestamp; unsigned pid, sm, memory, encoder, decoder, jpeg, ofa; } UtilizationInfo;
 typedef struct { unsigned version, count; ull last_seen; UtilizationInfo *rows; } UtilizationInfos;
 typedef struct { Device device; ull type, data; unsigned gpu_instance, compute_instance; } EventData;
-typedef struct { unsigned version, sensor; int celsius; } Temperature;
 typedef struct { unsigned version, is_supported; } GpmSupport;
 typedef struct { unsigned id; int result; double value; const char *short_name, *long_name, *unit; } GpmMetric;
 typedef struct { unsigned version, count; struct gpm_sample *first, *second; GpmMetric metrics[]; } GpmMetricsGet;
@@ -609,48 +607,8 @@ int nvmlDeviceGetTotalEnergyConsumption(Device handle, ull *millijoules)
 int nvmlDeviceGetPersistenceMode(Device handle, unsigned *mode) { READING("persistence", unsigned, mode); }
 #endif
 
-#ifndef WITHOUT_nvmlDeviceGetTemperature
-int nvmlDeviceGetTemperature(Device handle, unsigned sensor, unsigned *celsius)
-{
-    (void)sensor;
-    READING("temperature", unsigned, celsius);
-}
-#endif
-
-#ifndef WITHOUT_nvmlDeviceGetTemperatureV
-int nvmlDeviceGetTemperatureV(Device handle, Temperature *temperature)
-{
-    READING("temperature", int, &temperature->celsius);
-}
-#endif
-
 #ifndef WITHOUT_nvmlDeviceGetPowerUsage
 int nvmlDeviceGetPowerUsage(Device handle, unsigned *milliwatts) { READING("power", unsigned, milliwatts); }
-#endif
-
-#ifndef WITHOUT_nvmlDeviceGetCurrentClocksEventReasons
-int nvmlDeviceGetCurrentClocksEventReasons(Device handle, ull *reasons)
-{
-    READING("clocks_event_reasons", ull, reasons);
-}
-#endif
-
-#ifndef WITHOUT_nvmlDeviceGetCurrentClocksThrottleReasons
-int nvmlDeviceGetCurrentClocksThrottleReasons(Device handle, ull *reasons)
-{
-    READING("clocks_event_reasons", ull, reasons);
-}
-#endif
-
-#ifndef WITHOUT_nvmlDeviceGetTotalEccErrors
-int nvmlDeviceGetTotalEccErrors(Device handle, unsigned uncorrected, unsigned aggregate, ull *errors)
-{
-    ENTER_DEVICE();
-    double value = 0;
-    problem = read_value(&state, device->index, uncorrected ? "ecc_uncorrected" : "ecc_corrected", &value);
-    *errors = aggregate ? (ull)value : 0;
-    return problem;
-}
 #endif
 
 /* What other programs ask that this GPU cannot tell. */

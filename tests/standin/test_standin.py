@@ -693,15 +693,14 @@ def test_nvml_reports_memory_and_utilization(nvml: NvmlStandIn) -> None:
 
 
 def test_nvml_reports_only_the_given_readings(nvml: NvmlStandIn) -> None:
-    nvml.write([replace(GPU, readings={"temperature": 45, "ecc_uncorrected": 2})])
+    nvml.write([replace(GPU, readings={"power": 312_500})])
     program = """
-        print(nvmlDeviceGetTemperature(gpu, NVML_TEMPERATURE_GPU))
-        print(nvmlDeviceGetTotalEccErrors(gpu, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_AGGREGATE_ECC))
+        print(nvmlDeviceGetPowerUsage(gpu))
         print(nvmlDeviceGetGraphicsRunningProcesses(gpu), nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
     """
 
-    assert printed(nvml, program).splitlines() == ["45", "2", "[] 0"]
-    assert failure(nvml, "nvmlDeviceGetPowerUsage(gpu)").startswith("pynvml.NVMLError_NotSupported")
+    assert printed(nvml, program).splitlines() == ["312500", "[] 0"]
+    assert failure(nvml, "nvmlDeviceGetPersistenceMode(gpu)").startswith("pynvml.NVMLError_NotSupported")
     assert failure(nvml, "nvmlDeviceGetFanSpeed(gpu)").startswith("pynvml.NVMLError_NotSupported")
 
 

@@ -93,7 +93,8 @@ def _counters(node: Node) -> Iterator[tuple[Key, int]]:
         for kind in ("disconnected", "refused", "losses", "log_lines", "log_lines_unrecognized"):
             yield from (((name, kind, key), count) for key, count in getattr(totals, kind).items())
     for uuid, gpu in node.gpus.items():
-        yield from (((uuid, "meter", name), meter.total) for name, meter in gpu.counters.items())
+        if gpu.energy is not None:
+            yield (uuid, "energy"), gpu.energy.total
     for uuid, book in node.usage_totals.gpus.items():
         yield (uuid, "ledger", "sm"), book.total.sm_us
         yield (uuid, "ledger", "energy"), book.total.energy_mj

@@ -6,9 +6,8 @@ import pytest
 
 from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
-from exporter.model.observation import GpuProcess, GpuReading
+from exporter.model.observation import GpuReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.state.plausibility import ENERGY
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
 BYPASSING = 801
@@ -21,10 +20,17 @@ def gpu(result: Reduced) -> Gpu:
     return result.node.gpus[GPU]
 
 
+def total(result: Reduced) -> int:
+    """Return the GPU's energy."""
+    energy = gpu(result).energy
+    assert energy is not None
+    return energy.total
+
+
 def energies(*millijoules: int | None) -> list[int]:
     """Return the energy counter after each reading."""
     seen = [gpu_reading(energy_millijoules=each) for each in millijoules]
-    return [gpu(reduced(*seen[: count + 1])).counters[ENERGY].total for count in range(len(seen))]
+    return [total(reduced(*seen[: count + 1])) for count in range(len(seen))]
 
 
 class TestCounters:
@@ -45,60 +51,40 @@ class TestCounters:
     def test_counters_survive_a_failed_reading(self) -> None:
         """The driver may have reset its values."""
         result = reduced(gpu_reading(energy_millijoules=1000), FAILED, gpu_reading(energy_millijoules=50))
-        assert gpu(result).counters[ENERGY].total == 1050
-
-    def test_counts_ecc_errors(self) -> None:
-        """Corrected and uncorrected errors have separate counters."""
-        seen = [
-            gpu_reading(ecc_corrected=corrected, ecc_uncorrected=uncorrected)
-            for corrected, uncorrected in ((7, 1), (0, 2))
-        ]
-        counters = gpu(reduced(*seen)).counters
-        assert (counters["ecc_corrected"].total, counters["ecc_uncorrected"].total) == (7, 2)
+        assert total(result) == 1050
 
 
-class TestSupported:
-    """A missing value is not zero: `supported` gives the difference."""
+class TestGpm:
+    """A missing value of GPM is not zero. Without GPM, launches are the only measure."""
 
-    def test_gpu_with_all_values(self) -> None:
-        """All values are supported."""
-        supported = gpu(reduced(ALL)).supported
-        assert {name for name, given in supported.items() if not given} == set()
-        assert {"process_memory", "process_utilization", "mps_processes", "gpm", "ecc", "energy"} <= supported.keys()
+    def test_failed_reading_does_not_change_whether_there_is_gpm(self) -> None:
+        """A failure shows nothing."""
+        assert gpu(reduced(ALL, FAILED)).has_gpm is True
+        assert gpu(reduced(FAILED)).has_gpm is None
 
-    def test_gpu_without_values(self) -> None:
-        """The reading succeeded, so the values are known to be unsupported."""
+    def test_gpu_without_values_has_no_gpm(self) -> None:
+        """The reading succeeded."""
         bare = GpuReading(at=AT, gpu=GPU)
-        assert not any(gpu(reduced(bare, bare)).supported.values())
+        assert gpu(reduced(bare, bare)).has_gpm is False
+        assert gpu(reduced(replace(ALL, mig_mode=True, sm_utilization=None, dram_bandwidth=None))).has_gpm is False
 
-    def test_failed_reading_does_not_change_what_is_supported(self) -> None:
-        """A failure is no evidence about supported values."""
-        assert gpu(reduced(ALL, FAILED)).supported == gpu(reduced(ALL)).supported
-        assert gpu(reduced(FAILED)).supported == {}
-
-    def test_values_of_processes_are_unsupported_with_mig(self) -> None:
-        """An empty list does not mean that there are no processes."""
-        supported = gpu(reduced(replace(ALL, mig_mode=True))).supported
-        of_processes = {name for name in supported if "process" in name}
-        assert not any(supported[name] for name in of_processes)
-        assert of_processes == {"processes", "mps_processes", "process_memory", "process_utilization"}
-
-    def test_process_memory_is_unsupported_if_nvml_omits_it(self) -> None:
-        """NVML lists such processes without memory."""
-        without_memory = replace(ALL, compute_processes=(GpuProcess(pid=CLIENT),))
-        assert gpu(reduced(without_memory)).supported["process_memory"] is False
+    def test_gpm_that_nvml_reports_needs_no_values(self) -> None:
+        """The first reading has none."""
+        first = replace(ALL, sm_utilization=None, dram_bandwidth=None, gpm_supported=True)
+        assert gpu(reduced(first, first)).has_gpm is True
+        assert gpu(reduced(ALL, replace(first, gpm_supported=False))).has_gpm is False
 
     def test_gpm_is_unknown_after_the_first_reading(self) -> None:
         """GPM values cover the time between two readings."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
-        assert "gpm" not in gpu(reduced(first)).supported
-        assert gpu(reduced(first, ALL)).supported["gpm"] is True
-        assert gpu(reduced(first, first)).supported["gpm"] is False
+        assert gpu(reduced(first)).has_gpm is None
+        assert gpu(reduced(first, ALL)).has_gpm is True
+        assert gpu(reduced(first, first)).has_gpm is False
 
     def test_gpm_stays_supported_after_a_driver_reset(self) -> None:
         """The first reading after the reset has no GPM values."""
         first = replace(ALL, sm_utilization=None, dram_bandwidth=None)
-        assert gpu(reduced(ALL, FAILED, first)).supported["gpm"] is True
+        assert gpu(reduced(ALL, FAILED, first)).has_gpm is True
 
 
 class TestMig:
@@ -147,7 +133,7 @@ def test_a_value_that_fails_for_a_while_reports_nothing() -> None:
 
         assert (after.events, CLIENT in after.daemon.clients) == ((), True), missing
         assert gpu(after).bypassing == (BYPASSING,)
-        assert gpu(after).supported == gpu(before).supported
+        assert gpu(after).has_gpm == gpu(before).has_gpm
 
 
 LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")

@@ -133,7 +133,6 @@ def test_statements_hold_for_each_layout(layout: str) -> None:
     in_sum = sum(samples(node, "cuda_mps_gpu_memory_total_bytes").values())
     assert in_sum == (18 << 30) * len({number for number, _ in LAYOUTS[layout]})
     assert list(samples(node, "cuda_mps_gpu_power_watts")) == [(GPU,)]
-    assert list(samples(node, "cuda_mps_gpu_mig_mode")) == [(GPU,)]
     assert len(samples(node, "cuda_mps_gpu_mig_info")) == len(instances)
     assert sum(samples(node, "cuda_mps_client_memory_used_bytes").values()) == (2 << 30) * len(instances)
     assert sum(samples(node, "cuda_mps_bypassing_processes").values()) == 0

@@ -21,7 +21,7 @@ def joules_of(*energies: int | None) -> list[int]:
     node, counted = Node(), []
     for number, energy in enumerate(energies):
         node, _ = reduce(node, GpuReading(at=AT + 10 * number, gpu=GPU, energy_millijoules=energy))
-        counter = node.gpus[GPU].counters.get(ENERGY)
+        counter = node.gpus[GPU].energy
         counted.append(0 if counter is None else counter.total)
     return counted
 
@@ -66,12 +66,12 @@ def test_counts_and_omits_each_impossible_value() -> None:
     }
     for name, values in bad.items():
         for value in values:
-            fields = {"memory_total_bytes": TOTAL, "temperature_celsius": 50, name: value}
+            fields = {"memory_total_bytes": TOTAL, "gpu_percent": 50, name: value}
             gpu = after(GpuReading(at=AT, gpu=GPU, **fields))
             assert getattr(gpu.reading, name) is None, (name, value)
             assert gpu.discarded == 1, (name, value)
             assert gpu.reading.problem is None
-            others = {"memory_total_bytes", "temperature_celsius"} - {name}
+            others = {"memory_total_bytes", "gpu_percent"} - {name}
             assert all(getattr(gpu.reading, each) is not None for each in others), (name, value)
 
 

@@ -149,9 +149,8 @@ def _energy(before: Node, after: Node) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield how much the energy counters of the GPUs have grown since their first reading."""
     for uuid, gpu in after.gpus.items():
         known = before.gpus.get(uuid)
-        counters = {} if known is None else known.counters
-        for name in gpu.counters.keys() & counters.keys() & {"energy_millijoules"}:
-            yield (uuid, "energy"), gpu.counters[name].total - counters[name].total
+        if gpu.energy is not None and known is not None and known.energy is not None:
+            yield (uuid, "energy"), gpu.energy.total - known.energy.total
 
 
 @pytest.fixture(autouse=True)

@@ -122,8 +122,6 @@ COMPUTE_MODES = {
 
 _list_compute = first_of("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 _list_mps = first_of("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
-_temperature = first_of("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-_clocks_event_reasons = first_of("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 _FUTURE_SECONDS = 3600.0
@@ -198,11 +196,7 @@ class Gpu:
             compute_mode=COMPUTE_MODES.get(mode),
             mig_mode=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),
-            temperature_celsius=values.read("temperature", _temperature, handle, pynvml.NVML_TEMPERATURE_GPU),
             power_milliwatts=values.read("power", pynvml.nvmlDeviceGetPowerUsage, handle),
-            clocks_event_reasons=values.read("clocks_event_reasons", _clocks_event_reasons, handle),
-            ecc_corrected=values.read("ecc", _ecc_errors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=values.read("ecc", _ecc_errors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             sm_utilization=utilization.sm,
             dram_bandwidth=utilization.dram,
             gpm_seconds=utilization.seconds,
@@ -223,11 +217,6 @@ class Gpu:
                 value = values.text(name, function, self._handle)
                 if value is not None:
                     self._constants[name] = str(value)
-
-
-def _ecc_errors(handle: Any, kind: int) -> int:
-    """Return the aggregate counts. These also have errors that occurred while the driver was not loaded."""
-    return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_AGGREGATE_ECC))
 
 
 def _cuda_version() -> str:
