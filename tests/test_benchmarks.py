@@ -119,7 +119,7 @@ def test_a_figure_without_a_target_cannot_fail(capsys: pytest.CaptureFixture[str
 
 
 def test_cpu_time_includes_children(start: Starter) -> None:
-    busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**6))'])\nwhile True: pass"
+    busy = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))'])\nwhile True: pass"
     process = start([sys.executable, "-c", busy])
 
     def has_worked() -> None:

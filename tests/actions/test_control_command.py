@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +25,13 @@ from tests.tools import not_here
 
 CLIENT = 5_000_000
 OTHER_USER = 65534
-ANYBODYS_PATH = f"{BIN}:{os.defpath}"
-"""Without the folder of this Python, which may be one user's own."""
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 def client_of(mps: MpsStandIn, who: User = OWN_USER, *, executable: str = "nvidia-cuda-mps-control") -> ControlClient:
-    path = mps.environment()["PATH"] if who is OWN_USER else ANYBODYS_PATH
+    # Without the folder of this Python, and of the checkout, which may be one user's own.
+    path = mps.environment()["PATH"] if who is OWN_USER else f"{mps.pipe_directory.parent / BIN.name}:{os.defpath}"
     return ControlClient(location_of(mps), executable=executable, deadline=20.0, clock=REAL, path=path, user=who)
 
 
@@ -48,8 +46,13 @@ def reported(mps: MpsStandIn, command: str, who: User = OWN_USER, *, starting: b
 @pytest.fixture
 def shared(everybodys: Path) -> Iterator[MpsStandIn]:
     """A daemon of ours that other users can reach."""
-    if shutil.which("python3", path=os.defpath) is None or not os.stat(BIN).st_mode & 0o005:
+    if shutil.which("python3", path=os.defpath) is None:
         not_here("there is no Python that another user could run the stand-in with")
+    for part in (BIN, BIN.parent / "mps_daemon"):
+        copy = everybodys / part.name
+        shutil.copytree(part, copy)
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(0o755)
     with MpsStandIn(everybodys) as standin:
         standin.start()
         yield standin
@@ -71,8 +74,6 @@ def test_reports_a_command_for_a_server_that_has_exited(mps: MpsStandIn) -> None
 
 
 def test_reports_that_the_daemon_refuses_commands_of_another_user(shared: MpsStandIn) -> None:
-    if not all(directory.stat().st_mode & stat.S_IXOTH for directory in BIN.parents):
-        not_here("this needs a checkout that other users can read")
     nobody = user(OTHER_USER)
 
     assert reported(shared, "get_default_active_thread_percentage", nobody) is None
