@@ -34,8 +34,11 @@ def run(
 
 def test_passes_only_the_arguments_and_the_given_environment(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
-
-    assert run(script, "-d", "$HOME; *") is None
+    before = os.umask(0o077)
+    try:
+        assert run(script, "-d", "$HOME; *") is None
+    finally:
+        os.umask(before)
     assert script.reported[:3] == ["-d $HOME; *", "/", "0022"]
     assert script.environment == {"PATH": os.defpath, "CUDA_MPS_PIPE_DIRECTORY": "/p"}
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,13 +50,14 @@ def listening(directory: Path, backlog: int = 8, kind: int = socket.SOCK_SEQPACK
         yield listener
 
 
-def answering(listener: socket.socket, answer: bytes | None) -> threading.Thread:
-    """Read a connection to its end, as a daemon does, then answer with these bytes or close it."""
+def answering(listener: socket.socket, answer: bytes | None, after: float = 0.0) -> threading.Thread:
+    """Read a connection to its end, as a daemon does, then answer with these bytes or close it after some seconds."""
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
             assert connection.recv(64) == b""
+            time.sleep(after)
             if answer is not None:
                 connection.send(answer)
 
@@ -72,6 +74,13 @@ def test_a_daemon_that_reads_the_end_and_answers_is_alive(short: Path, answer: b
     """The exporter ends its side at once, because a daemon that waits for bytes serves no other connection."""
     with listening(short) as listener:
         serving = answering(listener, answer)
+        assert probe(Directory(short), alone, PATIENCE_SECONDS) == (True, True, False)
+        serving.join(PATIENCE_SECONDS)
+
+
+def test_waits_for_the_answer_of_a_slow_daemon(short: Path) -> None:
+    with listening(short) as listener:
+        serving = answering(listener, b"OUTBHELL\0", after=0.5)
         assert probe(Directory(short), alone, PATIENCE_SECONDS) == (True, True, False)
         serving.join(PATIENCE_SECONDS)
 

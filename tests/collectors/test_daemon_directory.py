@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
+from exporter.collectors import daemon_directory
 from exporter.collectors.daemon_directory import HOLDERS_SECONDS, DaemonDirectory
 from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
@@ -318,6 +319,20 @@ def test_ignores_other_listening_sockets(short: Path, listener: Health) -> None:
 
 def test_knows_no_listener_without_a_socket_and_proc(short: Path, tmp_path: Path) -> None:
     health = Health(on_host(NAME, short, short), proc=tmp_path)
+    health.want(listener=True)
+    assert listeners(health.collect()) == [None]
+
+
+def test_a_socket_that_is_not_in_the_table_may_be_in_another_namespace(
+    mps: MpsStandIn, health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mps.start()
+    monkeypatch.setattr(daemon_directory, "read_control_sockets", lambda *_: None)
+    health.want(listener=True)
+    assert listeners(health.collect()) == [True]
+    health.want()
+    health.collect()
+    monkeypatch.setattr(Proc, "unix_sockets", lambda *_: "")
     health.want(listener=True)
     assert listeners(health.collect()) == [None]
 

@@ -403,6 +403,13 @@ def test_reports_an_unreadable_file_until_it_can_be_read(log: FollowedLog) -> No
     assert log.problem is None
 
 
+def test_a_link_to_the_open_log_is_no_log(opened: FollowedLog) -> None:
+    opened.path.rename(opened.path.with_suffix(".1"))
+    opened.path.symlink_to(opened.path.with_suffix(".1"))
+    opened.collect()
+    assert opened.problem == not_a_file(opened.path)
+
+
 def test_does_not_follow_a_symbolic_link(log: FollowedLog, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     log.collect()

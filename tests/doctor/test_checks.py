@@ -251,6 +251,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ("pid-file-wrong", ERROR, "another PID", lambda: healthy(directories={DAEMON: directory(pid=1)})),
     ("pid-file-wrong", ERROR, "none", lambda: healthy(directories={DAEMON: directory(pid=None, pid_file_mode=None)})),
     ("pid-file-open", ADVICE, "", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o666)})),
+    ("pid-file-open", ADVICE, "a group", lambda: healthy(directories={DAEMON: directory(pid_file_mode=0o664)})),
     ("log-fifo-open", WARNING, "", lambda: healthy(directories={DAEMON: directory(log_fifo_mode=0o777)})),
     ("unit-not-there", ERROR, "a typo", lambda: healthy(private_tmp={})),
     (
@@ -536,6 +537,7 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: with_gpu(client(**{PINNED_MEMORY_LIMIT: "0=2G"}), memory_total_bytes=2 << 30),
         lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
         lambda: client(**{VISIBLE_DEVICES: GPU[:12]}),
         lambda: healthy(daemons=(daemon(variables={VISIBLE_DEVICES: GPU}),)),
@@ -554,6 +556,7 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
         lambda: another_user_waits(daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),)),
     ],
     ids=[
+        "a limit of all memory",
         "limits within the device",
         "an abbreviated UUID",
         "a daemon's GPU by UUID",

@@ -393,6 +393,13 @@ class TestDaemon:
         assert gone.names() == [EventName.CLIENT_DISCONNECTED, EventName.SERVER_EXITED, EventName.DAEMON_LOST]
         assert gone.of(EventName.CLIENT_DISCONNECTED)[0].reason == "daemon_gone"
 
+    def test_refusals_do_not_revive_an_ended_daemon(self) -> None:
+        """A stale pid file can name another process."""
+        start = reduced(daemon_process(), start=UP).node
+        seen = (exited(441, at=AT + 5), look("log", at=AT + 7), *(refusal(at=AT + at) for at in (10, 20, 30)))
+        assert reduced(*seen, start=start).daemon.state is DaemonState.ABSENT
+        assert reduced(*seen[2:], start=start).daemon.state is DaemonState.HELD
+
     def test_an_absent_daemon_has_neither_servers_nor_clients(self) -> None:
         """Lines that are read after its end change nothing."""
         late = (

@@ -122,6 +122,13 @@ def over(*seen: Observation, start: Node = UP) -> Reduced:
     )
 
 
+@pytest.mark.parametrize(("at", "early"), [(4.4, False), (4.6, True), (5.0, True), (5.2, False)])
+def test_a_client_that_is_not_affected_may_have_caused_it_if_it_left_just_before(at: float, early: bool) -> None:
+    seen = (*leaves(C, at=AT + at), *block(A, B))
+    story = reduced(*sorted(seen, key=lambda each: each.at), time_passes(AT + 8), start=UP)
+    assert [each.pid for each in only(story).clues.early_disconnects] == ([C] if early else [])
+
+
 class TestOne:
     """One fault is one incident for any number of lines. Two faults are two incidents."""
 
@@ -338,6 +345,13 @@ class TestRecovery:
         story = reduced(*seen, start=self.HELD.node)
         assert [each.pid for each in only(story).refused] == [LATE]
         assert story.of(EventName.FAULT_RECOVERED)[0].as_json()["refused"] == [LATE]
+
+    def test_many_new_clients_are_refused(self) -> None:
+        """All are counted. A user can start any number, so only the first ones are listed."""
+        seen = (line for pid in range(LATE, LATE + 300) for line in refused(pid, AT + 7 + pid / 1000))
+        incident = only(reduced(*seen, start=self.HELD.node))
+        assert (incident.refused_count, incident.refused[0].pid) == (300, LATE)
+        assert len(incident.refused) < 300
 
     def test_the_end_of_the_server_ends_it(self) -> None:
         """It is no recovery."""

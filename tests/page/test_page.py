@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from exporter.page.page import Page
+from exporter.page.page import Page, _with_code
 from tests.page.html_reader import Read
 from tests.page.scenes import SCENES, fault, full, hostile, no_daemon, overwhelmed
 
@@ -150,3 +150,7 @@ def test_visitors_without_access_get_links(page: Page) -> None:
 
 def test_reloads_without_a_script(page: Page) -> None:
     assert b'<noscript><meta http-equiv="refresh" content="10"></noscript>' in page.node(no_daemon())
+
+
+def test_a_command_is_only_text() -> None:
+    assert _with_code("run `echo <b>`") == "run <code>echo &lt;b&gt;</code>"

@@ -120,6 +120,15 @@ def test_the_largest_workloads_have_bands_and_the_others_share_one() -> None:
         areas(each)
 
 
+def test_small_workloads_are_drawn_as_others() -> None:
+    amounts = {f"n{number}": 2.0 + number for number in range(MOST_BANDS)}
+    rows = plotted([Sample(at=END, clients=9, memory=memory(small=1.0, smallest=0.5, **amounts))]).rows
+    assert [(each.name, each.memory) for each in rows[-2:]] == [
+        ("other workloads", "1.5 GiB"),
+        ("unattributed", "10.0 GiB"),
+    ]
+
+
 def test_faults_of_the_hour_are_marked_on_each_plot() -> None:
     found = plotted(hour(fault().at), fault())
     assert len(found.faults) == 2

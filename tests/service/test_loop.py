@@ -375,6 +375,23 @@ def test_does_not_repeat_a_query_whose_reply_arrives_during_the_cycle(
     assert sorted(replies(harness.recorded)) == sorted(wanted)
 
 
+def test_does_not_repeat_a_query_whose_reply_is_behind_many_observations(
+    harness: LoopHarness, asking: Callable[..., Loop], mps: MpsStandIn
+) -> None:
+    mps.start()
+    loop = asking()
+    loop.once(0)
+    for _ in range(5):
+        harness.inbox.put(tuple(line(1.0, "ACTIVE") for _ in range(400)))
+    eventually(lambda: _idle(harness.pollers[NAME].thread))
+    loop.once(0)
+    eventually(lambda: _idle(harness.pollers[NAME].thread))
+    for _ in range(20):
+        loop.once(0.01)
+
+    assert replies(harness.recorded).count("-v") == 1
+
+
 def _idle(thread: CollectorThread) -> None:
     assert not thread.busy
 

@@ -118,6 +118,14 @@ def test_lists_the_commands_after_an_invalid_request(directory: Path, words: byt
     assert query_service(directory, "status", PATIENCE) == {"table": "all well"}
 
 
+def test_does_not_read_an_endless_request(directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(str(directory / NAME))
+        with pytest.raises(ConnectionError):
+            connection.sendall(b" " * (64 << 20))
+
+
 def test_answers_the_next_command_after_one_fails(directory: Path) -> None:
     with pytest.raises(ServiceError, match="unexpected RuntimeError: a defect"):
         query_service(directory, "break", PATIENCE)

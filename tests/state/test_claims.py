@@ -266,6 +266,11 @@ def test_nothing_else_makes_one(seen: tuple[Observation, ...]) -> None:
     assert contradictions(story) == {"fault": 1}
 
 
+def test_the_end_of_several_victims_confirms_none_while_another_one_runs() -> None:
+    seen = (*block(A, B, C), *ENDS, shown(C, at=LATER + 1), look("log", at=LATER + UNCONFIRMED_SECONDS + 1))
+    assert reduced(*seen, start=UP).node.incidents == {}
+
+
 def test_an_xid_without_a_process_proves_nothing_if_a_process_bypasses_mps() -> None:
     """It may be that process's own, which a forger can cause at will."""
     bypassed = reduced(gpu_reading((A, B, C), beside=(STRANGER,), at=AT + 2, **SENSORS), start=UP).node
@@ -390,13 +395,13 @@ def test_no_client_is_likely_if_lines_of_disconnected_clients_are_missing() -> N
 
 
 def test_contradictions_in_a_row_are_one_event_a_minute_and_all_counted() -> None:
-    lines = (
-        line for second in range(5) for line in server_log(f"Client process {A} disconnected", at=LATER + 3 * second)
-    )
-    readings = (shown(A, B, C, at=LATER + 3 * second + 2.5) for second in range(5))
-    story = reduced(*sorted((*lines, *readings), key=lambda each: each.at), start=UP)
-    assert contradictions(story) == {"client_disconnect": 5}
-    assert len(story.of(EventName.LOG_CONTRADICTED)) == 1
+    seen: list[Observation] = []
+    for seconds in (0, 10, 30, 50, 70, 131):
+        seen += server_log(f"Client process {A} disconnected", at=LATER + seconds)
+        seen.append(shown(A, B, C, at=LATER + seconds + 2.5))
+    story = reduced(*seen, start=UP)
+    assert contradictions(story) == {"client_disconnect": 6}
+    assert [each.at - LATER for each in story.of(EventName.LOG_CONTRADICTED)] == [2.5, 133.5]
 
 
 def test_the_counter_of_every_kind_exists_before_its_first_event() -> None:

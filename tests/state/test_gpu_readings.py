@@ -87,6 +87,14 @@ class TestGpm:
         assert gpu(reduced(ALL, FAILED, first)).has_gpm is True
 
 
+@pytest.mark.parametrize(("ended_at", "seconds", "is_known"), [(4, 4.0, True), (4, 1.0, False), (30, 30.0, False)])
+def test_values_are_unknown_after_a_collection_that_did_not_read_them_or_hung(
+    ended_at: int, seconds: float, is_known: bool
+) -> None:
+    ended = replace(look(at=AT + ended_at), seconds=seconds)
+    assert (gpu(reduced(ALL, ended)).reading.problem is None) is is_known
+
+
 class TestMig:
     """With MIG, the process lists of the GPU include all its instances, and may be incomplete."""
 

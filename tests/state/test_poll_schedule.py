@@ -379,7 +379,7 @@ class TestStaleValues:
         at = start.at + 1
         with_incidents = GpuEvent(at=at, gpu=GPU, type=XID_EVENT_TYPE, xid=31)
         present, asked = poll(4, start=start, seen=[with_incidents], answer=faulted)
-        assert asked[STATUS][0] == pytest.approx(1 + XID_SECONDS, abs=TICK)
+        assert 1 + XID_SECONDS <= asked[STATUS][0] <= 1 + XID_SECONDS + TICK
         assert len(present.incidents) == 1
 
     def test_sends_no_query_after_an_xid_on_a_gpu_of_another_daemon(self) -> None:

@@ -75,6 +75,7 @@ def test_a_gpu_that_fell_off_the_bus_counts_once_beside_its_xid() -> None:
 
 def test_a_much_later_report_is_another_xid() -> None:
     assert counts(kernel(), event(at=AT + PAIR_SECONDS + 0.1)) == {(GPU, "31"): 2}
+    assert counts(event(at=AT + PAIR_SECONDS + 0.1), kernel()) == {(GPU, "31"): 2}, "the kernel log is read late"
 
 
 def test_time_of_the_last_xid() -> None:

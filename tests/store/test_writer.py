@@ -231,17 +231,17 @@ def test_retries_a_failed_write(problem: Exception, running: RunningWriter) -> N
     running.writer.open()
     running.disk.problem = problem
     with capture_logs() as logs:
-        running.add(fault("one"), events=[event(AT)])
+        running.add(fault("one"), events=[event(AT), event(AT + 1)])
         eventually(lambda: _is(running.writer.status.writable, wanted=False))
         running.disk.asked.clear()
         assert running.disk.asked.wait(PATIENCE_SECONDS), "it is tried again"
-        running.add(fault("one", ended=AT + 1), events=[event(AT + 1)])
+        running.add(fault("one", ended=AT + 2), events=[event(AT + 2)])
         running.disk.problem = None
-        running.wait_for(fault("one", ended=AT + 1), events=2)
+        running.wait_for(fault("one", ended=AT + 2), events=3)
         eventually(
             lambda: _is([each["event"] for each in logs], wanted=["history_write_failed", "history_write_recovered"])
         )
-    assert running.stored()[1] == [AT, AT + 1], "in their order"
+    assert running.stored()[1] == [AT, AT + 1, AT + 2], "in their order"
 
 
 def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path) -> None:

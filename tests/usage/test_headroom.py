@@ -132,6 +132,17 @@ def test_a_full_server_has_no_slots() -> None:
     assert (found.fits, found.binding) == (0, Bound.SLOTS)
 
 
+def test_clients_beyond_the_limit_of_a_server_take_no_slots_of_another_server() -> None:
+    present = shared({A: 100, B: 100, C: 100})
+    daemon = present.daemons[DAEMON]
+    servers = {**daemon.servers, SERVER + 1: replace(daemon.servers[SERVER], pid=SERVER + 1)}
+    clients = {**daemon.clients, C: replace(daemon.clients[C], server=SERVER + 1)}
+    daemon = replace(daemon, servers=servers, clients=clients, declared=replace(daemon.declared, clients_limit=1))
+    assert headroom(replace(present, daemons={DAEMON: daemon})).by_bound[Bound.SLOTS] == 0
+    daemon = replace(daemon, declared=replace(daemon.declared, clients_limit=2))
+    assert headroom(replace(present, daemons={DAEMON: daemon})).by_bound[Bound.SLOTS] == 1
+
+
 def test_slots_are_unknown_with_hidden_clients() -> None:
     present = shared({A: 100})
     daemon = present.daemons[DAEMON]

@@ -121,6 +121,16 @@ def test_takes_the_configured_steps_in_their_order(allow: frozenset[AllowedActio
     assert [named(action.steps) for action in post.actions] == WHOLE[:rungs]
 
 
+def test_ends_a_client_only_if_the_daemon_has_listed_it_since_the_fault() -> None:
+    post = WatchedDaemon(*alive(VICTIM), allow=KILL)
+    post.observe(*strikes(VICTIM), status("FAULT", at=STRUCK + 0.5))
+    passes(post, 80)
+    assert post.actions == []
+    post.observe(clients(VICTIM, at=post.at))
+    passes(post, 5)
+    assert [named(action.steps) for action in post.actions] == WHOLE[:1]
+
+
 def test_takes_only_the_steps_that_are_listed() -> None:
     post = faulted(VICTIM, allow=frozenset({AllowedAction.SHUT_DOWN_SERVER}))
     passes(post, 120)

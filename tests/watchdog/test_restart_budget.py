@@ -120,6 +120,18 @@ def test_three_failed_restarts_open_the_circuit() -> None:
     assert post.action_counts == {("restart", "crashed", "failed"): 3}
 
 
+def test_after_resume_three_restarts_may_fail_again() -> None:
+    post = WatchedDaemon(restarts=50)
+    post.observe(*dies())
+    for _ in range(5):
+        post.until(post.at + 20)
+        post.finish_action(problem=FAILED)
+        if len(post.actions) == 3:
+            post.resume()
+    assert len(post.actions) == 5
+    assert post.watch.phase is not WatchdogPhase.CIRCUIT_OPEN
+
+
 def test_a_second_crash_ends_the_verification() -> None:
     """It has failed as soon as that is known, not when it should have answered."""
     post = WatchedDaemon()

@@ -116,6 +116,14 @@ def test_does_not_restart_a_daemon_that_a_damaged_state_does_not_have() -> None:
     assert post.node.watches["another"] == OPEN
 
 
+def test_clients_before_limits_are_counted_before_and_after_the_state_was_lost() -> None:
+    post = lost()
+    post.node = replace(post.node, watches={DAEMON: replace(post.watch, bypassed=1)})
+    regained(post, {DAEMON: replace(OPEN, bypassed=2)})
+
+    assert post.watch.bypassed == 3
+
+
 def test_a_resume_takes_precedence_over_the_state_read_later() -> None:
     post = lost()
     post.observe(*dies())
