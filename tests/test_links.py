@@ -16,14 +16,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_has_a_target(page: Path) -> None:
-    for link in LINK.findall(page.read_text()):
-        if "://" not in link:
-            path, _, anchor = link.partition("#")
-            there = page.parent / path if path else page
-            assert there.exists(), link
-            assert not anchor or anchor in anchors(there), link
+def test_every_link_has_a_target(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page):
+            for link in LINK.findall(page.read_text()):
+                if "://" not in link:
+                    path, _, anchor = link.partition("#")
+                    there = page.parent / path if path else page
+                    assert there.exists(), link
+                    assert not anchor or anchor in anchors(there), link
 
 
 def test_the_front_page_has_an_image() -> None:

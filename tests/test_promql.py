@@ -34,9 +34,10 @@ def expressions() -> Iterator[tuple[str, str]]:
 EXPRESSIONS = dict(expressions())
 
 
-@pytest.mark.parametrize("where", EXPRESSIONS)
-def test_expressions_use_existing_families_and_labels(where: str) -> None:
-    assert problems(EXPRESSIONS[where]) == []
+def test_expressions_use_existing_families_and_labels(subtests: pytest.Subtests) -> None:
+    for where in EXPRESSIONS:
+        with subtests.test(where=where):
+            assert problems(EXPRESSIONS[where]) == []
 
 
 def test_finds_expressions_in_rules_and_pages() -> None:
@@ -57,9 +58,10 @@ def test_reports_unknown_families_and_labels(expression: str, problem: str) -> N
     assert problem in problems(expression)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_pages_name_only_existing_families(page: Path) -> None:
-    assert set(re.findall(r"\bcuda_mps_\w+[a-z]\b", page.read_text())) <= set(LABELS)
+def test_pages_name_only_existing_families(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=page):
+            assert set(re.findall(r"\bcuda_mps_\w+[a-z]\b", page.read_text())) <= set(LABELS)
 
 
 def test_samples_on_the_front_page_have_the_labels_of_their_families() -> None:

@@ -57,25 +57,27 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-@pytest.mark.parametrize("label", VALUES)
-def test_lists_all_values_of_a_label(label: str) -> None:
-    assert quoted(ROWS[label][0]) == [each.value for each in VALUES[label]]
+def test_lists_all_values_of_a_label(subtests: pytest.Subtests) -> None:
+    for label in VALUES:
+        with subtests.test(label=label):
+            assert quoted(ROWS[label][0]) == [each.value for each in VALUES[label]]
 
 
 def test_lists_all_kinds_of_workloads_and_accounts() -> None:
     assert quoted(ROWS["`workload_kind`"][0]) == [*(each.value for each in WorkloadKind), *PURSES.values()]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_options_of_a_command_exist(command: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser, command)
-    options = parser.format_help()
+def test_options_of_a_command_exist(subtests: pytest.Subtests) -> None:
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            parser = argparse.ArgumentParser()
+            add_arguments(parser, command)
+            options = parser.format_help()
 
-    row = next(cells for first, cells in ROWS.items() if re.match(rf"`{command}\b", first))
+            row = next(cells for first, cells in ROWS.items() if re.match(rf"`{command}\b", first))
 
-    for option in quoted(" ".join(row[:2])):
-        assert option.rstrip("…") in options
+            for option in quoted(" ".join(row[:2])):
+                assert option.rstrip("…") in options
 
 
 def test_lists_every_endpoint_of_the_endpoint_page() -> None:

@@ -200,12 +200,13 @@ OF_PROTOCOL_2 = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("CudaMps*.md")), ids=lambda page: page.stem)
-def test_a_runbook_with_commands_of_protocol_2_names_protocol_3(page: Path) -> None:
-    text = page.read_text()
-    if OF_PROTOCOL_2.search(text):
-        assert "rotocol 3" in text
-        assert f"]({COMMANDS}.md)" in text
+def test_a_runbook_with_commands_of_protocol_2_names_protocol_3(subtests: pytest.Subtests) -> None:
+    for page in sorted(RUNBOOKS.glob("CudaMps*.md")):
+        with subtests.test(page=page):
+            text = page.read_text()
+            if OF_PROTOCOL_2.search(text):
+                assert "rotocol 3" in text
+                assert f"]({COMMANDS}.md)" in text
 
 
 def test_hardware_xids_are_those_of_the_catalogue() -> None:

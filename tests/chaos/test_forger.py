@@ -21,7 +21,7 @@ from tests.chaos.claims import (
     missed_losses,
 )
 from tests.chaos.forger import Forger, Target
-from tests.chaos.forgeries import LINES, Means, Scene, hostile_name
+from tests.chaos.forgeries import LINES, Scene, hostile_name
 from tests.chaos.onlooker import Life, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import MpsStandIn, Truth, is_alive
@@ -40,10 +40,11 @@ def mps(tmp_path: Path) -> Iterator[MpsStandIn]:
         yield standin
 
 
-@pytest.mark.parametrize("means", LINES)
-def test_a_seed_determines_the_forged_lines(means: Means) -> None:
-    assert means(SCENE, random.Random(7)) == means(SCENE, random.Random(7))
-    assert hostile_name(10, random.Random(7), "now") == hostile_name(10, random.Random(7), "now")
+def test_a_seed_determines_the_forged_lines(subtests: pytest.Subtests) -> None:
+    for means in LINES:
+        with subtests.test(means=means):
+            assert means(SCENE, random.Random(7)) == means(SCENE, random.Random(7))
+            assert hostile_name(10, random.Random(7), "now") == hostile_name(10, random.Random(7), "now")
 
 
 def test_every_forged_line_reaches_a_log(mps: MpsStandIn) -> None:

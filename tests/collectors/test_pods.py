@@ -68,9 +68,8 @@ def test_limits_the_number_of_directory_entries(tmp_path: Path, monkeypatch: pyt
     assert MAX_DIRECTORIES >= 1024
 
 
-@pytest.mark.parametrize(
-    "directory",
-    [
+def test_rejects_directories_with_other_names(subtests: pytest.Subtests) -> None:
+    for directory in [
         "",
         "__",
         POD,
@@ -91,10 +90,9 @@ def test_limits_the_number_of_directory_entries(tmp_path: Path, monkeypatch: pyt
         f"team-a_train-0_{POD}0",
         f"team-a_train-0_{POD}\n",
         "team-a_train-0_../../etc",
-    ],
-)
-def test_rejects_directories_with_other_names(directory: str) -> None:
-    assert parse_pod_directory(directory) is None
+    ]:
+        with subtests.test(directory=directory):
+            assert parse_pod_directory(directory) is None
 
 
 def test_parses_namespace_name_and_uid_of_a_directory() -> None:

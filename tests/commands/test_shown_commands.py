@@ -20,18 +20,19 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_each_shown_command_is_of_a_known_kind_and_can_be_pasted(place: str) -> None:
-    wrong, kinds = list[str](), Counter[Kind]()
-    for shown in collected():
-        if shown.place == place:
-            try:
-                kinds[kind_of(shown)] += 1
-            except UnknownCommandError as error:
-                wrong.append(f"{shown.where}: {shown.text}\n    {error}")
+def test_each_shown_command_is_of_a_known_kind_and_can_be_pasted(subtests: pytest.Subtests) -> None:
+    for place in PLACES:
+        with subtests.test(place=place):
+            wrong, kinds = list[str](), Counter[Kind]()
+            for shown in collected():
+                if shown.place == place:
+                    try:
+                        kinds[kind_of(shown)] += 1
+                    except UnknownCommandError as error:
+                        wrong.append(f"{shown.where}: {shown.text}\n    {error}")
 
-    assert not wrong, "\n".join(wrong)
-    assert sum(kinds[kind] for kind in COMMAND_KINDS) > 0, kinds
+            assert not wrong, "\n".join(wrong)
+            assert sum(kinds[kind] for kind in COMMAND_KINDS) > 0, kinds
 
 
 def test_collects_from_all_places() -> None:

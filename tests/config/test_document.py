@@ -60,12 +60,13 @@ WRONG = (
 """The text of a file, and the error after the file's name."""
 
 
-@pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem[:60] for _, problem in WRONG])
-def test_refuses_an_unusable_value_and_names_file_and_place(text: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        document(text)
-    assert str(refused.value).startswith(f"config.toml: {problem}")
-    assert str(refused.value).isprintable(), "on one line"
+def test_refuses_an_unusable_value_and_names_file_and_place(subtests: pytest.Subtests) -> None:
+    for text, problem in WRONG:
+        with subtests.test(text=text, problem=problem):
+            with pytest.raises(ConfigError) as refused:
+                document(text)
+            assert str(refused.value).startswith(f"config.toml: {problem}")
+            assert str(refused.value).isprintable(), "on one line"
 
 
 def test_a_refused_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

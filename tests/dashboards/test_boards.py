@@ -233,25 +233,28 @@ def test_links_lead_to_existing_dashboards_and_variables(model: Model) -> None:
         assert set(re.findall(r"\$\{(\w+):queryparam\}", url)) <= names
 
 
-@pytest.mark.parametrize("where", EXPRESSIONS)
-def test_expressions_use_existing_metrics_and_labels(where: str) -> None:
-    assert problems(EXPRESSIONS[where]) == []
+def test_expressions_use_existing_metrics_and_labels(subtests: pytest.Subtests) -> None:
+    for where in EXPRESSIONS:
+        with subtests.test(where=where):
+            assert problems(EXPRESSIONS[where]) == []
 
 
-@pytest.mark.parametrize("where", ALL_QUERIES)
-def test_expressions_filter_by_the_selection_and_rate_counters(where: str) -> None:
-    expression = EXPRESSIONS[where]
-    for selector in selectors(ALL_QUERIES[where].parseable):
-        chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
-        assert CHOICE.items() <= chosen.items(), selector.name
-    assert unrated(expression) == []
+def test_expressions_filter_by_the_selection_and_rate_counters(subtests: pytest.Subtests) -> None:
+    for where in ALL_QUERIES:
+        with subtests.test(where=where):
+            expression = EXPRESSIONS[where]
+            for selector in selectors(ALL_QUERIES[where].parseable):
+                chosen = {each.name: each.value for each in selector.matchers.matchers if each.op == MatchOp.Re}
+                assert CHOICE.items() <= chosen.items(), selector.name
+            assert unrated(expression) == []
 
 
-@pytest.mark.parametrize("where", ALL_QUERIES)
-def test_rates_use_a_suitable_range(where: str) -> None:
-    queries_of = ALL_QUERIES[where]
-    ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", queries_of.expression))
-    assert ranges <= ({"$__range"} if queries_of.instant else {"$__rate_interval"})
+def test_rates_use_a_suitable_range(subtests: pytest.Subtests) -> None:
+    for where in ALL_QUERIES:
+        with subtests.test(where=where):
+            queries_of = ALL_QUERIES[where]
+            ranges = set(re.findall(r"(?:rate|increase)\([^[]+\[([^]]+)\]", queries_of.expression))
+            assert ranges <= ({"$__range"} if queries_of.instant else {"$__rate_interval"})
 
 
 @pytest.mark.parametrize(
@@ -268,9 +271,10 @@ def test_finds_a_counter_without_a_rate(expression: str, found: list[str]) -> No
     assert unrated(expression) == found
 
 
-@pytest.mark.parametrize("family", [family.name for family in CATALOGUE])
-def test_each_family_is_on_a_dashboard(family: str) -> None:
-    assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_QUERIES.values())
+def test_each_family_is_on_a_dashboard(subtests: pytest.Subtests) -> None:
+    for family in [family.name for family in CATALOGUE]:
+        with subtests.test(family=family):
+            assert any(re.search(rf"\b{family}(_sum)?\b", each.expression) for each in ALL_QUERIES.values())
 
 
 def test_problems_are_from_the_catalogue_and_appear_once() -> None:

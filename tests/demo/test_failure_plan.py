@@ -80,22 +80,23 @@ REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
 }
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
-def test_a_planned_failure_is_reported_for_its_duration(failure: str) -> None:
+def test_a_planned_failure_is_reported_for_its_duration(subtests: pytest.Subtests) -> None:
     """The reducer reports it as it would for a real node. Without the plan it is absent, and then the node recovers."""
-    during = calm_minutes(failure)
-    assert any(REPORTED[failure](during[minute]) for minute in DURING)
+    for failure in list(FAILURES):
+        with subtests.test(failure=failure):
+            during = calm_minutes(failure)
+            assert any(REPORTED[failure](during[minute]) for minute in DURING)
 
-    # A fault that recovers by itself does not last either.
-    others = calm_minutes("fault" if failure == "fault-held" else None)
-    assert not any(REPORTED[failure](others[minute]) for minute in DURING)
+            # A fault that recovers by itself does not last either.
+            others = calm_minutes("fault" if failure == "fault-held" else None)
+            assert not any(REPORTED[failure](others[minute]) for minute in DURING)
 
-    last = during[OVER].node
-    found = [watch.diagnosis for watch in last.watches.values()]
-    assert [each and each.condition for each in found] == [Condition.WELL] * 3
-    assert not any(incident.open for incident in last.incidents.values())
-    assert last.sources["nvml"].last.problem is None
-    assert not any(daemon.connections.waiting for daemon in last.daemons.values())
+            last = during[OVER].node
+            found = [watch.diagnosis for watch in last.watches.values()]
+            assert [each and each.condition for each in found] == [Condition.WELL] * 3
+            assert not any(incident.open for incident in last.incidents.values())
+            assert last.sources["nvml"].last.problem is None
+            assert not any(daemon.connections.waiting for daemon in last.daemons.values())
 
 
 def test_a_calm_demo_has_clients_and_no_failures() -> None:
@@ -121,9 +122,8 @@ def test_parses_a_planned_failure(text: str, plan: PlannedFailure) -> None:
     assert parse_planned(text) == plan
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_names_the_reason_that_a_planned_failure_is_invalid(subtests: pytest.Subtests) -> None:
+    for text, problem in [
         ("", "expected WHEN:WHAT"),
         ("30s", "expected WHEN:WHAT"),
         ("30s:earthquake", "expected WHEN:WHAT"),
@@ -134,11 +134,9 @@ def test_parses_a_planned_failure(text: str, plan: PlannedFailure) -> None:
         ("30s:daemon-dies:", "expected a duration"),
         ("30s:daemon-dies:long", "expected a duration"),
         ("30s:fault:10s", "has no duration"),
-    ],
-)
-def test_names_the_reason_that_a_planned_failure_is_invalid(text: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        parse_planned(text)
+    ]:
+        with subtests.test(text=text, problem=problem), pytest.raises(ConfigError, match=problem):
+            parse_planned(text)
 
 
 def test_an_invalid_plan_is_an_error_before_the_demo_starts(capsys: pytest.CaptureFixture[str]) -> None:

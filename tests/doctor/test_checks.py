@@ -534,9 +534,8 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
     assert "processes now: 1." in mode.what
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_reports_no_mistake_for_a_correct_variant(subtests: pytest.Subtests) -> None:
+    for make in [
         lambda: with_gpu(client(**{PINNED_MEMORY_LIMIT: "0=2G"}), memory_total_bytes=2 << 30),
         lambda: client(**{ACTIVE_THREAD_PERCENTAGE: "12.5", PINNED_MEMORY_LIMIT: "0=2G", VISIBLE_DEVICES: "0"}),
         lambda: client(**{VISIBLE_DEVICES: GPU[:12]}),
@@ -554,29 +553,9 @@ def test_default_compute_mode_is_a_warning_with_bypassing_processes() -> None:
         lambda: healthy(exporter=exporter_process(capabilities=1 << Capability.SYS_PTRACE | ACTS)),
         lambda: with_daemon(another_user_waits(), clients={}),
         lambda: another_user_waits(daemons=(daemon(arguments=("nvidia-cuda-mps-control", "-d", "-M")),)),
-    ],
-    ids=[
-        "a limit of all memory",
-        "limits within the device",
-        "an abbreviated UUID",
-        "a daemon's GPU by UUID",
-        "the service's own port",
-        "root",
-        "a watchdog with all rights",
-        "a client that has connected",
-        "a client in a container, a daemon on the host",
-        "no systemd",
-        "a container's log",
-        "a daemon in the /tmp of the host",
-        "launches are counted",
-        "launches are counted without an administrator's rights",
-        "launches need not be counted",
-        "a client that waits for a server's start",
-        "a daemon for all users",
-    ],
-)
-def test_reports_no_mistake_for_a_correct_variant(make: Callable[[], Facts]) -> None:
-    assert found(make()) == []
+    ]:
+        with subtests.test(make=make):
+            assert found(make()) == []
 
 
 def of_protocol_3(facts: Facts) -> Facts:
@@ -618,9 +597,8 @@ def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
     assert "memory-limit-without-effect" not in {each.check.id for each in found(facts)}
 
 
-@pytest.mark.parametrize(
-    ("facts", "cause"),
-    [
+def test_names_the_usual_causes_of_servers_that_exit_early(subtests: pytest.Subtests) -> None:
+    for facts, cause in [
         (healthy(directories={DAEMON: directory(closed="/run/nvidia")}), "cannot enter /run/nvidia: see"),
         (healthy(daemons=(daemon(outdated=True),)), "have different versions"),
         (healthy(programs=Programs(control="/c", server="/s", version="12040")), "have different versions"),
@@ -635,27 +613,12 @@ def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
         (healthy(exporter=exporter_process(kernel_log="no")), "was found. The kernel log was not read for Xids."),
         (with_gpu(healthy(), memory_total_bytes=100 << 20, memory_used_bytes=97 << 20), "is full: 3 MiB are free"),
         (healthy(), "None of the usual causes was found."),
-    ],
-    ids=[
-        *(
-            "directory",
-            "driver",
-            "program",
-            "before Volta",
-            "before Volta in a container",
-            "exclusive",
-            "lost",
-            "Xid",
-            "no log",
-        ),
-        *("memory", "none"),
-    ],
-)
-def test_names_the_usual_causes_of_servers_that_exit_early(facts: Facts, cause: str) -> None:
-    (finding,) = [each for each in found(crash_loop(facts)) if each.check.id == "servers-exit-early"]
-    assert f"6 in a row, the last one for UID 1001: {WORDS}. That was 30 s ago." in finding.what
-    assert cause in finding.what
-    assert finding.commands == (f"tail -n 30 {LOGS}/control.log",)
+    ]:
+        with subtests.test(facts=facts, cause=cause):
+            (finding,) = [each for each in found(crash_loop(facts)) if each.check.id == "servers-exit-early"]
+            assert f"6 in a row, the last one for UID 1001: {WORDS}. That was 30 s ago." in finding.what
+            assert cause in finding.what
+            assert finding.commands == (f"tail -n 30 {LOGS}/control.log",)
 
 
 LIMIT_OF_SERVER = "server set uid_1001 --pinned-memory-limit=2G"

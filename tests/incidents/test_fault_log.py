@@ -163,14 +163,15 @@ def test_duplicated_lines_change_nothing(lines: tuple[str, ...]) -> None:
     assert after(*lines, *lines).fault_block == after(*lines).fault_block
 
 
-@pytest.mark.parametrize("missing", range(len(R580)))
-def test_a_lost_line_adds_no_client(missing: int) -> None:
+def test_a_lost_line_adds_no_client(subtests: pytest.Subtests) -> None:
     """Without the list of affected clients, those to be torn down count. PIDs and devices are not mixed up."""
-    block = block_of(after(*R580[:missing], *R580[missing + 1 :]))
-    assert block.named in (None, A)
-    assert block.torn_down == {A, B}
-    assert set(block.sticky_error) <= {A, B}
-    assert block.devices <= {0, 1}
+    for missing in range(len(R580)):
+        with subtests.test(missing=missing):
+            block = block_of(after(*R580[:missing], *R580[missing + 1 :]))
+            assert block.named in (None, A)
+            assert block.torn_down == {A, B}
+            assert set(block.sticky_error) <= {A, B}
+            assert block.devices <= {0, 1}
 
 
 def test_without_its_first_line_it_starts_with_the_clients_to_be_torn_down() -> None:

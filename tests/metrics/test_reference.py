@@ -1,7 +1,7 @@
 """docs/METRICS.md lists all values of all labels with a closed set of values, and a valid example for each group."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind
-from exporter.model.node import Node
 from exporter.model.server import DisconnectReason, RefusalReason, ServerState
 from exporter.model.settings import Mode
 from exporter.model.usage import Method
@@ -81,25 +80,28 @@ def test_the_page_lists_every_value_of_each_label_with_a_closed_set() -> None:
                 assert listed(each, family.name, label) == list(values), (family.name, label)
 
 
-@pytest.mark.parametrize(("family", "label"), ENUMS)
-def test_listed_values_are_those_of_the_enum(family: str, label: str) -> None:
-    assert BY_NAME[family].choices[label] == tuple(ENUMS[family, label])
+def test_listed_values_are_those_of_the_enum(subtests: pytest.Subtests) -> None:
+    for family, label in ENUMS:
+        with subtests.test(family=family, label=label):
+            assert BY_NAME[family].choices[label] == tuple(ENUMS[family, label])
 
 
-@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
-def test_samples_have_listed_values_only(scene: Callable[[], Node]) -> None:
-    for name, family in families(scene()).items():
-        for sample in family.samples:
-            for label, values in BY_NAME[name].choices.items():
-                assert sample.labels[label] in values, (name, label)
+def test_samples_have_listed_values_only(subtests: pytest.Subtests) -> None:
+    for scene in SCENES.values():
+        with subtests.test(scene=scene):
+            for name, family in families(scene()).items():
+                for sample in family.samples:
+                    for label, values in BY_NAME[name].choices.items():
+                        assert sample.labels[label] in values, (name, label)
 
 
-@pytest.mark.parametrize("each", GROUPS, ids=lambda each: each.title)
-def test_each_group_has_a_valid_example_about_its_families(each: Group) -> None:
-    assert f"```promql\n{each.query}\n```" in section(each)
-    assert problems(each.query) == []
-    assert unrated(each.query) == []
-    assert {selector.name for selector in selectors(each.query)} & {family.name for family in each.families}
+def test_each_group_has_a_valid_example_about_its_families(subtests: pytest.Subtests) -> None:
+    for each in GROUPS:
+        with subtests.test(each=each):
+            assert f"```promql\n{each.query}\n```" in section(each)
+            assert problems(each.query) == []
+            assert unrated(each.query) == []
+            assert {selector.name for selector in selectors(each.query)} & {family.name for family in each.families}
 
 
 def test_a_family_without_a_help_is_refused() -> None:

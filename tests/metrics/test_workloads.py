@@ -85,9 +85,8 @@ def test_a_later_process_with_the_same_pid_has_its_own_labels() -> None:
     assert series(View(again), "cuda_mps_workload_clients", "workload") == {("train.service",): 1}
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "workload"),
-    [
+def test_the_workload_is_the_most_specific_identity(subtests: pytest.Subtests) -> None:
+    for cgroup, workload in [
         (JOB_CGROUP, (WorkloadKind.SLURM_JOB, "42")),
         (f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0\n", (WorkloadKind.SLURM_JOB, SLUID)),
         (f"0::/kubepods/pod{POD}/{CONTAINER}\n", (WorkloadKind.POD, POD)),
@@ -100,11 +99,10 @@ def test_a_later_process_with_the_same_pid_has_its_own_labels() -> None:
         ("0::/\n", (WorkloadKind.USER, "alice")),
         ("", (WorkloadKind.USER, "alice")),
         (None, (WorkloadKind.USER, "alice")),
-    ],
-)
-def test_the_workload_is_the_most_specific_identity(cgroup: str | None, workload: tuple[WorkloadKind, str]) -> None:
-    kind, name = workload
-    assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
+    ]:
+        with subtests.test(cgroup=cgroup, workload=workload):
+            kind, name = workload
+            assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
 
 
 def test_a_user_without_a_name_is_shown_by_number() -> None:

@@ -20,63 +20,69 @@ def page() -> Page:
     return Page(LINKS)
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_every_situation_has_a_headline_and_all_its_sections(page: Page, scene: str) -> None:
-    read = Read(page.node(SCENES[scene]()))
+def test_every_situation_has_a_headline_and_all_its_sections(page: Page, subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            read = Read(page.node(SCENES[scene]()))
 
-    assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
-    assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
-    assert read.tags.count("main") == read.tags.count("h1") == 1
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_ids_are_unique_and_references_resolve(page: Page, scene: str) -> None:
-    read = Read(page.node(SCENES[scene]()))
-
-    ids = Counter(read.all_of("id"))
-    assert {name for name, times in ids.items() if times > 1} == set()
-    assert set(read.all_of("aria-labelledby")) <= ids.keys()
+            assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
+            assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
+            assert read.tags.count("main") == read.tags.count("h1") == 1
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_page_has_no_forms_and_no_external_resources(page: Page, scene: str) -> None:
-    read = Read(page.node(SCENES[scene]()))
+def test_ids_are_unique_and_references_resolve(page: Page, subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            read = Read(page.node(SCENES[scene]()))
 
-    assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
-    assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
-    assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
-    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
-
-
-@pytest.mark.parametrize("scene", SCENES)
-def test_headings_are_in_order_and_tables_have_captions_and_headers(page: Page, scene: str) -> None:
-    read = Read(page.node(SCENES[scene]()))
-
-    levels = [int(tag[1]) for tag in read.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert read.tags.count("caption") == read.tags.count("table")
-    assert all(scope for tag, name, scope in read.attributes if (tag, name) == ("th", "scope"))
-    assert read.tags.count("th") == sum((tag, name) == ("th", "scope") for tag, name, _ in read.attributes)
+            ids = Counter(read.all_of("id"))
+            assert {name for name, times in ids.items() if times > 1} == set()
+            assert set(read.all_of("aria-labelledby")) <= ids.keys()
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_each_picture_has_a_name_and_each_plot_a_description(page: Page, scene: str) -> None:
-    pictures = re.findall(
-        "<svg ([^>]*)>(?:<title ([^>]*)>[^<]+</title><desc ([^>]*)>[^<]+</desc>)?", page.node(SCENES[scene]()).decode()
-    )
+def test_page_has_no_forms_and_no_external_resources(page: Page, subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            read = Read(page.node(SCENES[scene]()))
 
-    plots = 0
-    for attributes, title, description in pictures:
-        if 'role="img"' not in attributes:
-            assert 'aria-hidden="true"' in attributes or attributes.startswith("viewBox")
-        elif "aria-label=" not in attributes:
-            plots += 1
-            assert title.replace("id=", "aria-labelledby=") in attributes
-            assert description.replace("id=", "aria-describedby=") in attributes
-            assert title
-            assert description
-    assert plots == 4
+            assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
+            assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
+            assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
+            assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+def test_headings_are_in_order_and_tables_have_captions_and_headers(page: Page, subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            read = Read(page.node(SCENES[scene]()))
+
+            levels = [int(tag[1]) for tag in read.tags if re.fullmatch("h[1-6]", tag)]
+            assert levels[0] == 1
+            assert all(after <= before + 1 for before, after in pairwise(levels))
+            assert read.tags.count("caption") == read.tags.count("table")
+            assert all(scope for tag, name, scope in read.attributes if (tag, name) == ("th", "scope"))
+            assert read.tags.count("th") == sum((tag, name) == ("th", "scope") for tag, name, _ in read.attributes)
+
+
+def test_each_picture_has_a_name_and_each_plot_a_description(page: Page, subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            pictures = re.findall(
+                "<svg ([^>]*)>(?:<title ([^>]*)>[^<]+</title><desc ([^>]*)>[^<]+</desc>)?",
+                page.node(SCENES[scene]()).decode(),
+            )
+
+            plots = 0
+            for attributes, title, description in pictures:
+                if 'role="img"' not in attributes:
+                    assert 'aria-hidden="true"' in attributes or attributes.startswith("viewBox")
+                elif "aria-label=" not in attributes:
+                    plots += 1
+                    assert title.replace("id=", "aria-labelledby=") in attributes
+                    assert description.replace("id=", "aria-describedby=") in attributes
+                    assert title
+                    assert description
+            assert plots == 4
 
 
 def test_a_process_and_its_pid_are_in_one_cell_without_a_line_break_between(page: Page) -> None:

@@ -29,9 +29,8 @@ def test_distinguishes_the_outcomes_of_a_query(exit_code: int | None, stderr: st
     assert control_reply.query_outcome(reply) is verdict
 
 
-@pytest.mark.parametrize(
-    ("stdout", "pids"),
-    [
+def test_returns_the_pids_of_a_list_or_none(subtests: pytest.Subtests) -> None:
+    for stdout, pids in [
         ("", ()),
         ("\n", ()),
         ("513\n", (513,)),
@@ -43,10 +42,9 @@ def test_distinguishes_the_outcomes_of_a_query(exit_code: int | None, stderr: st
         ("-5\n", None),
         ("99999999999999999999\n", None),
         ("513\nError: 7\n", None),
-    ],
-)
-def test_returns_the_pids_of_a_list_or_none(stdout: str, pids: tuple[int, ...] | None) -> None:
-    assert control_reply.parse_pid_list(stdout) == pids
+    ]:
+        with subtests.test(stdout=stdout, pids=pids):
+            assert control_reply.parse_pid_list(stdout) == pids
 
 
 def test_reads_only_the_beginning_of_an_endless_list() -> None:

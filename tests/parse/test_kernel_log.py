@@ -16,7 +16,7 @@ from exporter.parse.kernel_log import (
 )
 from exporter.parse.printable import LONGEST_TEXT, printable
 from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, xid_meaning
-from tests.builders import RECORDINGS, Recorded
+from tests.builders import RECORDINGS
 
 XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x0000000a"
 
@@ -47,9 +47,8 @@ def test_only_facility_0_is_by_the_kernel() -> None:
     assert [prefix for prefix, read in by.items() if read is not None and read.by_kernel] == [0, 4, 7]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_text_of_another_form_is_no_record(subtests: pytest.Subtests) -> None:
+    for text in [
         "",
         ";",
         XID,
@@ -60,10 +59,9 @@ def test_only_facility_0_is_by_the_kernel() -> None:
         "٤,5,6,-;text",
         " SUBSYSTEM=pci",
         "\n4,5,6,-;x",
-    ],
-)
-def test_a_text_of_another_form_is_no_record(text: str) -> None:
-    assert parse_kernel_record(text) is None
+    ]:
+        with subtests.test(text=text):
+            assert parse_kernel_record(text) is None
 
 
 @given(st.text() | st.builds("{},{},{},{};{}".format, *[st.integers() | st.text(max_size=5)] * 5))
@@ -88,9 +86,8 @@ def test_a_process_name_cannot_change_the_killed_pid(name: str) -> None:
     assert parse_oom_kill(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_other_messages_are_no_oom_kill(subtests: pytest.Subtests) -> None:
+    for message in [
         "",
         "Out of memory: Killed process -1 (x)",
         "Out of memory: Killed process ٤ (x)",
@@ -101,10 +98,9 @@ def test_a_process_name_cannot_change_the_killed_pid(name: str) -> None:
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=train,pid=4711,uid=1000",
         "python3: Out of memory: Killed process 4711 (train)",
         " Out of memory: Killed process 4711 (train)",
-    ],
-)
-def test_other_messages_are_no_oom_kill(message: str) -> None:
-    assert parse_oom_kill(message) is None
+    ]:
+        with subtests.test(message=message):
+            assert parse_oom_kill(message) is None
 
 
 def test_a_crash_of_a_process_named_like_an_oom_kill_is_none() -> None:
@@ -172,21 +168,22 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("message", FORMS)
-def test_parses_every_form_of_an_xid(message: str) -> None:
-    assert parse_xid(message) == FORMS[message]
+def test_parses_every_form_of_an_xid(subtests: pytest.Subtests) -> None:
+    for message in FORMS:
+        with subtests.test(message=message):
+            assert parse_xid(message) == FORMS[message]
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_parses_every_xid_of_a_recording(recorded: Recorded) -> None:
-    messages = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
+def test_parses_every_xid_of_a_recording(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            messages = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
 
-    assert [message for message in messages if ("Xid" in message) != (parse_xid(message) is not None)] == []
+            assert [message for message in messages if ("Xid" in message) != (parse_xid(message) is not None)] == []
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_other_messages_are_no_xid(subtests: pytest.Subtests) -> None:
+    for message in [
         "",
         "NVRM: GPU Board Serial Number: 0",
         "NVRM: The NVIDIA GPU 0000:01:00.0 has fallen off the bus.",
@@ -197,10 +194,9 @@ def test_parses_every_xid_of_a_recording(recorded: Recorded) -> None:
         "NVRM: Xid (PCI:0000:00:06): 123456, y",
         "NVRM: Xid (PCI:0000:00:٠٦): 79, x",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO",
-    ],
-)
-def test_other_messages_are_no_xid(message: str) -> None:
-    assert parse_xid(message) is None
+    ]:
+        with subtests.test(message=message):
+            assert parse_xid(message) is None
 
 
 @pytest.mark.parametrize(
@@ -240,9 +236,8 @@ def test_a_crash_of_a_process_named_like_an_xid_is_none() -> None:
     assert parse_xid(f"{name}[1234]: segfault at 0 ip 0000000000000000 sp 00007ffd error 14 in python3") is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_process_name_cannot_forge_other_fields(subtests: pytest.Subtests) -> None:
+    for name in [
         ", pid=1, name=x",
         ", Ch 00000001",
         "): 79, pid=1",
@@ -253,15 +248,14 @@ def test_a_crash_of_a_process_named_like_an_xid_is_none() -> None:
         "'<unknown>'",
         "",
         "ü" * 15,
-    ],
-)
-def test_a_process_name_cannot_forge_other_fields(name: str) -> None:
-    read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d, {MMU_FAULT}")
+    ]:
+        with subtests.test(name=name):
+            read = parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=600, name={name}, channel 0x0000001d, {MMU_FAULT}")
 
-    assert read is not None
-    assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
-    assert read.name is not None
-    assert printable(name).startswith(read.name)
+            assert read is not None
+            assert (read.number, read.bus_id, read.pid) == (31, "0000:00:06", 600)
+            assert read.name is not None
+            assert printable(name).startswith(read.name)
 
 
 @given(st.text(max_size=600))
@@ -332,18 +326,17 @@ def test_the_catalogue_has_an_entry_for_79() -> None:
     assert all(each.mnemonic and each.meaning for each in XIDS.values())
 
 
-@pytest.mark.parametrize(
-    "number",
-    [46, 48, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 144, 149, 150, 156, 158, 171, 172],
-)
-def test_hardware_links_and_driver_exonerate(number: int) -> None:
-    assert exonerates(number)
+def test_hardware_links_and_driver_exonerate(subtests: pytest.Subtests) -> None:
+    for number in [46, 48, 62, 63, 64, 74, 79, 94, 95, 110, 119, 120, 136, 140, 143, 144, 149, 150, 156, 158, 171, 172]:
+        with subtests.test(number=number):
+            assert exonerates(number)
 
 
-@pytest.mark.parametrize("number", [11, 13, 25, 31, 39, 43, 45, 68, 69, 137])
-def test_errors_of_programs_do_not_exonerate(number: int) -> None:
+def test_errors_of_programs_do_not_exonerate(subtests: pytest.Subtests) -> None:
     """An illegal address, an exception, a channel reset after one, a peer's memory."""
-    assert not exonerates(number)
+    for number in [11, 13, 25, 31, 39, 43, 45, 68, 69, 137]:
+        with subtests.test(number=number):
+            assert not exonerates(number)
 
 
 @pytest.mark.parametrize("number", [8, 32, 44, 66, 109])

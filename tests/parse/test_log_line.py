@@ -170,9 +170,10 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize(("text", "message"), MESSAGES, ids=[text for text, _ in MESSAGES])
-def test_returns_the_message_of_a_line(text: str, message: Message) -> None:
-    assert parse_log_message(text) == message
+def test_returns_the_message_of_a_line(subtests: pytest.Subtests) -> None:
+    for text, message in MESSAGES:
+        with subtests.test(text=text, message=message):
+            assert parse_log_message(text) == message
 
 
 @pytest.mark.parametrize("text", REASONS)
@@ -182,18 +183,20 @@ def test_reports_why_a_server_cannot_start(text: str, prefix: str) -> None:
     assert parse_log_message(prefix + text) == log_message.ServerStartFailed(text)
 
 
-@pytest.mark.parametrize("text", NOISE_LINES)
-def test_a_known_line_without_a_value_is_noise(text: str) -> None:
-    assert parse_log_message(text) == NOISE
+def test_a_known_line_without_a_value_is_noise(subtests: pytest.Subtests) -> None:
+    for text in NOISE_LINES:
+        with subtests.test(text=text):
+            assert parse_log_message(text) == NOISE
 
 
-@pytest.mark.parametrize("text", HARMLESS)
-def test_a_line_that_only_resembles_a_fault_is_noise(text: str) -> None:
+def test_a_line_that_only_resembles_a_fault_is_noise(subtests: pytest.Subtests) -> None:
     """These occur with normal connects and exits, with replies, or next to the lines of a fault (measured, R580).
 
     Replies to `lspart` are those of NVIDIA's guide, release 615.
     """
-    assert parse_log_message(text) == NOISE
+    for text in HARMLESS:
+        with subtests.test(text=text):
+            assert parse_log_message(text) == NOISE
 
 
 @pytest.mark.parametrize(

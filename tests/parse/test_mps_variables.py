@@ -83,9 +83,9 @@ def test_any_text_parses_as_client_limits(text: str) -> None:
     assert limits is None or all(limit > 0 for limit in limits.values())
 
 
-@pytest.mark.parametrize(
-    ("text", "visible"),
-    [
+def test_a_gpu_is_visible_by_index_or_uuid_or_without_the_variable(subtests: pytest.Subtests) -> None:
+    """As in CUDA: -1 ends the list, a UUID may be abbreviated, an empty list hides all GPUs."""
+    for text, visible in [
         (None, True),
         ("0", True),
         ("1", False),
@@ -101,11 +101,9 @@ def test_any_text_parses_as_client_limits(text: str) -> None:
         ("-1,0", False),
         ("1,-1,0", False),
         ("none", False),
-    ],
-)
-def test_a_gpu_is_visible_by_index_or_uuid_or_without_the_variable(text: str | None, visible: bool) -> None:
-    """As in CUDA: -1 ends the list, a UUID may be abbreviated, an empty list hides all GPUs."""
-    assert is_device_visible(text, 0, GPU) is visible
+    ]:
+        with subtests.test(text=text, visible=visible):
+            assert is_device_visible(text, 0, GPU) is visible
 
 
 def test_finds_a_gpu_without_an_index_by_its_uuid() -> None:

@@ -80,14 +80,23 @@ def test_missing_user_and_groups_are_none() -> None:
 FIELDS = "S 1 513 513 0 -1 4194560 1234 0 0 0 7 3 0 0 20 0 4 0 88123456 1073741824 2048 18446744073709551615"
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["train.py", "", "a b", "a) b", ") Z 1 (", "(((", ")))", "line\nbreak", "\udcff", "1 2 3 4 5 6 7 8 9 10 11 12 13"],
-)
-def test_returns_the_start_time_for_any_name(name: str) -> None:
-    text = f"513 ({name}) {FIELDS}\n"
-    assert proc.start_ticks(text) == 88123456
-    assert not proc.is_zombie(text)
+def test_returns_the_start_time_for_any_name(subtests: pytest.Subtests) -> None:
+    for name in [
+        "train.py",
+        "",
+        "a b",
+        "a) b",
+        ") Z 1 (",
+        "(((",
+        ")))",
+        "line\nbreak",
+        "\udcff",
+        "1 2 3 4 5 6 7 8 9 10 11 12 13",
+    ]:
+        with subtests.test(name=name):
+            text = f"513 ({name}) {FIELDS}\n"
+            assert proc.start_ticks(text) == 88123456
+            assert not proc.is_zombie(text)
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,26 @@ def test_reads_each_form_of_a_device_id(device: str, meaning: GpuDevice) -> None
     assert gpu_device(device) == meaning
 
 
-@pytest.mark.parametrize(
-    "device",
-    ["", "0", f"{GPU}::", f"{GPU}:0", f"{GPU}::x", f"{GPU}::0\n", GPU.upper(), f" {GPU}", "nvidia", "nvidia0/gi1",
-     "nvidia0/gi1/vgpu0", "nvidia٣", f"{GPU}::{'9' * 20}", "MIG-GPU-1/0/0", "0000:00:06.0"],
-)  # fmt: skip
-def test_ignores_other_device_ids(device: str) -> None:
-    assert gpu_device(device) is None
+def test_ignores_other_device_ids(subtests: pytest.Subtests) -> None:
+    for device in [
+        "",
+        "0",
+        f"{GPU}::",
+        f"{GPU}:0",
+        f"{GPU}::x",
+        f"{GPU}::0\n",
+        GPU.upper(),
+        f" {GPU}",
+        "nvidia",
+        "nvidia0/gi1",
+        "nvidia0/gi1/vgpu0",
+        "nvidia٣",
+        f"{GPU}::{'9' * 20}",
+        "MIG-GPU-1/0/0",
+        "0000:00:06.0",
+    ]:
+        with subtests.test(device=device):
+            assert gpu_device(device) is None
 
 
 @given(ids)

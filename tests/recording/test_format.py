@@ -194,9 +194,9 @@ class TestRoundTrip:
         assert text.isascii()
         assert text.count("\n") == len(observation) + 1
 
-    @pytest.mark.parametrize(
-        "observation",
-        [
+    def test_distinguishes_missing_empty_and_zero(self, subtests: pytest.Subtests) -> None:
+        """No problem, no process, no answer: these too must come back."""
+        for observation in [
             LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None),
             LogFile(at=AT, daemon=DAEMON, file="control.log", problem=None, size=0),
             DaemonProcess(at=AT, daemon=DAEMON, pid=None),
@@ -208,12 +208,9 @@ class TestRoundTrip:
             GpuUse(at=AT, gpu=GPU, seconds=1.0, sm_utilization=0.0),
             WorkReading(at=AT, boot_ns=1, seconds=0.0),
             WorkReading(at=AT, boot_ns=1, seconds=1.0, processes=(ProcessWork(pid=1, first_ns=1),), watched=(1,)),
-        ],
-        ids=lambda observation: type(observation).__name__,
-    )
-    def test_distinguishes_missing_empty_and_zero(self, observation: Observation) -> None:
-        """No problem, no process, no answer: these too must come back."""
-        assert read(written(observation)) == [observation]
+        ]:
+            with subtests.test(observation=observation):
+                assert read(written(observation)) == [observation]
 
     def test_reads_the_header_as_it_was_written(self) -> None:
         """Daemons, GPUs, and further facts as they were."""

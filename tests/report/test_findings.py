@@ -92,9 +92,8 @@ def unasked() -> Node:
     return replace(daemon_dead(), watches=present.watches)
 
 
-@pytest.mark.parametrize(
-    ("scene", "matter"),
-    [
+def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
+    for scene, matter in [
         (idle, []),
         (Node, [("The exporter has not collected anything yet", Severity.UNKNOWN)]),
         (node, [("The exporter has not collected anything yet", Severity.UNKNOWN)]),
@@ -155,10 +154,9 @@ def unasked() -> Node:
                 (LOG, WARNING),
             ],
         ),
-    ],
-)
-def test_lists_the_most_urgent_finding_first(scene: Callable[[], Node], matter: list[tuple[str, Severity]]) -> None:
-    assert [(each.text, each.severity) for each in found_in(scene())] == matter
+    ]:
+        with subtests.test(scene=scene, matter=matter):
+            assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
 @pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full])

@@ -29,9 +29,8 @@ def test_every_code_can_be_shown_with_any_fields(code: ProblemCode, source: str)
         assert len(text) <= LONGEST_PROBLEM
 
 
-@pytest.mark.parametrize(
-    ("problem", "source", "text"),
-    [
+def test_a_text_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> None:
+    for problem, source, text in [
         (HANGS, "process", "no result for 5 s"),
         (HANGS, NVML, "no result for 5 s. A call into the NVIDIA driver may hang"),
         (timed_out("get_server_list", 5.0), "control", "get_server_list: no answer within 5 s"),
@@ -64,10 +63,9 @@ def test_every_code_can_be_shown_with_any_fields(code: ProblemCode, source: str)
                 " no RestrictSUIDSGID= in the exporter's unit"
             ),
         ),
-    ],
-)
-def test_a_text_has_the_cause_and_the_remedy(problem: Problem, source: str, text: str) -> None:
-    assert problem_text(problem, source) == text
+    ]:
+        with subtests.test(problem=problem, source=source, text=text):
+            assert problem_text(problem, source) == text
 
 
 def test_all_problems_of_a_collection_are_shown() -> None:

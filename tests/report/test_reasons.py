@@ -22,24 +22,27 @@ def full(code: ReasonCode) -> Reason:
     return Reason(code, **known)
 
 
-@pytest.mark.parametrize("code", ReasonCode)
-def test_every_code_has_one_text(code: ReasonCode) -> None:
-    assert (code in reasons._FIXED) != (code in reasons._SPECIAL)
+def test_every_code_has_one_text(subtests: pytest.Subtests) -> None:
+    for code in ReasonCode:
+        with subtests.test(code=code):
+            assert (code in reasons._FIXED) != (code in reasons._SPECIAL)
 
 
-@pytest.mark.parametrize("code", ReasonCode)
-def test_a_text_is_a_part_of_a_sentence(code: ReasonCode) -> None:
-    text = text_of(full(code))
-    assert text
-    assert "{" not in text
-    assert not text.endswith(".")
-    assert "None" not in text
+def test_a_text_is_a_part_of_a_sentence(subtests: pytest.Subtests) -> None:
+    for code in ReasonCode:
+        with subtests.test(code=code):
+            text = text_of(full(code))
+            assert text
+            assert "{" not in text
+            assert not text.endswith(".")
+            assert "None" not in text
 
 
-@pytest.mark.parametrize("code", ReasonCode)
-def test_a_code_without_its_parameters_has_a_text_too(code: ReasonCode) -> None:
+def test_a_code_without_its_parameters_has_a_text_too(subtests: pytest.Subtests) -> None:
     """A file that another version wrote may lack some."""
-    assert "{" not in text_of(Reason(code))
+    for code in ReasonCode:
+        with subtests.test(code=code):
+            assert "{" not in text_of(Reason(code))
 
 
 @given(whole(Reason))

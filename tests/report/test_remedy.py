@@ -332,11 +332,14 @@ ROOT = Path(__file__).parents[2]
 TEXTS = [*ROOT.glob("alerts/*.yml"), *ROOT.glob("alerts/runbooks/*.md"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
-def test_documented_commands_name_a_directory(text: Path) -> None:
-    shown = re.sub(r"\s+", " ", text.read_text())
-    for found in re.finditer(r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", shown):
-        assert "CUDA_MPS_PIPE_DIRECTORY=" in shown[: found.end()], found[0]
+def test_documented_commands_name_a_directory(subtests: pytest.Subtests) -> None:
+    for text in TEXTS:
+        with subtests.test(text=text):
+            shown = re.sub(r"\s+", " ", text.read_text())
+            for found in re.finditer(
+                r"(\| *)(?:timeout \d+ )?nvidia-cuda-mps-control|nvidia-cuda-mps-control -d\b", shown
+            ):
+                assert "CUDA_MPS_PIPE_DIRECTORY=" in shown[: found.end()], found[0]
 
 
 def test_no_other_module_writes_commands_to_a_daemon() -> None:

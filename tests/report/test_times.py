@@ -40,9 +40,8 @@ def test_formats_invalid_times(at: float) -> None:
     assert "invalid time" in local_time(at)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
+def test_formats_durations(subtests: pytest.Subtests) -> None:
+    for seconds, text in [
         (-3, "0 ms"),
         (0.0174, "17 ms"),
         (0.13, "0.1 s"),
@@ -53,7 +52,6 @@ def test_formats_invalid_times(at: float) -> None:
         (182, "3 min 2 s"),
         (7500, "2 h 5 min"),
         (100 * 3600, "4 d 4 h"),
-    ],
-)
-def test_formats_durations(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
+    ]:
+        with subtests.test(seconds=seconds, text=text):
+            assert duration_text(seconds) == text

@@ -130,9 +130,8 @@ def test_logs_a_collector_problem_of_each_daemon() -> None:
     assert records[1]["text"] == "server.log cannot be read: Permission denied"
 
 
-@pytest.mark.parametrize(
-    ("event", "level"),
-    [
+def test_the_level_of_a_record_is_the_severity_of_its_event(subtests: pytest.Subtests) -> None:
+    for event, level in [
         (Event(at=1.0, event=EventName.FAULT), "error"),
         (Event(at=1.0, event=EventName.DAEMON_UP), "info"),
         (Event(at=1.0, event=EventName.CIRCUIT_OPENED), "error"),
@@ -143,12 +142,11 @@ def test_logs_a_collector_problem_of_each_daemon() -> None:
         (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.SUCCEEDED), "info"),
         (Event(at=1.0, event=EventName.WATCHDOG_ACTED, result=ActionResult.FAILED), "warning"),
         (Event(at=1.0, event=EventName.WATCHDOG_ACTED, problem=Reason(ReasonCode.NO_RESULT)), "warning"),
-    ],
-)
-def test_the_level_of_a_record_is_the_severity_of_its_event(event: Event, level: str) -> None:
-    (record,) = logged([event])
+    ]:
+        with subtests.test(event=event, level=level):
+            (record,) = logged([event])
 
-    assert record["log_level"] == level
+            assert record["log_level"] == level
 
 
 def test_a_record_has_codes_and_parameters() -> None:

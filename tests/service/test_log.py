@@ -124,9 +124,8 @@ def shown(log_format: str, **values: object) -> str:
     return stream.getvalue().partition("it_happened")[2].strip()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_console_shows_values_as_text(subtests: pytest.Subtests) -> None:
+    for value, text in [
         (ServerState.FAULT, "fault"),
         ("two words", '"two words"'),
         ("it's", "it's"),
@@ -138,10 +137,9 @@ def shown(log_format: str, **values: object) -> str:
         (0.125, "0.125"),
         (90.0, "90"),
         ("", '""'),
-    ],
-)
-def test_console_shows_values_as_text(value: object, text: str) -> None:
-    assert shown("console", value=value) == f"value={text}"
+    ]:
+        with subtests.test(value=value, text=text):
+            assert shown("console", value=value) == f"value={text}"
 
 
 @pytest.mark.parametrize("log_format", ["console", "logfmt"])

@@ -66,14 +66,16 @@ def test_shuffled_part_of_a_recording(recorded: Recorded, data: st.DataObject) -
     reduce_and_check(node(), piece)
 
 
-@pytest.mark.parametrize("recorded", [each for each in RECORDINGS if each.name != "many_clients"], ids=repr)
-def test_shuffled_recording(recorded: Recorded) -> None:
-    seen = list(recorded.observations)
-    random.Random(recorded.name).shuffle(seen)
-    reduce_and_check(node(), seen, every=20)
+def test_shuffled_recording(subtests: pytest.Subtests) -> None:
+    for recorded in [each for each in RECORDINGS if each.name != "many_clients"]:
+        with subtests.test(recorded=recorded):
+            seen = list(recorded.observations)
+            random.Random(recorded.name).shuffle(seen)
+            reduce_and_check(node(), seen, every=20)
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_recording_in_its_order(recorded: Recorded) -> None:
-    assert_consistent(recorded.story.node)
-    assert_counts_match_events(recorded.story.node, recorded.story.events)
+def test_recording_in_its_order(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            assert_consistent(recorded.story.node)
+            assert_counts_match_events(recorded.story.node, recorded.story.events)

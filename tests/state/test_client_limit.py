@@ -48,9 +48,8 @@ def limit_of(present: Node) -> int | None:
     return clients_limit(present, daemon, daemon.servers[SERVER])
 
 
-@pytest.mark.parametrize(
-    ("capability", "version", "places"),
-    [
+def test_limit_depends_on_compute_capability_and_version(subtests: pytest.Subtests) -> None:
+    for capability, version, places in [
         ("3.5", "9000", 16),
         ("6.1", "12040", 16),
         ("6.1", "13010", 16),
@@ -63,13 +62,10 @@ def limit_of(present: Node) -> int | None:
         ("9.0", "14000", None),
         (None, "13000", None),
         ("?", "13000", None),
-    ],
-)
-def test_limit_depends_on_compute_capability_and_version(
-    capability: str | None, version: str, places: int | None
-) -> None:
-    line = control_log(f"CUDA MPS Control binary version: {version}")
-    assert limit(*line, gpu_reading(compute_capability=capability)) == places
+    ]:
+        with subtests.test(capability=capability, version=version, places=places):
+            line = control_log(f"CUDA MPS Control binary version: {version}")
+            assert limit(*line, gpu_reading(compute_capability=capability)) == places
 
 
 @pytest.mark.parametrize(

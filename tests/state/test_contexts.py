@@ -9,7 +9,6 @@ from tests.builders import (
     GPU,
     OTHER_GPU,
     RECORDINGS,
-    Recorded,
     active,
     at_work,
     connecting,
@@ -48,9 +47,8 @@ def test_each_client_has_its_own_gpu() -> None:
     assert (gpus(*lines), gpus(*lines, pid=OTHER)) == ({GPU}, {OTHER_GPU})
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+def test_gpu_is_unknown_if_lines_are_lost_or_mixed(subtests: pytest.Subtests) -> None:
+    for lines in [
         (connecting(), active()),
         (connecting(), on(), connecting(OTHER), active()),
         (connecting(), connecting(OTHER), on(), active()),
@@ -62,23 +60,9 @@ def test_each_client_has_its_own_gpu() -> None:
         (connecting(OTHER), on(OTHER_GPU), active(OTHER), active()),
         (connecting(OTHER), on(OTHER_GPU), active(OTHER), on(), active()),
         (on(), connecting(), active()),
-    ],
-    ids=[
-        "lost GPU line",
-        "another client connects",
-        "another client connects before the GPU line",
-        "a process connects without a context",
-        "two GPUs",
-        "three GPU lines",
-        "another context",
-        "no context",
-        "line of the previous client",
-        "lost connection line",
-        "GPU line too early",
-    ],
-)
-def test_gpu_is_unknown_if_lines_are_lost_or_mixed(lines: tuple[str, ...]) -> None:
-    assert gpus(*lines) == set()
+    ]:
+        with subtests.test(lines=lines):
+            assert gpus(*lines) == set()
 
 
 def test_duplicate_lines_do_not_matter() -> None:
@@ -95,13 +79,14 @@ def test_number_of_contexts_is_limited() -> None:
     assert len(gpus(*lines)) == MAX_CONTEXTS
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_clients_of_a_recording_are_on_requested_gpus(recorded: Recorded) -> None:
+def test_clients_of_a_recording_are_on_requested_gpus(subtests: pytest.Subtests) -> None:
     """Each client requested some GPUs by ordinal. The order in the log is the order of the daemon."""
-    seen = [each for each in recorded.observations if isinstance(each, LogLine)]
-    requested = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
-    for pid, disconnect in reduced(*seen).daemon.connections.disconnects.items():
-        assert len(disconnect.gpus) <= len(requested[pid])
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            seen = [each for each in recorded.observations if isinstance(each, LogLine)]
+            requested = {int(pid): client["gpus"].split(",") for pid, client in recorded.truth["clients"].items()}
+            for pid, disconnect in reduced(*seen).daemon.connections.disconnects.items():
+                assert len(disconnect.gpus) <= len(requested[pid])
 
 
 def test_four_clients_on_two_gpus_have_their_own_gpus() -> None:

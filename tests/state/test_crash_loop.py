@@ -14,7 +14,6 @@ from tests.builders import (
     CONTROL,
     DAEMON,
     RECORDINGS,
-    Recorded,
     active,
     at_work,
     control_log,
@@ -155,11 +154,12 @@ def test_recovery_from_a_fault_does_not_end_a_crash_loop() -> None:
     assert len(loops(*failures(LOOP_STARTS), *block, *over, *failures(LOOP_STARTS, at=AT + 7))) == 1
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_reports_the_crash_loop_of_a_recording(recorded: Recorded) -> None:
-    real = int(recorded.truth.get("fault_kind") == "crash-loop")
-    assert len(recorded.story.of(EventName.SERVER_CRASH_LOOP)) == real
-    assert recorded.story.daemon.totals.crash_loops == real
+def test_reports_the_crash_loop_of_a_recording(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            real = int(recorded.truth.get("fault_kind") == "crash-loop")
+            assert len(recorded.story.of(EventName.SERVER_CRASH_LOOP)) == real
+            assert recorded.story.daemon.totals.crash_loops == real
 
 
 def test_does_not_report_a_crash_loop_that_only_the_log_shows() -> None:

@@ -197,18 +197,21 @@ def just_before(recorded: Recorded, at: float) -> Node:
 FAULTS = [recorded for recorded in RECORDINGS if caused_at(recorded) is not None]
 
 
-@pytest.mark.parametrize("recorded", FAULTS, ids=repr)
-def test_domain_before_a_fault_has_its_victims(recorded: Recorded) -> None:
+def test_domain_before_a_fault_has_its_victims(subtests: pytest.Subtests) -> None:
     """The domain has the cause and its victims, except for clients that exited in time."""
-    fault_at = caused_at(recorded)
-    assert fault_at is not None
-    present = just_before(recorded, fault_at)
-    (daemon,) = present.daemons.values()
-    domain = domain_of(present, daemon, recorded.truth["culprit"])
-    assert domain is not None
-    culprit = recorded.truth["culprit"]
-    gone = {int(pid) for pid, client in recorded.truth["clients"].items() if client["exit_code"] in (0, -9)} - {culprit}
-    assert domain.clients - gone == {culprit, *recorded.truth["victims"]}
+    for recorded in FAULTS:
+        with subtests.test(recorded=recorded):
+            fault_at = caused_at(recorded)
+            assert fault_at is not None
+            present = just_before(recorded, fault_at)
+            (daemon,) = present.daemons.values()
+            domain = domain_of(present, daemon, recorded.truth["culprit"])
+            assert domain is not None
+            culprit = recorded.truth["culprit"]
+            gone = {int(pid) for pid, client in recorded.truth["clients"].items() if client["exit_code"] in (0, -9)} - {
+                culprit
+            }
+            assert domain.clients - gone == {culprit, *recorded.truth["victims"]}
 
 
 def test_the_recordings_have_faults_on_one_gpu_and_on_two() -> None:

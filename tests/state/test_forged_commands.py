@@ -115,15 +115,16 @@ def test_ignores_a_fault_log_block_in_the_reply_to_ps(file: str) -> None:
     assert after.daemon.servers == before.daemon.servers
 
 
-@pytest.mark.parametrize("line", [*BLOCK[:1], *FORGED], ids=str)
-def test_ignores_lines_of_servers_in_control_log_and_of_daemons_in_server_log(line: str) -> None:
+def test_ignores_lines_of_servers_in_control_log_and_of_daemons_in_server_log(subtests: pytest.Subtests) -> None:
     """Neither writes into the other's file, unless the daemon runs in the foreground."""
-    before = reduced(*at_work(CLIENT))
-    (sample,) = control_log("x")
-    file = "server.log" if " Control " in line else "control.log"
-    after = reduced(replace(sample, file=file, line=line), start=before.node)
-    assert (after.names(), after.daemon.servers) == ([], before.daemon.servers)
-    assert (after.daemon.clients, after.daemon.connections.disconnects) == (before.daemon.clients, {})
+    for line in [*BLOCK[:1], *FORGED]:
+        with subtests.test(line=line):
+            before = reduced(*at_work(CLIENT))
+            (sample,) = control_log("x")
+            file = "server.log" if " Control " in line else "control.log"
+            after = reduced(replace(sample, file=file, line=line), start=before.node)
+            assert (after.names(), after.daemon.servers) == ([], before.daemon.servers)
+            assert (after.daemon.clients, after.daemon.connections.disconnects) == (before.daemon.clients, {})
 
 
 @pytest.mark.parametrize(

@@ -246,9 +246,9 @@ class TestDevices:
         """An unset variable and an unreadable one cannot be distinguished."""
         assert self.ordinals(GPU, OTHER_GPU) == {}
 
-    @pytest.mark.parametrize(
-        ("visible", "ordinals"),
-        [
+    def test_visible_devices_give_the_order(self, subtests: pytest.Subtests) -> None:
+        """As in CUDA, an entry that is unknown or ambiguous ends the list."""
+        for visible, ordinals in [
             ("0,1", {0: GPU, 1: OTHER_GPU}),
             ("1,0", {0: OTHER_GPU, 1: GPU}),
             ("1", {0: OTHER_GPU}),
@@ -259,11 +259,9 @@ class TestDevices:
             ("1,1,0", {0: OTHER_GPU}),
             ("GPU-,0", {}),
             ("", {}),
-        ],
-    )
-    def test_visible_devices_give_the_order(self, visible: str, ordinals: dict[int, str]) -> None:
-        """As in CUDA, an entry that is unknown or ambiguous ends the list."""
-        assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
+        ]:
+            with subtests.test(visible=visible, ordinals=ordinals):
+                assert self.ordinals(GPU, OTHER_GPU, runtime__visible_devices=visible) == ordinals
 
     def test_the_devices_that_the_daemon_reports_have_precedence(self) -> None:
         """They have the daemon's own order."""

@@ -196,9 +196,9 @@ class TestLimits:
         _, asked = poll(8, start=self.with_session(f"Cmd:{command}"))
         assert {each: len(times) for each, times in asked.items()} == {question: 1}
 
-    @pytest.mark.parametrize(
-        "command",
-        [
+    def test_queries_no_limit_after_other_commands(self, subtests: pytest.Subtests) -> None:
+        """These include the exporter's own queries, and commands for a server or device that does not exist."""
+        for command in [
             *(DEFAULT_THREADS, THREADS, DEFAULT_MEMORY, MEMORY, LIST, "ps"),
             *("set_default_active_thread_percentage_x 4", "get_default_client_priority"),
             *(
@@ -207,12 +207,10 @@ class TestLimits:
                 "set_device_pinned_mem_limit",
             ),
             *("set_default_device_pinned_mem_limit 9 3G", "set_default_device_pinned_mem_limit 99999999999999 3G"),
-        ],
-    )
-    def test_queries_no_limit_after_other_commands(self, command: str) -> None:
-        """These include the exporter's own queries, and commands for a server or device that does not exist."""
-        _, asked = poll(8, start=self.with_session(f"Cmd:{command}"))
-        assert not asked
+        ]:
+            with subtests.test(command=command):
+                _, asked = poll(8, start=self.with_session(f"Cmd:{command}"))
+                assert not asked
 
     def test_bounds_queries_after_repeated_set_commands(self) -> None:
         """Any user may send such a command, which is logged before it is refused."""

@@ -225,17 +225,18 @@ def test_in_any_order_counters_never_decrease_and_no_xid_is_lost(seen: list[Obse
 # -- recordings ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-def test_recording_has_the_xids_of_its_kernel_log(recorded: Recorded) -> None:
+def test_recording_has_the_xids_of_its_kernel_log(subtests: pytest.Subtests) -> None:
     """The NVML events report the same Xids."""
-    written = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
-    expected: dict[tuple[str, str], int] = {}
-    for error in (parse_xid(message) for message in written):
-        if error is not None:
-            key = (gpu_of(recorded, error.bus_id), str(error.number))
-            expected[key] = expected.get(key, 0) + 1
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            written = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
+            expected: dict[tuple[str, str], int] = {}
+            for error in (parse_xid(message) for message in written):
+                if error is not None:
+                    key = (gpu_of(recorded, error.bus_id), str(error.number))
+                    expected[key] = expected.get(key, 0) + 1
 
-    assert {key: count.total for key, count in recorded.story.node.xids.counts.items()} == expected
+            assert {key: count.total for key, count in recorded.story.node.xids.counts.items()} == expected
 
 
 def gpu_of(recorded: Recorded, address: str) -> str:

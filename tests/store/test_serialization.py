@@ -1,7 +1,6 @@
 """Values of the model become JSON and back. Unknown keys are ignored, and invalid values refused."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +41,8 @@ def test_missing_keys_have_defaults() -> None:
     assert build(Incident, written) == fault()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "problem"),
-    [
+def test_refuses_invalid_values_and_names_the_key(subtests: pytest.Subtests) -> None:
+    for key, value, problem in [
         ("server", "513", "'server' is '513'"),
         ("server", True, "'server' is True"),
         ("server", 2**64, "'server' is 18446744073709551616"),
@@ -57,9 +55,8 @@ def test_missing_keys_have_defaults() -> None:
         ("client_details", {"600": {"pid": 600}}, "'client' is missing"),
         ("client_details", {"six": {"pid": 600, "client": "c"}}, "six"),
         ("suspects", [{"confidence": 1.0, "evidence": []}], "'client' is missing"),
-    ],
-)
-def test_refuses_invalid_values_and_names_the_key(key: str, value: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=r".") as refused:
-        build(Incident, {**plain(fault()), key: value})
-    assert problem in str(refused.value)
+    ]:
+        with subtests.test(key=key, value=value, problem=problem):
+            with pytest.raises(ValueError, match=r".") as refused:
+                build(Incident, {**plain(fault()), key: value})
+            assert problem in str(refused.value)

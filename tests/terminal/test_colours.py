@@ -1,7 +1,6 @@
 """Colours where there are any, and nothing else that speaks to a terminal."""
 
 import re
-from collections.abc import Mapping
 
 import pytest
 
@@ -12,9 +11,9 @@ from tests.incidents.values import HOSTILE
 XTERM = {"TERM": "xterm-256color"}
 
 
-@pytest.mark.parametrize(
-    ("choice", "environment", "at_a_terminal", "colours"),
-    [
+def test_uses_colours_by_option_environment_and_terminal(subtests: pytest.Subtests) -> None:
+    """The command line takes precedence over the environment, and that over the terminal."""
+    for choice, environment, at_a_terminal, colours in [
         ("auto", XTERM, True, True),
         ("auto", XTERM, False, False),
         ("auto", {"TERM": "dumb"}, True, False),
@@ -27,13 +26,9 @@ XTERM = {"TERM": "xterm-256color"}
         ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
         ("always", {"NO_COLOR": "1", "TERM": "dumb"}, False, True),
         ("never", {**XTERM, "FORCE_COLOR": "1"}, True, False),
-    ],
-)
-def test_uses_colours_by_option_environment_and_terminal(
-    choice: str, environment: Mapping[str, str], at_a_terminal: bool, colours: bool
-) -> None:
-    """The command line takes precedence over the environment, and that over the terminal."""
-    assert use_colours(choice, environment, at_a_terminal=at_a_terminal) is colours
+    ]:
+        with subtests.test(choice=choice, environment=environment, at_a_terminal=at_a_terminal, colours=colours):
+            assert use_colours(choice, environment, at_a_terminal=at_a_terminal) is colours
 
 
 def test_a_style_ends_with_its_piece() -> None:

@@ -212,9 +212,8 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(
     assert environment(limited(), variables).threads == threads
 
 
-@pytest.mark.parametrize(
-    ("variables", "known", "limit"),
-    [
+def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.Subtests) -> None:
+    for variables, known, limit in [
         ({}, True, 2 << 30),
         ({PINNED_MEMORY_LIMIT: "0=1G"}, True, 1 << 30),
         ({PINNED_MEMORY_LIMIT: " 0 = 1G, 1=512M,"}, True, 1 << 30),
@@ -228,13 +227,10 @@ def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(
         ({PINNED_MEMORY_LIMIT: "0=1G,GPU-1f8b2f04-0000-0000-0000-000000000000=1G"}, False, None),
         ({VISIBLE_DEVICES: "1,0"}, True, 2 << 30),
         (None, False, None),
-    ],
-)
-def test_the_memory_limit_is_the_smaller_of_server_and_client(
-    variables: Mapping[str, str] | None, known: bool, limit: int | None
-) -> None:
-    found = environment(limited(), variables)
-    assert (found.memory_limit_known, found.memory_limit) == (known, limit)
+    ]:
+        with subtests.test(variables=variables, known=known, limit=limit):
+            found = environment(limited(), variables)
+            assert (found.memory_limit_known, found.memory_limit) == (known, limit)
 
 
 def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:

@@ -45,11 +45,12 @@ def test_parts_of_a_window_add_up_to_the_use_of_the_gpu(mix: Mix) -> None:
         assert sum(parts) + window.unattributed == pytest.approx(window.sm)
 
 
-@pytest.mark.parametrize("mix", EVERY, ids=repr)
-def test_parts_of_a_minute_add_up_to_the_use_of_the_gpu(mix: Mix) -> None:
-    for split, _ in mix.minutes:
-        assert split.unattributed >= 0
-        assert sum(share.sm for share in split.shares.values()) + split.unattributed == pytest.approx(split.sm)
+def test_parts_of_a_minute_add_up_to_the_use_of_the_gpu(subtests: pytest.Subtests) -> None:
+    for mix in EVERY:
+        with subtests.test(mix=mix):
+            for split, _ in mix.minutes:
+                assert split.unattributed >= 0
+                assert sum(share.sm for share in split.shares.values()) + split.unattributed == pytest.approx(split.sm)
 
 
 @pytest.mark.parametrize("mixes", [MIXES, IN_FRAMEWORKS, BEGUN_TOGETHER], ids=["counted", "frameworks", "together"])
@@ -136,14 +137,15 @@ def test_a_client_with_an_estimate_of_nothing_has_a_standard_error() -> None:
     assert all(share.error for share in nothing if share.sm == 0)
 
 
-@pytest.mark.parametrize("mix", EVERY, ids=repr)
-def test_without_gpm_the_parts_are_estimates_by_launches(mix: Mix) -> None:
+def test_without_gpm_the_parts_are_estimates_by_launches(subtests: pytest.Subtests) -> None:
     """They never add up to more than the time with any kernel running. Nothing is measured or unattributed."""
-    assert mix.minutes_without_gpm
-    for split, _ in mix.minutes_without_gpm:
-        assert {share.method for share in split.shares.values()} <= {Method.LAUNCHES}
-        assert split.sm <= 1 + 1e-9
-        assert split.unattributed == pytest.approx(0)
+    for mix in EVERY:
+        with subtests.test(mix=mix):
+            assert mix.minutes_without_gpm
+            for split, _ in mix.minutes_without_gpm:
+                assert {share.method for share in split.shares.values()} <= {Method.LAUNCHES}
+                assert split.sm <= 1 + 1e-9
+                assert split.unattributed == pytest.approx(0)
 
 
 def minutes_of(mixes: list[Mix], *, with_gpm: bool = True) -> list[Minute]:

@@ -255,13 +255,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_diagnoses_the_condition_with_its_indications(case: Case) -> None:
-    post = WatchedDaemon(*(case.start or alive()))
-    post.observe(*case.seen)
-    found = post.diagnosis
-    assert (found.condition, found.indications) == (case.condition, case.indications)
-    assert (None if found.process is None else found.process.pid) == case.pid
+def test_diagnoses_the_condition_with_its_indications(subtests: pytest.Subtests) -> None:
+    for case in CASES.values():
+        with subtests.test(case=case):
+            post = WatchedDaemon(*(case.start or alive()))
+            post.observe(*case.seen)
+            found = post.diagnosis
+            assert (found.condition, found.indications) == (case.condition, case.indications)
+            assert (None if found.process is None else found.process.pid) == case.pid
 
 
 def test_the_condition_is_unknown_before_the_first_observation() -> None:

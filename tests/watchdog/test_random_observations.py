@@ -153,33 +153,34 @@ def reported_actions(events: Iterable[Event]) -> list[tuple[str | None, str | No
     return [(each.daemon, each.action, each.reason) for each in events if each.event is EventName.WATCHDOG_ACTS]
 
 
-@pytest.mark.parametrize("seed", range(LIVES))
-def test_random_observations_lead_only_to_permitted_actions(seed: int) -> None:
-    chance = Random(seed)
-    policy = Policy(
-        mode=chance.choice(MODES), thresholds=rules(chance), daemon_policies={DAEMON: chance.choice(MANDATES)}
-    )
-    outcome = chance.choice(OUTCOMES)
-    present, onlooker = node(), Onlooker(policy.thresholds)
-    for each in life(chance):
-        present, _ = reduce(present, each)
-        onlooker.hears(each)
-        onlooker.sees(present)
-        before = present
-        present, events, actions = evaluate(before, policy, at=present.at, chance=0.5)
-        assert reported_actions(events) == [(action.daemon, action.kind, action.reason) for action in actions]
-        assert policy.mode is Mode.ACT or not actions
-        for action in actions:
-            acting = before.watches.get(action.daemon, WatchdogState()).acting
-            assert acting is None or acting != present.watches[action.daemon].acting
-            onlooker.judges(before, action, present.at)
-            if outcome != UNHEARD:
-                done = ActionDone(
-                    at=present.at,
-                    daemon=action.daemon,
-                    kind=action.kind,
-                    reason=action.reason,
-                    seconds=0.1,
-                    problem=outcome,
-                )
-                present, _ = reduce(present, done)
+def test_random_observations_lead_only_to_permitted_actions(subtests: pytest.Subtests) -> None:
+    for seed in range(LIVES):
+        with subtests.test(seed=seed):
+            chance = Random(seed)
+            policy = Policy(
+                mode=chance.choice(MODES), thresholds=rules(chance), daemon_policies={DAEMON: chance.choice(MANDATES)}
+            )
+            outcome = chance.choice(OUTCOMES)
+            present, onlooker = node(), Onlooker(policy.thresholds)
+            for each in life(chance):
+                present, _ = reduce(present, each)
+                onlooker.hears(each)
+                onlooker.sees(present)
+                before = present
+                present, events, actions = evaluate(before, policy, at=present.at, chance=0.5)
+                assert reported_actions(events) == [(action.daemon, action.kind, action.reason) for action in actions]
+                assert policy.mode is Mode.ACT or not actions
+                for action in actions:
+                    acting = before.watches.get(action.daemon, WatchdogState()).acting
+                    assert acting is None or acting != present.watches[action.daemon].acting
+                    onlooker.judges(before, action, present.at)
+                    if outcome != UNHEARD:
+                        done = ActionDone(
+                            at=present.at,
+                            daemon=action.daemon,
+                            kind=action.kind,
+                            reason=action.reason,
+                            seconds=0.1,
+                            problem=outcome,
+                        )
+                        present, _ = reduce(present, done)

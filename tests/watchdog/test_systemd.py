@@ -24,9 +24,8 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
     return post
 
 
-@pytest.mark.parametrize(
-    ("reported", "state", "reason"),
-    [
+def test_defers_to_systemd_if_restart_applies(subtests: pytest.Subtests) -> None:
+    for reported, state, reason in [
         (unit("activating", sub="auto-restart"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
         (unit("activating", sub="start"), DEFERRED, Reason(ReasonCode.RESTARTED_BY_SYSTEMD, unit=UNIT)),
         (
@@ -57,17 +56,11 @@ def died(*then: Observation, mode: Mode = Mode.ACT, before: UnitState | None = N
             WatchdogPhase.IDLE,
             Reason(ReasonCode.UNIT_UNREADABLE, unit=UNIT, state=failure("").code, text="Access denied"),
         ),
-    ],
-    ids=lambda each: (
-        " ".join(filter(None, (each.active, each.sub, each.result, each.restart)))
-        if isinstance(each, UnitState)
-        else ""
-    ),
-)
-def test_defers_to_systemd_if_restart_applies(reported: UnitState, state: WatchdogPhase, reason: Reason | None) -> None:
-    post = died(reported)
-    assert (post.watch.phase, post.watch.reason) == (state, reason)
-    assert bool(post.actions) == (state is WatchdogPhase.ACTING)
+    ]:
+        with subtests.test(reported=reported, state=state, reason=reason):
+            post = died(reported)
+            assert (post.watch.phase, post.watch.reason) == (state, reason)
+            assert bool(post.actions) == (state is WatchdogPhase.ACTING)
 
 
 @pytest.mark.parametrize(
