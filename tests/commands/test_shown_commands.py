@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -43,36 +44,38 @@ def test_the_page_shows_no_backquotes() -> None:
     assert {name: page.text for name, page in pages().items() if "`" in page.text} == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("frobnicate --now", "in no class"),
-        ("nvidia-cuda-mps-control -d", "does not name the pipe directory"),
-        ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control -d", "does not name the log directory"),
-        ("echo ps | nvidia-cuda-mps-control", "does not name the pipe directory"),
-        ("echo restart | CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control", "no command of a control daemon"),
-        ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control get_server_list", "no command of protocol 3"),
-        ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control server destroy uid_0", "no command of protocol 3"),
-        ("nvidia-cuda-mps-control server list --format=csv", "does not name the pipe directory"),
-        ("cuda-mps-exporter resume <daemon>", "cannot be pasted"),
-        ("cuda-mps-exporter status --no-such-flag", "unrecognized arguments"),
-        ("cuda-mps-exporter resume one two", "unrecognized arguments"),
-        ("systemctl restart no-such-unit", "is not in systemd/"),
-        ("systemctl destroy cuda-mps-exporter", "systemctl destroy"),
-        ("install -m 644 systemd/no-such-file /etc", "does not exist"),
-        ("curl localhost:10677/nothing", "no such page"),
-        ("kill -9 -1", "kill"),
-        ("kill -KILL 0", "kill"),
-        ("echo 'ps", "cannot be pasted"),
-        ("python -m exporter.nothing", "no module"),
-        ("docker run …", "cannot be pasted"),
-        ("nvidia-smi -i WHICH", "no known placeholder"),
-    ],
-)
-@pytest.mark.parametrize("inline", [False, True])
-def test_the_check_finds_a_command_that_does_not_work(text: str, problem: str, inline: bool) -> None:
-    with pytest.raises(UnknownCommandError, match=problem):
-        kind_of(Shown("test", "", text, inline=inline))
+def test_the_check_finds_a_command_that_does_not_work(subtests: pytest.Subtests) -> None:
+    for (text, problem), inline in product(
+        [
+            ("frobnicate --now", "in no class"),
+            ("nvidia-cuda-mps-control -d", "does not name the pipe directory"),
+            ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control -d", "does not name the log directory"),
+            ("echo ps | nvidia-cuda-mps-control", "does not name the pipe directory"),
+            ("echo restart | CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control", "no command of a control daemon"),
+            ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control get_server_list", "no command of protocol 3"),
+            ("CUDA_MPS_PIPE_DIRECTORY=/x nvidia-cuda-mps-control server destroy uid_0", "no command of protocol 3"),
+            ("nvidia-cuda-mps-control server list --format=csv", "does not name the pipe directory"),
+            ("cuda-mps-exporter resume <daemon>", "cannot be pasted"),
+            ("cuda-mps-exporter status --no-such-flag", "unrecognized arguments"),
+            ("cuda-mps-exporter resume one two", "unrecognized arguments"),
+            ("systemctl restart no-such-unit", "is not in systemd/"),
+            ("systemctl destroy cuda-mps-exporter", "systemctl destroy"),
+            ("install -m 644 systemd/no-such-file /etc", "does not exist"),
+            ("curl localhost:10677/nothing", "no such page"),
+            ("kill -9 -1", "kill"),
+            ("kill -KILL 0", "kill"),
+            ("echo 'ps", "cannot be pasted"),
+            ("python -m exporter.nothing", "no module"),
+            ("docker run …", "cannot be pasted"),
+            ("nvidia-smi -i WHICH", "no known placeholder"),
+        ],
+        [False, True],
+    ):
+        with (
+            subtests.test(text=text, problem=problem, inline=inline),
+            pytest.raises(UnknownCommandError, match=problem),
+        ):
+            kind_of(Shown("test", "", text, inline=inline))
 
 
 PROGRAM = re.compile(

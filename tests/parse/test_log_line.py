@@ -1,5 +1,7 @@
 """Messages of log lines. Whole logs of each era are in `test_log_eras`."""
 
+from itertools import product
+
 import pytest
 
 from exporter.parse import log_message
@@ -176,11 +178,11 @@ def test_returns_the_message_of_a_line(subtests: pytest.Subtests) -> None:
             assert parse_log_message(text) == message
 
 
-@pytest.mark.parametrize("text", REASONS)
-@pytest.mark.parametrize("prefix", ["", "MPS server "])
-def test_reports_why_a_server_cannot_start(text: str, prefix: str) -> None:
-    prefix = prefix if text.startswith("failed") else ""
-    assert parse_log_message(prefix + text) == log_message.ServerStartFailed(text)
+def test_reports_why_a_server_cannot_start(subtests: pytest.Subtests) -> None:
+    for text, prefix in product(REASONS, ["", "MPS server "]):
+        with subtests.test(text=text, prefix=prefix):
+            prefix = prefix if text.startswith("failed") else ""
+            assert parse_log_message(prefix + text) == log_message.ServerStartFailed(text)
 
 
 def test_a_known_line_without_a_value_is_noise(subtests: pytest.Subtests) -> None:
@@ -212,12 +214,12 @@ def test_a_line_that_matches_no_rule_is_unrecognized(text: str) -> None:
     assert parse_log_message(text) == UNRECOGNIZED
 
 
-@pytest.mark.parametrize("text", [text for text, _ in MESSAGES])
-@pytest.mark.parametrize("around", ["he wrote {}", " {}", '"{}"', "{}\n{}"])
-def test_a_line_that_quotes_a_message_is_another_message(text: str, around: str) -> None:
+def test_a_line_that_quotes_a_message_is_another_message(subtests: pytest.Subtests) -> None:
     """Every rule matches the whole message. Only a command contains arbitrary text."""
-    quoting = parse_log_message(around.replace("{}", text))
-    assert quoting in (UNRECOGNIZED, NOISE) or isinstance(quoting, log_message.CommandReceived)
+    for text, around in product([text for text, _ in MESSAGES], ["he wrote {}", " {}", '"{}"', "{}\n{}"]):
+        with subtests.test(text=text, around=around):
+            quoting = parse_log_message(around.replace("{}", text))
+            assert quoting in (UNRECOGNIZED, NOISE) or isinstance(quoting, log_message.CommandReceived)
 
 
 def test_an_unknown_command_that_resembles_a_message_is_noise() -> None:

@@ -1,6 +1,7 @@
 """Files of /proc, with any name or path that a process can choose."""
 
 from ipaddress import ip_address
+from itertools import product
 
 import pytest
 
@@ -143,13 +144,16 @@ def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str =
 SIGNALED = 0x40840C
 
 
-@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "1 2 3 4 5 6 7 8 9 10 11 12 13"])
-@pytest.mark.parametrize(("status", "flags"), [(0, 0x40800C), (1792, 0x40800C), (9, SIGNALED), (11, SIGNALED)])
-def test_returns_the_wait_status_for_any_name(status: int, flags: int, name: str) -> None:
-    text = remains(status, flags=flags, name=name)
+def test_returns_the_wait_status_for_any_name(subtests: pytest.Subtests) -> None:
+    for name, (status, flags) in product(
+        ["train.py", "", ") Z 1 (", "1 2 3 4 5 6 7 8 9 10 11 12 13"],
+        [(0, 0x40800C), (1792, 0x40800C), (9, SIGNALED), (11, SIGNALED)],
+    ):
+        with subtests.test(name=name, status=status, flags=flags):
+            text = remains(status, flags=flags, name=name)
 
-    assert proc.wait_status(text) == status
-    assert proc.start_ticks(text) == 88123456
+            assert proc.wait_status(text) == status
+            assert proc.start_ticks(text) == 88123456
 
 
 def test_wait_status_of_a_signalled_process_is_never_0() -> None:

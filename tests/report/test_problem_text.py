@@ -1,6 +1,7 @@
 """Every problem of a collector has an English text, made in one place, without control characters."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -19,14 +20,14 @@ def test_every_code_has_a_text() -> None:
     assert set(TEXTS) == set(ProblemCode)
 
 
-@pytest.mark.parametrize("source", ["", *dict.fromkeys(source for source, _ in ADVICE)])
-@pytest.mark.parametrize("code", ProblemCode)
-def test_every_code_can_be_shown_with_any_fields(code: ProblemCode, source: str) -> None:
+def test_every_code_can_be_shown_with_any_fields(subtests: pytest.Subtests) -> None:
     """A recording may hold a problem without the fields that its code usually has."""
-    for problem in (Problem(code=code), Problem(code=code, subject=HOSTILE, detail=HOSTILE * 100, limits=(1,))):
-        text = problem_text(problem, source)
-        assert text.isprintable()
-        assert len(text) <= LONGEST_PROBLEM
+    for source, code in product(["", *dict.fromkeys(source for source, _ in ADVICE)], ProblemCode):
+        with subtests.test(source=source, code=code):
+            for problem in (Problem(code=code), Problem(code=code, subject=HOSTILE, detail=HOSTILE * 100, limits=(1,))):
+                text = problem_text(problem, source)
+                assert text.isprintable()
+                assert len(text) <= LONGEST_PROBLEM
 
 
 def test_a_text_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> None:

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -277,20 +278,19 @@ SCENES = {
 }
 
 
-@pytest.mark.parametrize("uid", [0, 1000])
-@pytest.mark.parametrize("directory", [PIPE, *HOSTILE])
-@pytest.mark.parametrize("scene", SCENES)
-def test_commands_name_the_directory_and_start_commands_the_user(scene: str, directory: str, uid: int) -> None:
-    commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Policy()))
+def test_commands_name_the_directory_and_start_commands_the_user(subtests: pytest.Subtests) -> None:
+    for uid, directory, scene in product([0, 1000], [PIPE, *HOSTILE], SCENES):
+        with subtests.test(uid=uid, directory=directory, scene=scene):
+            commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Policy()))
 
-    assert commands
-    for command in commands:
-        words = shlex.split(command)
-        if "nvidia-cuda-mps-control" in words:
-            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
-        if words[-1] == "-d":
-            assert f"CUDA_MPS_LOG_DIRECTORY={LOG}" in words
-            assert ("#1000" in words) is (uid == 1000)
+            assert commands
+            for command in commands:
+                words = shlex.split(command)
+                if "nvidia-cuda-mps-control" in words:
+                    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
+                if words[-1] == "-d":
+                    assert f"CUDA_MPS_LOG_DIRECTORY={LOG}" in words
+                    assert ("#1000" in words) is (uid == 1000)
 
 
 OF_PROTOCOL_2 = re.compile(r"echo|[gs]et_|shutdown_server|terminate_client|\bquit\b|start_server|lspart|device_query")

@@ -1,10 +1,9 @@
 """Columns as wide as their cells, or as a terminal lets them be."""
 
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 
-from exporter.model.node import Node
 from exporter.report.status_text import render_status
 from exporter.report.text import Column, Style, align_table, cell, text_of, text_width, truncate
 from tests.builders import (
@@ -53,16 +52,20 @@ def test_an_empty_cell_is_dim() -> None:
     assert (cell("-").style, cell("-", Style.ERROR).style, cell("7").style) == (Style.DIM, Style.DIM, Style.PLAIN)
 
 
-@pytest.mark.parametrize("width", [44, 60, 80, 100, 130])
-@pytest.mark.parametrize("scene", [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open])
-def test_no_row_of_a_node_is_wider_than_the_terminal(scene: Callable[[], Node], width: int) -> None:
+def test_no_row_of_a_node_is_wider_than_the_terminal(subtests: pytest.Subtests) -> None:
     """State, PID and memory are always shown."""
-    table = render_status(scene(), width=width).table
-    narrowed = [
-        line for line in table if line.indent == 4 and not line.text.startswith(("domain", "  joined", "terminal too"))
-    ]
-    assert all(text_width(line.text) <= width for line in narrowed)
-    assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())
+    for width, scene in product(
+        [44, 60, 80, 100, 130], [three_clients, daemon_dead, full, blocked_recovery, idle, owned, circuit_open]
+    ):
+        with subtests.test(width=width, scene=scene):
+            table = render_status(scene(), width=width).table
+            narrowed = [
+                line
+                for line in table
+                if line.indent == 4 and not line.text.startswith(("domain", "  joined", "terminal too"))
+            ]
+            assert all(text_width(line.text) <= width for line in narrowed)
+            assert {"STATE", "PID", "COMMAND", "MEMORY"} <= set(table[0].text.split())
 
 
 def test_shows_the_workload_on_80_columns() -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from itertools import product
 
 import pytest
 import structlog
@@ -78,19 +79,23 @@ def test_writes_lists_and_objects_as_text(log_format: str) -> None:
     assert "(" not in stream.getvalue()
 
 
-@pytest.mark.parametrize("log_format", ["console", "json", "logfmt"])
-@pytest.mark.parametrize("name", ["\x1b[31mred", "\x9b31m", "\x1b]0;title\x07", "\u202egnp.exe", "\r\x08"])
-def test_writes_no_escape_sequence_of_a_value(log_format: str, name: str) -> None:
+def test_writes_no_escape_sequence_of_a_value(subtests: pytest.Subtests) -> None:
     """A workload chooses its name, which the text of an error can contain."""
-    stream = io.StringIO()
-    log.configure("info", log_format, stream)
-    structlog.get_logger().info("client_connected", command=name, several=(name, name), objects=[{"name": name}])
-    try:
-        raise ValueError(name)
-    except ValueError:
-        structlog.get_logger().exception("source_raised")
+    for log_format, name in product(
+        ["console", "json", "logfmt"], ["\x1b[31mred", "\x9b31m", "\x1b]0;title\x07", "\u202egnp.exe", "\r\x08"]
+    ):
+        with subtests.test(log_format=log_format, name=name):
+            stream = io.StringIO()
+            log.configure("info", log_format, stream)
+            structlog.get_logger().info(
+                "client_connected", command=name, several=(name, name), objects=[{"name": name}]
+            )
+            try:
+                raise ValueError(name)
+            except ValueError:
+                structlog.get_logger().exception("source_raised")
 
-    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+            assert all(line.isprintable() for line in stream.getvalue().split("\n"))
 
 
 @pytest.mark.parametrize(("stream", "colors"), [(io.StringIO(), False), (Terminal(), True)])

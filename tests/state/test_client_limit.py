@@ -1,6 +1,7 @@
 """The maximum number of clients of a server, by the GPUs and the version of MPS."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -114,14 +115,12 @@ def with_visible(visible: str | None, present: Node) -> Node:
     return replace(present, daemons={DAEMON: replace(daemon, runtime=runtime)})
 
 
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize(("version", "places"), VERSIONS.items())
-def test_limit_is_right_or_unknown_for_all_architectures_and_versions(
-    capability: str, version: int, places: int | None
-) -> None:
-    line = control_log(f"CUDA MPS Control binary version: {version}")
-    expected = 16 if capability.startswith("6.") else places
-    assert limit(*line, gpu_reading(compute_capability=capability)) == expected
+def test_limit_is_right_or_unknown_for_all_architectures_and_versions(subtests: pytest.Subtests) -> None:
+    for capability, (version, places) in product(CAPABILITIES, VERSIONS.items()):
+        with subtests.test(capability=capability, version=version, places=places):
+            line = control_log(f"CUDA MPS Control binary version: {version}")
+            expected = 16 if capability.startswith("6.") else places
+            assert limit(*line, gpu_reading(compute_capability=capability)) == expected
 
 
 def test_only_the_gpus_of_the_daemon_matter() -> None:

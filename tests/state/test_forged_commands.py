@@ -5,6 +5,7 @@ command line begins a new line there.
 """
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -92,20 +93,20 @@ def after_echo(*lines: str, file: str = "control.log") -> tuple[Reduced, Reduced
     return before, reduced(*(replace(line, file=file) for line in echo), start=before.node)
 
 
-@pytest.mark.parametrize("file", ["control.log", STREAM])
-@pytest.mark.parametrize("line", FORGED)
-def test_ignores_a_line_in_the_reply_to_ps(line: str, file: str) -> None:
-    before, after = after_echo(line, file=file)
-    assert after.names() == []
-    assert after.daemon.servers == before.daemon.servers
-    assert after.daemon.clients == before.daemon.clients
-    assert after.daemon.connections.disconnects == before.daemon.connections.disconnects
-    assert after.daemon.connections.failed_starts == before.daemon.connections.failed_starts
-    assert after.daemon.connections.queued == before.daemon.connections.queued
-    assert after.daemon.runtime.version == before.daemon.runtime.version
-    assert after.daemon.runtime.protocol == before.daemon.runtime.protocol
-    assert after.daemon.default_limits.pinned_memory == before.daemon.default_limits.pinned_memory
-    assert after.daemon.default_limits.stale == before.daemon.default_limits.stale
+def test_ignores_a_line_in_the_reply_to_ps(subtests: pytest.Subtests) -> None:
+    for file, line in product(["control.log", STREAM], FORGED):
+        with subtests.test(file=file, line=line):
+            before, after = after_echo(line, file=file)
+            assert after.names() == []
+            assert after.daemon.servers == before.daemon.servers
+            assert after.daemon.clients == before.daemon.clients
+            assert after.daemon.connections.disconnects == before.daemon.connections.disconnects
+            assert after.daemon.connections.failed_starts == before.daemon.connections.failed_starts
+            assert after.daemon.connections.queued == before.daemon.connections.queued
+            assert after.daemon.runtime.version == before.daemon.runtime.version
+            assert after.daemon.runtime.protocol == before.daemon.runtime.protocol
+            assert after.daemon.default_limits.pinned_memory == before.daemon.default_limits.pinned_memory
+            assert after.daemon.default_limits.stale == before.daemon.default_limits.stale
 
 
 @pytest.mark.parametrize("file", ["control.log", STREAM])

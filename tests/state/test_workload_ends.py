@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -105,12 +106,12 @@ def test_a_daemon_that_ends_alone_is_lost(status: int | None) -> None:
     assert after(BATCH, ends(CONTROL, status)) == LOST
 
 
-@pytest.mark.parametrize("status", [SUCCESS, FAILURE, 137 << 8, 143 << 8, None])
-@pytest.mark.parametrize("seconds", [-0.01, 0.001, 0.05, 2.0])
-def test_a_script_that_ends_because_of_its_daemon_does_not_hide_the_loss(status: int | None, seconds: float) -> None:
+def test_a_script_that_ends_because_of_its_daemon_does_not_hide_the_loss(subtests: pytest.Subtests) -> None:
     """Its client gets error 806. A shell returns the signal of its last program as a code. The order is unsure."""
-    ended = (ends(CONTROL), ends(CLIENT, FAILURE, after=0.001), ends(SCRIPT, status, after=seconds))
-    assert after(BATCH, *ended) == LOST
+    for status, seconds in product([SUCCESS, FAILURE, 137 << 8, 143 << 8, None], [-0.01, 0.001, 0.05, 2.0]):
+        with subtests.test(status=status, seconds=seconds):
+            ended = (ends(CONTROL), ends(CLIENT, FAILURE, after=0.001), ends(SCRIPT, status, after=seconds))
+            assert after(BATCH, *ended) == LOST
 
 
 def test_a_job_that_is_killed_after_its_daemon_died_does_not_hide_the_loss() -> None:

@@ -1,6 +1,7 @@
 """Colours where there are any, and nothing else that speaks to a terminal."""
 
 import re
+from itertools import product
 
 import pytest
 
@@ -44,11 +45,11 @@ def test_styles_do_not_change_the_text(style: Style) -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", render_line(line, colours=True)) == line.text
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"])
-@pytest.mark.parametrize("style", [Style.PLAIN, Style.ERROR])
-def test_text_contains_no_escape_sequences(name: str, style: Style) -> None:
+def test_text_contains_no_escape_sequences(subtests: pytest.Subtests) -> None:
     """Another program may pose as the service."""
-    line = Line((Piece(name, style),))
-    assert render_line(line, colours=False).isprintable()
-    without_ours = render_line(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")
-    assert without_ours.isprintable()
+    for name, style in product([*HOSTILE, "\x9b31m", "\x1b]0;title\x07", "\r\x08\x7f"], [Style.PLAIN, Style.ERROR]):
+        with subtests.test(name=name, style=style):
+            line = Line((Piece(name, style),))
+            assert render_line(line, colours=False).isprintable()
+            without_ours = render_line(line, colours=True).removeprefix("\x1b[1;31m").removesuffix("\x1b[0m")
+            assert without_ours.isprintable()
