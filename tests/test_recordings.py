@@ -123,52 +123,63 @@ def struck_by_fault(recorded: Recorded) -> bool:
     return "fault_kind" in recorded.truth and bool(recorded.truth["victims"])
 
 
-@every_recording
 class TestClients:
     """Who came, who went, who was turned away."""
 
-    def test_each_accepted_client_connects_once(self, recorded: Recorded) -> None:
+    def test_each_accepted_client_connects_once(self, subtests: pytest.Subtests) -> None:
         """The log has `connected` for refused clients too, and a list can repeat what the log reported."""
-        expected = dict.fromkeys(accepted(recorded), 1)
-        assert pids(recorded.story.of(EventName.CLIENT_CONNECTED)) == expected
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                expected = dict.fromkeys(accepted(recorded), 1)
+                assert pids(recorded.story.of(EventName.CLIENT_CONNECTED)) == expected
 
-    def test_each_client_disconnects_once_after_it_connects(self, recorded: Recorded) -> None:
+    def test_each_client_disconnects_once_after_it_connects(self, subtests: pytest.Subtests) -> None:
         """All of them had ended when the recording did."""
-        came = {event.pid: event.at for event in recorded.story.of(EventName.CLIENT_CONNECTED)}
-        left = recorded.story.of(EventName.CLIENT_DISCONNECTED)
-        assert pids(left) == dict.fromkeys(accepted(recorded), 1)
-        assert all(event.at >= came[event.pid] for event in left)
-        assert not recorded.story.daemon.clients
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                came = {event.pid: event.at for event in recorded.story.of(EventName.CLIENT_CONNECTED)}
+                left = recorded.story.of(EventName.CLIENT_DISCONNECTED)
+                assert pids(left) == dict.fromkeys(accepted(recorded), 1)
+                assert all(event.at >= came[event.pid] for event in left)
+                assert not recorded.story.daemon.clients
 
-    def test_each_client_is_on_the_server_of_log_and_replies(self, recorded: Recorded) -> None:
+    def test_each_client_is_on_the_server_of_log_and_replies(self, subtests: pytest.Subtests) -> None:
         """From its first event to its last."""
-        servers = servers_of_clients(recorded)
-        for name in (EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED):
-            assert {event.pid: {event.server} for event in recorded.story.of(name)} == {
-                pid: servers[pid] for pid in accepted(recorded)
-            }
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                servers = servers_of_clients(recorded)
+                for name in (EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED):
+                    assert {event.pid: {event.server} for event in recorded.story.of(name)} == {
+                        pid: servers[pid] for pid in accepted(recorded)
+                    }
 
-    def test_no_client_connects_before_it_starts(self, recorded: Recorded) -> None:
+    def test_no_client_connects_before_it_starts(self, subtests: pytest.Subtests) -> None:
         """By the clients' own clocks."""
-        started = {pid: float(str(client["started"])) for pid, client in clients(recorded).items()}
-        for event in recorded.story.of(EventName.CLIENT_CONNECTED):
-            assert event.pid is not None
-            assert event.at >= started[event.pid]
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                started = {pid: float(str(client["started"])) for pid, client in clients(recorded).items()}
+                for event in recorded.story.of(EventName.CLIENT_CONNECTED):
+                    assert event.pid is not None
+                    assert event.at >= started[event.pid]
 
-    def test_each_refused_client_is_reported_once_with_the_reason(self, recorded: Recorded) -> None:
+    def test_each_refused_client_is_reported_once_with_the_reason(self, subtests: pytest.Subtests) -> None:
         """The reason is the one that CUDA gave the client."""
-        reasons = {LIMIT_ERROR: "limit", FAULT_ERROR: "fault"}
-        errors = {pid: client.get("cuda_errors") for pid, client in clients(recorded).items()}
-        refusals = [(event.pid, event.reason) for event in recorded.story.of(EventName.CLIENT_REFUSED)]
-        assert sorted(refusals) == [
-            (pid, reasons[errors[pid][0]["cuda_error"]])  # type: ignore[index]
-            for pid in sorted(recorded.truth["refused"])
-        ]
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                reasons = {LIMIT_ERROR: "limit", FAULT_ERROR: "fault"}
+                errors = {pid: client.get("cuda_errors") for pid, client in clients(recorded).items()}
+                refusals = [(event.pid, event.reason) for event in recorded.story.of(EventName.CLIENT_REFUSED)]
+                assert sorted(refusals) == [
+                    (pid, reasons[errors[pid][0]["cuda_error"]])  # type: ignore[index]
+                    for pid in sorted(recorded.truth["refused"])
+                ]
 
-    def test_reports_exactly_the_bypassing_processes_once(self, recorded: Recorded) -> None:
+    def test_reports_exactly_the_bypassing_processes_once(self, subtests: pytest.Subtests) -> None:
         """A client that starts, is refused or has just disconnected is not one of them."""
-        bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
-        assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
+                assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
 
 
 @every_recording
@@ -209,53 +220,68 @@ class TestLeaving:
         assert all(stamp < with_incidents for stamp in seen)
 
 
-@every_recording
 class TestServersAndDaemons:
     """What lived, and how it fared."""
 
-    def test_each_server_starts_and_exits_once(self, recorded: Recorded) -> None:
+    def test_each_server_starts_and_exits_once(self, subtests: pytest.Subtests) -> None:
         """What is left at the end is what the daemon last listed."""
-        ever, last = servers_seen(recorded)
-        started = Counter(event.server for event in recorded.story.of(EventName.SERVER_STARTED))
-        ended = Counter(event.server for event in recorded.story.of(EventName.SERVER_EXITED))
-        assert started == dict.fromkeys(ever, 1)
-        assert ended == dict.fromkeys(ever - last, 1)
-        assert set(recorded.story.daemon.servers) == last
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                ever, last = servers_seen(recorded)
+                started = Counter(event.server for event in recorded.story.of(EventName.SERVER_STARTED))
+                ended = Counter(event.server for event in recorded.story.of(EventName.SERVER_EXITED))
+                assert started == dict.fromkeys(ever, 1)
+                assert ended == dict.fromkeys(ever - last, 1)
+                assert set(recorded.story.daemon.servers) == last
 
-    def test_reports_each_fault_and_its_recovery(self, recorded: Recorded) -> None:
+    def test_reports_each_fault_and_its_recovery(self, subtests: pytest.Subtests) -> None:
         """The FAULT that a leaving server is once called is none."""
-        states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
-        with_incidents = struck_by_fault(recorded)
-        assert states.count("fault") == with_incidents
-        assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
+                with_incidents = struck_by_fault(recorded)
+                assert states.count("fault") == with_incidents
+                assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
 
-    def test_reports_a_fault_at_its_time(self, recorded: Recorded) -> None:
+    def test_reports_a_fault_at_its_time(self, subtests: pytest.Subtests) -> None:
         """Within a second of the first victim's error."""
-        errors = [clients(recorded)[pid].get("cuda_errors") for pid in recorded.truth["victims"]]
-        with_incidents = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
-        for event in recorded.story.of(EventName.SERVER_STATE):
-            if event.state == "fault":
-                assert with_incidents is not None
-                assert abs(event.at - with_incidents) < 1.0
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                errors = [clients(recorded)[pid].get("cuda_errors") for pid in recorded.truth["victims"]]
+                with_incidents = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
+                for event in recorded.story.of(EventName.SERVER_STATE):
+                    if event.state == "fault":
+                        assert with_incidents is not None
+                        assert abs(event.at - with_incidents) < 1.0
 
-    def test_a_daemon_is_lost_as_often_as_it_was_ended(self, recorded: Recorded) -> None:
+    def test_a_daemon_is_lost_as_often_as_it_was_ended(self, subtests: pytest.Subtests) -> None:
         """Reported within two seconds of its end."""
-        lost = [event.at for event in recorded.story.of(EventName.DAEMON_LOST)]
-        assert len(lost) == len(ends(recorded))
-        assert all(abs(at - end) < 2.0 for at, end in zip(lost, ends(recorded), strict=True))
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                lost = [event.at for event in recorded.story.of(EventName.DAEMON_LOST)]
+                assert len(lost) == len(ends(recorded))
+                assert all(abs(at - end) < 2.0 for at, end in zip(lost, ends(recorded), strict=True))
 
-    def test_a_daemon_is_unresponsive_while_it_or_its_server_is_hung(self, recorded: Recorded) -> None:
+    def test_a_daemon_is_unresponsive_while_it_or_its_server_is_hung(self, subtests: pytest.Subtests) -> None:
         """Then responsive again, once it goes on; neither else."""
-        found = recorded.story.names(*set(EventName) - {EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE})
-        hung = len(happened(recorded, "stopped with SIGSTOP"))
-        assert found == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                found = recorded.story.names(
+                    *set(EventName) - {EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE}
+                )
+                hung = len(happened(recorded, "stopped with SIGSTOP"))
+                assert found == [EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE] * hung
 
-    def test_recognizes_every_log_line(self, recorded: Recorded) -> None:
+    def test_recognizes_every_log_line(self, subtests: pytest.Subtests) -> None:
         """On the driver on which it was measured; but for the one line of a reply that has no stamp."""
-        totals = recorded.story.daemon.totals
-        assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
-        without_form = sum(seen["source"] == "log" and not seen["line"].startswith("[") for seen in recorded.raw)
-        assert sum(totals.log_lines_unrecognized.values()) == without_form
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                totals = recorded.story.daemon.totals
+                assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
+                without_form = sum(
+                    seen["source"] == "log" and not seen["line"].startswith("[") for seen in recorded.raw
+                )
+                assert sum(totals.log_lines_unrecognized.values()) == without_form
 
 
 RARE = (

@@ -25,8 +25,6 @@ COMMANDS = "ControlCommands"
 
 PARTS = ("## Meaning", "## Impact", "## Diagnosis", "## Mitigation")
 
-each_rule = pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-
 
 def promtool(*arguments: str | Path) -> None:
     done = subprocess.run([needed("promtool"), *arguments], capture_output=True, text=True, check=False)
@@ -55,81 +53,101 @@ def test_alerts_fire_as_their_tests_expect(path: Path) -> None:
     promtool("test", "rules", path)
 
 
-@each_rule
 class TestAlert:
     """Tests of each alert."""
 
-    def test_has_a_severity(self, rule: Rule) -> None:
+    def test_has_a_severity(self, subtests: pytest.Subtests) -> None:
         """Other severities would not be routed."""
-        assert rule.alert.startswith("CudaMps")
-        assert rule.severity in ("critical", "warning")
+        for rule in rules():
+            with subtests.test(rule=rule):
+                assert rule.alert.startswith("CudaMps")
+                assert rule.severity in ("critical", "warning")
 
-    def test_has_a_duration_or_a_range(self, rule: Rule) -> None:
+    def test_has_a_duration_or_a_range(self, subtests: pytest.Subtests) -> None:
         """A short condition causes no page."""
-        looks_back = "time() -" in rule.expr or "increase(" in rule.expr
-        assert rule.holds_for or looks_back
+        for rule in rules():
+            with subtests.test(rule=rule):
+                looks_back = "time() -" in rule.expr or "increase(" in rule.expr
+                assert rule.holds_for or looks_back
 
-    def test_a_critical_alert_survives_a_restart_of_the_exporter(self, rule: Rule) -> None:
+    def test_a_critical_alert_survives_a_restart_of_the_exporter(self, subtests: pytest.Subtests) -> None:
         """Except alerts about the exporter itself."""
-        about_itself = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
-        if rule.severity == "critical" and not about_itself:
-            assert seconds(rule.keeps_firing_for) >= 180
+        for rule in rules():
+            with subtests.test(rule=rule):
+                about_itself = rule.alert in ("CudaMpsExporterDown", "CudaMpsExporterLate")
+                if rule.severity == "critical" and not about_itself:
+                    assert seconds(rule.keeps_firing_for) >= 180
 
-    def test_summary_is_one_line_with_the_node(self, rule: Rule) -> None:
+    def test_summary_is_one_line_with_the_node(self, subtests: pytest.Subtests) -> None:
         """The line is the title of a ticket. If the target has a label `node`, that is the name."""
-        assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["summary"])
-        assert re.fullmatch(r"[A-Z][^\n]+[^.\n]", rule.annotations["summary"])
+        for rule in rules():
+            with subtests.test(rule=rule):
+                assert re.search(r"\{\{ or \$labels\.node \$labels\.instance .*?\}\}", rule.annotations["summary"])
+                assert re.fullmatch(r"[A-Z][^\n]+[^.\n]", rule.annotations["summary"])
 
-    def test_texts_and_severity_are_those_of_the_catalogue(self, rule: Rule) -> None:
+    def test_texts_and_severity_are_those_of_the_catalogue(self, subtests: pytest.Subtests) -> None:
         """The description may add values of the moment between the meaning and the remedy."""
-        problem = definition(rule)
-        assert rule.annotations["summary"].replace(' "any node"', "") == templated(problem.summary)
-        description = rule.annotations["description"]
-        assert description.startswith(problem.meaning)
-        position = len(problem.meaning)
-        for sentence in re.split(r"(?<=\.) (?=[A-Z])", problem.remedy):
-            position = description.index(sentence, position) + len(sentence)
+        for rule in rules():
+            with subtests.test(rule=rule):
+                problem = definition(rule)
+                assert rule.annotations["summary"].replace(' "any node"', "") == templated(problem.summary)
+                description = rule.annotations["description"]
+                assert description.startswith(problem.meaning)
+                position = len(problem.meaning)
+                for sentence in re.split(r"(?<=\.) (?=[A-Z])", problem.remedy):
+                    position = description.index(sentence, position) + len(sentence)
 
-    def test_runbook_starts_with_the_meaning_of_the_catalogue(self, rule: Rule) -> None:
+    def test_runbook_starts_with_the_meaning_of_the_catalogue(self, subtests: pytest.Subtests) -> None:
         """In its own paragraph, if alerts of two severities share the page."""
-        meaning, _ = re.split(r"^## Impact$", (RUNBOOKS / f"{rule.alert}.md").read_text(), flags=re.MULTILINE)
-        paragraphs = [" ".join(each.split()) for each in meaning.split("\n\n")]
-        assert any(each.startswith(definition(rule).meaning) for each in paragraphs[2:4])
+        for rule in rules():
+            with subtests.test(rule=rule):
+                meaning, _ = re.split(r"^## Impact$", (RUNBOOKS / f"{rule.alert}.md").read_text(), flags=re.MULTILINE)
+                paragraphs = [" ".join(each.split()) for each in meaning.split("\n\n")]
+                assert any(each.startswith(definition(rule).meaning) for each in paragraphs[2:4])
 
-    def test_preserves_the_labels_of_the_target(self, rule: Rule) -> None:
+    def test_preserves_the_labels_of_the_target(self, subtests: pytest.Subtests) -> None:
         """No expression aggregates or matches by a list of labels to preserve."""
-        assert not re.search(r"\b(by|on)\s*\(", rule.expr)
+        for rule in rules():
+            with subtests.test(rule=rule):
+                assert not re.search(r"\b(by|on)\s*\(", rule.expr)
 
-    def test_selects_only_this_job(self, rule: Rule) -> None:
+    def test_selects_only_this_job(self, subtests: pytest.Subtests) -> None:
         """Series of other exporters do not match."""
-        assert rule.expr.count('job="cuda-mps-exporter"') >= len(
-            re.findall(r"\b(?:cuda_mps_\w+|ALERTS|up)\{", rule.expr)
-        )
-        assert not re.search(r"\bcuda_mps_\w+\b(?!\{)", rule.expr)
+        for rule in rules():
+            with subtests.test(rule=rule):
+                assert rule.expr.count('job="cuda-mps-exporter"') >= len(
+                    re.findall(r"\b(?:cuda_mps_\w+|ALERTS|up)\{", rule.expr)
+                )
+                assert not re.search(r"\bcuda_mps_\w+\b(?!\{)", rule.expr)
 
-    def test_runbook_has_the_remedy(self, rule: Rule) -> None:
+    def test_runbook_has_the_remedy(self, subtests: pytest.Subtests) -> None:
         """A runbook has four parts. The third has commands, and the last is numbered."""
-        assert rule.annotations["runbook_url"].endswith(f"/runbooks/{rule.alert}.md")
-        text = (RUNBOOKS / f"{rule.alert}.md").read_text()
-        assert text.startswith(f"# {rule.alert}\n")
-        assert re.findall(r"^## .*", text, re.MULTILINE) == list(PARTS)
-        diagnosis, mitigation = re.split(r"^## (?:Diagnosis|Mitigation)$", text, flags=re.MULTILINE)[1:]
-        assert re.search(r"^    \S", diagnosis, re.MULTILINE)
-        assert re.search(r"^1\. ", mitigation, re.MULTILINE)
+        for rule in rules():
+            with subtests.test(rule=rule):
+                assert rule.annotations["runbook_url"].endswith(f"/runbooks/{rule.alert}.md")
+                text = (RUNBOOKS / f"{rule.alert}.md").read_text()
+                assert text.startswith(f"# {rule.alert}\n")
+                assert re.findall(r"^## .*", text, re.MULTILINE) == list(PARTS)
+                diagnosis, mitigation = re.split(r"^## (?:Diagnosis|Mitigation)$", text, flags=re.MULTILINE)[1:]
+                assert re.search(r"^    \S", diagnosis, re.MULTILINE)
+                assert re.search(r"^1\. ", mitigation, re.MULTILINE)
 
-    def test_is_tested_before_during_and_after_firing_and_without_cause(self, rule: Rule) -> None:
+    def test_is_tested_before_during_and_after_firing_and_without_cause(self, subtests: pytest.Subtests) -> None:
         """All labels and annotations of a firing alert are compared."""
-        mine = [each for each in checks() if each.alert == rule.alert]
-        firing = [each for each in mine if rule.severity in severities(each)]
-        assert firing, "firing"
-        assert any(is_quiet_around(each, mine, before=True) for each in firing), "not yet"
-        assert any(is_quiet_around(each, mine, before=False) for each in firing), "resolved"
-        absent = [each.expected for each in mine if each.group.endswith(": nothing is there but an exporter")]
-        assert absent == [[]] or rule.alert == "CudaMpsExporterDown", "absent series"
-        for each in firing:
-            assert all(
-                {"summary", "description", "runbook_url"} <= set(one["exp_annotations"]) for one in each.expected
-            )
+        for rule in rules():
+            with subtests.test(rule=rule):
+                mine = [each for each in checks() if each.alert == rule.alert]
+                firing = [each for each in mine if rule.severity in severities(each)]
+                assert firing, "firing"
+                assert any(is_quiet_around(each, mine, before=True) for each in firing), "not yet"
+                assert any(is_quiet_around(each, mine, before=False) for each in firing), "resolved"
+                absent = [each.expected for each in mine if each.group.endswith(": nothing is there but an exporter")]
+                assert absent == [[]] or rule.alert == "CudaMpsExporterDown", "absent series"
+                for each in firing:
+                    assert all(
+                        {"summary", "description", "runbook_url"} <= set(one["exp_annotations"])
+                        for one in each.expected
+                    )
 
 
 LABELS = {

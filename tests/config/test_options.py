@@ -54,10 +54,11 @@ def valid_default(option: Option) -> str:
     return {"web.config_file": "/else", "watchdog.allow": "restart_daemon"}.get(option.key, default)
 
 
-@every_option
-def test_the_default_is_that_of_the_configuration(option: Option) -> None:
+def test_the_default_is_that_of_the_configuration(subtests: pytest.Subtests) -> None:
     """There is only one definition of a default."""
-    assert option.of(config("serve")) == option.of(DEFAULTS) != meant(option)
+    for option in OPTIONS:
+        with subtests.test(option=option):
+            assert option.of(config("serve")) == option.of(DEFAULTS) != meant(option)
 
 
 @every_option
@@ -74,20 +75,26 @@ def test_a_variable_overrides_the_file(option: Option, tmp_path: Path) -> None:
     assert option.of(read) == meant(option)
 
 
-@every_option
-def test_a_flag_overrides_the_variable(option: Option) -> None:
-    if option.kind.boolean:
-        flags: tuple[str, ...] = ("--no-" + option.name[2:],)
-        expected: object = False
-        variable = "true"
-    else:
-        flags, expected, variable = (f"{option.name}={OTHERS[option.key][0]}",), meant(option), valid_default(option)
-    assert option.of(config("serve", *flags, **{option.variable: variable})) == expected
+def test_a_flag_overrides_the_variable(subtests: pytest.Subtests) -> None:
+    for option in OPTIONS:
+        with subtests.test(option=option):
+            if option.kind.boolean:
+                flags: tuple[str, ...] = ("--no-" + option.name[2:],)
+                expected: object = False
+                variable = "true"
+            else:
+                flags, expected, variable = (
+                    (f"{option.name}={OTHERS[option.key][0]}",),
+                    meant(option),
+                    valid_default(option),
+                )
+            assert option.of(config("serve", *flags, **{option.variable: variable})) == expected
 
 
-@every_option
-def test_an_empty_variable_sets_nothing(option: Option) -> None:
-    assert config("serve", **{option.variable: ""}) == config("serve")
+def test_an_empty_variable_sets_nothing(subtests: pytest.Subtests) -> None:
+    for option in OPTIONS:
+        with subtests.test(option=option):
+            assert config("serve", **{option.variable: ""}) == config("serve")
 
 
 def test_there_are_25_options_and_daemon_keys() -> None:

@@ -32,7 +32,6 @@ BPF = ["BPF", "PERFMON"]
 RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 NRI = {"nvidia.cdi.k8s.io/container.exporter": "management.nvidia.com/gpu=all"}
 
-every_installation = pytest.mark.parametrize("installation", INSTALLATIONS)
 unprivileged = pytest.mark.parametrize("installation", sorted(INSTALLATIONS.keys() - {"privileged"}))
 
 
@@ -44,9 +43,10 @@ def variables(installation: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(installation).get("env", ())}
 
 
-@every_installation
-def test_all_objects_are_valid(installation: str) -> None:
-    assert [error for each in objects(installation) for error in schema_errors(each)] == []
+def test_all_objects_are_valid(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            assert [error for each in objects(installation) for error in schema_errors(each)] == []
 
 
 def test_validation_rejects_a_wrong_key() -> None:
@@ -57,10 +57,11 @@ def test_validation_rejects_a_wrong_key() -> None:
     assert len(schema_errors(wrong)) == 2
 
 
-@every_installation
-def test_the_chart_passes_strict_lint(installation: str) -> None:
-    done = helm("lint", "--strict", CHART, *INSTALLATIONS[installation])
-    assert done.returncode == 0, done.stdout
+def test_the_chart_passes_strict_lint(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            done = helm("lint", "--strict", CHART, *INSTALLATIONS[installation])
+            assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -146,22 +147,24 @@ def test_openshift_allows_what_the_pod_requests_and_no_more() -> None:
     assert rights["seLinuxOptions"] == {"type": "spc_t"}
 
 
-@every_installation
-def test_the_pod_writes_only_to_its_state_directory_on_the_node(installation: str) -> None:
-    mounts = {each["name"]: each for each in container(installation)["volumeMounts"]}
-    written = {path for name, path in host_paths(installation).items() if not mounts[name].get("readOnly")}
+def test_the_pod_writes_only_to_its_state_directory_on_the_node(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            mounts = {each["name"]: each for each in container(installation)["volumeMounts"]}
+            written = {path for name, path in host_paths(installation).items() if not mounts[name].get("readOnly")}
 
-    assert written == {STATE}
-    assert not host_paths(installation).keys() - mounts.keys(), "what is not mounted is not asked for"
+            assert written == {STATE}
+            assert not host_paths(installation).keys() - mounts.keys(), "what is not mounted is not asked for"
 
 
-@every_installation
-def test_mounts_paths_of_the_node_at_the_same_paths(installation: str) -> None:
+def test_mounts_paths_of_the_node_at_the_same_paths(subtests: pytest.Subtests) -> None:
     """Daemons then have the same names as on the node. Variables set the paths of the driver's files."""
-    mounts = {each["name"]: each["mountPath"] for each in container(installation)["volumeMounts"]}
-    elsewhere = {name for name, path in host_paths(installation).items() if mounts[name] != path}
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            mounts = {each["name"]: each["mountPath"] for each in container(installation)["volumeMounts"]}
+            elsewhere = {name for name, path in host_paths(installation).items() if mounts[name] != path}
 
-    assert elsewhere == ({"driver"} if installation == "gke" else set())
+            assert elsewhere == ({"driver"} if installation == "gke" else set())
 
 
 def test_one_daemon_set_has_the_directories_of_all_systems() -> None:
@@ -220,9 +223,10 @@ def test_gke_has_the_driver_of_the_node_and_can_request_a_share() -> None:
     assert specification["containers"][0]["resources"]["limits"] == {"memory": "256Mi", "nvidia.com/gpu": 1}
 
 
-@every_installation
-def test_the_process_sees_the_processes_of_the_node(installation: str) -> None:
-    assert pod(installation)["hostPID"]
+def test_the_process_sees_the_processes_of_the_node(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            assert pod(installation)["hostPID"]
 
 
 def terms_of(installation: str) -> list[list[Object]]:
@@ -231,13 +235,16 @@ def terms_of(installation: str) -> list[list[Object]]:
     return [term["matchExpressions"] for term in affinity["nodeSelectorTerms"]]
 
 
-@every_installation
-def test_leaves_a_node_that_the_gpu_operator_pauses(installation: str) -> None:
+def test_leaves_a_node_that_the_gpu_operator_pauses(subtests: pytest.Subtests) -> None:
     """Otherwise the operator cannot unload the driver. GKE has no operator."""
-    paused = {"operator": "NotIn", "values": ["paused-for-driver-upgrade", "paused-for-mig-change"]}
-    labels = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.client")
-    for first, *others in terms_of(installation):
-        assert others == [{"key": key, **paused} for key in labels if not first["key"].startswith("cloud.google.com/")]
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            paused = {"operator": "NotIn", "values": ["paused-for-driver-upgrade", "paused-for-mig-change"]}
+            labels = ("nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.client")
+            for first, *others in terms_of(installation):
+                assert others == [
+                    {"key": key, **paused} for key in labels if not first["key"].startswith("cloud.google.com/")
+                ]
 
 
 @pytest.mark.parametrize("name", ["12345", "1e3", "2026-01-02", "true", "null"])
@@ -265,17 +272,18 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-@every_installation
-def test_runs_on_all_nodes_with_mps_despite_taints(installation: str) -> None:
-    labels = [(each["key"], *each["values"]) for each, *_ in terms_of(installation)]
+def test_runs_on_all_nodes_with_mps_despite_taints(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            labels = [(each["key"], *each["values"]) for each, *_ in terms_of(installation)]
 
-    assert labels == [
-        ("nvidia.com/gpu.present", "true"),
-        ("nvidia.com/mps.capable", "true"),
-        ("cloud.google.com/gke-gpu-sharing-strategy", "mps"),
-        ("cuda-mps-exporter/mps", "host"),
-    ]
-    assert pod(installation)["tolerations"] == [{"operator": "Exists"}]
+            assert labels == [
+                ("nvidia.com/gpu.present", "true"),
+                ("nvidia.com/mps.capable", "true"),
+                ("cloud.google.com/gke-gpu-sharing-strategy", "mps"),
+                ("cuda-mps-exporter/mps", "host"),
+            ]
+            assert pod(installation)["tolerations"] == [{"operator": "Exists"}]
 
 
 @pytest.mark.parametrize(
@@ -305,16 +313,18 @@ def test_only_an_explicit_choice_lets_the_watchdog_act(installation: str, argume
     assert container(installation)["args"] == arguments
 
 
-@every_installation
-def test_the_image_has_the_version_of_the_package(installation: str) -> None:
-    assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
+def test_the_image_has_the_version_of_the_package(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            assert container(installation)["image"] == f"registry.example.com/cuda-mps-exporter:{__version__}"
 
 
-@every_installation
-def test_the_probes_request_existing_pages(installation: str) -> None:
-    (port,) = container(installation)["ports"]
-    for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
-        assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
+def test_the_probes_request_existing_pages(subtests: pytest.Subtests) -> None:
+    for installation in INSTALLATIONS:
+        with subtests.test(installation=installation):
+            (port,) = container(installation)["ports"]
+            for probe, page in (("livenessProbe", "/-/healthy"), ("readinessProbe", "/-/ready")):
+                assert container(installation)[probe]["httpGet"] == {"path": page, "port": port["name"]}
 
 
 @pytest.mark.parametrize(("installation", "daemons"), [("default", 0), ("gke", 0), ("host", 1)])

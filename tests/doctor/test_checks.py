@@ -472,12 +472,6 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
 )
 
-every_mistake = pytest.mark.parametrize(
-    ("id_", "severity", "make"),
-    [(id_, severity, make) for id_, severity, _, make in MISTAKES],
-    ids=[f"{id_} {how}".strip() for id_, _, how, _ in MISTAKES],
-)
-
 
 def found(facts: Facts) -> list[Finding]:
     return list(examine(facts).findings)
@@ -497,9 +491,10 @@ def test_reports_nothing_on_a_node_without_mistakes() -> None:
     assert [check.id for check in report.ok] == [check.id for check in CHECKS]
 
 
-@every_mistake
-def test_reports_the_mistake_and_nothing_else(id_: str, severity: Severity, make: Callable[[], Facts]) -> None:
-    assert [(finding.check.id, finding.severity) for finding in found(make())] == [(id_, severity)]
+def test_reports_the_mistake_and_nothing_else(subtests: pytest.Subtests) -> None:
+    for id_, severity, make in [(id_, severity, make) for id_, severity, _, make in MISTAKES]:
+        with subtests.test(id_=id_, severity=severity, make=make):
+            assert [(finding.check.id, finding.severity) for finding in found(make())] == [(id_, severity)]
 
 
 def test_reports_a_daemon_that_was_killed_by_its_pid_file() -> None:

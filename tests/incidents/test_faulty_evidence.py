@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -133,45 +134,51 @@ LESS = {
 }
 
 
-@every_fault
-@pytest.mark.parametrize("less", LESS.values(), ids=LESS)
-def test_one_incident_with_less_evidence(recorded: Recorded, less: Callable[[Seen], Seen]) -> None:
+def test_one_incident_with_less_evidence(subtests: pytest.Subtests) -> None:
     """The other sources replace what is missing."""
-    (incident,) = incidents(less(observed(recorded)))
-    assert set(incident.affected) == affected(recorded)
-    assert_fair(recorded, incident)
-
-
-@every_fault
-def test_one_incident_without_the_servers_log(recorded: Recorded) -> None:
-    """The server state alone shows a longer fault. The affected clients are then inferred."""
-    statuses = [each for each in observed(recorded) if isinstance(each, ControlReply) and "FAULT" in each.stdout]
-    found = incidents(without_file("server.log")(observed(recorded)))
-    assert len(found) <= 1
-    if statuses and statuses[-1].at - statuses[0].at > 1.0:
-        assert len(found) == 1
-    for incident in found:
-        assert_fair(recorded, incident)
-
-
-@every_fault
-def test_one_incident_if_the_log_block_is_cut(recorded: Recorded) -> None:
-    """A truncation may remove any lines. A fault whose first line remains is found, without invented clients."""
-    seen = observed(recorded)
-    begin = next(
-        number for number, each in enumerate(seen) if isinstance(each, LogLine) and "handling a fatal" in each.line
-    )
-    before, with_incidents = reduced(*seen[:begin]), seen[begin:]
-    for cut in range(1, 24, 6):
-        for lost in (1, 40):
-            gone = range(cut, cut + lost)
-            left = [
-                each
-                for number, each in enumerate(with_incidents)
-                if number not in gone or not isinstance(each, LogLine)
-            ]
-            (incident,) = incidents(left, after=before)
+    for recorded, less in product(FAULTS, LESS.values()):
+        with subtests.test(recorded=recorded, less=less):
+            (incident,) = incidents(less(observed(recorded)))
+            assert set(incident.affected) == affected(recorded)
             assert_fair(recorded, incident)
+
+
+def test_one_incident_without_the_servers_log(subtests: pytest.Subtests) -> None:
+    """The server state alone shows a longer fault. The affected clients are then inferred."""
+    for recorded in FAULTS:
+        with subtests.test(recorded=recorded):
+            statuses = [
+                each for each in observed(recorded) if isinstance(each, ControlReply) and "FAULT" in each.stdout
+            ]
+            found = incidents(without_file("server.log")(observed(recorded)))
+            assert len(found) <= 1
+            if statuses and statuses[-1].at - statuses[0].at > 1.0:
+                assert len(found) == 1
+            for incident in found:
+                assert_fair(recorded, incident)
+
+
+def test_one_incident_if_the_log_block_is_cut(subtests: pytest.Subtests) -> None:
+    """A truncation may remove any lines. A fault whose first line remains is found, without invented clients."""
+    for recorded in FAULTS:
+        with subtests.test(recorded=recorded):
+            seen = observed(recorded)
+            begin = next(
+                number
+                for number, each in enumerate(seen)
+                if isinstance(each, LogLine) and "handling a fatal" in each.line
+            )
+            before, with_incidents = reduced(*seen[:begin]), seen[begin:]
+            for cut in range(1, 24, 6):
+                for lost in (1, 40):
+                    gone = range(cut, cut + lost)
+                    left = [
+                        each
+                        for number, each in enumerate(with_incidents)
+                        if number not in gone or not isinstance(each, LogLine)
+                    ]
+                    (incident,) = incidents(left, after=before)
+                    assert_fair(recorded, incident)
 
 
 @every_fault

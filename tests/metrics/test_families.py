@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from prometheus_client import Metric, generate_latest
@@ -53,8 +54,6 @@ from tests.builders import (
     three_clients,
 )
 from tests.tools import needed
-
-every_scene = pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 
 KEPT = HistoryStatus(writable=True, events_dropped=0)
 
@@ -176,49 +175,59 @@ class TestCatalogue:
         assert {family.name for family in CATALOGUE} == shown
 
 
-@every_scene
 class TestEveryScene:
     """Properties of the exposition of every scene."""
 
-    def test_families_and_labels_are_those_of_the_catalogue(self, scene: Callable[[], Node]) -> None:
+    def test_families_and_labels_are_those_of_the_catalogue(self, subtests: pytest.Subtests) -> None:
         """There are no others."""
-        labels = {family.name: set(family.labels) for family in CATALOGUE}
-        for name, family in families(scene()).items():
-            assert all(sample.labels.keys() - {"le"} == labels[name] for sample in family.samples)
+        for scene in SCENES.values():
+            with subtests.test(scene=scene):
+                labels = {family.name: set(family.labels) for family in CATALOGUE}
+                for name, family in families(scene()).items():
+                    assert all(sample.labels.keys() - {"le"} == labels[name] for sample in family.samples)
 
-    def test_series_are_unique(self, scene: Callable[[], Node]) -> None:
+    def test_series_are_unique(self, subtests: pytest.Subtests) -> None:
         """Prometheus would reject the scrape."""
-        series = [
-            (sample.name, frozenset(sample.labels.items()))
-            for family in families(scene()).values()
-            for sample in family.samples
-        ]
-        assert len(series) == len(set(series))
+        for scene in SCENES.values():
+            with subtests.test(scene=scene):
+                series = [
+                    (sample.name, frozenset(sample.labels.items()))
+                    for family in families(scene()).values()
+                    for sample in family.samples
+                ]
+                assert len(series) == len(set(series))
 
-    @pytest.mark.parametrize("name", STATE_SETS)
-    def test_exactly_one_state_is_1(self, scene: Callable[[], Node], name: str) -> None:
+    def test_exactly_one_state_is_1(self, subtests: pytest.Subtests) -> None:
         """All others are 0."""
-        values_of: dict[tuple[str | None, str | None], list[float]] = {}
-        for sample in samples(scene(), name):
-            key = (sample.labels.get("daemon"), sample.labels.get("server"))
-            values_of.setdefault(key, []).append(sample.value)
-        for values in values_of.values():
-            assert sorted(values) == [0.0] * (STATE_SETS[name] - 1) + [1.0]
+        for scene, name in product(SCENES.values(), STATE_SETS):
+            with subtests.test(scene=scene, name=name):
+                values_of: dict[tuple[str | None, str | None], list[float]] = {}
+                for sample in samples(scene(), name):
+                    key = (sample.labels.get("daemon"), sample.labels.get("server"))
+                    values_of.setdefault(key, []).append(sample.value)
+                for values in values_of.values():
+                    assert sorted(values) == [0.0] * (STATE_SETS[name] - 1) + [1.0]
 
-    def test_promtool_reports_nothing(self, scene: Callable[[], Node]) -> None:
+    def test_promtool_reports_nothing(self, subtests: pytest.Subtests) -> None:
         """No error and no advice."""
-        assert promtool_check(text_of(scene())) == (0, "", "")
+        for scene in SCENES.values():
+            with subtests.test(scene=scene):
+                assert promtool_check(text_of(scene())) == (0, "", "")
 
-    def test_openmetrics_has_the_same_values(self, scene: Callable[[], Node]) -> None:
+    def test_openmetrics_has_the_same_values(self, subtests: pytest.Subtests) -> None:
         """Parsed by the strict parser of the format."""
-        present = scene()
-        strict = openmetrics_of(present)
-        parsed = {(each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples}
-        assert parsed == {
-            (each.name, str(sorted(each.labels.items()))): each.value
-            for one in families(present).values()
-            for each in one.samples
-        }
+        for scene in SCENES.values():
+            with subtests.test(scene=scene):
+                present = scene()
+                strict = openmetrics_of(present)
+                parsed = {
+                    (each.name, str(sorted(each.labels.items()))): each.value for one in strict for each in one.samples
+                }
+                assert parsed == {
+                    (each.name, str(sorted(each.labels.items()))): each.value
+                    for one in families(present).values()
+                    for each in one.samples
+                }
 
 
 class TestIdle:

@@ -15,7 +15,6 @@ from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, 
 
 ROOT = Path(__file__).parents[2]
 EXPORTER = ROOT / "exporter"
-each_code = pytest.mark.parametrize("code", FindingCode)
 
 
 def test_each_code_is_defined_once() -> None:
@@ -48,35 +47,39 @@ def test_no_other_table_has_texts_for_conditions_or_states() -> None:
     assert found == set()
 
 
-@each_code
-def test_texts_are_sentences(code: FindingCode) -> None:
-    problem = PROBLEMS[code]
-    assert re.fullmatch(r"[^.]+", re.sub(r"\d\.\d", "", problem.summary)), "one line, without a full stop"
-    assert problem.meaning.endswith(".")
-    assert problem.remedy.endswith(".") or code is FindingCode.WELL
-    assert "{" not in problem.meaning + problem.remedy
-    assert len(problem.label) <= 32
+def test_texts_are_sentences(subtests: pytest.Subtests) -> None:
+    for code in FindingCode:
+        with subtests.test(code=code):
+            problem = PROBLEMS[code]
+            assert re.fullmatch(r"[^.]+", re.sub(r"\d\.\d", "", problem.summary)), "one line, without a full stop"
+            assert problem.meaning.endswith(".")
+            assert problem.remedy.endswith(".") or code is FindingCode.WELL
+            assert "{" not in problem.meaning + problem.remedy
+            assert len(problem.label) <= 32
 
 
-@each_code
-def test_sentences_are_short(code: FindingCode) -> None:
-    problem = PROBLEMS[code]
-    for text in (problem.meaning, problem.remedy):
-        longest = max((len(each.split()) for each in re.split(r"[.:;] ", text)), default=0)
-        assert longest <= 30, text
+def test_sentences_are_short(subtests: pytest.Subtests) -> None:
+    for code in FindingCode:
+        with subtests.test(code=code):
+            problem = PROBLEMS[code]
+            for text in (problem.meaning, problem.remedy):
+                longest = max((len(each.split()) for each in re.split(r"[.:;] ", text)), default=0)
+                assert longest <= 30, text
 
 
-@each_code
-def test_a_problem_that_has_a_runbook_names_one_that_exists(code: FindingCode) -> None:
-    page = PROBLEMS[code].page
-    assert page is None or (ROOT / page).exists()
+def test_a_problem_that_has_a_runbook_names_one_that_exists(subtests: pytest.Subtests) -> None:
+    for code in FindingCode:
+        with subtests.test(code=code):
+            page = PROBLEMS[code].page
+            assert page is None or (ROOT / page).exists()
 
 
-@each_code
-def test_a_finding_without_values_can_be_shown(code: FindingCode) -> None:
-    for since in (None, 0.0):
-        finding = Finding(code=code, at=10.0, since=since)
-        assert "{" not in finding.text + finding.remedy
+def test_a_finding_without_values_can_be_shown(subtests: pytest.Subtests) -> None:
+    for code in FindingCode:
+        with subtests.test(code=code):
+            for since in (None, 0.0):
+                finding = Finding(code=code, at=10.0, since=since)
+                assert "{" not in finding.text + finding.remedy
 
 
 def test_a_summary_names_the_node_where_an_alert_shows_it() -> None:

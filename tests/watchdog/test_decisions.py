@@ -115,36 +115,36 @@ ROWS = {
     "its server has gone": Row(control_log("Server 513 exited with status 0", at=DEATH)),
 }
 
-every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-
 
 def waits(post: WatchedDaemon) -> list[str | None]:
     return [each.reason for each in post.events if each.event is EventName.WATCHDOG_WAITS]
 
 
-@every_row
-def test_takes_the_expected_action_at_the_expected_time(row: Row) -> None:
-    post = WatchedDaemon(**(row.rules or {}))
-    post.observe(*row.seen)
-    post.until(DEATH + min(row.after, 1000.0) - 0.5, every=5.0)
-    before = [] if row.after > 1 else post.kinds
-    assert post.kinds == before
-    assert waits(post) == ([] if row.why is None else [row.why])
-    post.until(DEATH + min(row.after, 1000.0) + 12)
-    assert [kind for kind, _ in post.kinds] == ([] if row.deed is None else [row.deed])
+def test_takes_the_expected_action_at_the_expected_time(subtests: pytest.Subtests) -> None:
+    for row in ROWS.values():
+        with subtests.test(row=row):
+            post = WatchedDaemon(**(row.rules or {}))
+            post.observe(*row.seen)
+            post.until(DEATH + min(row.after, 1000.0) - 0.5, every=5.0)
+            before = [] if row.after > 1 else post.kinds
+            assert post.kinds == before
+            assert waits(post) == ([] if row.why is None else [row.why])
+            post.until(DEATH + min(row.after, 1000.0) + 12)
+            assert [kind for kind, _ in post.kinds] == ([] if row.deed is None else [row.deed])
 
 
-@every_row
-def test_reports_each_planned_action_once_in_observe_mode(row: Row) -> None:
-    post = WatchedDaemon(mode=Mode.OBSERVE, **(row.rules or {}))
-    post.observe(*row.seen)
-    post.until(DEATH + 1000, every=5.0)
-    would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
-    assert would == ([] if row.deed is None else [row.deed])
-    assert sum(post.action_counts.values()) == len(would)
-    assert {result for _, _, result in post.action_counts} <= {"observed"}
-    assert (post.actions, post.watch.restarts, post.watch.acting) == ([], (), None)
-    assert waits(post) == ([] if row.why is None else [row.why])
+def test_reports_each_planned_action_once_in_observe_mode(subtests: pytest.Subtests) -> None:
+    for row in ROWS.values():
+        with subtests.test(row=row):
+            post = WatchedDaemon(mode=Mode.OBSERVE, **(row.rules or {}))
+            post.observe(*row.seen)
+            post.until(DEATH + 1000, every=5.0)
+            would = [each.action for each in post.events if each.event is EventName.WATCHDOG_WOULD_ACT]
+            assert would == ([] if row.deed is None else [row.deed])
+            assert sum(post.action_counts.values()) == len(would)
+            assert {result for _, _, result in post.action_counts} <= {"observed"}
+            assert (post.actions, post.watch.restarts, post.watch.acting) == ([], (), None)
+            assert waits(post) == ([] if row.why is None else [row.why])
 
 
 def test_does_not_start_a_daemon_that_never_ran() -> None:

@@ -22,8 +22,6 @@ DIED = {"control_killed", "control_in_foreground", "limits_from_environment"}
 
 COMMAND = ("nvidia-cuda-mps-control", "-d")
 
-every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
-
 
 def watched(recorded: Recorded, rules: Thresholds, mode: Mode = Mode.ACT) -> Iterator[Action | Event]:
     """Return the actions and events of a recording, with results that are reported without any effect."""
@@ -49,20 +47,24 @@ def harsh(reported: list[Action | Event]) -> list[tuple[ActionKind, str]]:
     return [(each.kind, each.reason) for each in actions if each.kind is not ActionKind.SET_LIMITS]
 
 
-@every_recording
-def test_restarts_each_crashed_daemon_once(recorded: Recorded) -> None:
+def test_restarts_each_crashed_daemon_once(subtests: pytest.Subtests) -> None:
     """Even where it may go to the end against a fault: those that were recorded healed, or had not lasted."""
-    expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
-    rules = Thresholds(allow=frozenset(AllowedAction))
-    assert harsh(list(watched(recorded, rules))) == expected
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            expected = [(ActionKind.RESTART, "crashed")] if recorded.name in DIED else []
+            rules = Thresholds(allow=frozenset(AllowedAction))
+            assert harsh(list(watched(recorded, rules))) == expected
 
 
-@every_recording
-def test_reports_each_planned_restart_once(recorded: Recorded) -> None:
-    reported = list(watched(recorded, Thresholds(), Mode.OBSERVE))
-    assert not [each for each in reported if isinstance(each, Action)]
-    would = [each for each in reported if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT]
-    assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
+def test_reports_each_planned_restart_once(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            reported = list(watched(recorded, Thresholds(), Mode.OBSERVE))
+            assert not [each for each in reported if isinstance(each, Action)]
+            would = [
+                each for each in reported if isinstance(each, Event) and each.event is EventName.WATCHDOG_WOULD_ACT
+            ]
+            assert [each.reason for each in would] == (["crashed"] if recorded.name in DIED else [])
 
 
 def test_reports_a_restart_that_succeeded() -> None:
