@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, family, group
 from exporter.model.identity import WorkloadKind
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
-from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.usage.capacity import Bound, GpuSharing
 from exporter.usage.client_limits import thread_ratio
@@ -28,12 +27,7 @@ def _sm_books(view: View) -> Items[GpuUsage]:
     """Return the books of the GPUs: without GPM, only what was estimated by launches."""
     for uuid, book in view.gpu_usage():
         gpu = view.node.gpus.get(uuid)
-        measured = None if gpu is None else gpu.has_gpm
-        if measured is False:
-            # Earlier versions counted the time with any kernel running.
-            by = {key: used for key, used in book.by_account.items() if key[1] is Method.LAUNCHES}
-            book = replace(book, by_account=by, total=sum(by.values(), Usage()))
-        if measured or book.total.sm_us:
+        if book.total.sm_us or (gpu is not None and gpu.has_gpm):
             yield (uuid,), book
 
 

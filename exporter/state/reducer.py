@@ -41,7 +41,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.pod_resources import PodResourcesReading
-from exporter.model.problem import joined
+from exporter.model.problem import ProblemCode, joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
@@ -63,6 +63,7 @@ from exporter.state import (
     xids,
 )
 from exporter.state import processes as state_processes
+from exporter.state.control_replies import CONTROL
 from exporter.state.gpus import NVML
 from exporter.state.transition import Transition, chain
 from exporter.usage import accounting, attribution, launch_history
@@ -352,6 +353,9 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     if reading.name == POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
+    hangs = reading.problem is not None and reading.problem.code is ProblemCode.STILL_RUNNING
+    if reading.name == CONTROL and reading.daemon is not None and hangs:
+        return _for_daemon(node, reading.daemon, lambda daemon: (lifecycle.not_queried(daemon, reading.at), ()))
     return node, ()
 
 

@@ -157,7 +157,6 @@ SM_FAMILIES = (
 
 @pytest.mark.parametrize("gpm_supported", [False, None], ids=["NVML reports it", "no reading has it"])
 def test_the_sm_time_of_a_gpu_without_gpm_is_absent(gpm_supported: bool | None) -> None:
-    """Earlier versions stored the time with any kernel running. It is not shown; the energy is."""
     readings = [
         gpu_reading(
             [CLIENT], at=AT + at, gpm_supported=gpm_supported, gpu_percent=90, energy_millijoules=1000 * (1 + at)
@@ -166,11 +165,8 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(gpm_supported: bool | None) 
     ]
     node = reduced(*at_work(CLIENT), process(CLIENT), *readings).node
     assert node.gpus[GPU].has_gpm is False
-    stored = post_time(node.usage_totals, GPU, 4_000_000, {(USER_ALICE, Method.MEASURED): 1.0}, at=AT)
-    for totals in (node.usage_totals, stored):
-        view = View(replace(node, usage_totals=totals))
-        assert [name for name in SM_FAMILIES if series(name, view)] == []
-        assert series("cuda_mps_gpu_accounted_energy_joules_total", view) == {(GPU,): 20.0}
+    assert [name for name in SM_FAMILIES if series(name, View(node))] == []
+    assert series("cuda_mps_gpu_accounted_energy_joules_total", View(node)) == {(GPU,): 20.0}
     assert series("cuda_mps_workload_energy_joules_total", View(node)) == {(GPU, "unattributed", "", ""): 20.0}
 
 

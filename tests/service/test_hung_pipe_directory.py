@@ -57,10 +57,16 @@ def test_restarts_a_daemon_while_other_pipe_directories_hang(
         program.command(*SERVE, f"--config.file={file}", discovery=True, **FAST), own, tmp_path / "exporter.log"
     )
     a = str(discovered.pipe_directory)
+
+    def is_known() -> None:
+        assert exporter.value("cuda_mps_daemon_start_time_seconds", daemon=a) is not None
+
     with contextlib.ExitStack() as mounts:
         try:
             exporter.shows(1, "cuda_mps_daemon_up", daemon="b")
             exporter.shows(1, "cuda_mps_daemon_up", daemon=a)
+            # After this, the exit of its process is known without its directory.
+            eventually(is_known)
             try:
                 for directory in (Path(a), *others):
                     mounts.enter_context(hangs(directory))

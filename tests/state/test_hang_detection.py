@@ -6,6 +6,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
+from exporter.model.problem import ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.state import poll_schedule
@@ -15,12 +16,15 @@ from tests.builders import (
     CLIENT,
     CONTROL,
     DAEMON,
+    HANGS,
     SERVER,
     at_work,
     clients,
     control_log,
     daemon_process,
     exited,
+    failure,
+    look,
     no_daemon,
     probe,
     process,
@@ -58,6 +62,18 @@ def unanswered(number: int) -> tuple[Observation, ...]:
 
 def test_two_unanswered_commands_alone_do_not_confirm_a_hang() -> None:
     assert state(*SILENT, standing("S")) is DaemonState.UP
+
+
+def test_whether_a_daemon_responds_is_unknown_while_a_query_of_it_hangs() -> None:
+    """In a directory that hangs, the exit of a daemon whose process is not known would never be seen."""
+    up = reduced(*at_work()).node
+    hung = reduced(replace(look("control", at=AT + 15, problem=HANGS), daemon=DAEMON), start=up).node
+    assert (up.daemons[DAEMON].state, hung.daemons[DAEMON].state) == (DaemonState.UP, None)
+    assert reduced(servers(SERVER, at=AT + 20), start=hung).daemon.state is DaemonState.UP
+    silent = reduced(
+        replace(look("control", at=AT + 15, problem=failure("", ProblemCode.TIMEOUT)), daemon=DAEMON), start=up
+    ).node
+    assert silent.daemons[DAEMON].state is DaemonState.UP
 
 
 @pytest.mark.parametrize("letter", ["T", "t", "D"])
