@@ -95,6 +95,18 @@ def test_sends_quit_to_a_daemon_that_others_query_all_the_time(node: Node) -> No
     node.has_logged(QUIT, quits + 1)
 
 
+def test_sends_quit_after_the_session_of_another_process(node: Node) -> None:
+    """That its commands are refused shows that a daemon responds."""
+    quits, accepted = node.logs(QUIT), node.logs(ACCEPTING)
+    session = node.machine.start("sh", "-c", "(echo get_server_list; sleep 5) | nvidia-cuda-mps-control >/dev/null")
+    eventually(lambda: _has_accepted(node, accepted + 1))
+
+    node.machine.do("systemctl", "stop", DAEMON)
+
+    assert session.wait(PATIENCE_SECONDS) == 0
+    node.has_logged(QUIT, quits + 1)
+
+
 def test_repeats_a_quit_that_had_no_effect(node: Node) -> None:
     """A refused command can return nothing, and exit status 0 (measured, R580)."""
     quits, accepted = node.logs(QUIT), node.logs(ACCEPTING)
