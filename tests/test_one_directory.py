@@ -166,8 +166,9 @@ def test_a_duplicate_becomes_a_daemon_when_its_directory_is_its_own() -> None:
     assert after.daemons["b"].is_reported(AT + 1)
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_found_daemon_is_the_one_that_has_its_directory_in_another_spelling(spelling: str) -> None:
-    before = Node(daemons={"a": named("a", "/run/a/pipe")})
-    after, _ = reduce(before, DaemonFound(at=AT, daemon="found", pipe_directory=spelling, log_directory="/log"))
-    assert list(after.daemons) == ["a"]
+def test_a_found_daemon_is_the_one_that_has_its_directory_in_another_spelling(subtests: pytest.Subtests) -> None:
+    for spelling in SPELLINGS:
+        with subtests.test(spelling=spelling):
+            before = Node(daemons={"a": named("a", "/run/a/pipe")})
+            after, _ = reduce(before, DaemonFound(at=AT, daemon="found", pipe_directory=spelling, log_directory="/log"))
+            assert list(after.daemons) == ["a"]

@@ -44,18 +44,16 @@ def test_finds_expressions_in_rules_and_pages() -> None:
     assert {where.partition(":")[0] for where in EXPRESSIONS} >= {"cuda-mps.rules.yml", "README.md"}
 
 
-@pytest.mark.parametrize(
-    ("expression", "problem"),
-    [
+def test_reports_unknown_families_and_labels(subtests: pytest.Subtests) -> None:
+    for expression, problem in [
         ("cuda_mps_demon_up == 0", "there is no family cuda_mps_demon_up"),
         ('cuda_mps_daemon_up{server="1"}', "cuda_mps_daemon_up has no server"),
         ("sum by (user) (rate(cuda_mps_faults_total[5m]))", "nothing in it has user"),
         ("up * on (node) up", "nothing in it has node"),
         ("up * on (job) group_left (user) cuda_mps_daemon_up", "nothing in it has user"),
-    ],
-)
-def test_reports_unknown_families_and_labels(expression: str, problem: str) -> None:
-    assert problem in problems(expression)
+    ]:
+        with subtests.test(expression=expression, problem=problem):
+            assert problem in problems(expression)
 
 
 def test_pages_name_only_existing_families(subtests: pytest.Subtests) -> None:

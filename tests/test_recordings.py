@@ -296,11 +296,12 @@ RARE = (
 )
 
 
-@pytest.mark.parametrize(("name", "scenarios"), RARE)
-def test_reports_a_rare_event_once_and_only_where_it_happened(name: EventName, scenarios: set[str]) -> None:
-    found = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.story.of(name))
-    copies = Counter(recorded.name for recorded in RECORDINGS if recorded.name in scenarios)
-    assert found == copies
+def test_reports_a_rare_event_once_and_only_where_it_happened(subtests: pytest.Subtests) -> None:
+    for name, scenarios in RARE:
+        with subtests.test(name=name, scenarios=scenarios):
+            found = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.story.of(name))
+            copies = Counter(recorded.name for recorded in RECORDINGS if recorded.name in scenarios)
+            assert found == copies
 
 
 def test_the_client_of_another_user_waits() -> None:

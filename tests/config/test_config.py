@@ -47,12 +47,18 @@ class TestDefaults:
         assert daemon.name == "/run/f"
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("0", 0.0), ("15", 15.0), ("15s", 15.0), ("500ms", 0.5), ("2m", 120.0), ("1.5h", 5400.0), ("0.25", 0.25)],
-)
-def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert DURATION.of_text("--flag", text) == seconds
+def test_a_duration_is_a_number_and_a_unit(subtests: pytest.Subtests) -> None:
+    for text, seconds in [
+        ("0", 0.0),
+        ("15", 15.0),
+        ("15s", 15.0),
+        ("500ms", 0.5),
+        ("2m", 120.0),
+        ("1.5h", 5400.0),
+        ("0.25", 0.25),
+    ]:
+        with subtests.test(text=text, seconds=seconds):
+            assert DURATION.of_text("--flag", text) == seconds
 
 
 def test_refuses_another_duration_and_names_the_flag(subtests: pytest.Subtests) -> None:

@@ -33,10 +33,11 @@ def test_refuses_an_unusable_value_and_names_the_variable() -> None:
         config("serve", CUDA_MPS_EXPORTER_WEB_LISTEN_ADDRESS=":1, here")
 
 
-@pytest.mark.parametrize("variable", OTHERS)
-def test_ignores_foreign_variables_with_the_same_prefix(variable: str) -> None:
+def test_ignores_foreign_variables_with_the_same_prefix(subtests: pytest.Subtests) -> None:
     """A Service named cuda-mps-exporter must not prevent the exporter's own pods from starting."""
-    assert config("serve", **{variable: "tcp://10.0.0.1:10677"}) == config("serve")
+    for variable in OTHERS:
+        with subtests.test(variable=variable):
+            assert config("serve", **{variable: "tcp://10.0.0.1:10677"}) == config("serve")
 
 
 def test_ignores_a_variable_of_another_command() -> None:

@@ -33,19 +33,16 @@ def test_check_accepts_the_path_of_no_other_page(page: str) -> None:
     assert config("serve", f"--web.telemetry-path={page}").telemetry_path == page
 
 
-@pytest.mark.parametrize(
-    "address", ["[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1"]
-)
-def test_check_refuses_an_impossible_host(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--web.listen-address: "):
-        config("serve", f"--web.listen-address={address}")
+def test_check_refuses_an_impossible_host(subtests: pytest.Subtests) -> None:
+    for address in ["[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1"]:
+        with subtests.test(address=address), pytest.raises(ConfigError, match=r"^--web.listen-address: "):
+            config("serve", f"--web.listen-address={address}")
 
 
-@pytest.mark.parametrize(
-    "address", ["[fe80::1%eth0]:1", "127.0.0.1:1", "127.1:1", "node_1.example.org:1", "h\u00f6st:1", ":1"]
-)
-def test_check_accepts_a_host_that_may_exist(address: str) -> None:
-    assert config("serve", f"--web.listen-address={address}").listen[0][1] == 1
+def test_check_accepts_a_host_that_may_exist(subtests: pytest.Subtests) -> None:
+    for address in ["[fe80::1%eth0]:1", "127.0.0.1:1", "127.1:1", "node_1.example.org:1", "h\u00f6st:1", ":1"]:
+        with subtests.test(address=address):
+            assert config("serve", f"--web.listen-address={address}").listen[0][1] == 1
 
 
 OVERLAPPING = [
@@ -57,21 +54,23 @@ OVERLAPPING = [
 ]
 
 
-@pytest.mark.parametrize("addresses", OVERLAPPING)
-def test_check_refuses_addresses_that_overlap(addresses: tuple[str, str]) -> None:
-    flags = [f"--web.listen-address={each.replace('PORT', '10677')}" for each in addresses]
-    with pytest.raises(ConfigError, match=r"^web.listen_address: .* overlap.*remove one$"):
-        config("serve", *flags)
+def test_check_refuses_addresses_that_overlap(subtests: pytest.Subtests) -> None:
+    for addresses in OVERLAPPING:
+        with subtests.test(addresses=addresses):
+            flags = [f"--web.listen-address={each.replace('PORT', '10677')}" for each in addresses]
+            with pytest.raises(ConfigError, match=r"^web.listen_address: .* overlap.*remove one$"):
+                config("serve", *flags)
 
 
-@pytest.mark.parametrize("addresses", OVERLAPPING)
-def test_addresses_that_overlap_cannot_be_listened_on(addresses: tuple[str, str]) -> None:
+def test_addresses_that_overlap_cannot_be_listened_on(subtests: pytest.Subtests) -> None:
     """The kernel refuses them, so the check must refuse them too."""
-    hosts = [each.removesuffix(":PORT").strip("[]") for each in addresses]
-    with listen((hosts[0], 0)) as first, pytest.raises(ListenError) as refused:
-        listen((hosts[1], first.getsockname()[1]))
-    assert isinstance(refused.value.__cause__, OSError)
-    assert refused.value.__cause__.errno == errno.EADDRINUSE
+    for addresses in OVERLAPPING:
+        with subtests.test(addresses=addresses):
+            hosts = [each.removesuffix(":PORT").strip("[]") for each in addresses]
+            with listen((hosts[0], 0)) as first, pytest.raises(ListenError) as refused:
+                listen((hosts[1], first.getsockname()[1]))
+            assert isinstance(refused.value.__cause__, OSError)
+            assert refused.value.__cause__.errno == errno.EADDRINUSE
 
 
 @pytest.mark.parametrize(

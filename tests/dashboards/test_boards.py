@@ -132,21 +132,19 @@ def test_legends_have_no_path_of_a_daemon(model: Model) -> None:
         assert SHORT_NAMES in panel["transformations"], panel["title"]
 
 
-@pytest.mark.parametrize(
-    ("legend", "short"),
-    [
+def test_a_legend_shows_the_directory_above_the_pipe_directory(subtests: pytest.Subtests) -> None:
+    """Grafana replaces the whole name if the pattern matches."""
+    for legend, short in [
         ("waiting /run/nvidia/mps/training/pipe node1:10677", "waiting training node1:10677"),
         ("server 7 of /run/nvidia/mps/a-b/pipe node1", "server 7 of a-b node1"),
         ("training node1", "training node1"),
         ("/tmp/nvidia-mps node1", "/tmp/nvidia-mps node1"),
         ("/run/mps/pipeline/x node1", "/run/mps/pipeline/x node1"),
-    ],
-)
-def test_a_legend_shows_the_directory_above_the_pipe_directory(legend: str, short: str) -> None:
-    """Grafana replaces the whole name if the pattern matches."""
-    options = SHORT_NAMES["options"]
-    pattern = re.sub(r"\$(\d)", r"\\\1", options["renamePattern"])
-    assert re.sub(options["regex"], pattern, legend) == short
+    ]:
+        with subtests.test(legend=legend, short=short):
+            options = SHORT_NAMES["options"]
+            pattern = re.sub(r"\$(\d)", r"\\\1", options["renamePattern"])
+            assert re.sub(options["regex"], pattern, legend) == short
 
 
 @EACH
@@ -257,18 +255,16 @@ def test_rates_use_a_suitable_range(subtests: pytest.Subtests) -> None:
             assert ranges <= ({"$__range"} if queries_of.instant else {"$__rate_interval"})
 
 
-@pytest.mark.parametrize(
-    ("expression", "found"),
-    [
+def test_finds_a_counter_without_a_rate(subtests: pytest.Subtests) -> None:
+    for expression, found in [
         ("sum(cuda_mps_faults_total)", ["cuda_mps_faults_total"]),
         ("max_over_time(cuda_mps_faults_total[5m])", ["cuda_mps_faults_total"]),
         ("increase(cuda_mps_faults_total[5m])", []),
         ("cuda_mps_faults_total @ 1700000000 - cuda_mps_faults_total @ 1600000000", []),
         ("cuda_mps_daemon_up", []),
-    ],
-)
-def test_finds_a_counter_without_a_rate(expression: str, found: list[str]) -> None:
-    assert unrated(expression) == found
+    ]:
+        with subtests.test(expression=expression, found=found):
+            assert unrated(expression) == found
 
 
 def test_each_family_is_on_a_dashboard(subtests: pytest.Subtests) -> None:

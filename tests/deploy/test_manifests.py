@@ -32,8 +32,6 @@ BPF = ["BPF", "PERFMON"]
 RUNTIME = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 NRI = {"nvidia.cdi.k8s.io/container.exporter": "management.nvidia.com/gpu=all"}
 
-unprivileged = pytest.mark.parametrize("installation", sorted(INSTALLATIONS.keys() - {"privileged"}))
-
 
 def kinds(installation: str) -> list[str]:
     return sorted(each["kind"] for each in objects(installation))
@@ -64,14 +62,19 @@ def test_the_chart_passes_strict_lint(subtests: pytest.Subtests) -> None:
             assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["colour=red", "image.name=x", "mounts.home=/home", "gpuAccess=yes", "mounts.tmp=tmp", "hostPort=10677"],
-)
-def test_the_schema_refuses_an_unknown_or_wrong_value(value: str) -> None:
-    done = helm("template", CHART, f"--set={value}")
-    assert done.returncode != 0
-    assert value.split("=")[0].split(".")[-1] in done.stderr
+def test_the_schema_refuses_an_unknown_or_wrong_value(subtests: pytest.Subtests) -> None:
+    for value in [
+        "colour=red",
+        "image.name=x",
+        "mounts.home=/home",
+        "gpuAccess=yes",
+        "mounts.tmp=tmp",
+        "hostPort=10677",
+    ]:
+        with subtests.test(value=value):
+            done = helm("template", CHART, f"--set={value}")
+            assert done.returncode != 0
+            assert value.split("=")[0].split(".")[-1] in done.stderr
 
 
 def test_a_package_contains_the_alerts_and_dashboards(tmp_path: Path) -> None:
@@ -84,17 +87,18 @@ def test_a_package_contains_the_alerts_and_dashboards(tmp_path: Path) -> None:
             assert packed.read() == link.read_bytes()
 
 
-@unprivileged
-def test_the_pod_has_only_the_rights_that_it_needs(installation: str) -> None:
-    rights = container(installation)["securityContext"]
+def test_the_pod_has_only_the_rights_that_it_needs(subtests: pytest.Subtests) -> None:
+    for installation in sorted(INSTALLATIONS.keys() - {"privileged"}):
+        with subtests.test(installation=installation):
+            rights = container(installation)["securityContext"]
 
-    assert rights["capabilities"]["drop"] == ["ALL"]
-    assert rights["capabilities"]["add"] == [*NEEDED, *(BPF if installation == "attribution" else [])]
-    assert not rights["privileged"]
-    assert not rights["allowPrivilegeEscalation"]
-    assert rights["readOnlyRootFilesystem"]
-    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not {"hostNetwork", "hostIPC"} & pod(installation).keys()
+            assert rights["capabilities"]["drop"] == ["ALL"]
+            assert rights["capabilities"]["add"] == [*NEEDED, *(BPF if installation == "attribution" else [])]
+            assert not rights["privileged"]
+            assert not rights["allowPrivilegeEscalation"]
+            assert rights["readOnlyRootFilesystem"]
+            assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert not {"hostNetwork", "hostIPC"} & pod(installation).keys()
 
 
 def test_the_process_of_a_privileged_container_drops_all_rights_that_it_does_not_need() -> None:
@@ -105,11 +109,12 @@ def test_the_process_of_a_privileged_container_drops_all_rights_that_it_does_not
     assert options == ["--bounding-set=-all,+sys_ptrace,+syslog", "--inh-caps=-all", "--no-new-privs"]
 
 
-@pytest.mark.parametrize("installation", sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods"}))
-def test_has_no_permissions_in_the_api_server(installation: str) -> None:
-    assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {*kinds(installation)}
-    assert not pod(installation)["automountServiceAccountToken"]
-    assert not the("ServiceAccount", installation)["automountServiceAccountToken"]
+def test_has_no_permissions_in_the_api_server(subtests: pytest.Subtests) -> None:
+    for installation in sorted(INSTALLATIONS.keys() - {"openshift", "restart-pods"}):
+        with subtests.test(installation=installation):
+            assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & {*kinds(installation)}
+            assert not pod(installation)["automountServiceAccountToken"]
+            assert not the("ServiceAccount", installation)["automountServiceAccountToken"]
 
 
 def test_the_default_has_only_three_objects() -> None:
@@ -247,14 +252,15 @@ def test_leaves_a_node_that_the_gpu_operator_pauses(subtests: pytest.Subtests) -
                 ]
 
 
-@pytest.mark.parametrize("name", ["12345", "1e3", "2026-01-02", "true", "null"])
-def test_names_are_strings(name: str) -> None:
+def test_names_are_strings(subtests: pytest.Subtests) -> None:
     """YAML reads these as other values, which a cluster refuses."""
-    arguments = [argument for each in INSTALLATIONS.values() for argument in each]
-    arguments.append(f"--set-string=runtimeClassName={name},restartPods.namespaces={{{name}}}")
-    for each in rendered(*arguments, f"--namespace={name}", name=name):
-        wrong = [(path, value) for path, value in leaves(each) if path in NAMES and not isinstance(value, str)]
-        assert not wrong, each["kind"]
+    for name in ["12345", "1e3", "2026-01-02", "true", "null"]:
+        with subtests.test(name=name):
+            arguments = [argument for each in INSTALLATIONS.values() for argument in each]
+            arguments.append(f"--set-string=runtimeClassName={name},restartPods.namespaces={{{name}}}")
+            for each in rendered(*arguments, f"--namespace={name}", name=name):
+                wrong = [(path, value) for path, value in leaves(each) if path in NAMES and not isinstance(value, str)]
+                assert not wrong, each["kind"]
 
 
 NAMES = {"name", "namespace", "serviceAccountName", "runtimeClassName", "resourceNames", "app.kubernetes.io/instance"}

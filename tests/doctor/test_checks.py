@@ -13,7 +13,6 @@ from exporter.doctor.facts import (
     Capability,
     ExporterProcess,
     Facts,
-    Identity,
     LibcudaProbesFacts,
     Listener,
     NotExamined,
@@ -558,38 +557,33 @@ def of_protocol_3(facts: Facts) -> Facts:
     return with_daemon(facts, runtime__protocol=3, servers=servers)
 
 
-@pytest.mark.parametrize(
-    ("path", "pipe", "container", "expected"),
-    [
+def test_a_process_can_have_the_directory_of_a_namespace(subtests: pytest.Subtests) -> None:
+    for path, pipe, container, expected in [
         (f"{DAEMON}/shared/large", OTHER_PIPE, None, "process-bypassing"),
         ("/mps/shared/large", OTHER_PIPE, "c0ffee", "process-bypassing"),
         (f"{DAEMON}/shared/larg", None, None, "pipe-directory-differs"),
         (f"{DAEMON}/../elsewhere", (9, 9), "c0ffee", "pipe-directory-differs"),
         (f"{DAEMON}/shared/large", None, "c0ffee", "container-without-directory"),
         (f"{DAEMON}/shared/large", (9, 9), "c0ffee", "container-without-directory"),
-    ],
-)
-def test_a_process_can_have_the_directory_of_a_namespace(
-    path: str, pipe: Identity | None, container: str | None, expected: str
-) -> None:
-    node = healthy(daemons=(daemon(namespaces=frozenset({OTHER_PIPE})),))
-    facts = with_bypassing(node, process(BYPASSING, variables={PIPE_DIRECTORY: path}, pipe=pipe, container=container))
-    assert [finding.check.id for finding in found(facts)] == [expected]
+    ]:
+        with subtests.test(path=path, pipe=pipe, container=container, expected=expected):
+            node = healthy(daemons=(daemon(namespaces=frozenset({OTHER_PIPE})),))
+            facts = with_bypassing(
+                node, process(BYPASSING, variables={PIPE_DIRECTORY: path}, pipe=pipe, container=container)
+            )
+            assert [finding.check.id for finding in found(facts)] == [expected]
 
 
-@pytest.mark.parametrize(
-    "facts",
-    [
+def test_a_client_whose_gpu_has_a_limit_is_correct(subtests: pytest.Subtests) -> None:
+    for facts in [
         on_second_gpu("0=20G,1=20G"),
         on_second_gpu("0=20G", container="c0ffee"),
         on_second_gpu(f"{GPU}=20G"),
         on_second_gpu("0=20G", **{VISIBLE_DEVICES: "1"}),
         with_daemon(on_second_gpu("0=20G"), default_limits__pinned_memory={1: 1 << 30}),
-    ],
-    ids=["both", "in a container with one GPU", "by its UUID", "by the client's own ordinal", "the default"],
-)
-def test_a_client_whose_gpu_has_a_limit_is_correct(facts: Facts) -> None:
-    assert "memory-limit-without-effect" not in {each.check.id for each in found(facts)}
+    ]:
+        with subtests.test(facts=facts):
+            assert "memory-limit-without-effect" not in {each.check.id for each in found(facts)}
 
 
 def test_names_the_usual_causes_of_servers_that_exit_early(subtests: pytest.Subtests) -> None:

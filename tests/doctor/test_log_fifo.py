@@ -152,10 +152,11 @@ def test_quotes_the_path_of_the_fifo() -> None:
     assert commands[0] == "chmod 0600 '/run/a b; reboot/log'"
 
 
-@pytest.mark.parametrize("option", ["-M", "-multiuser-server", "--multiuser-server", "-m", "--multiuser"])
-def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users(option: str) -> None:
-    ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", option)),))
-    assert "log almost nothing" not in fix
+def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users(subtests: pytest.Subtests) -> None:
+    for option in ["-M", "-multiuser-server", "--multiuser-server", "-m", "--multiuser"]:
+        with subtests.test(option=option):
+            ((_, fix, _),) = findings(directories=OPEN, daemons=(daemon(arguments=("-d", option)),))
+            assert "log almost nothing" not in fix
 
 
 @pytest.mark.parametrize(

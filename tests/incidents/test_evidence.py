@@ -183,22 +183,19 @@ class TestWaiting:
         ready = control_log(self.QUEUED, "Starting new server 700 for user 0", "NEW SERVER 700: Ready")
         assert not reduced(*ready, start=start).daemon.connections.queued
 
-    @pytest.mark.parametrize(
-        "ends",
-        [
+    def test_it_ends(self, subtests: pytest.Subtests) -> None:
+        """By the end of the client or of the other user's clients."""
+        for ends in [
             control_log("Starting new server 700 for user 1000", "NEW SERVER 700: Ready"),
             control_log("NEW CLIENT 601 from user 1000: Server already exists"),
             server_log(connecting(601)),
             (exited(601),),
             (no_daemon(at=AT + 60),),
-        ],
-        ids=("its server is ready", "sent on", "reached the server", "gave up", "the daemon has gone"),
-    )
-    def test_it_ends(self, ends: tuple[Observation, ...]) -> None:
-        """By the end of the client or of the other user's clients."""
-        after = reduced(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
-        assert not after.daemon.connections.waiting
-        assert not after.daemon.connections.queued
+        ]:
+            with subtests.test(ends=ends):
+                after = reduced(*control_log(self.QUEUED, self.STAYS), *ends, start=UP)
+                assert not after.daemon.connections.waiting
+                assert not after.daemon.connections.queued
 
 
 class TestFault:

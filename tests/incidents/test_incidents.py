@@ -484,18 +484,15 @@ class TestBounds:
 class TestNoFault:
     """Exits, ended servers and collisions are no incidents."""
 
-    @pytest.mark.parametrize(
-        "seen",
-        [
+    def test_nothing(self, subtests: pytest.Subtests) -> None:
+        """None of these affects another client."""
+        for seen in [
             leaves(A, B, C, at=AT + 5),
             (status("FAULT", at=AT + 5), status(f"Server {SERVER} not found", at=AT + 5.1)),
             (exited(SERVER, at=AT + 5),),
             (exited(441, at=AT + 5), no_daemon(at=AT + 5)),
             refused(LATE, AT + 5),
             server_log("Server is handling", "The following client process have a sticky error set:", "600", at=AT + 5),
-        ],
-        ids=("exits", "a server that leaves", "a killed server", "a killed daemon", "a refusal", "half a line"),
-    )
-    def test_nothing(self, seen: tuple[Observation, ...]) -> None:
-        """None of these affects another client."""
-        assert incidents(reduced(*seen, time_passes(AT + 8), start=UP)) == []
+        ]:
+            with subtests.test(seen=seen):
+                assert incidents(reduced(*seen, time_passes(AT + 8), start=UP)) == []

@@ -76,13 +76,14 @@ def confidences(incident: Incident) -> dict[int, float]:
 class TestKilledDuringKernel:
     """If a client ends while its kernel runs, the instructions of the kernel are unmapped."""
 
-    @pytest.mark.parametrize("status", [None, SIGKILL, SIGSEGV, EXIT_1, 0])
-    def test_client_that_disconnected_just_before_is_the_suspect(self, status: int | None) -> None:
+    def test_client_that_disconnected_just_before_is_the_suspect(self, subtests: pytest.Subtests) -> None:
         """`exit(0)` during a kernel affects the other clients as SIGKILL does."""
-        incident = fault(A, B, early_disconnects=(early(status=status),), access=INSTRUCTIONS)
-        assert incident.kind is FaultKind.CLIENT_KILLED
-        assert incident.suspect is not None
-        assert (incident.suspect.client.pid, incident.suspect.confidence >= 0.8) == (LEFT, True)
+        for status in [None, SIGKILL, SIGSEGV, EXIT_1, 0]:
+            with subtests.test(status=status):
+                incident = fault(A, B, early_disconnects=(early(status=status),), access=INSTRUCTIONS)
+                assert incident.kind is FaultKind.CLIENT_KILLED
+                assert incident.suspect is not None
+                assert (incident.suspect.client.pid, incident.suspect.confidence >= 0.8) == (LEFT, True)
 
     @pytest.mark.parametrize("access", [DATA, WILD_JUMP])
     def test_other_kind_of_access_excludes_the_disconnected_client(self, access: FailedAccess) -> None:

@@ -39,42 +39,49 @@ class FakeProc(Proc):
         return {PERCENTAGE_VARIABLE: self.environment[pid]} if pid in self.environment else None
 
 
-@pytest.mark.parametrize(
-    ("percentage", "sms"),
-    [(25, 32), (50, 66), (40, 52), (0.1, 2), (99.9, 130), (100, None), (150, None), (0, None), (-5, None)],
-)
-def test_assigns_sms_in_pairs_and_at_least_one_pair(percentage: float, sms: int | None) -> None:
-    assert sms_of(percentage, SMS) == sms
+def test_assigns_sms_in_pairs_and_at_least_one_pair(subtests: pytest.Subtests) -> None:
+    for percentage, sms in [
+        (25, 32),
+        (50, 66),
+        (40, 52),
+        (0.1, 2),
+        (99.9, 130),
+        (100, None),
+        (150, None),
+        (0, None),
+        (-5, None),
+    ]:
+        with subtests.test(percentage=percentage, sms=sms):
+            assert sms_of(percentage, SMS) == sms
 
 
 def test_nan_is_not_a_percentage() -> None:
     assert sms_of(float("nan"), SMS) is None
 
 
-@pytest.mark.parametrize(
-    ("servers", "own", "sms"),
-    [
+def test_lesser_percentage_applies(subtests: pytest.Subtests) -> None:
+    for servers, own, sms in [
         (100.0, None, None),
         (50.0, None, 66),
         (100.0, "25", 32),
         (50.0, "25", 32),
         (25.0, "50", 32),
         (100.0, "100", None),
-    ],
-)
-def test_lesser_percentage_applies(servers: float, own: str | None, sms: int | None) -> None:
-    proc = FakeProc()
-    if own is not None:
-        proc.environment[PID] = own
-    assert SmLimits(proc, SMS).of({PID: servers}) == ({} if sms is None else {PID: sms})
+    ]:
+        with subtests.test(servers=servers, own=own, sms=sms):
+            proc = FakeProc()
+            if own is not None:
+                proc.environment[PID] = own
+            assert SmLimits(proc, SMS).of({PID: servers}) == ({} if sms is None else {PID: sms})
 
 
-@pytest.mark.parametrize("nonsense", ["", "much", "nan", "inf", "-5", "0", "1e999", "2" * 5000, "\ud800"])
-def test_ignores_invalid_percentages(nonsense: str) -> None:
+def test_ignores_invalid_percentages(subtests: pytest.Subtests) -> None:
     """A client can set any text in its environment."""
-    proc = FakeProc()
-    proc.environment[PID] = nonsense
-    assert SmLimits(proc, SMS).of({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
+    for nonsense in ["", "much", "nan", "inf", "-5", "0", "1e999", "2" * 5000, "\ud800"]:
+        with subtests.test(nonsense=nonsense):
+            proc = FakeProc()
+            proc.environment[PID] = nonsense
+            assert SmLimits(proc, SMS).of({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
 
 
 def test_reads_the_environment_once_for_each_process() -> None:

@@ -140,20 +140,18 @@ class TestInfo:
         labels = info(with_incidents(incident(kind=FaultKind.HARDWARE)))
         assert (labels["kind"], labels["suspect_workload"], labels["confidence"]) == ("hardware", "", "")
 
-    @pytest.mark.parametrize(
-        ("accused", "named"),
-        [
+    def test_names_the_suspect_by_kind_and_name_of_its_workload(self, subtests: pytest.Subtests) -> None:
+        """A suspect without a known workload is named by its PID."""
+        for accused, named in [
             (tenant(600, POD, kind=WorkloadKind.POD), f"pod/{POD}"),
             (tenant(600, "vllm.service", kind=WorkloadKind.UNIT), "unit/vllm.service"),
             (tenant(600, "42", kind=WorkloadKind.SLURM_JOB), "slurm_job/42"),
             (tenant(600, "pod/x"), "user/pod/x"),
             (tenant(600, None), "pid/600"),
-        ],
-    )
-    def test_names_the_suspect_by_kind_and_name_of_its_workload(self, accused: object, named: str) -> None:
-        """A suspect without a known workload is named by its PID."""
-        present = with_incidents(incident("f1", replace(suspect(), client=accused)))
-        assert info(present)["suspect_workload"] == named
+        ]:
+            with subtests.test(accused=accused, named=named):
+                present = with_incidents(incident("f1", replace(suspect(), client=accused)))
+                assert info(present)["suspect_workload"] == named
 
     def test_is_present_while_the_fault_lasts(self) -> None:
         """For any duration."""

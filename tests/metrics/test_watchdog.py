@@ -1,6 +1,7 @@
 """Families of the watchdog. Only expected daemons have them."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -80,10 +81,10 @@ def test_shows_the_process_of_the_diagnosis() -> None:
     assert not [key for key in shown(circuit_open()) if key[0] == "cuda_mps_watchdog_culprit_info"]
 
 
-@pytest.mark.parametrize("reason", ["crashed", "hung"])
-@pytest.mark.parametrize("result", ActionResult)
-def test_restart_counters_start_at_0(reason: str, result: str) -> None:
-    assert shown(idle())[RESTARTS, reason, result] == 0
+def test_restart_counters_start_at_0(subtests: pytest.Subtests) -> None:
+    for reason, result in product(["crashed", "hung"], ActionResult):
+        with subtests.test(reason=reason, result=result):
+            assert shown(idle())[RESTARTS, reason, result] == 0
 
 
 def test_counts_restarts_and_other_actions() -> None:

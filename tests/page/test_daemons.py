@@ -3,7 +3,6 @@
 import pytest
 
 from exporter.model.daemon import DaemonState
-from exporter.model.node import Node
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogPhase
 from exporter.page.cards import daemons, headline, watchdog
@@ -97,9 +96,8 @@ def test_shows_a_fault() -> None:
     assert [(server.severity, server.state) for server in card.servers] == [(Severity.CRITICAL, "fault")]
 
 
-@pytest.mark.parametrize(
-    ("present", "level", "word", "matter"),
-    [
+def test_a_card_agrees_with_the_headline(subtests: pytest.Subtests) -> None:
+    for present, level, word, matter in [
         (idle(), Severity.WELL, "up", ""),
         (quarantined(), Severity.CRITICAL, "quarantined", "quarantined for 0 ms: Xid 79 (GPU fell off the bus): GPU 0"),
         (
@@ -112,17 +110,15 @@ def test_shows_a_fault() -> None:
         (faulted(), Severity.CRITICAL, "server in FAULT", "has been in FAULT"),
         (drifted(), Severity.WARNING, "limits drifted", "differ from the configured"),
         (circuit_open(), Severity.CRITICAL, "absent", "circuit open"),
-    ],
-    ids=["well", "quarantined", "circuit open", "suspended", "fault", "drifted", "dead, circuit open"],
-)
-def test_a_card_agrees_with_the_headline(present: Node, level: Severity, word: str, matter: str) -> None:
-    seen = StatusInput(node=present, at=present.at, policy=Policy())
-    (card,) = daemons(status_view(seen))
+    ]:
+        with subtests.test(present=present, level=level, word=word, matter=matter):
+            seen = StatusInput(node=present, at=present.at, policy=Policy())
+            (card,) = daemons(status_view(seen))
 
-    assert (card.severity, card.state) == (level, word)
-    assert matter in " ".join(card.problems)
-    assert "well" not in card.problems
-    assert level.rank <= headline(status_view(seen)).severity.rank
+            assert (card.severity, card.state) == (level, word)
+            assert matter in " ".join(card.problems)
+            assert "well" not in card.problems
+            assert level.rank <= headline(status_view(seen)).severity.rank
 
 
 def test_a_quarantine_marks_the_gpu_too() -> None:

@@ -62,12 +62,13 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("scene", EXPECTED)
-def test_shows_the_severity_and_the_remedy(scene: str) -> None:
-    found = headline(status_view(SCENES[scene]()))
+def test_shows_the_severity_and_the_remedy(subtests: pytest.Subtests) -> None:
+    for scene in EXPECTED:
+        with subtests.test(scene=scene):
+            found = headline(status_view(SCENES[scene]()))
 
-    remedy = ("", ()) if found.finding is None else (found.finding.remedy, found.finding.commands)
-    assert (found.word, found.sentence, *remedy) == EXPECTED[scene]
+            remedy = ("", ()) if found.finding is None else (found.finding.remedy, found.finding.commands)
+            assert (found.word, found.sentence, *remedy) == EXPECTED[scene]
 
 
 def test_lists_other_findings_by_severity() -> None:

@@ -66,9 +66,8 @@ def test_a_fault_names_its_suspect_as_known_now() -> None:
     assert row.severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
+def test_words_of_events(subtests: pytest.Subtests) -> None:
+    for event, words in [
         (REFUSED, "PID 601 refused; all client slots are taken"),
         (Event(at=AT, event=EventName.GPU_XID, gpu=GPU, xid=79), "Xid 79"),
         (Event(at=AT, event=EventName.EXPORTER_PAUSED), "an operator paused the exporter"),
@@ -78,10 +77,9 @@ def test_a_fault_names_its_suspect_as_known_now() -> None:
             "the daemon stopped; its job or pod ended",
         ),
         (Event(at=AT, event=EventName.DAEMON_RESUMED, daemon=DAEMON), "an operator resumed the daemon"),
-    ],
-)
-def test_words_of_events(event: Event, words: str) -> None:
-    assert [each.words for each in shown([event]).rows] == [words]
+    ]:
+        with subtests.test(event=event, words=words):
+            assert [each.words for each in shown([event]).rows] == [words]
 
 
 def test_equal_events_that_follow_each_other_are_one_row_with_all_marks() -> None:

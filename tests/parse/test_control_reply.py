@@ -8,9 +8,8 @@ from exporter.parse import control_reply
 from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_refusal
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "stderr", "verdict"),
-    [
+def test_distinguishes_the_outcomes_of_a_query(subtests: pytest.Subtests) -> None:
+    for exit_code, stderr, verdict in [
         (0, "", QueryOutcome.ANSWERED),
         (None, "", QueryOutcome.TIMED_OUT),
         (1, "Cannot find MPS control daemon process\n", QueryOutcome.NO_DAEMON),
@@ -22,11 +21,10 @@ from exporter.parse.control_reply import CommandRefusal, QueryOutcome, parse_ref
         ),
         (127, "nvidia-cuda-mps-control: No such file or directory", QueryOutcome.UNUSABLE),
         (-9, "", QueryOutcome.UNUSABLE),
-    ],
-)
-def test_distinguishes_the_outcomes_of_a_query(exit_code: int | None, stderr: str, verdict: QueryOutcome) -> None:
-    reply = ControlReply(at=0.0, daemon="node", command="get_server_list", exit_code=exit_code, stderr=stderr)
-    assert control_reply.query_outcome(reply) is verdict
+    ]:
+        with subtests.test(exit_code=exit_code, stderr=stderr, verdict=verdict):
+            reply = ControlReply(at=0.0, daemon="node", command="get_server_list", exit_code=exit_code, stderr=stderr)
+            assert control_reply.query_outcome(reply) is verdict
 
 
 def test_returns_the_pids_of_a_list_or_none(subtests: pytest.Subtests) -> None:
@@ -53,9 +51,8 @@ def test_reads_only_the_beginning_of_an_endless_list() -> None:
     assert control_reply.parse_pid_list(endless) == tuple(range(1, control_reply.MAX_LISTED_PIDS + 1))
 
 
-@pytest.mark.parametrize(
-    ("stdout", "state"),
-    [
+def test_returns_one_of_three_server_states(subtests: pytest.Subtests) -> None:
+    for stdout, state in [
         ("ACTIVE\n", ServerState.ACTIVE),
         ("INITIALIZING\n", ServerState.INITIALIZING),
         ("FAULT\n", ServerState.FAULT),
@@ -63,15 +60,13 @@ def test_reads_only_the_beginning_of_an_endless_list() -> None:
         ("", None),
         ("Server 513 not found\n", None),
         ("SOMETHING_NEW\n", None),
-    ],
-)
-def test_returns_one_of_three_server_states(stdout: str, state: ServerState | None) -> None:
-    assert control_reply.parse_server_state(stdout) is state
+    ]:
+        with subtests.test(stdout=stdout, state=state):
+            assert control_reply.parse_server_state(stdout) is state
 
 
-@pytest.mark.parametrize(
-    ("stdout", "pid"),
-    [
+def test_returns_the_pid_of_a_missing_server(subtests: pytest.Subtests) -> None:
+    for stdout, pid in [
         ("Server 1 not found\n", 1),
         ("Server 6472 not found!\n", 6472),
         ("Server 1 not found\nServer 1 not found\n\n", 1),
@@ -79,10 +74,9 @@ def test_returns_one_of_three_server_states(stdout: str, state: ServerState | No
         ("the Server 1 not found\n", None),
         ("ACTIVE\n", None),
         ("", None),
-    ],
-)
-def test_returns_the_pid_of_a_missing_server(stdout: str, pid: int | None) -> None:
-    assert control_reply.parse_missing_server(stdout) == pid
+    ]:
+        with subtests.test(stdout=stdout, pid=pid):
+            assert control_reply.parse_missing_server(stdout) == pid
 
 
 @pytest.mark.parametrize(

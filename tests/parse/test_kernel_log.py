@@ -25,12 +25,13 @@ def test_parses_a_record_of_the_kernel() -> None:
     assert parse_kernel_record(f"4,360,27859548,c;{XID}") == KernelMessage(message=XID, by_kernel=True)
 
 
-@pytest.mark.parametrize("flags", ["-", "c", "+", "-,caller=T1234", "c,caller=C3"])
-def test_ignores_flags_and_later_fields(flags: str) -> None:
-    read = parse_kernel_record(f"3,7,9,{flags};text; with, separators")
+def test_ignores_flags_and_later_fields(subtests: pytest.Subtests) -> None:
+    for flags in ["-", "c", "+", "-,caller=T1234", "c,caller=C3"]:
+        with subtests.test(flags=flags):
+            read = parse_kernel_record(f"3,7,9,{flags};text; with, separators")
 
-    assert read is not None
-    assert read.message == "text; with, separators"
+            assert read is not None
+            assert read.message == "text; with, separators"
 
 
 def test_ignores_the_dictionary_after_the_text() -> None:
@@ -81,9 +82,10 @@ def test_returns_the_killed_process_for_each_cause(cause: str) -> None:
     assert parse_oom_kill(f"{cause}: Killed process 4711 (train) {MEMORY}") == 4711
 
 
-@pytest.mark.parametrize("name", ["", ") total-vm", "a b", "Killed process ", "x): Killed process 1 (", "\\x0a", "\n"])
-def test_a_process_name_cannot_change_the_killed_pid(name: str) -> None:
-    assert parse_oom_kill(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
+def test_a_process_name_cannot_change_the_killed_pid(subtests: pytest.Subtests) -> None:
+    for name in ["", ") total-vm", "a b", "Killed process ", "x): Killed process 1 (", "\\x0a", "\n"]:
+        with subtests.test(name=name):
+            assert parse_oom_kill(f"Out of memory: Killed process 4711 ({name}) {MEMORY}") == 4711
 
 
 def test_other_messages_are_no_oom_kill(subtests: pytest.Subtests) -> None:
@@ -199,9 +201,8 @@ def test_other_messages_are_no_xid(subtests: pytest.Subtests) -> None:
             assert parse_xid(message) is None
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
+def test_parses_a_lost_gpu_without_an_xid(subtests: pytest.Subtests) -> None:
+    for message in [
         "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
         "NVRM: GPU at 0000:b3:00.0 has fallen off the bus.",
         "NVRM: GPU at PCI:0000:B3:00 has fallen off the bus.",
@@ -210,10 +211,9 @@ def test_other_messages_are_no_xid(subtests: pytest.Subtests) -> None:
             "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\\x0a"
             "NVRM: fallen off the bus and is not responding to commands.\\x0a"
         ),
-    ],
-)
-def test_parses_a_lost_gpu_without_an_xid(message: str) -> None:
-    assert parse_lost_gpu(message) == "0000:b3:00"
+    ]:
+        with subtests.test(message=message):
+            assert parse_lost_gpu(message) == "0000:b3:00"
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,11 @@ def test_any_text_parses_as_a_kernel_message(text: str) -> None:
     parse_bus_id(text)
 
 
-@pytest.mark.parametrize("filler", [", ", ", name=", ", pid=1", "'", "0"])
-def test_parses_hostile_messages_in_linear_time(filler: str) -> None:
+def test_parses_hostile_messages_in_linear_time(subtests: pytest.Subtests) -> None:
     """A search in quadratic time exceeds the time limit of a test by far."""
-    parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
+    for filler in [", ", ", name=", ", pid=1", "'", "0"]:
+        with subtests.test(filler=filler):
+            parse_xid(f"NVRM: Xid (PCI:0000:00:06): 31, pid=1, name={filler * 1_000_000}\0")
 
 
 def test_returns_the_address_of_a_gpu() -> None:
@@ -339,20 +340,23 @@ def test_errors_of_programs_do_not_exonerate(subtests: pytest.Subtests) -> None:
             assert not exonerates(number)
 
 
-@pytest.mark.parametrize("number", [8, 32, 44, 66, 109])
-def test_ambiguous_errors_do_not_exonerate(number: int) -> None:
+def test_ambiguous_errors_do_not_exonerate(subtests: pytest.Subtests) -> None:
     """A corrupted push buffer: the bus or a program. A context switch timeout: hardware or an endless kernel."""
-    assert not exonerates(number)
+    for number in [8, 32, 44, 66, 109]:
+        with subtests.test(number=number):
+            assert not exonerates(number)
 
 
-@pytest.mark.parametrize("number", [78, 92, 121, 154, 155])
-def test_harmless_errors_do_not_exonerate(number: int) -> None:
-    assert not exonerates(number)
+def test_harmless_errors_do_not_exonerate(subtests: pytest.Subtests) -> None:
+    for number in [78, 92, 121, 154, 155]:
+        with subtests.test(number=number):
+            assert not exonerates(number)
 
 
-@pytest.mark.parametrize("number", [0, 14, 174, 999, 99999, -1])
-def test_an_unknown_number_does_not_exonerate(number: int) -> None:
-    assert not exonerates(number)
+def test_an_unknown_number_does_not_exonerate(subtests: pytest.Subtests) -> None:
+    for number in [0, 14, 174, 999, 99999, -1]:
+        with subtests.test(number=number):
+            assert not exonerates(number)
 
 
 def test_only_system_classes_exonerate() -> None:

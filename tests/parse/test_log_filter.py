@@ -66,18 +66,24 @@ def test_selects_the_first_unknown_lines_in_order() -> None:
         assert all(line in remaining for line in filtered.lines)
 
 
-@pytest.mark.parametrize("text", FAULT)
-def test_each_line_of_a_fault_is_critical(text: str) -> None:
-    line = (HEADER + text).encode()
+def test_each_line_of_a_fault_is_critical(subtests: pytest.Subtests) -> None:
+    for text in FAULT:
+        with subtests.test(text=text):
+            line = (HEADER + text).encode()
 
-    assert last_critical_lines(encoded(DISCONNECTED, HEADER + text, UNKNOWN), 9) == [line]
+            assert last_critical_lines(encoded(DISCONNECTED, HEADER + text, UNKNOWN), 9) == [line]
 
 
-@pytest.mark.parametrize(
-    "text", ["Cmd:quit", "Exit with status 0", "UI closed", "Server 599 exited with status 0", "NEW SERVER 599: Ready"]
-)
-def test_start_and_end_of_daemon_and_server_are_critical(text: str) -> None:
-    assert last_critical_lines(f"[2026-11-20 15:08:45.147 Control   591] {text}".encode(), 9)
+def test_start_and_end_of_daemon_and_server_are_critical(subtests: pytest.Subtests) -> None:
+    for text in [
+        "Cmd:quit",
+        "Exit with status 0",
+        "UI closed",
+        "Server 599 exited with status 0",
+        "NEW SERVER 599: Ready",
+    ]:
+        with subtests.test(text=text):
+            assert last_critical_lines(f"[2026-11-20 15:08:45.147 Control   591] {text}".encode(), 9)
 
 
 def test_ordinary_lines_and_unknown_lines_with_critical_words_are_not_critical() -> None:

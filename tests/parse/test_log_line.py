@@ -227,9 +227,8 @@ def test_an_unknown_command_that_resembles_a_message_is_noise() -> None:
     assert parse_log_message('Unknown command "Server 513 exited with status 0"') == NOISE
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_row_of_ps_is_noise_for_any_client_name(subtests: pytest.Subtests) -> None:
+    for command in [
         "/opt/load/client",
         "python train.py --note 'Server 513 exited with status 0'",
         "Server 513 exited with status 0",
@@ -238,44 +237,39 @@ def test_an_unknown_command_that_resembles_a_message_is_noise() -> None:
         "x" * 4000,
         "\udc80\udcff",
         'a"b\\c\td',
-    ],
-)
-def test_a_row_of_ps_is_noise_for_any_client_name(command: str) -> None:
-    row = f"9620      22        9523           GPU-1efa3f60-b0ba-115c    4026531836     {command}"
-    assert parse_log_message(row) == NOISE
+    ]:
+        with subtests.test(command=command):
+            row = f"9620      22        9523           GPU-1efa3f60-b0ba-115c    4026531836     {command}"
+            assert parse_log_message(row) == NOISE
 
 
 class TestForm:
     """Timestamp, role, PID and message."""
 
-    @pytest.mark.parametrize(
-        ("line", "role", "pid"),
-        [
+    def test_returns_role_and_pid_of_the_writer(self, subtests: pytest.Subtests) -> None:
+        """The PID is padded to five places; the role has changed its name over the years."""
+        for line, role, pid in [
             ("[2013-08-05 12:50:23.347 Control 13894] UI closed", "Control", 13894),
             ("[2021-06-27 07:30:24.637 Control     6] UI closed", "Control", 6),
             ("[2024-06-10 15:16:40.777 Control 111377] UI closed", "Control", 111377),
             ("[2022-04-28 15:56:08.906 Other 11570] UI closed", "Other", 11570),
             ("[2026-04-28 18:20:41.986 Server 4428] UI closed", "Server", 4428),
             ("[2024-04-29 11:22:10.446 Legacy Server   425] UI closed", "Legacy Server", 425),
-        ],
-    )
-    def test_returns_role_and_pid_of_the_writer(self, line: str, role: str, pid: int) -> None:
-        """The PID is padded to five places; the role has changed its name over the years."""
-        assert parse_log_line(line) == LogEntry(role, pid, log_message.SessionClosed(), line[1:24])
+        ]:
+            with subtests.test(line=line, role=role, pid=pid):
+                assert parse_log_line(line) == LogEntry(role, pid, log_message.SessionClosed(), line[1:24])
 
-    @pytest.mark.parametrize(
-        ("later", "seconds"),
-        [
+    def test_returns_the_time_between_two_stamps(self, subtests: pytest.Subtests) -> None:
+        """To the millisecond, and over midnight."""
+        for later, seconds in [
             ("2026-11-20 15:08:45.147", 0.0),
             ("2026-11-20 15:08:45.150", 0.003),
             ("2026-11-20 16:09:44.147", 3659.0),
             ("2026-11-20 15:08:44.147", -1.0),
             ("2026-11-21 00:00:00.147", 31875.0),
-        ],
-    )
-    def test_returns_the_time_between_two_stamps(self, later: str, seconds: float) -> None:
-        """To the millisecond, and over midnight."""
-        assert seconds_between("2026-11-20 15:08:45.147", later) == seconds
+        ]:
+            with subtests.test(later=later, seconds=seconds):
+                assert seconds_between("2026-11-20 15:08:45.147", later) == seconds
 
     @pytest.mark.parametrize(("role", "by_daemon"), [("Control", True), ("Server", False), ("Other", False)])
     def test_distinguishes_the_control_daemon_from_servers(self, role: str, by_daemon: bool) -> None:
@@ -290,9 +284,9 @@ class TestForm:
             "Control", 441, NOISE, "2026-11-20 15:08:45.147"
         )
 
-    @pytest.mark.parametrize(
-        "line",
-        [
+    def test_a_text_of_another_form_is_no_line(self, subtests: pytest.Subtests) -> None:
+        """Torn lines, and text of other programs in the same journal."""
+        for line in [
             "",
             "Server 513 exited with status 0",
             "[2026-11-20 15:08:45.147] Server 513 exited with status 0",
@@ -301,8 +295,6 @@ class TestForm:
             " [2026-11-20 15:08:45.147 Control   441] Exit with status 0",
             "x [2026-11-20 15:08:45.147 Control   441] Exit with status 0",
             "[2026-11-20 15:08:45.147 Control 99999999999] Exit with status 0",
-        ],
-    )
-    def test_a_text_of_another_form_is_no_line(self, line: str) -> None:
-        """Torn lines, and text of other programs in the same journal."""
-        assert parse_log_line(line) is None
+        ]:
+            with subtests.test(line=line):
+                assert parse_log_line(line) is None

@@ -1,7 +1,5 @@
 """Values of CUDA's and MPS's environment variables: text that a workload chose."""
 
-from collections.abc import Mapping
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,20 +15,23 @@ from exporter.parse.mps_variables import (
 from tests.builders import GPU, OTHER_GPU
 
 
-@pytest.mark.parametrize(
-    ("size", "written"),
-    [(2 << 30, "2G"), (512 << 20, "512M"), (3000 << 20, "3000M"), ((1 << 20) + 7, "1M"), (7, "1M")],
-)
-def test_formats_a_size_in_whole_gigabytes_or_megabytes(size: int, written: str) -> None:
+def test_formats_a_size_in_whole_gigabytes_or_megabytes(subtests: pytest.Subtests) -> None:
     """Never as 0, which could remove the limit."""
-    assert format_byte_size(size) == written
+    for size, written in [
+        (2 << 30, "2G"),
+        (512 << 20, "512M"),
+        (3000 << 20, "3000M"),
+        ((1 << 20) + 7, "1M"),
+        (7, "1M"),
+    ]:
+        with subtests.test(size=size, written=written):
+            assert format_byte_size(size) == written
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "0G", "x", "-1", "1\N{KELVIN SIGN}", "\N{ARABIC-INDIC DIGIT THREE}G", "9" * 16]
-)
-def test_a_text_that_is_no_size_is_none(text: str) -> None:
-    assert parse_byte_size(text) is None
+def test_a_text_that_is_no_size_is_none(subtests: pytest.Subtests) -> None:
+    for text in ["", "0", "0G", "x", "-1", "1\N{KELVIN SIGN}", "\N{ARABIC-INDIC DIGIT THREE}G", "9" * 16]:
+        with subtests.test(text=text):
+            assert parse_byte_size(text) is None
 
 
 @given(st.integers(min_value=1, max_value=1 << 24))
@@ -38,9 +39,8 @@ def test_parses_a_formatted_size_to_the_same_value(megabytes: int) -> None:
     assert parse_byte_size(format_byte_size(megabytes << 20)) == megabytes << 20
 
 
-@pytest.mark.parametrize(
-    ("variables", "percent"),
-    [
+def test_returns_the_thread_percentage_of_a_client(subtests: pytest.Subtests) -> None:
+    for variables, percent in [
         ({}, 100.0),
         ({ACTIVE_THREAD_PERCENTAGE: "12.5"}, 12.5),
         ({ACTIVE_THREAD_PERCENTAGE: ""}, None),
@@ -48,15 +48,13 @@ def test_parses_a_formatted_size_to_the_same_value(megabytes: int) -> None:
         ({ACTIVE_THREAD_PERCENTAGE: "-1"}, None),
         ({ACTIVE_THREAD_PERCENTAGE: "25", PER_CONTEXT_PARTITIONING: ""}, 25.0),
         ({PER_CONTEXT_PARTITIONING: "yes"}, None),
-    ],
-)
-def test_returns_the_thread_percentage_of_a_client(variables: Mapping[str, str], percent: float | None) -> None:
-    assert client_thread_percentage(variables) == percent
+    ]:
+        with subtests.test(variables=variables, percent=percent):
+            assert client_thread_percentage(variables) == percent
 
 
-@pytest.mark.parametrize(
-    ("text", "limits"),
-    [
+def test_returns_the_memory_limits_of_a_client(subtests: pytest.Subtests) -> None:
+    for text, limits in [
         ("", {}),
         ("0=20G", {"0": 20 << 30}),
         ("0=1G, GPU-7=512MB,", {"0": 1 << 30, "GPU-7": 512 << 20}),
@@ -65,10 +63,9 @@ def test_returns_the_thread_percentage_of_a_client(variables: Mapping[str, str],
         ("1G", None),
         ("=1G", {"=1G": 1 << 30}),
         ("0=1G" * 1000, None),
-    ],
-)
-def test_returns_the_memory_limits_of_a_client(text: str, limits: Mapping[str, int] | None) -> None:
-    assert client_memory_limits({PINNED_MEMORY_LIMIT: text}) == limits
+    ]:
+        with subtests.test(text=text, limits=limits):
+            assert client_memory_limits({PINNED_MEMORY_LIMIT: text}) == limits
 
 
 def test_a_missing_variable_means_no_memory_limit() -> None:

@@ -36,11 +36,16 @@ def test_parses_a_mapped_file(
     assert parse_mapped_file(line) == MappedFile(path, numbers, executable, deleted)
 
 
-@pytest.mark.parametrize(
-    "line", [b"", b"\n", HEAD + b"00:00 0 \n", HEAD + b"00:00 0                  [vdso]\n", b"/usr/lib/libcuda.so.1\n"]
-)
-def test_a_mapping_without_a_file_is_none(line: bytes) -> None:
-    assert parse_mapped_file(line) is None
+def test_a_mapping_without_a_file_is_none(subtests: pytest.Subtests) -> None:
+    for line in [
+        b"",
+        b"\n",
+        HEAD + b"00:00 0 \n",
+        HEAD + b"00:00 0                  [vdso]\n",
+        b"/usr/lib/libcuda.so.1\n",
+    ]:
+        with subtests.test(line=line):
+            assert parse_mapped_file(line) is None
 
 
 LIMITS = """\
@@ -100,9 +105,8 @@ def test_returns_the_start_time_for_any_name(subtests: pytest.Subtests) -> None:
             assert not proc.is_zombie(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_text_of_another_form_has_no_start_time(subtests: pytest.Subtests) -> None:
+    for text in [
         "",
         "513",
         "513 (train.py)",
@@ -110,18 +114,18 @@ def test_returns_the_start_time_for_any_name(subtests: pytest.Subtests) -> None:
         f"513 train.py {FIELDS}",
         ") " + "x " * 30,
         ") " + "² " * 30,
-    ],
-)
-def test_text_of_another_form_has_no_start_time(text: str) -> None:
-    assert proc.start_ticks(text) is None
+    ]:
+        with subtests.test(text=text):
+            assert proc.start_ticks(text) is None
 
 
-@pytest.mark.parametrize(("state", "zombie"), [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)])
-def test_an_ended_process_is_a_zombie(state: str, zombie: bool) -> None:
+def test_an_ended_process_is_a_zombie(subtests: pytest.Subtests) -> None:
     """A process whose first thread alone has ended goes on."""
-    threads = f"513 (Z) {state}{FIELDS[1:]}"
-    assert not proc.is_zombie(threads)
-    assert proc.is_zombie(threads.replace(" 20 0 4 0 ", " 20 0 1 0 ")) is zombie
+    for state, zombie in [("Z", True), ("X", True), ("S", False), ("R", False), ("D", False)]:
+        with subtests.test(state=state, zombie=zombie):
+            threads = f"513 (Z) {state}{FIELDS[1:]}"
+            assert not proc.is_zombie(threads)
+            assert proc.is_zombie(threads.replace(" 20 0 4 0 ", " 20 0 1 0 ")) is zombie
 
 
 @pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
@@ -130,9 +134,10 @@ def test_returns_state_and_parent_for_any_name(name: str) -> None:
     assert (proc.process_state(text), proc.parent_pid(text)) == ("S", 1)
 
 
-@pytest.mark.parametrize("text", ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"])
-def test_text_of_another_form_has_no_state(text: str) -> None:
-    assert proc.process_state(text) is None
+def test_text_of_another_form_has_no_state(subtests: pytest.Subtests) -> None:
+    for text in ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"]:
+        with subtests.test(text=text):
+            assert proc.process_state(text) is None
 
 
 def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:
@@ -166,13 +171,17 @@ def test_a_running_process_has_no_wait_status(text: str) -> None:
     assert proc.wait_status(text) is None
 
 
-@pytest.mark.parametrize(
-    ("span", "found"),
-    [("4096 8192", (4096, 8192)), ("0 0", None), ("8192 4096", None), ("4096", None), ("4096 -1", None)],
-)
-def test_returns_the_addresses_of_the_environment(span: str, found: tuple[int, int] | None) -> None:
-    text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
-    assert proc.environment_addresses(text) == found
+def test_returns_the_addresses_of_the_environment(subtests: pytest.Subtests) -> None:
+    for span, found in [
+        ("4096 8192", (4096, 8192)),
+        ("0 0", None),
+        ("8192 4096", None),
+        ("4096", None),
+        ("4096 -1", None),
+    ]:
+        with subtests.test(span=span, found=found):
+            text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
+            assert proc.environment_addresses(text) == found
 
 
 IPV4 = """\
@@ -198,9 +207,8 @@ def test_returns_listening_tcp_sockets_with_user_and_inode() -> None:
     assert list(tcp_listeners("nothing of the kind\n" * 3)) == []
 
 
-@pytest.mark.parametrize(
-    ("where", "host", "conflicts"),
-    [
+def test_a_listener_conflicts_with_the_same_address_and_port(subtests: pytest.Subtests) -> None:
+    for where, host, conflicts in [
         ("127.0.0.1", "127.0.0.1", True),
         ("127.0.0.1", "localhost", True),
         ("127.0.0.1", "", True),
@@ -208,12 +216,11 @@ def test_returns_listening_tcp_sockets_with_user_and_inode() -> None:
         ("0.0.0.0", "192.0.2.1", True),
         ("::", "127.0.0.1", True),
         ("::1", "::1", True),
-    ],
-)
-def test_a_listener_conflicts_with_the_same_address_and_port(where: str, host: str, conflicts: bool) -> None:
-    listener = TcpListener(ip_address(where), 10677, 0, 1)
-    assert listener.conflicts_with(host, 10677) is conflicts
-    assert not listener.conflicts_with(host, 10678)
+    ]:
+        with subtests.test(where=where, host=host, conflicts=conflicts):
+            listener = TcpListener(ip_address(where), 10677, 0, 1)
+            assert listener.conflicts_with(host, 10677) is conflicts
+            assert not listener.conflicts_with(host, 10678)
 
 
 SOCKETS_HEAD = "Num       RefCount Protocol Flags    Type St Inode Path\n"
@@ -243,11 +250,10 @@ def test_the_name_of_an_abstract_socket_begins_with_at() -> None:
     assert list(listening_unix_sockets(row("@/run/mps/control"))) == ["@/run/mps/control"]
 
 
-@pytest.mark.parametrize(
-    "text", ["", SOCKETS_HEAD, "00010000", "00010000 00010000 00010000 00010000\n", row(""), "\n\n", "\0"]
-)
-def test_ignores_lines_of_another_form(text: str) -> None:
-    assert list(listening_unix_sockets(text)) == []
+def test_ignores_lines_of_another_form(subtests: pytest.Subtests) -> None:
+    for text in ["", SOCKETS_HEAD, "00010000", "00010000 00010000 00010000 00010000\n", row(""), "\n\n", "\0"]:
+        with subtests.test(text=text):
+            assert list(listening_unix_sockets(text)) == []
 
 
 def test_flags_in_another_column_do_not_count() -> None:

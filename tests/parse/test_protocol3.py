@@ -59,12 +59,13 @@ def table(command: str, text: str | None = None) -> Table:
     return found
 
 
-@pytest.mark.parametrize("command", SAMPLES)
-def test_reads_each_row_of_the_samples(command: str) -> None:
-    found = table(command)
+def test_reads_each_row_of_the_samples(subtests: pytest.Subtests) -> None:
+    for command in SAMPLES:
+        with subtests.test(command=command):
+            found = table(command)
 
-    assert len(found.rows) == SAMPLES[command].count("\n") - 1
-    assert (found.unknown_columns, found.unknown_rows) == (0, 0)
+            assert len(found.rows) == SAMPLES[command].count("\n") - 1
+            assert (found.unknown_columns, found.unknown_rows) == (0, 0)
 
 
 def test_reads_servers_also_those_that_do_not_run() -> None:
@@ -112,11 +113,17 @@ def test_counts_unknown_columns_and_rows() -> None:
     assert (found.unknown_columns, found.unknown_rows) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\n", "Unknown command", "51023,training,0,default,python\n", "PID,PID,SERVER,DEVICE,CMD\n", "PID\n"]
-)
-def test_a_reply_without_a_known_header_is_no_table(text: str) -> None:
-    assert parse_table(LIST_CLIENTS, text) is None
+def test_a_reply_without_a_known_header_is_no_table(subtests: pytest.Subtests) -> None:
+    for text in [
+        "",
+        "\n",
+        "Unknown command",
+        "51023,training,0,default,python\n",
+        "PID,PID,SERVER,DEVICE,CMD\n",
+        "PID\n",
+    ]:
+        with subtests.test(text=text):
+            assert parse_table(LIST_CLIENTS, text) is None
 
 
 def test_reads_a_limited_number_of_rows() -> None:

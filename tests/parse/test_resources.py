@@ -24,9 +24,10 @@ PIECES = (GPU, MIG, "::", "0", "nvidia", "/vgpu", "/gi1", "k8s.gpu.nvidia.com/cl
 ids = texts | st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 
 
-@pytest.mark.parametrize(("device", "meaning"), FORMS.items())
-def test_reads_each_form_of_a_device_id(device: str, meaning: GpuDevice) -> None:
-    assert gpu_device(device) == meaning
+def test_reads_each_form_of_a_device_id(subtests: pytest.Subtests) -> None:
+    for device, meaning in FORMS.items():
+        with subtests.test(device=device, meaning=meaning):
+            assert gpu_device(device) == meaning
 
 
 def test_ignores_other_device_ids(subtests: pytest.Subtests) -> None:
@@ -64,9 +65,13 @@ def test_reads_the_uid_of_a_claim() -> None:
     assert claim_uid(f"/var/lib/kubelet/plugins/gpu.nvidia.com/mps/{CLAIM}-0a1b2/pipe") == CLAIM
 
 
-@pytest.mark.parametrize(
-    "device",
-    ["", CLAIM, f"example.com/claim={CLAIM}-gpu-0", f"k8s.gpu.nvidia.com/claim={CLAIM}", f"nvidia.com/gpu={GPU}"],
-)
-def test_other_cdi_devices_are_of_no_claim(device: str) -> None:
-    assert cdi_claim_uid(device) is None
+def test_other_cdi_devices_are_of_no_claim(subtests: pytest.Subtests) -> None:
+    for device in [
+        "",
+        CLAIM,
+        f"example.com/claim={CLAIM}-gpu-0",
+        f"k8s.gpu.nvidia.com/claim={CLAIM}",
+        f"nvidia.com/gpu={GPU}",
+    ]:
+        with subtests.test(device=device):
+            assert cdi_claim_uid(device) is None

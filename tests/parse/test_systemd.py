@@ -26,12 +26,11 @@ def test_accepts_the_name_of_a_service(name: str) -> None:
     assert is_service_name(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "*.service", "--all.service", "-H.service", "a b.service", "mps", "a/b.service", "a\n.service"]
-)
-def test_refuses_patterns_and_options(name: str) -> None:
+def test_refuses_patterns_and_options(subtests: pytest.Subtests) -> None:
     """Systemctl would show all units for a pattern, and act differently for an option."""
-    assert not is_service_name(name)
+    for name in ["", "*.service", "--all.service", "-H.service", "a b.service", "mps", "a/b.service", "a\n.service"]:
+        with subtests.test(name=name):
+            assert not is_service_name(name)
 
 
 TIMES = "start_time=[Sat 2026-11-21 03:05:01 UTC] ; stop_time=[n/a] ; pid=58 ; code=(null) ; status=0/0"
@@ -50,9 +49,8 @@ def unit(*commands: str, state: str = "enabled", more: str = "") -> UnitProperti
     return only
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_recognizes_a_command_that_starts_a_daemon(subtests: pytest.Subtests) -> None:
+    for command in [
         "/usr/bin/nvidia-cuda-mps-control -f",
         "/usr/bin/nvidia-cuda-mps-control -d",
         "/usr/bin/nvidia-cuda-mps-control -d -M",
@@ -62,15 +60,13 @@ def unit(*commands: str, state: str = "enabled", more: str = "") -> UnitProperti
         "/bin/sh -c mkdir -p /run/mps ; exec /usr/bin/nvidia-cuda-mps-control -f",
         '/bin/sh -c "nvidia-cuda-mps-control -d"',
         "/bin/sh -c nvidia-cuda-mps-control -d && echo start_server -uid 0 | nvidia-cuda-mps-control",
-    ],
-)
-def test_recognizes_a_command_that_starts_a_daemon(command: str) -> None:
-    assert unit("/bin/true", command).daemon_command == command
+    ]:
+        with subtests.test(command=command):
+            assert unit("/bin/true", command).daemon_command == command
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_other_commands_start_no_daemon(subtests: pytest.Subtests) -> None:
+    for command in [
         "/bin/sh -c echo quit | /usr/bin/nvidia-cuda-mps-control",
         "/bin/sh -c echo quit | nvidia-cuda-mps-control ; rm -f /tmp/x -d",
         "/usr/bin/nvidia-cuda-mps-control -v",
@@ -78,23 +74,20 @@ def test_recognizes_a_command_that_starts_a_daemon(command: str) -> None:
         "/usr/bin/nvidia-cuda-mps-control-watcher -d",
         "/opt/cuda-mps-exporter/bin/cuda-mps-exporter serve -f",
         "/usr/bin/nvidia-persistenced -d",
-    ],
-)
-def test_other_commands_start_no_daemon(command: str) -> None:
-    assert unit(command).daemon_command is None
+    ]:
+        with subtests.test(command=command):
+            assert unit(command).daemon_command is None
 
 
-@pytest.mark.parametrize(
-    ("state", "enabled"),
-    [
+def test_only_an_enabled_unit_is_enabled(subtests: pytest.Subtests) -> None:
+    """A static unit is not expected to run."""
+    for state, enabled in [
         ("enabled", True),
         ("enabled-runtime", True),
         *((state, False) for state in ("disabled", "static", "linked", "masked", "indirect", "generated", "")),
-    ],
-)
-def test_only_an_enabled_unit_is_enabled(state: str, enabled: bool) -> None:
-    """A static unit is not expected to run."""
-    assert unit("/bin/true", state=state).enabled is enabled
+    ]:
+        with subtests.test(state=state, enabled=enabled):
+            assert unit("/bin/true", state=state).enabled is enabled
 
 
 @pytest.mark.parametrize(
@@ -237,10 +230,11 @@ def test_a_missing_property_is_empty_or_0() -> None:
     assert state == UnitState(at=AT, unit="mps.service")
 
 
-@pytest.mark.parametrize("number", ["", "[not set]", "-1", "9" * 30, "٣"])
-def test_an_invalid_number_is_0(number: str) -> None:
-    (state,) = parse_unit_states(state_shown(NRestarts=number, MainPID=number), ["mps.service"], AT)
-    assert (state.restarts, state.main_pid) == (0, 0)
+def test_an_invalid_number_is_0(subtests: pytest.Subtests) -> None:
+    for number in ["", "[not set]", "-1", "9" * 30, "٣"]:
+        with subtests.test(number=number):
+            (state,) = parse_unit_states(state_shown(NRestarts=number, MainPID=number), ["mps.service"], AT)
+            assert (state.restarts, state.main_pid) == (0, 0)
 
 
 @given(st.text(), st.lists(st.text(), max_size=3))
@@ -280,21 +274,18 @@ def test_recognizes_a_line_of_the_daemon() -> None:
     assert entry(DAEMON_LINE).is_mps_output_of(UNIT)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_a_line_of_another_writer_is_not_of_the_daemon(subtests: pytest.Subtests) -> None:
+    """Also if it sends the same text directly to journald, in the daemon's own unit."""
+    for changed in [
         {"_SYSTEMD_UNIT": "other.service"},
         {"_SYSTEMD_UNIT": None},
         {"_TRANSPORT": "journal"},
         {"_TRANSPORT": "syslog"},
         {"_EXE": "/usr/bin/python3"},
         {"_EXE": None, "_COMM": "python3"},
-    ],
-    ids=str,
-)
-def test_a_line_of_another_writer_is_not_of_the_daemon(changed: dict[str, object]) -> None:
-    """Also if it sends the same text directly to journald, in the daemon's own unit."""
-    assert not entry(DAEMON_LINE, **changed).is_mps_output_of(UNIT)
+    ]:
+        with subtests.test(changed=changed):
+            assert not entry(DAEMON_LINE, **changed).is_mps_output_of(UNIT)
 
 
 def test_a_client_with_the_daemons_name_is_recognized_by_its_executable() -> None:
@@ -316,9 +307,10 @@ def test_decodes_a_message_that_is_a_list_of_bytes() -> None:
     assert entry(DAEMON_LINE, MESSAGE=[255, 104, 105]).message == "\ufffdhi"
 
 
-@pytest.mark.parametrize("message", [None, [256], [True], ["a", "b"], {}, 5], ids=str)
-def test_a_message_of_another_type_is_none(message: object) -> None:
-    assert entry(DAEMON_LINE, MESSAGE=message).message is None
+def test_a_message_of_another_type_is_none(subtests: pytest.Subtests) -> None:
+    for message in [None, [256], [True], ["a", "b"], {}, 5]:
+        with subtests.test(message=message):
+            assert entry(DAEMON_LINE, MESSAGE=message).message is None
 
 
 @pytest.mark.parametrize(

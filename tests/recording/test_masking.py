@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -90,9 +89,8 @@ def test_no_name_of_a_masked_recording_remains(recording: Path, tmp_path: Path) 
     assert [name for name in names if name in text] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_word_that_is_not_known_is_replaced(subtests: pytest.Subtests) -> None:
+    for text in [
         "[2026-11-22 03:37:19.416 Control   501] Cmd:start secret",
         "[2026-11-22 03:37:19.416 Server   501] secret",
         "4,360,27859548,-;NVRM: Xid (PCI:0000:07:00): 31, pid=123, name=secret, Ch 00000008, intr 00000000.",
@@ -102,13 +100,12 @@ def test_no_name_of_a_masked_recording_remains(recording: Path, tmp_path: Path) 
         "/home/secret/.mps/nvidia-mps",
         "prefix_secret_3secret4",
         "geheimseĉret secret",
-    ],
-)
-def test_a_word_that_is_not_known_is_replaced(text: str) -> None:
-    masked = MASK.text(text)
-    assert "secret" not in masked.casefold()
-    assert [len(word) for word in LETTERS.findall(masked)] == [len(word) for word in LETTERS.findall(text)]
-    assert re.sub(r"[^\W\d_]", "", masked) == re.sub(r"[^\W\d_]", "", text)
+    ]:
+        with subtests.test(text=text):
+            masked = MASK.text(text)
+            assert "secret" not in masked.casefold()
+            assert [len(word) for word in LETTERS.findall(masked)] == [len(word) for word in LETTERS.findall(text)]
+            assert re.sub(r"[^\W\d_]", "", masked) == re.sub(r"[^\W\d_]", "", text)
 
 
 def test_identifiers_keep_their_form_and_what_is_equal_in_them() -> None:
@@ -127,19 +124,20 @@ def test_another_key_gives_other_names() -> None:
     assert Mask(b"another").text("secret") != MASK.text("secret")
 
 
-@pytest.mark.parametrize("module", [log_message, kernel_log, cgroup, control_reply, protocol3])
-def test_the_words_of_all_texts_that_are_parsed_are_known(module: ModuleType) -> None:
+def test_the_words_of_all_texts_that_are_parsed_are_known(subtests: pytest.Subtests) -> None:
     """Otherwise a masked line would not be recognized."""
-    tree = ast.parse(inspect.getsource(module))
-    texts = {each.value.value for each in ast.walk(tree) if isinstance(each, ast.Expr) and is_text(each.value)}
-    patterns = [each.value for each in ast.walk(tree) if is_text(each) and each.value not in texts]
-    unknown = {
-        word.casefold()
-        for pattern in patterns
-        for word in LETTERS.findall(re.sub(r"\\[a-zA-Z]|\(\?P<\w+>|\[[^]]*\]|\(\?[a-z]+:?|ASCII", " ", pattern))
-        if len(word) > 1
-    } - KNOWN
-    assert unknown <= {"abled"}, "en- or disabled"
+    for module in [log_message, kernel_log, cgroup, control_reply, protocol3]:
+        with subtests.test(module=module):
+            tree = ast.parse(inspect.getsource(module))
+            texts = {each.value.value for each in ast.walk(tree) if isinstance(each, ast.Expr) and is_text(each.value)}
+            patterns = [each.value for each in ast.walk(tree) if is_text(each) and each.value not in texts]
+            unknown = {
+                word.casefold()
+                for pattern in patterns
+                for word in LETTERS.findall(re.sub(r"\\[a-zA-Z]|\(\?P<\w+>|\[[^]]*\]|\(\?[a-z]+:?|ASCII", " ", pattern))
+                if len(word) > 1
+            } - KNOWN
+            assert unknown <= {"abled"}, "en- or disabled"
 
 
 def is_text(node: ast.AST) -> bool:

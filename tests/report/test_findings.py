@@ -1,7 +1,6 @@
 """Findings of a node, and the exit code of `status`."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,14 +158,16 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
             assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
-@pytest.mark.parametrize("scene", [idle, three_clients, limited, waiting, full])
-def test_status_succeeds_with_harmless_findings(scene: Callable[[], Node]) -> None:
-    assert status_text.status_answer(scene())["exit_code"] == 0
+def test_status_succeeds_with_harmless_findings(subtests: pytest.Subtests) -> None:
+    for scene in [idle, three_clients, limited, waiting, full]:
+        with subtests.test(scene=scene):
+            assert status_text.status_answer(scene())["exit_code"] == 0
 
 
-@pytest.mark.parametrize("scene", [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml])
-def test_status_fails_with_other_findings(scene: Callable[[], Node]) -> None:
-    assert status_text.status_answer(scene())["exit_code"] == 1
+def test_status_fails_with_other_findings(subtests: pytest.Subtests) -> None:
+    for scene in [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml]:
+        with subtests.test(scene=scene):
+            assert status_text.status_answer(scene())["exit_code"] == 1
 
 
 def test_reports_a_fault_once() -> None:
@@ -285,21 +286,18 @@ def test_reports_suspended_restarts_of_a_daemon_that_answers() -> None:
 WHERE = f"CUDA_MPS_PIPE_DIRECTORY={DAEMON} CUDA_MPS_LOG_DIRECTORY={DAEMON}/log"
 
 
-@pytest.mark.parametrize(
-    ("command", "shown"),
-    [
+def test_start_command_is_never_truncated(subtests: pytest.Subtests) -> None:
+    for command, shown in [
         (("start-mps", "--now"), (f"{WHERE} start-mps --now",)),
         (("start", "a b"), (f"{WHERE} start 'a b'",)),
         (("x" * 5000,), ()),
         (("a\nb",), ()),
         ((), (f"{WHERE} nvidia-cuda-mps-control -d",)),
-    ],
-    ids=["plain", "quoted", "too long to be whole", "more than a line", "none"],
-)
-def test_start_command_is_never_truncated(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
-    policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
+    ]:
+        with subtests.test(command=command, shown=shown):
+            policy = Policy(daemon_policies={DAEMON: DaemonPolicy(command=command)})
 
-    assert found_in(daemon_dead(), policy)[0].commands == shown
+            assert found_in(daemon_dead(), policy)[0].commands == shown
 
 
 def memory_of(used: int, *parts: int) -> Node:

@@ -56,10 +56,11 @@ def test_counts_findings_that_are_not_shown() -> None:
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
 
 
-@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"])
-def test_hostile_names_stay_in_their_line(name: str) -> None:
-    present = reduced(*at_work(daemon=name), start=node(name)).node
-    known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
-    for line in headline(view_of(replace(present, watches={name: known}))):
-        assert line.text.isprintable()
-        assert len(line.text) < 2 * LONGEST_TEXT
+def test_hostile_names_stay_in_their_line(subtests: pytest.Subtests) -> None:
+    for name in ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"]:
+        with subtests.test(name=name):
+            present = reduced(*at_work(daemon=name), start=node(name)).node
+            known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
+            for line in headline(view_of(replace(present, watches={name: known}))):
+                assert line.text.isprintable()
+                assert len(line.text) < 2 * LONGEST_TEXT

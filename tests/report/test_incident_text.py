@@ -116,13 +116,14 @@ class TestDetails:
         assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in shown
         assert len(shown) < 200
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
         """Nor speaks to the terminal."""
-        for line in (each.text for each in details(hostile(name), NOW, Address(pipe_directory=f"/tmp/{name}"))):
-            assert line.isprintable()
-            assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
-        assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))
+        for name in HOSTILE:
+            with subtests.test(name=name):
+                for line in (each.text for each in details(hostile(name), NOW, Address(pipe_directory=f"/tmp/{name}"))):
+                    assert line.isprintable()
+                    assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
+                assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))
 
 
 class TestBrief:
@@ -152,11 +153,12 @@ class TestBrief:
         """It also shows the suspect."""
         assert brief(fault, NOW) == line
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_is_one_line_with_hostile_names(self, name: str) -> None:
+    def test_is_one_line_with_hostile_names(self, subtests: pytest.Subtests) -> None:
         """And no endless one."""
-        assert brief(hostile(name), NOW).isprintable()
-        assert len(brief(hostile(name), NOW)) < 500
+        for name in HOSTILE:
+            with subtests.test(name=name):
+                assert brief(hostile(name), NOW).isprintable()
+                assert len(brief(hostile(name), NOW)) < 500
 
 
 class TestTable:
@@ -199,10 +201,11 @@ class TestTable:
         """In words."""
         assert text_of(incidents_table((), NOW)) == "No incidents.\n"
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_names_stay_in_their_cell(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_cell(self, subtests: pytest.Subtests) -> None:
         """A row stays a row."""
-        lines = text_of(incidents_table([hostile(name)], NOW)).splitlines()
-        assert len(lines) == 2
-        assert all(line.isprintable() for line in lines)
-        assert max(map(len, lines)) < 400
+        for name in HOSTILE:
+            with subtests.test(name=name):
+                lines = text_of(incidents_table([hostile(name)], NOW)).splitlines()
+                assert len(lines) == 2
+                assert all(line.isprintable() for line in lines)
+                assert max(map(len, lines)) < 400

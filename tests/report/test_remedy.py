@@ -108,9 +108,12 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
     assert commands_to_signal(Node(processes={CONTROL: process(CONTROL, ticks=7)}), stored) == ()
 
 
-@pytest.mark.parametrize("directory", HOSTILE)
-def test_quotes_the_pipe_directory(directory: str) -> None:
-    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(command_to_end_server(513, at(directory)) or "")
+def test_quotes_the_pipe_directory(subtests: pytest.Subtests) -> None:
+    for directory in HOSTILE:
+        with subtests.test(directory=directory):
+            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(
+                command_to_end_server(513, at(directory)) or ""
+            )
 
 
 @pytest.mark.parametrize("directory", NOT_ONE_LINE)
@@ -129,19 +132,21 @@ def test_writes_no_command_for_a_server_without_a_pid() -> None:
     assert command_to_end_server(-513, at(DAEMON)) is None
 
 
-@pytest.mark.parametrize("directory", HOSTILE)
-def test_start_command_quotes_both_directories(directory: str) -> None:
-    (command,) = started(moved(daemon_dead(), pipe=directory, log=f"{directory}/log"))
+def test_start_command_quotes_both_directories(subtests: pytest.Subtests) -> None:
+    for directory in HOSTILE:
+        with subtests.test(directory=directory):
+            (command,) = started(moved(daemon_dead(), pipe=directory, log=f"{directory}/log"))
 
-    words = shlex.split(command)
-    assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
-    assert f"CUDA_MPS_LOG_DIRECTORY={directory}/log" in words
-    assert words[-2:] == ["nvidia-cuda-mps-control", "-d"]
+            words = shlex.split(command)
+            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
+            assert f"CUDA_MPS_LOG_DIRECTORY={directory}/log" in words
+            assert words[-2:] == ["nvidia-cuda-mps-control", "-d"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_resume_command_quotes_the_name(name: str) -> None:
-    assert shlex.split(command_to_resume(name) or "") == ["cuda-mps-exporter", "resume", name]
+def test_resume_command_quotes_the_name(subtests: pytest.Subtests) -> None:
+    for name in HOSTILE:
+        with subtests.test(name=name):
+            assert shlex.split(command_to_resume(name) or "") == ["cuda-mps-exporter", "resume", name]
 
 
 @pytest.mark.parametrize(("uid", "prefix"), [(None, ""), (0, ""), (1000, "sudo -u '#1000' env ")])
@@ -306,26 +311,28 @@ def with_protocol_3(present: Node) -> Node:
     return moved(present, runtime__protocol=3, servers=servers)
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_daemon_of_protocol_3_gets_no_command_of_protocol_2(scene: str) -> None:
-    present = with_protocol_3(SCENES[scene])
-    found = list(shown(present, Policy()))
+def test_a_daemon_of_protocol_3_gets_no_command_of_protocol_2(subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            present = with_protocol_3(SCENES[scene])
+            found = list(shown(present, Policy()))
 
-    assert [each for each in found if OF_PROTOCOL_2.search(each)] == []
-    if scene == "limits drifted":
-        assert any(" server set uid_1000 --pinned-memory-limit=2G" in each for each in found)
-    if scene == "fault":
-        assert any(" server delete uid_1000 --force" in each for each in found)
+            assert [each for each in found if OF_PROTOCOL_2.search(each)] == []
+            if scene == "limits drifted":
+                assert any(" server set uid_1000 --pinned-memory-limit=2G" in each for each in found)
+            if scene == "fault":
+                assert any(" server delete uid_1000 --force" in each for each in found)
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(scene: str) -> None:
-    unit = "mps.service"
-    for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
-        words = shlex.split(command)
-        assert words[-1] != "-d"
-        assert not any(word.startswith("quit") for word in words)
-        assert words[0] != "systemctl" or words[-1] in (unit, "reboot")
+def test_a_daemon_with_a_unit_is_only_started_and_stopped_through_it(subtests: pytest.Subtests) -> None:
+    for scene in SCENES:
+        with subtests.test(scene=scene):
+            unit = "mps.service"
+            for command in shown(moved(SCENES[scene], declared__unit=unit), Policy()):
+                words = shlex.split(command)
+                assert words[-1] != "-d"
+                assert not any(word.startswith("quit") for word in words)
+                assert words[0] != "systemctl" or words[-1] in (unit, "reboot")
 
 
 ROOT = Path(__file__).parents[2]

@@ -162,13 +162,14 @@ class TestTable:
         assert "4612 MiB" not in table
         assert "bypassing" not in table
 
-    @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"])
-    def test_hostile_names_stay_in_their_cell(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_cell(self, subtests: pytest.Subtests) -> None:
         """Nor speaks to the terminal."""
-        table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
-        assert len(table.splitlines()) == 2
-        assert all(line.isprintable() for line in table.splitlines())
-        assert max(map(len, table.splitlines())) < 300
+        for name in ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"]:
+            with subtests.test(name=name):
+                table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
+                assert len(table.splitlines()) == 2
+                assert all(line.isprintable() for line in table.splitlines())
+                assert max(map(len, table.splitlines())) < 300
 
 
 class TestJson:
@@ -283,9 +284,9 @@ class TestJson:
 class TestExitCode:
     """0 where all is well."""
 
-    @pytest.mark.parametrize(
-        ("present", "code"),
-        [
+    def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, subtests: pytest.Subtests) -> None:
+        """For a script that asks whether all is well."""
+        for present, code in [
             (idle(), 0),
             (three_clients(), 0),
             (waiting(), 0),
@@ -295,22 +296,9 @@ class TestExitCode:
             (reduced(*at_work(CLIENT), *fault()).node, 1),
             (reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
             (reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
-        ],
-        ids=(
-            "idle",
-            "at work",
-            "a client waits",
-            "none, none expected",
-            "expected and not found yet",
-            "dead",
-            "server in fault",
-            "hangs",
-            "held",
-        ),
-    )
-    def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, present: Node, code: int) -> None:
-        """For a script that asks whether all is well."""
-        assert status_text.status_answer(present)["exit_code"] == code
+        ]:
+            with subtests.test(present=present, code=code):
+                assert status_text.status_answer(present)["exit_code"] == code
 
 
 class TestLine:

@@ -126,13 +126,14 @@ class TestDomains:
         ]
         assert of(no_nvml()) == [None, None, None]
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
         """Of who joins GPUs."""
-        who = process(user=name, command=name)
-        lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
-        assert len(lines) == len(status_text.status_table(three_clients()).splitlines())
-        assert all(line.isprintable() for line in lines)
+        for name in HOSTILE:
+            with subtests.test(name=name):
+                who = process(user=name, command=name)
+                lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
+                assert len(lines) == len(status_text.status_table(three_clients()).splitlines())
+                assert all(line.isprintable() for line in lines)
 
 
 def tenant(pid: int = CLIENT, **known: Any) -> ClientDetails:
@@ -216,18 +217,21 @@ class TestOpenFaults:
         assert "shutdown_server" not in text
         assert KILL in text
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_names_stay_in_their_line(self, name: str) -> None:
+    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
         """A daemon's, a user's or a command's."""
-        known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
-        suspects = (Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),)
-        hostile = incident(daemon=name, client_details=known, suspects=suspects)
-        lines = status_text.status_table(
-            with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
-        ).splitlines()
-        harmless = with_faults(incident(daemon="gone"), OVER)
-        assert len(lines) == len(status_text.status_table(harmless).splitlines())
-        assert all(line.isprintable() for line in lines)
+        for name in HOSTILE:
+            with subtests.test(name=name):
+                known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
+                suspects = (
+                    Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),
+                )
+                hostile = incident(daemon=name, client_details=known, suspects=suspects)
+                lines = status_text.status_table(
+                    with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
+                ).splitlines()
+                harmless = with_faults(incident(daemon="gone"), OVER)
+                assert len(lines) == len(status_text.status_table(harmless).splitlines())
+                assert all(line.isprintable() for line in lines)
 
 
 class TestFaultsThatAreOver:
@@ -255,9 +259,9 @@ class TestElsewhere:
             incident_object(incident(), now=AT, address=replace(ADDRESS, living={600: "600-1"})),
         ]
 
-    @pytest.mark.parametrize(
-        ("present", "line"),
-        [
+    def test_line_for_the_service_manager(self, subtests: pytest.Subtests) -> None:
+        """It names the clients that block recovery."""
+        for present, line in [
             (with_faults(incident()), "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 600"),
             (with_faults(incident(blocking={})), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
             (with_faults(), "1 of 1 daemons up, 2 clients; FAULT of server 513"),
@@ -266,12 +270,9 @@ class TestElsewhere:
                 with_faults(incident(blocking={pid: RecoveryDelay(since=AT) for pid in range(1, 21)})),
                 "1 of 1 daemons up, 2 clients; FAULT of server 513, blocked by 1, 2, 3, 4, 5, 6, 7, 8 and 12 more",
             ),
-        ],
-        ids=("held up", "not held up", "no more known of it", "over", "by many"),
-    )
-    def test_line_for_the_service_manager(self, present: Node, line: str) -> None:
-        """It names the clients that block recovery."""
-        assert status_text.summary_line(present) == line
+        ]:
+            with subtests.test(present=present, line=line):
+                assert status_text.summary_line(present) == line
 
     def test_exit_code(self) -> None:
         """A fault that is over is none any more."""

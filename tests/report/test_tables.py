@@ -82,9 +82,8 @@ def test_aligns_names_with_wide_characters() -> None:
     assert len(ends) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "columns", "truncate_start", "shown"),
-    [
+def test_truncates_by_display_width(subtests: pytest.Subtests) -> None:
+    for text, columns, truncate_start, shown in [
         ("abc", 3, False, "abc"),
         ("abcd", 3, False, "ab…"),
         ("/a/b/c", 4, True, "…b/c"),
@@ -92,8 +91,7 @@ def test_aligns_names_with_wide_characters() -> None:
         ("漢字漢字", 6, False, "漢字…"),
         ("漢字漢字", 4, True, "…字"),
         ("e\u0301e\u0301", 2, False, "e\u0301e\u0301"),
-    ],
-)
-def test_truncates_by_display_width(text: str, columns: int, truncate_start: bool, shown: str) -> None:
-    assert truncate(text, columns, truncate_start=truncate_start) == shown
-    assert text_width(shown) <= columns
+    ]:
+        with subtests.test(text=text, columns=columns, truncate_start=truncate_start, shown=shown):
+            assert truncate(text, columns, truncate_start=truncate_start) == shown
+            assert text_width(shown) <= columns

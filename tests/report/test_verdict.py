@@ -9,19 +9,17 @@ from exporter.report.incident_text import leading, likelihood, verdict
 from tests.incidents.values import HOSTILE, incident, suspect, tenant
 
 
-@pytest.mark.parametrize(
-    ("confidence", "word"),
-    [
+def test_a_confidence_has_a_word(subtests: pytest.Subtests) -> None:
+    for confidence, word in [
         (1.0, "very likely"),
         (0.8, "very likely"),
         (0.79, "likely"),
         (0.5, "likely"),
         (0.2, "possibly"),
         (0.1, "unlikely"),
-    ],
-)
-def test_a_confidence_has_a_word(confidence: float, word: str) -> None:
-    assert likelihood(confidence) == word
+    ]:
+        with subtests.test(confidence=confidence, word=word):
+            assert likelihood(confidence) == word
 
 
 def test_names_the_leading_suspect() -> None:
@@ -58,9 +56,10 @@ def test_hardware_fault_has_no_suspect() -> None:
     assert not leading(incident(kind=FaultKind.HARDWARE, suspects=suspects))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_in_their_text(name: str) -> None:
-    hostile = replace(suspect(600, 0.9), client=tenant(600, command=name, user=name))
+def test_hostile_names_stay_in_their_text(subtests: pytest.Subtests) -> None:
+    for name in HOSTILE:
+        with subtests.test(name=name):
+            hostile = replace(suspect(600, 0.9), client=tenant(600, command=name, user=name))
 
-    assert verdict(incident(suspects=(hostile,))).isprintable()
-    assert len(verdict(incident(suspects=(hostile,)))) < 120
+            assert verdict(incident(suspects=(hostile,))).isprintable()
+            assert len(verdict(incident(suspects=(hostile,)))) < 120

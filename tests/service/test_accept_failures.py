@@ -92,23 +92,24 @@ def test_service_continues_without_a_thread_for_its_socket(tmp_path: Path, monke
     assert [each["event"] for each in logs] == ["no_service_socket"]
 
 
-@pytest.mark.parametrize("code", TRANSIENT)
-def test_web_server_waits_after_a_failed_accept_and_answers(code: int) -> None:
+def test_web_server_waits_after_a_failed_accept_and_answers(subtests: pytest.Subtests) -> None:
     """Without the wait, the loop would spin: the listener stays readable."""
-    stage, failures = Stage(), AcceptFailures("web")
-    server = WebServer(stage, [(LOCALHOST, 0)], failures=failures)
-    server._listeners = [FailingSocket(each, 3, code) for each in server._listeners]  # type: ignore[misc]
-    stage.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
-    server.open()
-    try:
-        connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)
-        connection.request("GET", "/")
-        with connection.getresponse() as response:
-            assert response.status == 200
-        connection.close()
-        assert failures.total == 3
-    finally:
-        server.close()
+    for code in TRANSIENT:
+        with subtests.test(code=code):
+            stage, failures = Stage(), AcceptFailures("web")
+            server = WebServer(stage, [(LOCALHOST, 0)], failures=failures)
+            server._listeners = [FailingSocket(each, 3, code) for each in server._listeners]  # type: ignore[misc]
+            stage.answer = lambda _request: plain(http.HTTPStatus.OK, "ok")  # type: ignore[method-assign]
+            server.open()
+            try:
+                connection = http.client.HTTPConnection(LOCALHOST, server.port, timeout=PATIENCE_SECONDS)
+                connection.request("GET", "/")
+                with connection.getresponse() as response:
+                    assert response.status == 200
+                connection.close()
+                assert failures.total == 3
+            finally:
+                server.close()
 
 
 def test_waits_after_persistent_failures_and_logs_few_of_them() -> None:

@@ -81,19 +81,17 @@ def test_a_logged_command_shows_that_the_log_is_no_longer_blocked() -> None:
     assert story.daemon.log_followed
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_other_lines_do_not_show_that_the_log_is_no_longer_blocked(subtests: pytest.Subtests) -> None:
+    for line in [
         *control_log("Accepting connection...", at=AT + 40),
         *control_log("Cmd:quit", at=AT + 40),
         *control_log(f"Cmd:{LIST}", at=AT + 40, pid=CONTROL + 1),
         LogLine(at=AT + 40, daemon=DAEMON, file="server.log", line=stamped(f"Cmd:{LIST}")),
         LogLine(at=AT + 40, daemon=DAEMON, file="control.log", line=f"Cmd:{LIST}"),
         LogLine(at=AT + 40, daemon=DAEMON, file="control.log", line=stamped(f"Cmd:{LIST}", "Server", CONTROL)),
-    ],
-)
-def test_other_lines_do_not_show_that_the_log_is_no_longer_blocked(line: LogLine) -> None:
-    assert is_blocked(*BLOCKED, line)
+    ]:
+        with subtests.test(line=line):
+            assert is_blocked(*BLOCKED, line)
 
 
 def test_a_log_that_never_had_a_command_may_be_of_another_daemon() -> None:
@@ -115,20 +113,17 @@ def test_the_first_logged_command_of_the_next_daemon_ends_the_block() -> None:
     assert reduced(*control_log(f"Cmd:{LIST}", at=AT + 35.1, pid=900), start=blocked.node).daemon.log_followed
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_does_not_expect_unanswered_commands_in_the_log(subtests: pytest.Subtests) -> None:
+    for answer in [
         reply("-v", "version: 13000", at=AT + 20),
         reply("ps", "PID\n", at=AT + 20),
         reply("get_default_device_pinned_mem_limit 0", at=AT + 20),
         servers(at=AT + 20),
         refusal(at=AT + 20),
         reply(LIST, exit_code=None, seconds=5.0, at=AT + 20),
-    ],
-    ids=["not a command", "not the exporter's", "no answer", "no answer beside a server", "refused", "not answered"],
-)
-def test_does_not_expect_unanswered_commands_in_the_log(answer: Observation) -> None:
-    assert not is_blocked(*missing(AT + 10), answer, look("log", at=AT + 26))
+    ]:
+        with subtests.test(answer=answer):
+            assert not is_blocked(*missing(AT + 10), answer, look("log", at=AT + 26))
 
 
 def test_expects_the_empty_list_of_an_idle_daemon_in_the_log() -> None:

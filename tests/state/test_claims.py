@@ -243,12 +243,13 @@ CONFIRMED = {
 }
 
 
-@pytest.mark.parametrize("confirms", CONFIRMED.values(), ids=CONFIRMED)
-def test_its_block_and_another_source_make_one(confirms: tuple[Observation, ...]) -> None:
-    story = reduced(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
-    (incident,) = story.node.incidents.values()
-    assert set(incident.affected) == {A, B}
-    assert contradictions(story) == {}
+def test_its_block_and_another_source_make_one(subtests: pytest.Subtests) -> None:
+    for confirms in CONFIRMED.values():
+        with subtests.test(confirms=confirms):
+            story = reduced(*sorted((*block(A, B), *confirms), key=lambda each: each.at), start=UP)
+            (incident,) = story.node.incidents.values()
+            assert set(incident.affected) == {A, B}
+            assert contradictions(story) == {}
 
 
 ENDS = (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1))
@@ -263,12 +264,13 @@ NOT_CONFIRMED = {
 }
 
 
-@pytest.mark.parametrize("seen", NOT_CONFIRMED.values(), ids=NOT_CONFIRMED)
-def test_nothing_else_makes_one(seen: tuple[Observation, ...]) -> None:
-    ordered = sorted((*block(A, B), *seen), key=lambda each: each.at)
-    story = reduced(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
-    assert story.node.incidents == {}
-    assert contradictions(story) == {"fault": 1}
+def test_nothing_else_makes_one(subtests: pytest.Subtests) -> None:
+    for seen in NOT_CONFIRMED.values():
+        with subtests.test(seen=seen):
+            ordered = sorted((*block(A, B), *seen), key=lambda each: each.at)
+            story = reduced(*ordered, look("log", at=LATER + UNCONFIRMED_SECONDS + 1), start=UP)
+            assert story.node.incidents == {}
+            assert contradictions(story) == {"fault": 1}
 
 
 def test_the_end_of_several_victims_confirms_none_while_another_one_runs() -> None:

@@ -69,16 +69,21 @@ def test_limit_depends_on_compute_capability_and_version(subtests: pytest.Subtes
             assert limit(*line, gpu_reading(compute_capability=capability)) == places
 
 
-@pytest.mark.parametrize(
-    ("cuda", "places"),
-    [("12.4", 48), ("13.0", 48), ("13.1", 60), ("13.4", 60), ("13.5", None), (None, None), ("13", None), ("²", None)],
-)
-def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(
-    cuda: str | None, places: int | None
-) -> None:
-    present = reduced(*at_work(), gpu_reading(cuda_version=cuda)).node
-    daemon = replace(present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, version=None))
-    assert limit_of(replace(present, daemons={DAEMON: daemon})) == places
+def test_the_drivers_cuda_version_replaces_an_unknown_version_of_the_daemon(subtests: pytest.Subtests) -> None:
+    for cuda, places in [
+        ("12.4", 48),
+        ("13.0", 48),
+        ("13.1", 60),
+        ("13.4", 60),
+        ("13.5", None),
+        (None, None),
+        ("13", None),
+        ("²", None),
+    ]:
+        with subtests.test(cuda=cuda, places=places):
+            present = reduced(*at_work(), gpu_reading(cuda_version=cuda)).node
+            daemon = replace(present.daemons[DAEMON], runtime=replace(present.daemons[DAEMON].runtime, version=None))
+            assert limit_of(replace(present, daemons={DAEMON: daemon})) == places
 
 
 def test_limit_is_unknown_without_a_gpu() -> None:
@@ -144,11 +149,10 @@ def test_a_failed_reading_does_not_change_the_limit() -> None:
     assert limit(gpu_reading(), look(at=AT + 60, problem=failure("timeout"))) == 48
 
 
-@pytest.mark.parametrize(
-    ("queues", "places"), [(None, 48), ("1", 48), ("2", 48), ("8", None), ("32", None), ("", None), ("x", None)]
-)
-def test_limit_is_unknown_if_a_client_requests_more_work_queues(queues: str | None, places: int | None) -> None:
+def test_limit_is_unknown_if_a_client_requests_more_work_queues(subtests: pytest.Subtests) -> None:
     """All clients share a pool of work queues (NVIDIA's MPS guide, CUDA_DEVICE_MAX_CONNECTIONS)."""
-    environment = {} if queues is None else {MAX_CONNECTIONS: queues}
-    line = control_log("CUDA MPS Control binary version: 13000")
-    assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places
+    for queues, places in [(None, 48), ("1", 48), ("2", 48), ("8", None), ("32", None), ("", None), ("x", None)]:
+        with subtests.test(queues=queues, places=places):
+            environment = {} if queues is None else {MAX_CONNECTIONS: queues}
+            line = control_log("CUDA MPS Control binary version: 13000")
+            assert limit(*line, gpu_reading(), clients(1000), process(1000, environment=environment)) == places

@@ -123,9 +123,10 @@ def server_that_exits(between: str, number: int) -> tuple[Observation, ...]:
     return (*starts(server, at=at), *what[between], *exits(server, at=at + 0.2, status=0))
 
 
-@pytest.mark.parametrize("why", ["ready", "ready by its own log", "with a client", "shut down", "forced", "quit"])
-def test_a_server_that_was_ready_or_shut_down_is_no_failed_start(why: str) -> None:
-    assert loops(*(each for number in range(4) for each in server_that_exits(why, number))) == []
+def test_a_server_that_was_ready_or_shut_down_is_no_failed_start(subtests: pytest.Subtests) -> None:
+    for why in ["ready", "ready by its own log", "with a client", "shut down", "forced", "quit"]:
+        with subtests.test(why=why):
+            assert loops(*(each for number in range(4) for each in server_that_exits(why, number))) == []
 
 
 def test_servers_without_a_logged_start_are_no_failed_starts() -> None:

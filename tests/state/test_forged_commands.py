@@ -128,23 +128,21 @@ def test_ignores_lines_of_servers_in_control_log_and_of_daemons_in_server_log(su
             assert (after.daemon.clients, after.daemon.connections.disconnects) == (before.daemon.clients, {})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ignores_a_line_that_only_resembles_one_of_a_server(subtests: pytest.Subtests) -> None:
+    for text in [
         "unknown Client {PID: 600, Context ID: 1} exiting. Worker is in reset.",
         'Unknown command "Server is handling a fatal GPU error."',
         "Client {PID: 600, Context ID: 1} exiting",
         "Client {PID: 600, Context ID: 1} exiting. \nServer is handling a fatal GPU error.",
         "Device NVIDIA H200 (uuid ../../etc/passwd) is associated",
         f"Device {'x' * 300} (uuid {GPU}) is associated",
-    ],
-)
-def test_ignores_a_line_that_only_resembles_one_of_a_server(text: str) -> None:
-    before = reduced(*at_work(CLIENT), *server_log(connecting(601)))
-    after = reduced(*server_log(text, active(601)), start=before.node)
-    assert after.names() == [EventName.CLIENT_CONNECTED]
-    assert after.daemon.connections.disconnects == {}
-    assert after.daemon.clients[601].gpus == set()
+    ]:
+        with subtests.test(text=text):
+            before = reduced(*at_work(CLIENT), *server_log(connecting(601)))
+            after = reduced(*server_log(text, active(601)), start=before.node)
+            assert after.names() == [EventName.CLIENT_CONNECTED]
+            assert after.daemon.connections.disconnects == {}
+            assert after.daemon.clients[601].gpus == set()
 
 
 def test_a_quit_after_ps_in_one_session_stops_the_daemon() -> None:

@@ -173,21 +173,18 @@ class TestLostGpu:
         seen = (replace(OTHER, at=AT + 10), look(at=AT + 10, problem=problem))
         assert lost_events(reduced(ALL, OTHER, look(), *seen)) == [(GPU, "gpu_not_reported")]
 
-    @pytest.mark.parametrize(
-        "problem",
-        [
+    def test_a_failure_of_nvml_is_no_lost_gpu(self, subtests: pytest.Subtests) -> None:
+        for problem in [
             Problem(code=ProblemCode.PAUSED),
             Problem(code=ProblemCode.STILL_RUNNING, seconds=12.0),
             Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded"),
             Problem(code=ProblemCode.DRIVER_ERROR, subject="number of GPUs", detail="Unknown Error"),
             Problem(code=ProblemCode.DRIVER_ERROR, subject="0", detail="Unknown Error"),
-        ],
-        ids=lambda problem: problem.code,
-    )
-    def test_a_failure_of_nvml_is_no_lost_gpu(self, problem: Problem) -> None:
-        result = reduced(ALL, look(), look(at=AT + 10, problem=problem))
-        assert lost_events(result) == []
-        assert gpu(result).reading.problem == problem
+        ]:
+            with subtests.test(problem=problem):
+                result = reduced(ALL, look(), look(at=AT + 10, problem=problem))
+                assert lost_events(result) == []
+                assert gpu(result).reading.problem == problem
 
     def test_a_gpu_that_was_read_long_before_a_slow_collection_ended_is_not_lost(self) -> None:
         result = reduced(ALL, OTHER, look(), replace(ALL, at=AT + 11), replace(look(at=AT + 20), seconds=10.0))

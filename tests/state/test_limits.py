@@ -106,21 +106,24 @@ class TestServer:
         empty = (reply(f"get_active_thread_percentage {SERVER}"), reply(f"get_device_pinned_mem_limit {SERVER} 0"))
         assert limits(*seen, *empty) == limits(*seen)
 
-    @pytest.mark.parametrize("words", ["nan", "-1", "0.0", "100.1", "1e400", "many", 'Unknown command "x"', "٤٠", ""])
-    def test_ignores_an_invalid_percentage(self, words: str) -> None:
+    def test_ignores_an_invalid_percentage(self, subtests: pytest.Subtests) -> None:
         """An invalid value is unknown. Digits of other scripts are valid."""
-        found = limits(reply(f"get_active_thread_percentage {SERVER}", words))
-        assert found == (40.0 if words == "٤٠" else None, {})
+        for words in ["nan", "-1", "0.0", "100.1", "1e400", "many", 'Unknown command "x"', "٤٠", ""]:
+            with subtests.test(words=words):
+                found = limits(reply(f"get_active_thread_percentage {SERVER}", words))
+                assert found == (40.0 if words == "٤٠" else None, {})
 
-    @pytest.mark.parametrize("words", ["0", "-3G", "G", "3 G", "0x80", "9" * 400 + "G", "nan"])
-    def test_ignores_an_invalid_size(self, words: str) -> None:
+    def test_ignores_an_invalid_size(self, subtests: pytest.Subtests) -> None:
         """An unknown size is not 0."""
-        assert limits(reply(f"get_device_pinned_mem_limit {SERVER} 0", words)) == (None, {})
+        for words in ["0", "-3G", "G", "3 G", "0x80", "9" * 400 + "G", "nan"]:
+            with subtests.test(words=words):
+                assert limits(reply(f"get_device_pinned_mem_limit {SERVER} 0", words)) == (None, {})
 
-    @pytest.mark.parametrize("device", ["64", "99999", "-1", "x", "²", "0 0"])
-    def test_ignores_an_invalid_device(self, device: str) -> None:
+    def test_ignores_an_invalid_device(self, subtests: pytest.Subtests) -> None:
         """The number of stored devices is limited."""
-        assert limits(reply(f"get_device_pinned_mem_limit {SERVER} {device}", "3G")) == (None, {})
+        for device in ["64", "99999", "-1", "x", "²", "0 0"]:
+            with subtests.test(device=device):
+                assert limits(reply(f"get_device_pinned_mem_limit {SERVER} {device}", "3G")) == (None, {})
 
     @pytest.mark.parametrize(
         "asked", [f"get_active_thread_percentage {SERVER}", f"get_device_pinned_mem_limit {SERVER} 0"]
@@ -144,12 +147,14 @@ class TestDefaults:
         asked = (reply("get_default_active_thread_percentage", "40.0\n"), reply(DEFAULT_MEMORY, "3G\n"))
         assert defaults(*asked) == (40.0, {0: 3 << 30})
 
-    @pytest.mark.parametrize(
-        ("words", "priority"), [("1\n", 1), ("0", 0), ("", None), ("2", None), ("x", None), ("1 0", None)]
-    )
-    def test_the_priority_is_0_or_1(self, words: str, priority: int | None) -> None:
+    def test_the_priority_is_0_or_1(self, subtests: pytest.Subtests) -> None:
         """Other values are ignored (R580)."""
-        assert reduced(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_limits.client_priority == priority
+        for words, priority in [("1\n", 1), ("0", 0), ("", None), ("2", None), ("x", None), ("1 0", None)]:
+            with subtests.test(words=words, priority=priority):
+                assert (
+                    reduced(*at_work(), reply(DEFAULT_PRIORITY, words)).daemon.default_limits.client_priority
+                    == priority
+                )
 
     def test_reply_to_a_set_command_gives_the_percentage_in_force(self) -> None:
         """If the new value is invalid, the reply has the old one (R580)."""
@@ -279,9 +284,14 @@ class TestDevices:
         )
         assert self.after_device_query(rows).runtime.devices == {0: OTHER_GPU, 1: GPU}
 
-    @pytest.mark.parametrize(
-        "stdout", ["", 'Unknown command "device_query --csv"', "0,GPU-1efa3f60", f"x,{GPU}", f"0,{GPU},{OTHER_GPU}"]
-    )
-    def test_ignores_an_invalid_device_query_reply(self, stdout: str) -> None:
+    def test_ignores_an_invalid_device_query_reply(self, subtests: pytest.Subtests) -> None:
         """Drivers before R590 may not know the command."""
-        assert self.after_device_query(stdout).runtime.devices == {}
+        for stdout in [
+            "",
+            'Unknown command "device_query --csv"',
+            "0,GPU-1efa3f60",
+            f"x,{GPU}",
+            f"0,{GPU},{OTHER_GPU}",
+        ]:
+            with subtests.test(stdout=stdout):
+                assert self.after_device_query(stdout).runtime.devices == {}

@@ -87,19 +87,16 @@ def test_reports_a_log_that_goes_to_a_pipe_as_not_followed(unit: str | None) -> 
     assert not daemon.log_followed
 
 
-@pytest.mark.parametrize(
-    "process",
-    [
+def test_reports_no_lost_log_of_another_daemon(subtests: pytest.Subtests) -> None:
+    for process in [
         to_pipe(unit="mps.service", stdout_in_journal=True),
         to_pipe(unit="mps.service", stdout_in_journal=None),
         to_pipe(stdout_in_file=None, stdout_in_journal=None),
         to_pipe(stdout_in_file=True),
         to_pipe(foreground=False),
-    ],
-    ids=["journal", "perhaps the journal", "unknown", "stdout.log", "background"],
-)
-def test_reports_no_lost_log_of_another_daemon(process: DaemonProcess) -> None:
-    assert not any(reduced(*at_work(), process).daemon.log.problems.values())
+    ]:
+        with subtests.test(process=process):
+            assert not any(reduced(*at_work(), process).daemon.log.problems.values())
 
 
 def test_a_daemon_that_logs_to_a_file_replaces_one_that_logged_to_a_pipe() -> None:

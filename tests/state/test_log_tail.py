@@ -78,9 +78,8 @@ def test_an_old_crash_loop_is_remembered_and_not_reported() -> None:
     assert findings(node, node.at) == ()
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+def test_reports_no_crash_loop(subtests: pytest.Subtests) -> None:
+    for lines in [
         failures(LOOP_STARTS - 1),
         [*failures(), *control("Starting new server 700 for user 1001", "NEW SERVER 700: Ready")],
         [*failures(), *control("Starting control daemon using socket /tmp/nvidia-mps/control")],
@@ -89,11 +88,9 @@ def test_an_old_crash_loop_is_remembered_and_not_reported() -> None:
         [*control("Cmd:ps"), *failures()],
         [*control("Cmd:quit"), *failures()],
         [("control.log", "\0" * 50), ("control.log", "")],
-    ],
-    ids=["few", "ready", "new daemon", "by a server", "server.log", "in a reply", "quit", "no lines"],
-)
-def test_reports_no_crash_loop(lines: Lines) -> None:
-    assert not tail(lines).failed_starts.reported
+    ]:
+        with subtests.test(lines=lines):
+            assert not tail(lines).failed_starts.reported
 
 
 def test_reads_the_reason_in_the_only_log_of_a_foreground_daemon() -> None:

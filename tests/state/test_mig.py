@@ -138,9 +138,9 @@ def test_statements_hold_for_each_layout(layout: str) -> None:
     assert sum(samples(node, "cuda_mps_bypassing_processes").values()) == 0
 
 
-@pytest.mark.parametrize(
-    ("visible", "served"),
-    [
+def test_a_daemon_serves_the_instance_that_it_names(subtests: pytest.Subtests) -> None:
+    """With the GPU's own name, CUDA uses one instance, and it is unknown which."""
+    for visible, served in [
         (FIRST, {FIRST}),
         (FIRST[:20], {FIRST}),
         (f"MIG-{GPU}/1/0", {FIRST}),
@@ -148,24 +148,22 @@ def test_statements_hold_for_each_layout(layout: str) -> None:
         ("0", {GPU}),
         (GPU, {GPU}),
         (None, {GPU}),
-    ],
-)
-def test_a_daemon_serves_the_instance_that_it_names(visible: str | None, served: set[str]) -> None:
-    """With the GPU's own name, CUDA uses one instance, and it is unknown which."""
-    node = mig()
-    daemon = next(iter(node.daemons.values()))
-    present = reduced(
-        DaemonProcess(
-            at=AT,
-            daemon=daemon.name,
-            pid=442,
-            start_ticks=7,
-            environment={} if visible is None else {"CUDA_VISIBLE_DEVICES": visible},
-        ),
-        start=node,
-    ).node
-    daemon = present.daemons[daemon.name]
-    assert {uuid for uuid, gpu in present.gpus.items() if serves_gpu(present, daemon, gpu.reading)} == served
+    ]:
+        with subtests.test(visible=visible, served=served):
+            node = mig()
+            daemon = next(iter(node.daemons.values()))
+            present = reduced(
+                DaemonProcess(
+                    at=AT,
+                    daemon=daemon.name,
+                    pid=442,
+                    start_ticks=7,
+                    environment={} if visible is None else {"CUDA_VISIBLE_DEVICES": visible},
+                ),
+                start=node,
+            ).node
+            daemon = present.daemons[daemon.name]
+            assert {uuid for uuid, gpu in present.gpus.items() if serves_gpu(present, daemon, gpu.reading)} == served
 
 
 def test_the_daemons_own_list_names_instances() -> None:
@@ -181,15 +179,19 @@ def test_a_removed_instance_is_forgotten() -> None:
     assert set(reduced(whole, start=node).node.gpus) == {GPU}
 
 
-@pytest.mark.parametrize(
-    ("place", "found"),
-    [("", GPU), (" GPU-I:03", GPU), (" GPU-I:03 GPU-CI:01", uuid(3, 1)), (" GPU-I:04", uuid(4, 0)), (" GPU-I:05", GPU)],
-)
-def test_an_xid_belongs_to_the_instance_that_the_kernel_names(place: str, found: str) -> None:
+def test_an_xid_belongs_to_the_instance_that_the_kernel_names(subtests: pytest.Subtests) -> None:
     """If the instance is unknown, or several compute instances share it, the Xid is one of the GPU."""
-    text = f"NVRM: Xid (PCI:0000:0a:00{place}): 31, pid=1000, name=python, Ch 00000010"
-    node = node_of("compute instances", KernelRecord(at=AT + 1, record=f"4,1,1,-;{text}"))
-    assert list(node.xids.counts) == [(found, "31")]
+    for place, found in [
+        ("", GPU),
+        (" GPU-I:03", GPU),
+        (" GPU-I:03 GPU-CI:01", uuid(3, 1)),
+        (" GPU-I:04", uuid(4, 0)),
+        (" GPU-I:05", GPU),
+    ]:
+        with subtests.test(place=place, found=found):
+            text = f"NVRM: Xid (PCI:0000:0a:00{place}): 31, pid=1000, name=python, Ch 00000010"
+            node = node_of("compute instances", KernelRecord(at=AT + 1, record=f"4,1,1,-;{text}"))
+            assert list(node.xids.counts) == [(found, "31")]
 
 
 def test_an_xid_of_nvml_belongs_to_its_instance() -> None:

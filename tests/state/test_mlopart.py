@@ -73,18 +73,16 @@ def test_reads_the_addresses_of_both_protocols(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
+def test_ignores_other_rows(subtests: pytest.Subtests) -> None:
+    for row in [
         "",
         "0,0000:1B.00.00",
         f"0,{FIRST},{SECOND},0000:1B.00.00",
         f"0,{FIRST},1B.00.00",
         f"0,{FIRST},0000:1B.00.00,0000:1C.00.00",
-    ],
-)
-def test_ignores_other_rows(row: str) -> None:
-    assert parse_device_addresses(row) == {}
+    ]:
+        with subtests.test(row=row):
+            assert parse_device_addresses(row) == {}
 
 
 def test_instances_of_mig_have_one_address_and_are_not_mlopart_devices() -> None:

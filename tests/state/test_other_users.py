@@ -92,20 +92,23 @@ TORN_DOWN = f"Client {{PID: {VICTIM}, Context ID: 1}} on device 0 to be torn dow
 NAMED = f"Client {{PID: {VICTIM}, Context: 1}} encountered a fatal GPU error."
 
 
-@pytest.mark.parametrize(
-    "claims",
-    [(EXITS,), (NAMED,), (NAMED, FAULT_BLOCK[0]), (FAULT_BLOCK[0], TORN_DOWN), (*FAULT_BLOCK, str(VICTIM))],
-    ids=("one who leaves", "one who is named", "the culprit", "one to be torn down", "a victim"),
-)
-def test_faults_do_not_affect_other_users_processes(claims: tuple[str, ...]) -> None:
+def test_faults_do_not_affect_other_users_processes(subtests: pytest.Subtests) -> None:
     """The named processes are read, and removed once their user is known."""
-    own = reduced(FAKE, *at_work(CLIENT), *OWN)
-    before = reduced(*server_log(*claims, at=AT + 1), start=own.node)
-    assert VICTIM in everywhere(before)
-    assert VICTIM in poll_schedule.processes_wanted(before.node)
-    assert VICTIM not in everywhere(reduced(ROOTS, start=before.node))
-    assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*claims, at=AT + 1), start=own.node))
-    assert CLIENT in everywhere(reduced(ROOTS, start=before.node))
+    for claims in [
+        (EXITS,),
+        (NAMED,),
+        (NAMED, FAULT_BLOCK[0]),
+        (FAULT_BLOCK[0], TORN_DOWN),
+        (*FAULT_BLOCK, str(VICTIM)),
+    ]:
+        with subtests.test(claims=claims):
+            own = reduced(FAKE, *at_work(CLIENT), *OWN)
+            before = reduced(*server_log(*claims, at=AT + 1), start=own.node)
+            assert VICTIM in everywhere(before)
+            assert VICTIM in poll_schedule.processes_wanted(before.node)
+            assert VICTIM not in everywhere(reduced(ROOTS, start=before.node))
+            assert VICTIM not in everywhere(reduced(ROOTS, *server_log(*claims, at=AT + 1), start=own.node))
+            assert CLIENT in everywhere(reduced(ROOTS, start=before.node))
 
 
 @pytest.mark.parametrize("known", [AT + 0.5, AT + 1.5], ids=("known before", "learned after"))

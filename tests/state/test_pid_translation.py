@@ -1,6 +1,7 @@
 """PIDs of a daemon in another PID namespace are translated, or become negative."""
 
 from dataclasses import fields, replace
+from itertools import product
 from typing import get_args, get_type_hints
 
 import pytest
@@ -66,10 +67,10 @@ def test_an_unknown_pid_becomes_negative() -> None:
     )
 
 
-@pytest.mark.parametrize("pid", [0, -1_333_654_781])
-@pytest.mark.parametrize("pids", [None, INNER, {}])
-def test_pid_0_remains_0(pid: int, pids: dict[int, int] | None) -> None:
-    assert translate_entry(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
+def test_pid_0_remains_0(subtests: pytest.Subtests) -> None:
+    for pid, pids in product([0, -1_333_654_781], [None, INNER, {}]):
+        with subtests.test(pid=pid, pids=pids):
+            assert translate_entry(entry(log_message.ClientActive(pid)), pids).message == log_message.ClientActive(0)
 
 
 def test_changes_nothing_in_this_namespace() -> None:
@@ -109,9 +110,8 @@ def test_every_number_of_a_line_except_its_time_may_be_a_pid() -> None:
     assert numbers_in_line("31") == (31,)
 
 
-@pytest.mark.parametrize(
-    ("command", "spoken"),
-    [
+def test_translates_the_pids_of_a_command(subtests: pytest.Subtests) -> None:
+    for command, spoken in [
         ("get_server_list", "get_server_list"),
         ("get_server_status 70020", "get_server_status 20"),
         ("get_client_list -44", "get_client_list 44"),
@@ -121,12 +121,11 @@ def test_every_number_of_a_line_except_its_time_may_be_a_pid() -> None:
         ("get_default_device_pinned_mem_limit 0", "get_default_device_pinned_mem_limit 0"),
         ("set_active_thread_percentage 70020 40", "set_active_thread_percentage 20 40"),
         ("set_device_pinned_mem_limit 70020 0 2G", "set_device_pinned_mem_limit 20 0 2G"),
-    ],
-)
-def test_translates_the_pids_of_a_command(command: str, spoken: str) -> None:
-    inner = {70_020: 20, 70_031: 31, -44: 44}
+    ]:
+        with subtests.test(command=command, spoken=spoken):
+            inner = {70_020: 20, 70_031: 31, -44: 44}
 
-    assert translate_command(command, inner.get) == spoken
+            assert translate_command(command, inner.get) == spoken
 
 
 # -- the reducer -------------------------------------------------------------------------------------------------------

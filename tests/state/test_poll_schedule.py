@@ -182,19 +182,17 @@ class TestLimits:
         start, _ = poll(2, seen=[gpu_reading([CLIENT])])
         return reduced(*control_log("NEW UI", *lines, "UI closed", at=AT + 10), start=start).node
 
-    @pytest.mark.parametrize(
-        ("command", "question"),
-        [
+    def test_queries_a_limit_once_after_a_command_that_sets_it(self, subtests: pytest.Subtests) -> None:
+        for command, question in [
             ("set_default_active_thread_percentage 40", DEFAULT_THREADS),
             (f"set_active_thread_percentage {SERVER} 40", THREADS),
             ("set_default_device_pinned_mem_limit 0 3G", DEFAULT_MEMORY),
             ("set_default_client_priority 1", DEFAULT_PRIORITY),
             (f"set_device_pinned_mem_limit {SERVER} 0 3G", MEMORY),
-        ],
-    )
-    def test_queries_a_limit_once_after_a_command_that_sets_it(self, command: str, question: str) -> None:
-        _, asked = poll(8, start=self.with_session(f"Cmd:{command}"))
-        assert {each: len(times) for each, times in asked.items()} == {question: 1}
+        ]:
+            with subtests.test(command=command, question=question):
+                _, asked = poll(8, start=self.with_session(f"Cmd:{command}"))
+                assert {each: len(times) for each, times in asked.items()} == {question: 1}
 
     def test_queries_no_limit_after_other_commands(self, subtests: pytest.Subtests) -> None:
         """These include the exporter's own queries, and commands for a server or device that does not exist."""

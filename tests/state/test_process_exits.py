@@ -44,13 +44,14 @@ def death(*seen: Observation) -> Death | None:
 # -- exits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [None, 0, KILLED, SEGMENTATION_FAULT, EXIT_7])
-def test_stores_identity_and_status_of_an_exited_process(status: int | None) -> None:
-    gone = replace(exited(at=AT + 1), wait_status=status)
+def test_stores_identity_and_status_of_an_exited_process(subtests: pytest.Subtests) -> None:
+    for status in [None, 0, KILLED, SEGMENTATION_FAULT, EXIT_7]:
+        with subtests.test(status=status):
+            gone = replace(exited(at=AT + 1), wait_status=status)
 
-    assert death(gone) == Death(
-        at=AT + 1, pid=CLIENT, start_ticks=READING.start_ticks, process=READING, wait_status=status
-    )
+            assert death(gone) == Death(
+                at=AT + 1, pid=CLIENT, start_ticks=READING.start_ticks, process=READING, wait_status=status
+            )
 
 
 def test_stores_the_identity_of_a_process_that_was_never_read() -> None:

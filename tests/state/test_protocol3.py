@@ -122,23 +122,25 @@ def test_a_client_has_the_limits_of_its_namespace() -> None:
     assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == 0.25
 
 
-@pytest.mark.parametrize(
-    ("of_namespace", "own", "expected"),
-    [("25", "10", 0.25), ("25", "50", 0.25), ("25", None, 0.25), ("100", None, 1.0), ("100", "50", None)],
-)
-def test_the_percentage_of_a_namespace_replaces_that_of_the_client(
-    of_namespace: str, own: str | None, expected: float | None
-) -> None:
+def test_the_percentage_of_a_namespace_replaces_that_of_the_client(subtests: pytest.Subtests) -> None:
     """100 can mean that the namespace has none (NVIDIA's MPS guide, release 615)."""
-    environment = {} if own is None else {ACTIVE_THREAD_PERCENTAGE: own}
-    node, _ = after(
-        nvml(3.0, CLIENT),
-        clients(4.0, CLIENT),
-        reply(5.0, LIST_NAMESPACES, f"{NAMESPACES}default,training,Ready,-,{of_namespace},0,/x\n"),
-        ProcessReading(at=5.0, pid=CLIENT, start_ticks=1, started=1.0, environment=environment),
-    )
-    daemon = node.daemons[NAME]
-    assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == expected
+    for of_namespace, own, expected in [
+        ("25", "10", 0.25),
+        ("25", "50", 0.25),
+        ("25", None, 0.25),
+        ("100", None, 1.0),
+        ("100", "50", None),
+    ]:
+        with subtests.test(of_namespace=of_namespace, own=own, expected=expected):
+            environment = {} if own is None else {ACTIVE_THREAD_PERCENTAGE: own}
+            node, _ = after(
+                nvml(3.0, CLIENT),
+                clients(4.0, CLIENT),
+                reply(5.0, LIST_NAMESPACES, f"{NAMESPACES}default,training,Ready,-,{of_namespace},0,/x\n"),
+                ProcessReading(at=5.0, pid=CLIENT, start_ticks=1, started=1.0, environment=environment),
+            )
+            daemon = node.daemons[NAME]
+            assert thread_ratio(node, daemon, daemon.clients[CLIENT]) == expected
 
 
 def test_a_limit_in_unknown_words_is_unknown() -> None:

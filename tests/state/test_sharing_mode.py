@@ -27,9 +27,8 @@ def twice(reading: GpuReading) -> tuple[GpuReading, ...]:
 DAEMON_AT_WORK = at_work(CLIENT)
 
 
-@pytest.mark.parametrize(
-    ("reading", "expected"),
-    [
+def test_mode_with_a_daemon_whose_servers_are_known(subtests: pytest.Subtests) -> None:
+    for reading, expected in [
         (gpu_reading(server=None), SharingMode.IDLE),
         (gpu_reading(), SharingMode.MPS),
         (gpu_reading([CLIENT]), SharingMode.MPS),
@@ -37,11 +36,9 @@ DAEMON_AT_WORK = at_work(CLIENT)
         (gpu_reading(beside=[BYPASSING]), SharingMode.MIXED),
         (gpu_reading(beside=[BYPASSING], server=None), SharingMode.EXCLUSIVE),
         (gpu_reading(beside=[BYPASSING, ANOTHER], server=None), SharingMode.TIME_SLICING),
-    ],
-    ids=["no process", "server", "clients", "clients and others", "server and another", "one other", "several others"],
-)
-def test_mode_with_a_daemon_whose_servers_are_known(reading: GpuReading, expected: SharingMode) -> None:
-    assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is expected
+    ]:
+        with subtests.test(reading=reading, expected=expected):
+            assert mode(reduced(*DAEMON_AT_WORK, *twice(reading))) is expected
 
 
 @pytest.mark.parametrize(
@@ -71,9 +68,10 @@ INCONCLUSIVE: dict[str, tuple[Node, tuple[Observation, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("start", "seen"), INCONCLUSIVE.values(), ids=INCONCLUSIVE)
-def test_mode_is_unknown_if_the_evidence_is_inconclusive(start: Node, seen: tuple[Observation, ...]) -> None:
-    assert mode(reduced(*seen, start=start)) is None
+def test_mode_is_unknown_if_the_evidence_is_inconclusive(subtests: pytest.Subtests) -> None:
+    for start, seen in INCONCLUSIVE.values():
+        with subtests.test(start=start, seen=seen):
+            assert mode(reduced(*seen, start=start)) is None
 
 
 def test_mode_is_unknown_until_a_possible_new_server_is_listed() -> None:

@@ -52,30 +52,27 @@ def families(node: Node) -> set[str]:
     return {sample.name for metric in NodeCollector(View(node)).collect() for sample in metric.samples}
 
 
-@pytest.mark.parametrize(
-    ("node", "partitioned"),
-    [
+def test_what_static_partitions_change(subtests: pytest.Subtests) -> None:
+    for node, partitioned in [
         (after(), False),
         (after(options=("-S",)), True),
         (after(CREATED), True),
         (after(replace(CREATED, stdout=CREATED.stdout.replace("created", "configured"))), False),
         (after(CREATED, replace(CREATED, stdout=CREATED.stdout.splitlines()[0])), False),
-    ],
-    ids=["no", "by its option", "listed", "only configured", "no longer listed"],
-)
-def test_what_static_partitions_change(node: Node, partitioned: bool) -> None:
-    daemon = node.daemons[DAEMON]
-    assert daemon.has_static_partitions is partitioned
-    assert thread_ratio(node, daemon, daemon.clients[FIRST]) == (None if partitioned else 0.5)
-    assert ("cuda_mps_server_active_thread_ratio" in families(node)) is not partitioned
-    assert bool(check_limits(daemon, Limits(active_thread_percentage=10.0), 9.0)) is not partitioned
-    [domain] = failure_domains(node, daemon)[SERVER]
-    assert (domain.clients, domain.upper_bound) == ({FIRST, SECOND}, partitioned)
-    bounds = gpu_sharing(node)[GPU].headroom.by_bound.keys()
-    assert not partitioned or not bounds & {Bound.SM, Bound.SLOTS}, bounds
-    page = Page({}).node(status_input(node)).decode()
-    assert ("static SM partitions" in page) is partitioned
-    assert ("of threads" in page) is not partitioned
+    ]:
+        with subtests.test(node=node, partitioned=partitioned):
+            daemon = node.daemons[DAEMON]
+            assert daemon.has_static_partitions is partitioned
+            assert thread_ratio(node, daemon, daemon.clients[FIRST]) == (None if partitioned else 0.5)
+            assert ("cuda_mps_server_active_thread_ratio" in families(node)) is not partitioned
+            assert bool(check_limits(daemon, Limits(active_thread_percentage=10.0), 9.0)) is not partitioned
+            [domain] = failure_domains(node, daemon)[SERVER]
+            assert (domain.clients, domain.upper_bound) == ({FIRST, SECOND}, partitioned)
+            bounds = gpu_sharing(node)[GPU].headroom.by_bound.keys()
+            assert not partitioned or not bounds & {Bound.SM, Bound.SLOTS}, bounds
+            page = Page({}).node(status_input(node)).decode()
+            assert ("static SM partitions" in page) is partitioned
+            assert ("of threads" in page) is not partitioned
 
 
 def test_a_new_daemon_has_no_partitions_yet() -> None:

@@ -33,18 +33,19 @@ def states(story: Reduced) -> list[str | None]:
     return [event.state for event in story.of(EventName.SERVER_STATE)]
 
 
-@pytest.mark.parametrize("read", range(1, len(FAULT_BLOCK) + 1))
-def test_a_fault_log_block_without_its_end_is_one_fault(read: int) -> None:
-    cut = reduced(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
-    later = reduced(
-        *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"),
-        exited(CLIENT),
-        start=cut.node,
-    )
+def test_a_fault_log_block_without_its_end_is_one_fault(subtests: pytest.Subtests) -> None:
+    for read in range(1, len(FAULT_BLOCK) + 1):
+        with subtests.test(read=read):
+            cut = reduced(*server_log(*FAULT_BLOCK[:read]), status("FAULT"), GAP, start=UP)
+            later = reduced(
+                *server_log("Destroy server context on device 0", f"Client process {CLIENT} disconnected"),
+                exited(CLIENT),
+                start=cut.node,
+            )
 
-    assert states(cut) == ["fault"]
-    assert cut.daemon.totals.log_lines_lost == {"server.log": 1}
-    assert CLIENT not in later.daemon.clients
+            assert states(cut) == ["fault"]
+            assert cut.daemon.totals.log_lines_lost == {"server.log": 1}
+            assert CLIENT not in later.daemon.clients
 
 
 @pytest.mark.parametrize("unread", range(1, len(FAULT_BLOCK)))

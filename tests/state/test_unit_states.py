@@ -74,19 +74,16 @@ def test_a_unit_that_is_always_restarted_stops_only_briefly() -> None:
     assert ended(leaving, unit_state("inactive", at=ENDS + 1, restart="always")) == STOPPED
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
+def test_any_other_end_of_a_unit_is_a_loss(subtests: pytest.Subtests) -> None:
+    for state in [
         unit_state("failed", at=ENDS + 0.5, result="signal"),
         unit_state("activating", at=ENDS + 0.5, sub="auto-restart", result="signal"),
         unit_state("inactive", at=ENDS + 0.5, result="oom-kill"),
         unit_state("deactivating", at=ENDS + 0.5, result="watchdog"),
         unit_state("active", at=ENDS + 0.5),
-    ],
-    ids=lambda state: f"{state.active} {state.result}",
-)
-def test_any_other_end_of_a_unit_is_a_loss(state: UnitState) -> None:
-    assert ended(state) == LOST
+    ]:
+        with subtests.test(state=state):
+            assert ended(state) == LOST
 
 
 def test_does_not_wait_for_a_failed_unit() -> None:

@@ -79,13 +79,13 @@ LOST = (DaemonState.ABSENT, (LossReason.DIED,))
 BATCH = running((SCRIPT, TASK), connected=(CLIENT,))
 
 
-@pytest.mark.parametrize("signal", [SIGTERM, SIGKILL])
-@pytest.mark.parametrize("after_daemon", [-0.05, 0.0, 0.05])
-def test_a_daemon_that_is_killed_beside_the_script_of_its_job_is_stopped(signal: int, after_daemon: float) -> None:
+def test_a_daemon_that_is_killed_beside_the_script_of_its_job_is_stopped(subtests: pytest.Subtests) -> None:
     """As by scancel, a time limit and preemption, which end processes in any order."""
-    ended = (ends(CONTROL, signal), ends(SCRIPT, signal, after=after_daemon), ends(CLIENT, signal, after=0.06))
-    assert after(BATCH, *ended) == STOPPED
-    assert after(BATCH, ends(CONTROL, None), ends(SCRIPT, signal, after=after_daemon)) == STOPPED
+    for signal, after_daemon in product([SIGTERM, SIGKILL], [-0.05, 0.0, 0.05]):
+        with subtests.test(signal=signal, after_daemon=after_daemon):
+            ended = (ends(CONTROL, signal), ends(SCRIPT, signal, after=after_daemon), ends(CLIENT, signal, after=0.06))
+            assert after(BATCH, *ended) == STOPPED
+            assert after(BATCH, ends(CONTROL, None), ends(SCRIPT, signal, after=after_daemon)) == STOPPED
 
 
 def test_no_loss_is_counted_for_a_daemon_that_is_stopped_with_its_job() -> None:
@@ -101,9 +101,10 @@ def test_a_daemon_that_is_left_by_the_script_of_its_job_is_stopped(status: int |
     assert after(without_clients, ends(SCRIPT, status, after=-0.01), ends(CONTROL)) == STOPPED
 
 
-@pytest.mark.parametrize("status", [SIGTERM, SIGKILL, SIGSEGV, SUCCESS, None])
-def test_a_daemon_that_ends_alone_is_lost(status: int | None) -> None:
-    assert after(BATCH, ends(CONTROL, status)) == LOST
+def test_a_daemon_that_ends_alone_is_lost(subtests: pytest.Subtests) -> None:
+    for status in [SIGTERM, SIGKILL, SIGSEGV, SUCCESS, None]:
+        with subtests.test(status=status):
+            assert after(BATCH, ends(CONTROL, status)) == LOST
 
 
 def test_a_script_that_ends_because_of_its_daemon_does_not_hide_the_loss(subtests: pytest.Subtests) -> None:

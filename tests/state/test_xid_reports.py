@@ -125,9 +125,8 @@ def test_xid_of_another_gpu_has_an_event() -> None:
     assert [each.gpu for each in xid_events(LATER, start=with_fault(seen, seen.xids.recent[0]))] == [OTHER_GPU]
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
+def test_time_number_and_gpu_identify_an_xid(subtests: pytest.Subtests) -> None:
+    for other, expected in [
         (SEEN, True),
         (replace(SEEN, settled=True), True),
         (IncidentXid(at=AT, number=31, gpu=GPU), True),
@@ -137,11 +136,10 @@ def test_xid_of_another_gpu_has_an_event() -> None:
         (IncidentXid(at=AT, number=31, bus_id=OTHER_ADDRESS), False),
         (replace(SEEN, number=43), False),
         (replace(SEEN, at=AT + 0.1), False),
-    ],
-)
-def test_time_number_and_gpu_identify_an_xid(other: IncidentXid, expected: bool) -> None:
-    assert is_same(SEEN, other) is is_same(other, SEEN) is expected
-    assert is_claimed(with_fault(node(), other), SEEN) is expected
+    ]:
+        with subtests.test(other=other, expected=expected):
+            assert is_same(SEEN, other) is is_same(other, SEEN) is expected
+            assert is_claimed(with_fault(node(), other), SEEN) is expected
 
 
 def test_xid_without_an_incident_is_not_claimed() -> None:

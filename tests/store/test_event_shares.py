@@ -69,18 +69,23 @@ every_flood = pytest.mark.parametrize(
 )
 
 
-@every_flood
-def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
-    expected: Sequence[str], cycles: list[list[Event]]
-) -> None:
-    history, present = History(), node(*expected)
-    history.add(present, (LOST, XID))
-    for cycle in cycles:
-        history.add(present, cycle)
+def test_a_flood_displaces_no_event_of_another_daemon_in_memory(subtests: pytest.Subtests) -> None:
+    for expected, cycles in [
+        (("a", "b"), flood("a")),
+        (("b",), flood("a")),
+        ((), flood("a")),
+        (("b",), fakes(6_000)),
+        (("b", *map(str, range(63))), [cycle for n in range(63) for cycle in flood(str(n), 100)]),
+    ]:
+        with subtests.test(expected=expected, cycles=cycles):
+            history, present = History(), node(*expected)
+            history.add(present, (LOST, XID))
+            for cycle in cycles:
+                history.add(present, cycle)
 
-    assert LOST in history.events
-    assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
-    assert history.events[0].at == max(cycle[-1].at for cycle in cycles[-1:])
+            assert LOST in history.events
+            assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
+            assert history.events[0].at == max(cycle[-1].at for cycle in cycles[-1:])
 
 
 @every_flood

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -159,15 +160,16 @@ def test_a_memory_limit_of_a_pod_is_for_the_only_gpu_that_it_has() -> None:
     assert (vllm.threads, vllm.memory_limit, vllm.memory_limit_known) == (0.25, 1 << 30, True)
 
 
-@pytest.mark.parametrize(
-    "cgroup", [f"/system.slice/docker-{'1f' * 32}.scope", f"/kubepods/pod{POD}", "/system.slice/slurmstepd.scope/job_7"]
-)
-@pytest.mark.parametrize(("device", "known"), [("0", False), ("1", False), (GPU, True)])
-def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(cgroup: str, device: str, known: bool) -> None:
-    limits = {PINNED_MEMORY_LIMIT: f"{device}=1024M" if known else f"{device}=1024M,2=1024M"}
-    reading = process(VLLM, cgroup=f"0::{cgroup}\n", environment=limits)
-    _, vllm = of(reduced(reading, start=limited()).node).clients
-    assert (vllm.memory_limit_known, vllm.memory_limit) == (known, 1 << 30 if known else None)
+def test_a_container_with_some_of_several_gpus_has_its_own_ordinals(subtests: pytest.Subtests) -> None:
+    for cgroup, (device, known) in product(
+        [f"/system.slice/docker-{'1f' * 32}.scope", f"/kubepods/pod{POD}", "/system.slice/slurmstepd.scope/job_7"],
+        [("0", False), ("1", False), (GPU, True)],
+    ):
+        with subtests.test(cgroup=cgroup, device=device, known=known):
+            limits = {PINNED_MEMORY_LIMIT: f"{device}=1024M" if known else f"{device}=1024M,2=1024M"}
+            reading = process(VLLM, cgroup=f"0::{cgroup}\n", environment=limits)
+            _, vllm = of(reduced(reading, start=limited()).node).clients
+            assert (vllm.memory_limit_known, vllm.memory_limit) == (known, 1 << 30 if known else None)
 
 
 def test_limits_in_the_environment_of_clients_are_committed_instead_of_the_servers() -> None:
@@ -192,9 +194,8 @@ def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsa
     return of(reduced(process(TRAIN, environment=variables), start=present).node, OTHER_GPU).clients[0]
 
 
-@pytest.mark.parametrize(
-    ("variables", "threads"),
-    [
+def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(subtests: pytest.Subtests) -> None:
+    for variables, threads in [
         ({}, 0.5),
         ({ACTIVE_THREAD_PERCENTAGE: "25"}, 0.25),
         ({ACTIVE_THREAD_PERCENTAGE: "80"}, 0.5),
@@ -204,12 +205,9 @@ def environment(present: Node, variables: Mapping[str, str] | None) -> ClientUsa
         ({ACTIVE_THREAD_PERCENTAGE: "25", PER_CONTEXT_PARTITIONING: "0"}, 0.25),
         ({ACTIVE_THREAD_PERCENTAGE: "25", PER_CONTEXT_PARTITIONING: "1"}, None),
         (None, None),
-    ],
-)
-def test_a_client_may_use_the_smaller_of_its_servers_and_its_own_threading(
-    variables: Mapping[str, str] | None, threads: float | None
-) -> None:
-    assert environment(limited(), variables).threads == threads
+    ]:
+        with subtests.test(variables=variables, threads=threads):
+            assert environment(limited(), variables).threads == threads
 
 
 def test_the_memory_limit_is_the_smaller_of_server_and_client(subtests: pytest.Subtests) -> None:

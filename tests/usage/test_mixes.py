@@ -1,6 +1,7 @@
 """Errors of the shares, in percentage points of all SMs, compared with the clients' own counts (H200, H100)."""
 
 import statistics
+from itertools import product
 
 import pytest
 
@@ -31,18 +32,20 @@ def test_recordings_of_mixes_exist() -> None:
     assert 0 < len(BEGUN_APART_ON_H100) < len(ON_H100) - len(COUNTED_ON_H100) < len(ON_H100)
 
 
-@pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_shares_agree_with_the_clients_counts(mix: Mix) -> None:
-    wrong = {pid: abs(by) for pid, by in mix.errors_of().items()}
-    assert max(wrong.values()) <= WORST, wrong
-    assert sum(wrong.values()) / len(wrong) <= MEAN, wrong
+def test_shares_agree_with_the_clients_counts(subtests: pytest.Subtests) -> None:
+    for mix in MIXES:
+        with subtests.test(mix=mix):
+            wrong = {pid: abs(by) for pid, by in mix.errors_of().items()}
+            assert max(wrong.values()) <= WORST, wrong
+            assert sum(wrong.values()) / len(wrong) <= MEAN, wrong
 
 
-@pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_parts_of_a_window_add_up_to_the_use_of_the_gpu(mix: Mix) -> None:
-    for window in mix.windows:
-        parts = [share.sm for share in window.shares.values()]
-        assert sum(parts) + window.unattributed == pytest.approx(window.sm)
+def test_parts_of_a_window_add_up_to_the_use_of_the_gpu(subtests: pytest.Subtests) -> None:
+    for mix in MIXES:
+        with subtests.test(mix=mix):
+            for window in mix.windows:
+                parts = [share.sm for share in window.shares.values()]
+                assert sum(parts) + window.unattributed == pytest.approx(window.sm)
 
 
 def test_parts_of_a_minute_add_up_to_the_use_of_the_gpu(subtests: pytest.Subtests) -> None:
@@ -53,13 +56,13 @@ def test_parts_of_a_minute_add_up_to_the_use_of_the_gpu(subtests: pytest.Subtest
                 assert sum(share.sm for share in split.shares.values()) + split.unattributed == pytest.approx(split.sm)
 
 
-@pytest.mark.parametrize("mixes", [MIXES, IN_FRAMEWORKS, BEGUN_TOGETHER], ids=["counted", "frameworks", "together"])
-@pytest.mark.parametrize("with_gpm", [True, False], ids=["gpm", "no-gpm"])
-def test_two_standard_errors_cover_nine_minutes_in_ten(mixes: list[Mix], with_gpm: bool) -> None:
+def test_two_standard_errors_cover_nine_minutes_in_ten(subtests: pytest.Subtests) -> None:
     """Also if the probes were detached most of the time, or if some shares are absent."""
-    shown = [each for each in minutes_of(mixes, with_gpm=with_gpm) if each.share is not None]
-    assert shown
-    assert sum(each.is_covered for each in shown) >= COVERED * len(shown)
+    for mixes, with_gpm in product([MIXES, IN_FRAMEWORKS, BEGUN_TOGETHER], [True, False]):
+        with subtests.test(mixes=mixes, with_gpm=with_gpm):
+            shown = [each for each in minutes_of(mixes, with_gpm=with_gpm) if each.share is not None]
+            assert shown
+            assert sum(each.is_covered for each in shown) >= COVERED * len(shown)
 
 
 def test_most_minutes_have_a_share_with_a_small_error() -> None:

@@ -274,22 +274,19 @@ def test_a_daemon_that_never_ran_is_not_crashed() -> None:
     assert (post.condition, post.actions, post.watch.process) == (Condition.NEVER_SEEN, [], None)
 
 
-@pytest.mark.parametrize(
-    ("seen", "condition"),
-    [
+def test_the_state_of_the_unit_shows_a_stop(subtests: pytest.Subtests) -> None:
+    for seen, condition in [
         (unit("inactive"), Condition.STOPPED),
         (unit("inactive", result="signal"), Condition.CRASHED),
         (unit("inactive", at=DEATH - 1), Condition.CRASHED),
         (unit("failed", result="signal"), Condition.CRASHED),
         (unit("inactive", problem=failure("Permission denied")), Condition.CRASHED),
-    ],
-    ids=["inactive", "not in success", "reported before its end", "failed", "not to be seen"],
-)
-def test_the_state_of_the_unit_shows_a_stop(seen: Observation, condition: Condition) -> None:
-    post = WatchedDaemon(daemon_policy=BY_UNIT)
-    post.observe(*dies(), seen)
-    post.until(DEATH + 3)
-    assert post.condition is condition
+    ]:
+        with subtests.test(seen=seen, condition=condition):
+            post = WatchedDaemon(daemon_policy=BY_UNIT)
+            post.observe(*dies(), seen)
+            post.until(DEATH + 3)
+            assert post.condition is condition
 
 
 def test_ignores_a_unit_that_the_daemon_did_not_run_in() -> None:

@@ -51,9 +51,8 @@ def test_other_xids_do_not_prevent_a_restart(subtests: pytest.Subtests) -> None:
             assert (post.kinds, post.reported(*QUARANTINE)) == ([("restart", "crashed")], [])
 
 
-@pytest.mark.parametrize(
-    ("action", "quarantined"),
-    [
+def test_the_recovery_action_of_the_driver_decides(subtests: pytest.Subtests) -> None:
+    for action, quarantined in [
         ("0x1 (GPU Reset Required)", True),
         ("0x1 (PF FLR)", True),
         ("0x2 (Node Reboot Required)", True),
@@ -62,11 +61,10 @@ def test_other_xids_do_not_prevent_a_restart(subtests: pytest.Subtests) -> None:
         ("0x3 (Drain P2P)", False),
         ("0x4 (Drain and Reset)", False),
         ("anything", False),
-    ],
-)
-def test_the_recovery_action_of_the_driver_decides(action: str, quarantined: bool) -> None:
-    post = on(recovery(action))
-    assert bool(post.watch.quarantine) is quarantined
+    ]:
+        with subtests.test(action=action, quarantined=quarantined):
+            post = on(recovery(action))
+            assert bool(post.watch.quarantine) is quarantined
 
 
 def test_ignores_the_gpu_of_another_daemon() -> None:

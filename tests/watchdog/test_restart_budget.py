@@ -36,22 +36,28 @@ def crash(post: WatchedDaemon, times: int, *, every: float = 20.0, lasts: float 
     return took
 
 
-@pytest.mark.parametrize(
-    ("times", "seconds"), [(0, 0), (1, 2), (2, 4), (3, 8), (4, 16), (8, 256), (9, 300), (5000, 300)]
-)
-def test_the_backoff_doubles_after_the_first_restart(times: int, seconds: float) -> None:
-    rules = Thresholds()
-    assert restart_budget.backoff(times, rules, 0.0) == seconds
-    assert restart_budget.backoff(times, rules, 1.0) == seconds * 1.25
+def test_the_backoff_doubles_after_the_first_restart(subtests: pytest.Subtests) -> None:
+    for times, seconds in [(0, 0), (1, 2), (2, 4), (3, 8), (4, 16), (8, 256), (9, 300), (5000, 300)]:
+        with subtests.test(times=times, seconds=seconds):
+            rules = Thresholds()
+            assert restart_budget.backoff(times, rules, 0.0) == seconds
+            assert restart_budget.backoff(times, rules, 1.0) == seconds * 1.25
 
 
-@pytest.mark.parametrize(
-    ("restarts", "at", "left"),
-    [((), 0, 5), ((0.0,), 1, 4), ((0.0,), 900, 5), ((0.0, 100.0), 950, 4), ((1.0,) * 7, 2, 0)],
-)
-def test_computes_the_remaining_restarts(restarts: tuple[float, ...], at: float, left: int) -> None:
-    assert restart_budget.restarts_left(WatchdogState(restarts=restarts), Thresholds(), at) == left
-    assert restart_budget.restarts_left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at) == 0
+def test_computes_the_remaining_restarts(subtests: pytest.Subtests) -> None:
+    for restarts, at, remaining in [
+        ((), 0, 5),
+        ((0.0,), 1, 4),
+        ((0.0,), 900, 5),
+        ((0.0, 100.0), 950, 4),
+        ((1.0,) * 7, 2, 0),
+    ]:
+        with subtests.test(restarts=restarts, at=at, remaining=remaining):
+            assert restart_budget.restarts_left(WatchdogState(restarts=restarts), Thresholds(), at) == remaining
+            assert (
+                restart_budget.restarts_left(WatchdogState(restarts=restarts, circuit_opened_at=0.0), Thresholds(), at)
+                == 0
+            )
 
 
 def test_opens_the_circuit_after_the_last_restart_of_the_budget() -> None:

@@ -64,23 +64,20 @@ def ended(action: Action) -> list[int]:
     return [step.identity.pid for step in action.steps if isinstance(step, EndProcess)]
 
 
-@pytest.mark.parametrize(
-    "reading",
-    [
+def test_a_forged_line_adds_no_server_to_end(subtests: pytest.Subtests) -> None:
+    for reading in [
         child(FORGED, parent=CONTROL + 1),
         child(FORGED, parent=None),
         child(FORGED, parent=1),
         child(FORGED, ticks=CONTROL * 100 - 1),
         child(FORGED, command="python3"),
-    ],
-    ids=["server of another daemon", "unknown parent", "reparented", "older than the daemon", "another program"],
-)
-def test_a_forged_line_adds_no_server_to_end(reading: Observation) -> None:
-    post = WatchedDaemon()
-    post.observe(*forged(), reading)
-    post.observe(*dies())
+    ]:
+        with subtests.test(reading=reading):
+            post = WatchedDaemon()
+            post.observe(*forged(), reading)
+            post.observe(*dies())
 
-    assert ended(post.actions[0]) == [SERVER]
+            assert ended(post.actions[0]) == [SERVER]
 
 
 @pytest.mark.parametrize(("uid", "remembered"), [(1001, [SERVER]), (1002, []), (0, [])])
@@ -184,9 +181,8 @@ def test_ends_no_mps_program_as_an_affected_client(command: str) -> None:
     assert faulted(reading=process(CLIENT, command=command)).actions == []
 
 
-@pytest.mark.parametrize(
-    ("executable", "command", "program"),
-    [
+def test_the_executable_shows_which_mps_program_a_process_runs(subtests: pytest.Subtests) -> None:
+    for executable, command, program in [
         ("/usr/bin/nvidia-cuda-mps-server", "x", MpsProgram.SERVER),
         ("/usr/bin/nvidia-cuda-mps-control", SERVER_NAME, MpsProgram.CONTROL),
         ("/usr/bin/nvidia-cuda-mps-server (deleted)", None, MpsProgram.SERVER),
@@ -195,12 +191,9 @@ def test_ends_no_mps_program_as_an_affected_client(command: str) -> None:
         ("/usr/bin/python3", SERVER_NAME, MpsProgram.SERVER),
         ("/usr/bin/python3", "python3", None),
         (None, None, None),
-    ],
-)
-def test_the_executable_shows_which_mps_program_a_process_runs(
-    executable: str | None, command: str | None, program: MpsProgram | None
-) -> None:
-    assert mps_program(executable, command) is program
+    ]:
+        with subtests.test(executable=executable, command=command, program=program):
+            assert mps_program(executable, command) is program
 
 
 def test_a_recording_without_parents_leads_to_no_signal() -> None:

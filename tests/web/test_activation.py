@@ -44,9 +44,8 @@ def test_refuses_a_socket_that_does_not_listen() -> None:
         assert handed(plain).startswith("--web.systemd-socket: descriptor 3 does not listen on TCP")
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
+def test_error_names_the_socket_unit_if_systemd_passed_no_socket(subtests: pytest.Subtests) -> None:
+    for environment in [
         {},
         {"LISTEN_FDS": "1"},
         {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
@@ -54,8 +53,9 @@ def test_refuses_a_socket_that_does_not_listen() -> None:
         {"LISTEN_PID": "42", "LISTEN_FDS": "0"},
         {"LISTEN_PID": "42", "LISTEN_FDS": "x"},
         {"LISTEN_PID": "42", "LISTEN_FDS": "\u00b2"},
-    ],
-)
-def test_error_names_the_socket_unit_if_systemd_passed_no_socket(environment: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"--web\.systemd-socket: systemd passed no socket; start the \.socket"):
-        activated_listeners(environment, 42)
+    ]:
+        with (
+            subtests.test(environment=environment),
+            pytest.raises(ConfigError, match=r"--web\.systemd-socket: systemd passed no socket; start the \.socket"),
+        ):
+            activated_listeners(environment, 42)
