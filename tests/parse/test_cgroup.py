@@ -418,8 +418,9 @@ def test_names_that_a_workload_creates_below_its_cgroup_change_nothing(number: i
     assert not changed
 
 
+@pytest.mark.timeout(30)
 def test_parses_hostile_text_in_linear_time(subtests: pytest.Subtests) -> None:
-    """A search in quadratic time exceeds the time limit of a test by far."""
+    """A search in quadratic time takes hours."""
     for text in [
         "0::/" + "a-" * 1_000_000 + "kubepods",
         "0::/" + "a.slice/" * 500_000,
@@ -430,4 +431,4 @@ def test_parses_hostile_text_in_linear_time(subtests: pytest.Subtests) -> None:
         "0::/" + "a" * 2_000_000 + "_slurmstepd.scope",
     ]:
         with subtests.test(text=text):
-            parse_cgroup(text)
+            assert parse_cgroup(text) == NOTHING

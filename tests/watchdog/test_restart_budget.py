@@ -105,7 +105,7 @@ def test_the_circuit_closes_after_the_daemon_was_well_for_a_window() -> None:
     assert post.watch.phase is WatchdogPhase.CIRCUIT_OPEN
     post.until(back + 901)
     assert post.reported(*BREAKER)[-1] == ("circuit_closed", Reason(ReasonCode.WELL_FOR_WINDOW, seconds=900.0))
-    assert (post.watch.phase, post.watch.failures) == (WatchdogPhase.IDLE, 0)
+    assert post.watch.phase is WatchdogPhase.IDLE
 
 
 def test_failures_do_not_count_after_a_window() -> None:
@@ -124,6 +124,12 @@ def test_three_failed_restarts_open_the_circuit() -> None:
     assert len(post.actions) == 3
     assert post.reported(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_FAILED, count=3))]
     assert post.action_counts == {("restart", "crashed", "failed"): 3}
+    back = post.at + 1
+    post.observe(*returns(back, 99))
+    post.until(back + 899, every=10.0)
+    assert (post.watch.phase, post.watch.failures) == (WatchdogPhase.CIRCUIT_OPEN, 3)
+    post.until(back + 901)
+    assert (post.watch.phase, post.watch.failures) == (WatchdogPhase.IDLE, 0)
 
 
 def test_after_resume_three_restarts_may_fail_again() -> None:
