@@ -14,7 +14,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import LATER_PROBE_SECONDS, PROBES_AT_ONCE, ControlClient
-from exporter.collectors.daemon_directory import probe
+from exporter.collectors.daemon_directory import RECHECK_SECONDS, RECHECKS, probe
 from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
@@ -80,7 +80,7 @@ def test_a_daemon_that_reads_the_end_and_answers_is_alive(short: Path, answer: b
 
 def test_waits_for_the_answer_of_a_slow_daemon(short: Path) -> None:
     with listening(short) as listener:
-        serving = answering(listener, b"OUTBHELL\0", after=0.5)
+        serving = answering(listener, b"OUTBHELL\0", after=1.0 + RECHECKS * RECHECK_SECONDS)
         assert probe(Directory(short), alone, PATIENCE_SECONDS) == (True, True, False)
         serving.join(PATIENCE_SECONDS)
 
