@@ -379,13 +379,14 @@ def test_does_not_repeat_a_query_whose_reply_is_behind_many_observations(
     harness: LoopHarness, asking: Callable[..., Loop], mps: MpsStandIn
 ) -> None:
     mps.start()
-    loop = asking()
+    loop, thread = asking(), harness.pollers[NAME].thread
+    eventually(lambda: _idle(thread))
     loop.once(0)
     for _ in range(5):
         harness.inbox.put(tuple(line(1.0, "ACTIVE") for _ in range(400)))
-    eventually(lambda: _idle(harness.pollers[NAME].thread))
+    eventually(lambda: _idle(thread))
     loop.once(0)
-    eventually(lambda: _idle(harness.pollers[NAME].thread))
+    eventually(lambda: _idle(thread))
     for _ in range(20):
         loop.once(0.01)
 

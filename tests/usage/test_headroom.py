@@ -133,13 +133,11 @@ def test_a_full_server_has_no_slots() -> None:
 
 
 def test_clients_beyond_the_limit_of_a_server_take_no_slots_of_another_server() -> None:
-    present = shared({A: 100, B: 100, C: 100})
+    present = shared(dict.fromkeys(range(A, A + 4), 100))
     daemon = present.daemons[DAEMON]
     servers = {**daemon.servers, SERVER + 1: replace(daemon.servers[SERVER], pid=SERVER + 1)}
-    clients = {**daemon.clients, C: replace(daemon.clients[C], server=SERVER + 1)}
-    daemon = replace(daemon, servers=servers, clients=clients, declared=replace(daemon.declared, clients_limit=1))
-    assert headroom(replace(present, daemons={DAEMON: daemon})).by_bound[Bound.SLOTS] == 0
-    daemon = replace(daemon, declared=replace(daemon.declared, clients_limit=2))
+    clients = {**daemon.clients, A: replace(daemon.clients[A], server=SERVER + 1)}
+    daemon = replace(daemon, servers=servers, clients=clients, declared=replace(daemon.declared, clients_limit=2))
     assert headroom(replace(present, daemons={DAEMON: daemon})).by_bound[Bound.SLOTS] == 1
 
 
