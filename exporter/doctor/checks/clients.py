@@ -144,7 +144,7 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
     fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.",
 )
 def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
+    """The exporter is not in the host's PID namespace. It counts no launches. Processes outside have no user or end."""
     own = facts.exporter.pid_namespaces[:1]
     if not own or own[0] == INITIAL_PID_NAMESPACE:
         return
