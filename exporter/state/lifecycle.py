@@ -207,11 +207,6 @@ def with_unknown_state(daemon: Daemon, at: float) -> Daemon:
     return with_lifecycle(replace(daemon, state=None), state_since=at, ever_ran=True)
 
 
-def not_queried(daemon: Daemon, at: float) -> Daemon:
-    """Return the daemon while a query of it hangs, for example in its directory. Whether it responds is unknown."""
-    return with_unknown_state(daemon, at) if daemon.answers else daemon
-
-
 def _begin(daemon: Daemon, at: float) -> Transition:
     if not daemon.supported:
         return with_unknown_state(daemon, at), ()

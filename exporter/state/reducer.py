@@ -354,8 +354,10 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
     if reading.name == POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
     hangs = reading.problem is not None and reading.problem.code is ProblemCode.STILL_RUNNING
-    if reading.name == CONTROL and reading.daemon is not None and hangs:
-        return _for_daemon(node, reading.daemon, lambda daemon: (lifecycle.not_queried(daemon, reading.at), ()))
+    daemon = node.daemons.get(reading.daemon or "")
+    if reading.name == CONTROL and hangs and daemon is not None and daemon.answers:
+        # A query hangs, for example in the daemon's directory. Whether the daemon still responds is unknown.
+        return known_daemons.with_daemon(node, lifecycle.with_unknown_state(daemon, reading.at)), ()
     return node, ()
 
 

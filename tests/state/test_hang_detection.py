@@ -70,6 +70,8 @@ def test_whether_a_daemon_responds_is_unknown_while_a_query_of_it_hangs() -> Non
     hung = reduced(replace(look("control", at=AT + 15, problem=HANGS), daemon=DAEMON), start=up).node
     assert (up.daemons[DAEMON].state, hung.daemons[DAEMON].state) == (DaemonState.UP, None)
     assert reduced(servers(SERVER, at=AT + 20), start=hung).daemon.state is DaemonState.UP
+    unknown = replace(look("control", at=AT + 15, problem=HANGS), daemon="/gone")
+    assert reduced(unknown, start=up).node.daemons == up.daemons
     silent = reduced(
         replace(look("control", at=AT + 15, problem=failure("", ProblemCode.TIMEOUT)), daemon=DAEMON), start=up
     ).node

@@ -141,10 +141,11 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
     Severity.ADVICE,
     Area.DAEMONS,
     Area.PROCESSES,
-    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, ignore this.",
+    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, and launches need not be counted, "
+    "ignore this.",
 )
 def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter is not in the host's PID namespace. It counts no launches. Processes outside have no user or end."""
+    """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
     own = facts.exporter.pid_namespaces[:1]
     if not own or own[0] == INITIAL_PID_NAMESPACE:
         return
