@@ -148,6 +148,7 @@ class Processes:
         self._wait = wait
         self._max_pidfds = max_pidfds
         self._wanted: frozenset[int] = frozenset()
+        self._started: Mapping[int, int] = {}
         self._known: dict[int, int] = {}
         """The start time of each watched process."""
         self._pidfds: dict[int, int] = {}
@@ -164,9 +165,14 @@ class Processes:
         self._states_due = 0.0
         self._states: Mapping[int, ProcessState] = {}
 
-    def watch(self, pids: frozenset[int], states: frozenset[int] = frozenset()) -> None:
-        """Set the processes to identify and whose exit to report, and those with a wanted state."""
-        self._wanted, self._wanted_states = pids, states
+    def watch(
+        self, pids: frozenset[int], states: frozenset[int] = frozenset(), started: Mapping[int, int] | None = None
+    ) -> None:
+        """Set the processes to identify and whose exit to report, and those with a wanted state.
+
+        `started` has the start times of those that another collector has identified in this PID namespace.
+        """
+        self._wanted, self._wanted_states, self._started = pids, states, started or {}
 
     def collect(self) -> Reading:
         """Return what is new since the last collection. Wait up to `wait` seconds for an exit."""
@@ -234,10 +240,10 @@ class Processes:
                 else:
                     os.close(descriptor)
 
-    def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading]:
+    def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.
 
-        A PID that is not in this /proc may be of another PID namespace, so this is no exit.
+        A PID that is not in this /proc may be of another PID namespace. It is an exit only if the process was in it before.
         """
         self._retry_at = {pid: due for pid, due in self._retry_at.items() if pid in wanted}
         for pid in [pid for pid in wanted if pid not in self._known and self._retry_at.get(pid, now) <= now]:
@@ -250,6 +256,9 @@ class Processes:
             if reading is None:
                 self._forget(pid)
                 self._retry_at[pid] = now + RECHECK_SECONDS
+                started = self._started.get(pid)
+                if started is not None and self._proc.presence(pid, started) is Presence.ENDED:
+                    yield ProcessExit(at=self._clock.now(), pid=pid, start_ticks=started)
             else:
                 self._known[pid] = reading.start_ticks
                 if reading.at - reading.started < EXEC_SECONDS:

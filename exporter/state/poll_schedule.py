@@ -1,6 +1,6 @@
 """The poll schedule: which control queries and readings are due."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -206,6 +206,16 @@ def nvml_due(node: Node, intervals: PollIntervals) -> bool:
 def unexplained_ends(node: Node) -> frozenset[DaemonName]:
     """Return the ended daemons with logs that may still report an operator's stop."""
     return frozenset(name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None)
+
+
+def started(node: Node) -> Mapping[int, int]:
+    """Return the start times of the daemons' processes, which were read with their PIDs, in clock ticks."""
+    processes = (daemon.runtime.process for daemon in node.daemons.values())
+    return {
+        process.pid: process.start_ticks
+        for process in processes
+        if process is not None and process.pid is not None and process.start_ticks is not None
+    }
 
 
 def processes_wanted(node: Node) -> frozenset[int]:

@@ -190,6 +190,24 @@ def test_reads_a_process_again_that_was_read_before_its_exec(forked: tuple[int, 
     collector.close()
 
 
+def test_reports_the_exit_of_a_process_that_only_another_collector_has_identified(start: Starter) -> None:
+    process = start()
+    ticks = start_ticks(process.pid)
+    process.kill()
+    process.wait()
+    collector = Processes(proc=Path("/proc"), clock=SystemClock(), wait=0.0)
+    collector.watch(frozenset({process.pid}))
+    assert collector.collect().observations == ()
+    collector.close()
+
+    collector = Processes(proc=Path("/proc"), clock=SystemClock(), wait=0.0)
+    collector.watch(frozenset({process.pid}), started={process.pid: ticks})
+    (exit_,) = collector.collect().observations
+    assert isinstance(exit_, ProcessExit)
+    assert (exit_.pid, exit_.start_ticks) == (process.pid, ticks)
+    collector.close()
+
+
 def test_reports_a_young_process_once_if_it_does_not_change(start: Starter) -> None:
     clock = HandClock()
     collector = Processes(proc=Path("/proc"), clock=clock, wait=0.0)
