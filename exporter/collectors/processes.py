@@ -243,7 +243,7 @@ class Processes:
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.
 
-        A PID that is not in this /proc may be of another PID namespace. It is an exit only if the process was in it before.
+        A PID that is not in this /proc may be of another PID namespace. It is an exit if the process was there before.
         """
         self._retry_at = {pid: due for pid, due in self._retry_at.items() if pid in wanted}
         for pid in [pid for pid in wanted if pid not in self._known and self._retry_at.get(pid, now) <= now]:
