@@ -241,7 +241,7 @@ class Assembly:
     def _request(self, node: Node, pool: CollectorPool) -> None:
         """Request the next readings from the collectors."""
         wanted = poll_schedule.readings_wanted(node)
-        self.processes.watch(poll_schedule.processes_wanted(node), wanted.states, poll_schedule.started(node))
+        self.processes.watch(poll_schedule.processes_wanted(node), wanted.states, poll_schedule.start_ticks(node))
         pool.want(wanted)
         self.pods.watch(unnamed_pods(node))
         if self._libcuda_probes is not None:

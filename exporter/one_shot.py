@@ -88,7 +88,7 @@ class OneShot:
         for directory in self.directories.values():
             directory.wanted = wanted
         self.collect_each(DIRECTORY, {name: directory.collect for name, directory in self.directories.items()})
-        processes.watch(poll_schedule.processes_wanted(self.node), wanted.states, poll_schedule.started(self.node))
+        processes.watch(poll_schedule.processes_wanted(self.node), wanted.states, poll_schedule.start_ticks(self.node))
         self.collect(PROCESS, processes.collect)
 
     def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:

@@ -208,7 +208,7 @@ def unexplained_ends(node: Node) -> frozenset[DaemonName]:
     return frozenset(name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None)
 
 
-def started(node: Node) -> Mapping[int, int]:
+def start_ticks(node: Node) -> Mapping[int, int]:
     """Return the start times of the daemons' processes, which were read with their PIDs, in clock ticks."""
     processes = (daemon.runtime.process for daemon in node.daemons.values())
     return {

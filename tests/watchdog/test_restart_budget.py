@@ -114,12 +114,16 @@ def test_failures_do_not_count_after_a_window() -> None:
     assert post.reported(*BREAKER) == []
 
 
+def restarts_fail(post: WatchedDaemon, times: int) -> None:
+    for _ in range(times):
+        post.until(post.at + 20)
+        post.finish_action(problem=FAILED)
+
+
 def test_three_failed_restarts_open_the_circuit() -> None:
     post = WatchedDaemon(restarts=50)
     post.observe(*dies())
-    for _ in range(3):
-        post.until(post.at + 20)
-        post.finish_action(problem=FAILED)
+    restarts_fail(post, 3)
     post.until(post.at + 600)
     assert len(post.actions) == 3
     assert post.reported(*BREAKER) == [("circuit_opened", Reason(ReasonCode.RESTARTS_FAILED, count=3))]
@@ -135,11 +139,9 @@ def test_three_failed_restarts_open_the_circuit() -> None:
 def test_after_resume_three_restarts_may_fail_again() -> None:
     post = WatchedDaemon(restarts=50)
     post.observe(*dies())
-    for _ in range(5):
-        post.until(post.at + 20)
-        post.finish_action(problem=FAILED)
-        if len(post.actions) == 3:
-            post.resume()
+    restarts_fail(post, 3)
+    post.resume()
+    restarts_fail(post, 2)
     assert len(post.actions) == 5
     assert post.watch.phase is not WatchdogPhase.CIRCUIT_OPEN
 
