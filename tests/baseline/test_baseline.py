@@ -1,8 +1,11 @@
 """`replay` prints the same events, families and samples as at the baseline commit."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.baseline import replayed
+from tests.baseline import compare, replayed
 
 
 def test_replay_prints_what_the_baseline_has(subtests: pytest.Subtests) -> None:
@@ -25,3 +28,17 @@ def test_the_comparison_sees_a_missing_event_and_another_sample() -> None:
     assert len(before["events"]) > 5
     assert sum(len(family["samples"]) for family in before["metrics"].values()) > 50
     assert any(event["event"] == "watchdog_acts" for event in before["events"])
+
+
+def test_the_comparison_of_commits_reports_each_changed_added_and_missing_value(tmp_path: Path) -> None:
+    before = {"same": 1, "changed": {"text": ["a", "b"]}, "missing": None}
+    after = {"same": 1, "changed": {"text": ["a", "c"]}, "added": False}
+    for name, value in {"old": before, "new": after}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scene.json").write_text(json.dumps(value))
+    found = compare.differences(tmp_path / "old", tmp_path / "new")
+    assert list(found) == [
+        ("scene/changed/text", ["a", "b"], ["a", "c"]),
+        ("scene/missing", None, compare.MISSING),
+        ("scene/added", compare.MISSING, False),
+    ]

@@ -1,0 +1,125 @@
+"""`python -m tests.baseline.snapshot FOLDER`: write what users see of recordings, demo scenes and planted mistakes.
+
+`tests.baseline.compare` runs this program at two commits and compares the folders. Each file has one JSON value.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from exporter.config.options import DEFAULTS
+from exporter.demo.failures import FAILURES, PlannedFailure
+from exporter.demo.simulation import Simulation
+from exporter.doctor.finding import report_object, report_text
+from exporter.doctor.gather import examine
+from exporter.history import History
+from exporter.model.node import Node
+from exporter.model.settings import Mode
+from exporter.page.page import Page
+from exporter.recording import Recording, open_recording
+from exporter.report.incident_filter import IncidentFilter
+from exporter.report.objects import incidents_answer
+from exporter.report.remedy import address_of
+from exporter.report.status_text import status_answer
+from exporter.report.status_view import StatusInput
+from exporter.watchdog.context import Policy
+from exporter.watchdog.evaluation import dry_run, policy_for
+from tests.baseline import replayed
+from tests.clocks import HandClock
+from tests.doctor.test_checks import MISTAKES
+from tests.simulated import POLICY, minutes
+
+MOMENTS = 4
+"""A recording is shown after each quarter of its observations."""
+
+SCENE_MINUTES = 4
+SEEDS = (1, 2, 3)
+
+
+def shown(node: Node, history: History, policy: Policy) -> dict[str, Any]:
+    """Return what `status`, `incidents` and the page show of a node."""
+    everything = IncidentFilter(limit=100)
+    answer = {"now": node.at, "address_of": lambda daemon: address_of(node, daemon, policy)}
+    data = StatusInput(
+        node=node,
+        at=node.at,
+        host="node1",
+        incidents=history.incidents,
+        events=history.timeline,
+        samples=history.samples,
+        policy=policy,
+    )
+    page = re.sub(r"<style.*?</style>|<script.*?</script>", "", Page({}).node(data).decode(), flags=re.DOTALL)
+    return {
+        "status": status_answer(node, policy, as_json=True),
+        "status_text": str(status_answer(node, policy)["text"]).splitlines(),
+        "incidents": json.loads(incidents_answer(history.incidents, everything, as_json=True, **answer)["text"]),
+        "incidents_text": incidents_answer(history.incidents, everything, as_json=False, **answer)["lines"],
+        "page": page.splitlines(),
+    }
+
+
+def recordings() -> Iterator[tuple[str, Any]]:
+    """Yield each recording: its events and metrics with the decisions of a watchdog that acts, and its moments."""
+    for path in replayed.RECORDINGS:
+        with open_recording(str(path), "r") as file:
+            recording = Recording(file)
+            start, history = recording.header.node(), History()
+            observations = list(recording.observations())
+        policy = policy_for(start, Mode.ACT, DEFAULTS.constants.rules)
+        moments = {observations[len(observations) * part // MOMENTS - 1].at for part in range(1, MOMENTS)}
+        found, node = [], start
+        for node, events in dry_run(start, observations, policy):
+            history.add(node, events)
+            due = {at for at in moments if at <= node.at}
+            if due:
+                moments -= due
+                found.append(shown(node, history, policy))
+        found.append(shown(node, history, policy))
+        yield f"recording-{replayed.name_of(path)}", {**replayed.replay(path), "moments": found}
+
+
+def scenes() -> Iterator[tuple[str, Any]]:
+    """Yield the demo with each failure, and with those of some seeds, after each minute."""
+    plans = {name: (1, name) for name in FAILURES} | {f"seed-{seed}": (seed, None) for seed in SEEDS}
+    for title, (seed, failure) in plans.items():
+        clock, history, found = HandClock(3600.0), History(), []
+        simulation = Simulation(seed, clock, calm=failure is not None, past=300.0)
+        for minute, reduced in enumerate(minutes(clock, simulation)):
+            history.add(reduced.node, reduced.events)
+            found.append(shown(reduced.node, history, POLICY))
+            if minute == 0 and failure is not None:
+                simulation.plan([PlannedFailure(after=10, failure=failure, seconds=FAILURES[failure].lasts)])
+            if minute == SCENE_MINUTES:
+                break
+        yield f"scene-{title}", found
+
+
+def mistakes() -> Iterator[tuple[str, Any]]:
+    """Yield the reports of `doctor` on nodes with one planted mistake each."""
+    reports: dict[str, Any] = {}
+    for check, _, title, facts_of in MISTAKES:
+        facts = facts_of()
+        report = examine(facts)
+        text = report_text(report, facts, verbose=False).splitlines()
+        reports.setdefault(f"{check}: {title}", []).append({"json": report_object(report, facts), "text": text})
+    yield "doctor", reports
+
+
+def main(folder: Path) -> None:
+    """Write one file for each recording, each scene, and all planted mistakes."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    folder.mkdir(parents=True, exist_ok=True)
+    for parts in (recordings(), scenes(), mistakes()):
+        for name, value in parts:
+            (folder / f"{name}.json").write_text(json.dumps(value, sort_keys=True))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
