@@ -34,25 +34,16 @@ from exporter.collectors.units import Systemctl, Units, UnitStates
 from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.problem import Problem, ProblemCode
 from exporter.parse.elf import Machine
 from exporter.report.problem_text import problem_text
 from exporter.state import poll_schedule
-from exporter.state.control_replies import CONTROL
-from exporter.state.gpus import NVML
 from exporter.state.processes import unnamed_pods
-from exporter.state.reducer import LOGS, POD_RESOURCES
-from exporter.state.xids import KERNEL, NVML_EVENTS
 from exporter.usage.attribution import processes_to_watch
-from exporter.usage.launch_history import LIBCUDA_PROBES
 
 if TYPE_CHECKING:
     from exporter.libcuda_probes.collector import LibcudaCollector
-
-PROCESS, DISCOVERY, JOURNAL, PODS, UNITS = "process", "finder", "journal", "pods", "units"
-UNIT_STATES, DIRECTORY = "unit_states", "pipe_directory"
-"""Names of the collectors that the core does not know."""
 
 CONTINUOUS = 0.0
 """The period of a collector that waits for its next event itself."""
@@ -96,13 +87,17 @@ class Assembly:
         self._kernel_log = KernelLog(constants.kmsg, clock)
         self._unit_states = UnitStates(systemctl, clock)
         self._unit_states_thread = self._thread(
-            UNIT_STATES, self._unit_states.collect, period=UNIT_STATES_PERIOD, deadline=UNITS_DEADLINE, quiet=True
+            CollectorName.UNIT_STATES,
+            self._unit_states.collect,
+            period=UNIT_STATES_PERIOD,
+            deadline=UNITS_DEADLINE,
+            quiet=True,
         )
         self.journal = self._journal_thread = None
         if constants.journal:
             self.journal = Journal(clock, path=self._path)
             collect = _without_problem(self.journal.collect)
-            self._journal_thread = self._thread(JOURNAL, collect, period=JOURNAL_PERIOD, quiet=True)
+            self._journal_thread = self._thread(CollectorName.JOURNAL, collect, period=JOURNAL_PERIOD, quiet=True)
         self.discovery = None
         if constants.discovery:
             self.discovery = Discovery(
@@ -117,13 +112,13 @@ class Assembly:
 
     def pool(self) -> CollectorPool:
         """Return the collector threads of the service."""
-        nvml = self._thread(NVML, self.collect_gpus, period=None)
+        nvml = self._thread(CollectorName.NVML, self.collect_gpus, period=None)
         pool = CollectorPool(
             (nvml, *self._threads()),
             locate=self._locate,
             poller=self._control_poller,
             collector=lambda location: log_collector(
-                LOGS,
+                CollectorName.LOGS,
                 location,
                 inbox=self._inbox,
                 clock=self._clock,
@@ -131,7 +126,7 @@ class Assembly:
                 deadline=self._config.constants.collect_deadline,
             ),
             directory=lambda location: directory_collector(
-                DIRECTORY,
+                CollectorName.PIPE_DIRECTORY,
                 location,
                 proc=self._proc,
                 inbox=self._inbox,
@@ -211,25 +206,29 @@ class Assembly:
         return self._config.constants.control_deadline * (CONTROL_ATTEMPTS + 1)
 
     def _threads(self) -> Iterator[CollectorThread]:
-        yield self._thread(PROCESS, self.processes.collect, period=CONTINUOUS, quiet=True)
+        yield self._thread(CollectorName.PROCESS, self.processes.collect, period=CONTINUOUS, quiet=True)
         if self.discovery is not None:
-            yield self._thread(DISCOVERY, self.discovery.collect, period=self._config.constants.discovery_period)
-            yield self._thread(UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
+            yield self._thread(
+                CollectorName.DISCOVERY, self.discovery.collect, period=self._config.constants.discovery_period
+            )
+            yield self._thread(CollectorName.UNITS, self.units.collect, period=UNITS_PERIOD, deadline=UNITS_DEADLINE)
         yield self._unit_states_thread
         if self._journal_thread is not None:
             yield self._journal_thread
-        yield self._thread(NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
+        yield self._thread(CollectorName.NVML_EVENTS, self.nvml.xid_events.collect, period=CONTINUOUS, quiet=True)
         if self._libcuda_probes is not None:
-            yield self._thread(LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
+            yield self._thread(CollectorName.LIBCUDA_PROBES, self._libcuda_probes.collect, period=LIBCUDA_PROBES_PERIOD)
         problem = self._kernel_log.open()
         if problem is None:
-            yield self._thread(KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)
+            yield self._thread(CollectorName.KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)
         else:
             structlog.get_logger().info(
-                "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, KERNEL)
+                "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, CollectorName.KERNEL)
             )
-        yield self._thread(PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period)
-        yield self._thread(POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
+        yield self._thread(
+            CollectorName.PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period
+        )
+        yield self._thread(CollectorName.POD_RESOURCES, self.pod_resources.collect, period=POD_RESOURCES_PERIOD)
 
     def _locate(self, daemons: Mapping[str, Daemon]) -> Mapping[str, DaemonLocation]:
         locations = self.locations.locate(daemons)
@@ -253,7 +252,7 @@ class Assembly:
     def _control_poller(self, location: DaemonLocation) -> ControlPoller:
         client = self.control_client(location)
         thread = self._thread(
-            CONTROL, client.collect, period=None, deadline=self.control_deadline, daemon=location.name
+            CollectorName.CONTROL, client.collect, period=None, deadline=self.control_deadline, daemon=location.name
         )
         return ControlPoller(client, thread)
 

@@ -23,8 +23,8 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from exporter.watchdog import evaluation
 from exporter.watchdog.context import Policy
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from exporter.app import DIRECTORY, DISCOVERY, PROCESS, UNITS, Assembly
+from exporter.app import Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DaemonDirectory
@@ -16,19 +16,18 @@ from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.processes import Processes
 from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.control_replies import CONTROL
-from exporter.state.gpus import BYPASSING_AFTER_SECONDS, NVML
+from exporter.state.gpus import BYPASSING_AFTER_SECONDS
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
 from exporter.state.log_tail import with_log_tail, without_reused_pids
 from exporter.state.processes import unnamed_pods
-from exporter.state.reducer import LOGS, POD_RESOURCES, reduce
 
 MAX_ROUNDS = 4
 """Rounds of queries to a daemon. Each reply can lead to another query: servers, their states, their clients."""
@@ -87,9 +86,11 @@ class OneShot:
         wanted = poll_schedule.readings_wanted(self.node)
         for directory in self.directories.values():
             directory.wanted = wanted
-        self.collect_each(DIRECTORY, {name: directory.collect for name, directory in self.directories.items()})
+        self.collect_each(
+            CollectorName.PIPE_DIRECTORY, {name: directory.collect for name, directory in self.directories.items()}
+        )
         processes.watch(poll_schedule.processes_wanted(self.node), wanted.states, poll_schedule.start_ticks(self.node))
-        self.collect(PROCESS, processes.collect)
+        self.collect(CollectorName.PROCESS, processes.collect)
 
     def query_all(self, clients: Sequence[ControlClient], processes: Processes) -> None:
         """Query the daemons until no reply leads to another query."""
@@ -116,7 +117,7 @@ class OneShot:
     def query(self, client: ControlClient, commands: tuple[str, ...]) -> None:
         """Query one daemon."""
         client.request_from(self.node.daemons[client.daemon], commands)
-        self.collect(CONTROL, client.collect, client.daemon)
+        self.collect(CollectorName.CONTROL, client.collect, client.daemon)
 
     def read_log_tails(self, locations: Mapping[str, DaemonLocation], journal: Journal | None) -> None:
         """Read the last lines of the logs: what they report happened before this collection."""
@@ -131,7 +132,7 @@ class OneShot:
             tails[name] = [(state.file, line) for line in lines]
             return Reading((state,), state.problem)
 
-        self.collect_each(LOGS, {name: partial(read, name) for name in locations})
+        self.collect_each(CollectorName.LOGS, {name: partial(read, name) for name in locations})
         for name, lines in tails.items():
             self.node = with_log_tail(self.node, name, lines)
 
@@ -143,16 +144,16 @@ def collect_once(config: Config) -> Node:
         one_shot = OneShot(header_of(config).node(), clock, deadline=assembly.control_deadline, wait=wait)
         if assembly.discovery is not None:
             for _ in range(DISCOVERY_ROUNDS):
-                one_shot.collect(DISCOVERY, assembly.discovery.collect)
-            one_shot.collect(UNITS, assembly.units.collect)
+                one_shot.collect(CollectorName.DISCOVERY, assembly.discovery.collect)
+            one_shot.collect(CollectorName.UNITS, assembly.units.collect)
         locations = assembly.locations.locate(one_shot.node.daemons)
         one_shot.directories = {name: assembly.directory(each) for name, each in assembly.locations.all.items()}
         clients = [assembly.control_client(location) for location in locations.values()]
         logs = {name: DaemonLogs(location, clock) for name, location in locations.items() if location.logs}
-        one_shot.collect_each(LOGS, {name: each.collect for name, each in logs.items()})
+        one_shot.collect_each(CollectorName.LOGS, {name: each.collect for name, each in logs.items()})
         one_shot.collect_processes(assembly.processes)
         one_shot.query_all(clients, assembly.processes)
-        one_shot.collect(NVML, assembly.collect_gpus)
+        one_shot.collect(CollectorName.NVML, assembly.collect_gpus)
         # The limits that daemons are asked for depend on the GPUs.
         one_shot.query_all(clients, assembly.processes)
         one_shot.read_log_tails(locations, assembly.journal)
@@ -161,7 +162,7 @@ def collect_once(config: Config) -> Node:
         assembly.pods.watch(unnamed_pods(one_shot.node))
         for observation in assembly.pods.collect().observations:
             one_shot.node, _ = reduce(one_shot.node, observation)
-        one_shot.collect(POD_RESOURCES, assembly.pod_resources.collect)
+        one_shot.collect(CollectorName.POD_RESOURCES, assembly.pod_resources.collect)
         # A process bypasses MPS if a later list of clients does not contain it either.
         bypassing = any(gpu.bypassing_processes for gpu in one_shot.node.gpus.values())
         if bypassing and one_shot.seconds_left > BYPASSING_AFTER_SECONDS:
@@ -170,5 +171,5 @@ def collect_once(config: Config) -> Node:
                 if daemon.supported:
                     one_shot.query(client, (list_servers(daemon.runtime.protocol),))
             wait(BYPASSING_AFTER_SECONDS)
-            one_shot.collect(NVML, assembly.collect_gpus)
+            one_shot.collect(CollectorName.NVML, assembly.collect_gpus)
         return one_shot.node

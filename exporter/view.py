@@ -9,7 +9,8 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, Server
 from exporter.model.usage import GpuUsage, UsageTotals
-from exporter.state.transition import client_id, used_bytes
+from exporter.state.gpus import used_bytes
+from exporter.state.processes import client_id
 from exporter.usage.allocation import Allocation, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.watchdog.context import Policy

@@ -44,7 +44,7 @@ from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES, LIST_PARTITIONS, LIST_SERVERS
 from exporter.recording import Header, RecordedDaemon, Recording
-from exporter.state.reducer import reduce, reduce_all
+from exporter.reducer import reduce, reduce_all
 from exporter.usage.accounting import post_time
 from tests.works import reading, work
 

@@ -19,8 +19,8 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import Mode, PollIntervals
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from exporter.view import View
 from exporter.watchdog.context import Policy
 from exporter.watchdog.evaluation import evaluate

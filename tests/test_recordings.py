@@ -17,7 +17,7 @@ from exporter.cli import main
 from exporter.model.event import Event, EventName
 from exporter.model.server import Disconnect
 from exporter.recording import Recording
-from exporter.state.reducer import reduce_all
+from exporter.reducer import reduce_all
 from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
 
 LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810

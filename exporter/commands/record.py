@@ -15,10 +15,10 @@ from exporter.config.values import DURATION
 from exporter.errors import ConfigError
 from exporter.loop import Loop
 from exporter.masking import Mask
+from exporter.model.node import CollectorName
 from exporter.model.observation import GpuReading
 from exporter.recording import Header, RecordedGpu, header_of, open_recording, write_header, write_observation
 from exporter.service import handle_signals
-from exporter.state.gpus import NVML
 
 
 def record(arguments: Namespace, config: Config) -> int:
@@ -54,7 +54,9 @@ def record(arguments: Namespace, config: Config) -> int:
 def _header(config: Config, clock: Clock) -> Header:
     """Return the header, with the GPUs and the driver if NVML returns them before the deadline."""
     with contextlib.closing(Nvml(clock)) as nvml:
-        reading = collect_each(config.constants.collect_deadline, {NVML: nvml.collect})[NVML]
+        reading = collect_each(config.constants.collect_deadline, {CollectorName.NVML: nvml.collect})[
+            CollectorName.NVML
+        ]
         gpus = tuple(
             RecordedGpu(index=each.index, uuid=each.gpu, name=each.name or "", pci_bus_id=each.pci_bus_id)
             for each in reading.observations

@@ -11,13 +11,13 @@ from prometheus_client import generate_latest
 
 from exporter import log
 from exporter.config.settings import Config
+from exporter.dry_run import dry_run, policy_for
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.settings import Mode
 from exporter.recording import Recording, open_recording
-from exporter.state.reducer import reduce_all
+from exporter.reducer import reduce_all
 from exporter.view import View
-from exporter.watchdog.evaluation import dry_run, policy_for
 
 SAMPLES: Mapping[str, str] = {
     "culprit_trap": "a kernel of one client executes a trap; the fault ends its neighbours too",

@@ -8,12 +8,12 @@ from exporter.config.settings import Config, DaemonConfig
 from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.gpus import GPU_BYTES, GPUS, SimulatedGpu
 from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, ProcessFactory, SimulatedProcess
+from exporter.dry_run import START
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.pod_resources import ContainerDevices, PodResourcesReading
 from exporter.model.settings import Mode
-from exporter.watchdog.evaluation import START
 
 CLIENTS_LIMIT = 12
 """Maximum clients of a server: few, so that a server can be full."""

@@ -10,15 +10,15 @@ from exporter.demo.daemon import SimulatedDaemon
 from exporter.demo.failures import FAILURES, PlannedFailure, recurring
 from exporter.demo.gpus import GPUS, SimulatedProbes
 from exporter.demo.scenario import Scenario
+from exporter.dry_run import CHANCE
 from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ActionDone, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.state.reducer import reduce
-from exporter.usage.launch_history import LIBCUDA_PROBES
+from exporter.reducer import reduce
 from exporter.watchdog.context import Policy
-from exporter.watchdog.evaluation import CHANCE, evaluate
+from exporter.watchdog.evaluation import evaluate
 
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""
@@ -26,7 +26,8 @@ PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 MOST_CLIENTS = 8
 """Clients of a daemon, if no failure adds more."""
 
-FREQUENT, SLOW = ("log", "process"), ("control", "kernel", "nvml_events", "pod_resources")
+FREQUENT = (CollectorName.LOGS, CollectorName.PROCESS)
+SLOW = (CollectorName.CONTROL, CollectorName.KERNEL, CollectorName.NVML_EVENTS, CollectorName.POD_RESOURCES)
 SLOW_SECONDS = 5
 DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4
@@ -85,10 +86,10 @@ class Simulation:
         if slow:
             if problem is None:
                 yield from scenario.nvml_readings(at)
-            yield SourceReading(at=at, name="nvml", seconds=0.004, problem=problem)
+            yield SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
             yield scenario.pod_resources(at)
         yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
-        yield SourceReading(at=at, name=LIBCUDA_PROBES, seconds=0.1, problem=problem)
+        yield SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield SourceReading(at=at, name=source, seconds=0.002)
 

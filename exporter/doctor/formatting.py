@@ -9,11 +9,11 @@ from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
+from exporter.model.node import CollectorName
 from exporter.model.problem import Problem
 from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
-from exporter.state.gpus import NVML
 
 REPORT_DIFFERENCES = "Report what differs, with a recording: `cuda-mps-exporter record node.jsonl`."
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
@@ -51,7 +51,7 @@ def gpu_label(gpu: Gpu) -> str:
 
 def nvml_problem(facts: Facts) -> Problem | None:
     """Return why NVML does not work, if so."""
-    source = facts.node.sources.get(NVML)
+    source = facts.node.sources.get(CollectorName.NVML)
     return None if source is None else source.last.problem
 
 

@@ -32,10 +32,10 @@ from exporter.doctor.readers import (
 )
 from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.report.findings import lost_gpus
 from exporter.report.problem_text import problem_text, source_text
-from exporter.state.gpus import NVML, serving_daemon
+from exporter.state.gpus import serving_daemon
 from exporter.web.web_config import WebSecurity
 
 Value = TypeVar("Value")
@@ -109,7 +109,7 @@ def gather(
     )
     problems = {
         Area.ROTATION: rotation_problem,
-        Area.UNITS: None if unit_problem is None else problem_text(unit_problem, "units"),
+        Area.UNITS: None if unit_problem is None else problem_text(unit_problem, CollectorName.UNITS),
         Area.PORTS: port_problem,
         Area.DIRECTORIES: "; ".join(each.problem for each in directories.values() if each.problem) or None,
     }
@@ -139,7 +139,9 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         yield NotExamined(area=Area.PROGRAMS, reason=reason, reported=True)
     if any(lost_gpus(node)) or any(gpu.reading.problem is not None for gpu in node.gpus.values()):
         yield NotExamined(area=Area.GPUS, reason="NVML returns an error for a GPU", reported=True)
-    elif not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
+    elif not node.gpus and (
+        CollectorName.NVML not in node.sources or node.sources[CollectorName.NVML].last.problem is not None
+    ):
         yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
     for daemon, _ in facts.running():
         problems = [log.problem for log in facts.logs.get(daemon.name, ())]
@@ -147,7 +149,7 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
         if reported or not (problems or daemon.in_journal):
             reason = f"that of {daemon.name} was not read"
             yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)
-    for name, area in (("finder", Area.DAEMONS), ("units", Area.UNITS)):
+    for name, area in ((CollectorName.DISCOVERY, Area.DAEMONS), (CollectorName.UNITS, Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:
             yield _needs_root(area, source_text(name, source))

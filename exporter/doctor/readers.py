@@ -38,7 +38,7 @@ from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_n
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
 from exporter.model.problem import Problem
 from exporter.model.settings import (
@@ -56,7 +56,6 @@ from exporter.parse.printable import is_service_name
 from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
 from exporter.parse.xid_catalogue import exonerates
 from exporter.report.problem_text import problem_text
-from exporter.state.xids import KERNEL
 from exporter.status_client import NAME
 
 Value = TypeVar("Value")
@@ -335,7 +334,7 @@ def _kernel_log(config: Config, clock: Clock) -> str | None:
     log = KernelLog(config.constants.kmsg, clock)
     try:
         problem = log.open()
-        return None if problem is None else problem_text(problem, KERNEL)
+        return None if problem is None else problem_text(problem, CollectorName.KERNEL)
     finally:
         log.close()
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from exporter.incidents.details import add_details, new_incident
-from exporter.incidents.fault_log import is_same_block
 from exporter.incidents.root_cause import rank_suspects
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
 from exporter.model.event import Event, EventName
@@ -16,6 +15,7 @@ from exporter.model.values import replace
 from exporter.parse.control_reply import list_clients
 from exporter.parse.log_line import seconds_between
 from exporter.state import processes
+from exporter.state.fault_log import is_same_block
 from exporter.state.xids import CLAIM_SECONDS
 
 REPORT_SECONDS = 0.5

@@ -11,8 +11,8 @@ from exporter.model.identity import WorkloadCounts, WorkloadKind
 from exporter.model.launches import LaunchCounts
 from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
+from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, pod_of, workload_of
-from exporter.state.transition import used_bytes
 from exporter.usage.launch_history import launch_counts, watched_fraction
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View

@@ -7,11 +7,11 @@ both sources fail or the GPU is gone.
 from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
 from exporter.state.gpus import sharing_mode
 from exporter.state.processes import workload_of
-from exporter.state.xids import KERNEL, NVML_EVENTS, WELL_KNOWN
+from exporter.state.xids import WELL_KNOWN
 from exporter.view import View, gpu_name
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -134,7 +134,7 @@ def _xids(view: View) -> Samples:
 
 def _can_be_read(node: Node) -> bool:
     """Return whether Xids can be read. A recording may lack the sources: then a counted Xid shows it."""
-    sources = [node.sources[name] for name in (KERNEL, NVML_EVENTS) if name in node.sources]
+    sources = [node.sources[name] for name in (CollectorName.KERNEL, CollectorName.NVML_EVENTS) if name in node.sources]
     if not sources:
         return bool(node.xids.counts)
     return any(source.last.problem is None for source in sources)

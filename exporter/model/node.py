@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TypeVar
 
 from exporter.model.daemon import Daemon
@@ -23,6 +24,25 @@ from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
 from exporter.model.usage import GpuAttribution, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
+
+
+class CollectorName(StrEnum):
+    """Collectors, as in the label `source` and in recordings."""
+
+    CONTROL = "control"
+    DISCOVERY = "discovery"
+    JOURNAL = "journal"
+    KERNEL = "kernel"
+    LIBCUDA_PROBES = "libcuda_probes"
+    LOGS = "log"
+    NVML = "nvml"
+    NVML_EVENTS = "nvml_events"
+    PIPE_DIRECTORY = "pipe_directory"
+    PODS = "pods"
+    POD_RESOURCES = "pod_resources"
+    PROCESS = "process"
+    UNITS = "units"
+    UNIT_STATES = "unit_states"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from exporter.model.gpu import Gpu, SharingMode
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.usage import Share
 from exporter.parse.printable import printable
 from exporter.report.problem import FindingCode, Severity
@@ -23,8 +23,7 @@ from exporter.report.status_view import (
 )
 from exporter.report.text import counted, display_name, mebibytes, short_gpu
 from exporter.state.failure_domains import gpus_of_clients
-from exporter.state.gpus import NVML
-from exporter.state.transition import used_bytes
+from exporter.state.gpus import used_bytes
 from exporter.view import View, gpu_name
 
 MOST_CHIPS = 6
@@ -226,7 +225,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
-        problem=None if reading.problem is None else problem_text(reading.problem, NVML),
+        problem=None if reading.problem is None else problem_text(reading.problem, CollectorName.NVML),
         filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else unknown,
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,

@@ -4,11 +4,12 @@ A line that matches no rule is `Unrecognized`. It is counted, and is never a fau
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from exporter.model.values import replace
 from exporter.parse.control_reply import numbers_in_text
 from exporter.parse.log_message import DAEMON_RULES, ECHO_RULES, SERVER_RULES, Message, Unrecognized
 
@@ -166,3 +167,26 @@ def _line_end(text: bytes, begin: int) -> int:
 def _first_lines(text: bytes, limit: int) -> list[bytes]:
     """Return the first `limit` lines. A line break precedes each."""
     return text.split(b"\n", limit + 1)[1 : limit + 1] if text and limit > 0 else []
+
+
+# -- PID namespaces
+
+Pids = Mapping[int, int] | None
+"""PIDs of this namespace by PIDs of the daemon's namespace; None if both are the same."""
+
+
+def translate_pid(pid: int, pids: Pids) -> int:
+    """Return a PID of this namespace; 0 for a hidden PID; a negative number for one that cannot be translated."""
+    if pid <= 0:
+        return 0
+    return pid if pids is None else pids.get(pid, -pid)
+
+
+def translate_entry(entry: LogEntry, pids: Pids) -> LogEntry:
+    """Return a log entry with PIDs of this namespace."""
+    fields = {name: number for name in PID_FIELDS if (number := getattr(entry.message, name, None)) is not None}
+    if pids is None and all(number > 0 for number in fields.values()):
+        return entry
+    message: Any = entry.message
+    message = replace(message, **{name: translate_pid(number, pids) for name, number in fields.items()})
+    return replace(entry, pid=translate_pid(entry.pid, pids), message=message)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.settings import Mode
 from exporter.model.watchdog import HARMLESS, Condition, WatchdogPhase, WatchdogState
 from exporter.parse.control_reply import list_servers
@@ -27,7 +27,6 @@ from exporter.report.remedy import (
 from exporter.report.text import counted, failed_starts_text
 from exporter.report.watchdog_text import WatchdogSummary, history_of, watchdog_summary
 from exporter.state import servers
-from exporter.state.control_replies import CONTROL
 from exporter.state.hang_detection import STARTING_SECONDS
 from exporter.view import View
 from exporter.watchdog.context import Policy
@@ -206,11 +205,15 @@ def _since(node: Node, at: float, daemon: Daemon, watch: WatchdogState, code: Fi
 
 def _query_problem(node: Node, daemon: Daemon) -> str | None:
     """Return what prevents a query of a daemon that has ended or is in an unknown state; None if nothing does."""
-    source = node.sources.get(CONTROL)
+    source = node.sources.get(CollectorName.CONTROL)
     if source is None or not daemon.supported or daemon.pid_file_spoilt:
         return None
     problem = source.problems.get(daemon.name)
-    return problem_text(problem, CONTROL) if problem is not None and (daemon.ended or daemon.state is None) else None
+    return (
+        problem_text(problem, CollectorName.CONTROL)
+        if problem is not None and (daemon.ended or daemon.state is None)
+        else None
+    )
 
 
 def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:

@@ -1,10 +1,10 @@
 """All problems that the node has now, the most urgent first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
-from exporter.model.node import CollectorState, Node
+from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.server import ServerState
 from exporter.model.values import replace
@@ -28,10 +28,8 @@ from exporter.report.remedy import (
     recovery_steps,
 )
 from exporter.report.text import counted, mebibytes, percent, workload_name
-from exporter.state.gpus import LOST, NVML, is_lost, uses_gpu
-from exporter.state.servers import clients_limit
-from exporter.state.xids import NVML_EVENTS
-from exporter.usage.launch_history import LIBCUDA_PROBES
+from exporter.state.gpus import LOST, is_lost, uses_gpu
+from exporter.state.limits import clients_limit
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View, clients_of, gpu_name
 from exporter.watchdog.context import Policy
@@ -43,7 +41,7 @@ CONTRADICTED_SECONDS = 3600.0
 FULL_RATIO, LARGE_RATIO = 0.95, 0.5
 """The used part of a GPU's memory, and one workload's part of it, above which the workload fills the memory."""
 
-_DOCTOR_FOR = {LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
+_DOCTOR_FOR: Mapping[str, str] = {CollectorName.LIBCUDA_PROBES: f"{DOCTOR} --attribution=bpf"}
 """The service has this option from its unit; a command in a shell needs it too."""
 
 
@@ -110,7 +108,7 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
     """Yield the lost GPUs."""
     for gpu, problem in lost_gpus(node):
-        values = {"gpu": printable(gpu_name(node, gpu)), "problem": problem_text(problem, NVML)}
+        values = {"gpu": printable(gpu_name(node, gpu)), "problem": problem_text(problem, CollectorName.NVML)}
         action = RESET if problem.code is ProblemCode.GPU_LOST else REBOOT
         in_quarantine = any(_handles(node, daemon, gpu, at) for daemon in node.daemons.values())
         steps = () if in_quarantine else recovery_steps(node, gpu, action)
@@ -124,7 +122,7 @@ def lost_gpus(node: Node) -> Iterable[tuple[str, Problem]]:
             yield uuid, gpu.reading.problem
     # A known GPU that NVML does not list may be the one of which it lists only the index.
     if not any(each.reading.problem == Problem(code=ProblemCode.GPU_NOT_REPORTED) for each in node.gpus.values()):
-        for problem in _problems(node, NVML):
+        for problem in _problems(node, CollectorName.NVML):
             if problem.code is ProblemCode.GPU_LOST:
                 yield problem.subject, replace(problem, subject="")
 
@@ -235,18 +233,20 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     if paused:
         yield Finding(code=FindingCode.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
     lost = any(lost_gpus(node))
-    only_lost = all(each.code is ProblemCode.GPU_LOST for each in _problems(node, NVML))
+    only_lost = all(each.code is ProblemCode.GPU_LOST for each in _problems(node, CollectorName.NVML))
     for name, source in failing.items():
         # Without NVML's last GPU there are no Xid events.
-        if name not in paused and not (lost and (name == NVML_EVENTS or (name == NVML and only_lost))):
+        if name not in paused and not (
+            lost and (name == CollectorName.NVML_EVENTS or (name == CollectorName.NVML and only_lost))
+        ):
             values = {"source": printable(name), "problem": source_text(name, source)}
             command = _DOCTOR_FOR.get(name, DOCTOR)
             yield Finding(code=FindingCode.EXPORTER_CANNOT_COLLECT, at=at, values=values, commands=(command,))
     for uuid, gpu in node.gpus.items():
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
-        if problem is not None and problem.code not in LOST and not of_parent and NVML not in failing:
-            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(problem, NVML)}
+        if problem is not None and problem.code not in LOST and not of_parent and CollectorName.NVML not in failing:
+            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(problem, CollectorName.NVML)}
             yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):

@@ -7,7 +7,7 @@ from typing import Any
 from exporter.model.gpu import IncidentXid
 from exporter.model.identity import Workload
 from exporter.model.incident import ClientDetails, FaultKind, Incident
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ProcessReading
 from exporter.model.settings import Mode
 from exporter.model.usage import Share
@@ -23,9 +23,7 @@ from exporter.report.reasons import reason_object
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.report.text import SIMULATED, Lines, line_of, utc_time, warning
-from exporter.state.gpus import NVML
-from exporter.state.processes import cgroup_of, pod_of, workload_of
-from exporter.state.transition import client_id
+from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.usage.allocation import AllocatedShares
 from exporter.usage.capacity import ClientUsage, GpuSharing
 
@@ -366,7 +364,7 @@ def _gpu(node: Node, shown: GpuView) -> dict[str, Any]:
         "uuid": shown.uuid,
         "index": reading.index,
         "name": reading.name,
-        "problem": None if problem is None else problem_object(problem, problem_text(problem, NVML)),
+        "problem": None if problem is None else problem_object(problem, problem_text(problem, CollectorName.NVML)),
         "memory_used_bytes": reading.memory_used_bytes,
         "memory_total_bytes": reading.memory_total_bytes,
         "bypassing": list(shown.gpu.bypassing),

@@ -3,17 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from exporter.model.node import CollectorState
+from exporter.model.node import CollectorName, CollectorState
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import plain
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report.text import external_text
-from exporter.state.gpus import NVML
-from exporter.state.reducer import LOGS, POD_RESOURCES
-from exporter.state.xids import KERNEL, NVML_EVENTS
 
-JOURNAL, FINDER, IN_JOURNAL = "journal", "finder", "stdout"
-"""Names of two collectors, and of a daemon's log that is in the journal."""
+IN_JOURNAL = "stdout"
+"""The name of a daemon's log that is in the journal."""
 
 LONGEST_DETAIL = 256
 """Characters of text from outside, so that the remedy after it has room."""
@@ -66,7 +63,7 @@ TEXTS: Mapping[ProblemCode, str] = {
         "NVML: {detail}. The node has GPUs, but the exporter's container has none. In Kubernetes, set gpuAccess of the"
         " Helm chart; elsewhere, start the container with --gpus all"
     ),
-    Code.DRIVER_NOT_OPEN: f"the NVIDIA driver is not open: see the problem of {NVML}",
+    Code.DRIVER_NOT_OPEN: f"the NVIDIA driver is not open: see the problem of {CollectorName.NVML}",
     Code.DRIVER_HANGS: "a call into the NVIDIA driver has not returned, so the driver cannot be opened again",
     Code.DRIVER_ERROR: "NVML: {detail}. Check the driver with nvidia-smi",
     Code.IMPLAUSIBLE: "NVML returned {detail} for {subject}, which cannot be true, and which is ignored",
@@ -91,22 +88,22 @@ TEXTS: Mapping[ProblemCode, str] = {
 """The text of each code. The fields are those of `Problem`."""
 
 ADVICE: Mapping[tuple[str, ProblemCode], str] = {
-    (KERNEL, Code.PERMISSION_DENIED): (
+    (CollectorName.KERNEL, Code.PERMISSION_DENIED): (
         "If kernel.dmesg_restrict is 1, the exporter needs CAP_SYSLOG: see the unit's drop-in kernel-log.conf"
     ),
-    (KERNEL, Code.NOT_FOUND): (
+    (CollectorName.KERNEL, Code.NOT_FOUND): (
         "If the unit hides it, see the unit's drop-in kernel-log.conf. A container needs the device"
     ),
-    (JOURNAL, Code.PERMISSION_DENIED): "The exporter's user must be in the group systemd-journal",
-    (JOURNAL, Code.NOT_FOUND): "Check that journald stores the journal (Storage= in journald.conf)",
-    (LOGS, Code.STILL_RUNNING): "The log directory may hang, for example on a file server that is gone",
-    (NVML, Code.STILL_RUNNING): "A call into the NVIDIA driver may hang",
-    (NVML_EVENTS, Code.NOT_SUPPORTED): "The exporter reads Xids from the kernel's log only",
-    (POD_RESOURCES, Code.TIMEOUT): "Check that the kubelet runs",
-    (FINDER, Code.NOT_SUPPORTED): (
+    (CollectorName.JOURNAL, Code.PERMISSION_DENIED): "The exporter's user must be in the group systemd-journal",
+    (CollectorName.JOURNAL, Code.NOT_FOUND): "Check that journald stores the journal (Storage= in journald.conf)",
+    (CollectorName.LOGS, Code.STILL_RUNNING): "The log directory may hang, for example on a file server that is gone",
+    (CollectorName.NVML, Code.STILL_RUNNING): "A call into the NVIDIA driver may hang",
+    (CollectorName.NVML_EVENTS, Code.NOT_SUPPORTED): "The exporter reads Xids from the kernel's log only",
+    (CollectorName.POD_RESOURCES, Code.TIMEOUT): "Check that the kubelet runs",
+    (CollectorName.DISCOVERY, Code.NOT_SUPPORTED): (
         "Control daemon {pid} cannot be located: this needs Linux 5.6, and no RestrictSUIDSGID= in the exporter's unit"
     ),
-    (FINDER, Code.PROCESS_NOT_READABLE): "The exporter needs CAP_SYS_PTRACE",
+    (CollectorName.DISCOVERY, Code.PROCESS_NOT_READABLE): "The exporter needs CAP_SYS_PTRACE",
 }
 """What a problem means for one source, and what to do there."""
 
@@ -127,7 +124,7 @@ def source_text(name: str, source: CollectorState) -> str:
 
 def log_text(file: str, problem: Problem) -> str:
     """Return the problem of a daemon's log."""
-    return problem_text(problem, JOURNAL if file == IN_JOURNAL else LOGS)
+    return problem_text(problem, CollectorName.JOURNAL if file == IN_JOURNAL else CollectorName.LOGS)
 
 
 def problem_object(problem: Problem | None, text: str) -> dict[str, Any] | None:

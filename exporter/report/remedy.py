@@ -18,8 +18,7 @@ from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_argum
 from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
-from exporter.state.processes import pod_of_daemon
-from exporter.state.transition import process_id
+from exporter.state.processes import pod_of_daemon, process_id
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
 from exporter.watchdog.restart_budget import start_environment

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonName
 from exporter.model.problem import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
@@ -54,7 +54,6 @@ from exporter.report.text import (
 from exporter.report.watchdog_text import brief_problems, modes, summary_lines
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.usage.capacity import ClientUsage, GpuSharing
-from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.view import View, gpu_name
 from exporter.watchdog.context import Policy
 
@@ -308,9 +307,9 @@ def _clients_table(node: Node, found: GpuSharing, width: int | None) -> Iterable
 
 
 def _why_unknown(node: Node) -> str:
-    probes = node.sources.get(LIBCUDA_PROBES)
+    probes = node.sources.get(CollectorName.LIBCUDA_PROBES)
     if probes is not None and probes.last.problem is not None:
-        return f": {source_text(LIBCUDA_PROBES, probes)}"
+        return f": {source_text(CollectorName.LIBCUDA_PROBES, probes)}"
     return " yet" if probes is not None or node.work is not None else ": start the exporter with --attribution=bpf"
 
 

@@ -25,9 +25,8 @@ from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.failure_domains import FailureDomain, failure_domains
 from exporter.state.gpus import gpus_by_ordinal, sharing_mode
-from exporter.state.processes import pod_of, workload_of
-from exporter.state.servers import clients_limit
-from exporter.state.transition import client_id
+from exporter.state.limits import clients_limit
+from exporter.state.processes import client_id, pod_of, workload_of
 from exporter.usage.allocation import AllocatedShares, allocation
 from exporter.usage.capacity import GpuSharing, gpu_sharing
 from exporter.view import MemoryByProcess, View, clients_of, gpu_name, memory_by_process

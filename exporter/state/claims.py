@@ -1,9 +1,15 @@
 """Claims: statements of log lines, until a source that no workload can write confirms or refutes them."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
-from exporter.incidents.fault_log import (
+from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_log, with_totals
+from exporter.model.event import EventName
+from exporter.model.node import Node
+from exporter.model.server import DisconnectReason
+from exporter.model.values import replace
+from exporter.state import clients, gpus, process_states, servers
+from exporter.state.clients import FRESH_SECONDS
+from exporter.state.fault_log import (
     UNCONFIRMED_SECONDS,
     confirm_fault,
     confirm_recovery,
@@ -11,14 +17,7 @@ from exporter.incidents.fault_log import (
     recovery_verdict,
     shown_at,
 )
-from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key
-from exporter.model.event import Event, EventName
-from exporter.model.node import Node
-from exporter.model.server import DisconnectReason
-from exporter.model.values import replace
-from exporter.state import clients, gpus, process_states, servers
-from exporter.state.clients import FRESH_SECONDS
-from exporter.state.transition import Transition, chain, increment, without
+from exporter.state.step import Step, increment, without
 
 REFUTED_SECONDS = 2.0
 """A reading this much later than the claim, which still shows what the log reports as ended, refutes it."""
@@ -46,14 +45,14 @@ def add(daemon: Daemon, at: float, kind: ClaimKind, pid: int) -> Daemon:
         return daemon
     same = [name for name, each in daemon.log.claims.items() if each.kind is kind]
     others = without(daemon.log.claims, *same[: max(0, len(same) - MAX_OF_A_KIND + 1)])
-    return replace(daemon, log=replace(daemon.log, claims={**others, claim.key: claim}))
+    return with_log(daemon, claims={**others, claim.key: claim})
 
 
 def remove(daemon: Daemon, kind: ClaimKind, pid: int) -> Daemon:
     """Return the daemon without this claim."""
     if not daemon.claimed(kind, pid):
         return daemon
-    return replace(daemon, log=replace(daemon.log, claims=without(daemon.log.claims, key(kind, pid))))
+    return with_log(daemon, claims=without(daemon.log.claims, key(kind, pid)))
 
 
 def is_full(daemon: Daemon, kind: ClaimKind) -> bool:
@@ -61,54 +60,67 @@ def is_full(daemon: Daemon, kind: ClaimKind) -> bool:
     return sum(each.kind is kind for each in daemon.log.claims.values()) >= MAX_OF_A_KIND
 
 
-def contradict(daemon: Daemon, at: float, claim: Claim) -> Transition:
+def contradict(step: Step, at: float, claim: Claim) -> None:
     """Count a claim that another source refutes, and report it unless another one was reported recently."""
+    daemon = step.daemon
     server = daemon.servers.get(claim.pid)
     if claim.kind is ClaimKind.FAULT and server is not None:
         # The clients that the block names must not be taken for those of a later fault.
         server = replace(server, fault_block=None, fatal_error=None, devices_to_reset=None)
         daemon = servers.with_server(daemon, server)
-    totals = replace(daemon.totals, log_contradictions=increment(daemon.totals.log_contradictions, claim.kind))
     last = daemon.log.contradicted_at
-    daemon = replace(daemon, totals=totals, log=replace(daemon.log, contradicted_at=at))
-    if last is not None and at - last < REPORTED_SECONDS:
-        return daemon, ()
-    name = EventName.LOG_CONTRADICTED
-    return daemon, (Event(at=at, event=name, daemon=daemon.name, pid=claim.pid or None, reason=claim.kind),)
+    daemon = with_totals(daemon, log_contradictions=increment(daemon.totals.log_contradictions, claim.kind))
+    step.daemon = with_log(daemon, contradicted_at=at)
+    if last is None or at - last >= REPORTED_SECONDS:
+        step.report(at, EventName.LOG_CONTRADICTED, pid=claim.pid or None, reason=claim.kind)
 
 
-def resolve_pending(node: Node, daemon: Daemon, *, before: Daemon | None = None, force: bool = False) -> Transition:
+def resolve_pending(step: Step, node: Node, *, before: Daemon | None = None, force: bool = False) -> None:
     """Decide the claims that can be decided; with `before`, only those that were made since then.
 
     With `force`, as at the end of a recording, an end or a crash loop that no source contradicts is accepted.
     """
     known: Mapping[str, Claim] = {} if before is None else before.log.claims
     # Further lines of a fault's block may make it plausible.
-    due = [each for name, each in daemon.log.claims.items() if name not in known or each.kind is ClaimKind.FAULT]
-    transition = chain((daemon, ()), *(partial(_resolve, node, claim=claim, force=force) for claim in due))
-    after = transition[0]
+    claims = step.daemon.log.claims.items()
+    for claim in [claim for name, claim in claims if name not in known or claim.kind is ClaimKind.FAULT]:
+        _resolve(step, node, claim, force=force)
+    after = step.daemon
     if before is not None and (
         after.clients is not before.clients or after.connections.failed_starts is not before.connections.failed_starts
     ):
-        return chain(transition, partial(resolve_pending, node))
-    return transition
+        resolve_pending(step, node)
 
 
-def _resolve(node: Node, daemon: Daemon, *, claim: Claim, force: bool) -> Transition:
-    decide, apply = _RULES[claim.kind]
-    verdict = decide(node, daemon, claim)
+def _resolve(step: Step, node: Node, claim: Claim, *, force: bool) -> None:
+    verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
     if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
         verdict = Verdict.CONFIRMED
     if verdict is Verdict.OPEN:
-        return daemon, ()
-    daemon = remove(daemon, claim.kind, claim.pid)
+        return
+    step.daemon = remove(step.daemon, claim.kind, claim.pid)
     if verdict is Verdict.REFUTED:
-        return contradict(daemon, node.at, claim)
-    return apply(node, daemon, claim) if verdict is Verdict.CONFIRMED else (daemon, ())
+        contradict(step, node.at, claim)
+    elif verdict is Verdict.CONFIRMED:
+        _apply(step, claim)
 
 
-def _no_change(_node: Node, daemon: Daemon, _claim: Claim) -> Transition:
-    return daemon, ()
+def _apply(step: Step, claim: Claim) -> None:
+    """Apply a confirmed claim. Those of starts and connections, and of the daemon's exit, need nothing more."""
+    match claim.kind:
+        case ClaimKind.SERVER_EXIT:
+            step.daemon = remove(step.daemon, ClaimKind.SERVER_START, claim.pid)
+            servers.end(step, claim.at, claim.pid)
+        case ClaimKind.CRASH_LOOP:
+            servers.report_crash_loop(step)
+        case ClaimKind.CLIENT_DISCONNECT:
+            clients.disconnect(step, claim.at, claim.pid, DisconnectReason.EXIT)
+        case ClaimKind.CONTAINED_FAULT:
+            _report_contained_fault(step, claim)
+        case ClaimKind.FAULT:
+            confirm_fault(step, claim)
+        case ClaimKind.RECOVERY:
+            confirm_recovery(step, claim)
 
 
 # -- daemon and servers --------------------------------------------------------------------------------------------
@@ -148,10 +160,6 @@ def _server_exit(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     return Verdict.OPEN if server.listed or claim.pid in node.processes else Verdict.CONFIRMED
 
 
-def _end_server(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
-    return servers.end(remove(daemon, ClaimKind.SERVER_START, claim.pid), claim.at, claim.pid)
-
-
 def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """The daemon waits for its servers, so the kernel adds their page faults to those of its children (R580).
 
@@ -171,10 +179,6 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if node.at - claim.at <= UNCONFIRMED_SECONDS:
         return Verdict.OPEN
     return Verdict.SETTLED if state.at > started_at[0] else Verdict.REFUTED
-
-
-def _confirm_crash_loop(_node: Node, daemon: Daemon, _claim: Claim) -> Transition:
-    return servers.report_crash_loop(daemon)
 
 
 # -- clients -------------------------------------------------------------------------------------------------------
@@ -214,10 +218,6 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     return Verdict.OPEN if client.listed_at is not None or runs else Verdict.CONFIRMED
 
 
-def _disconnect_client(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
-    return clients.disconnect(daemon, claim.at, claim.pid, DisconnectReason.EXIT)
-
-
 def _contained_fault(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """A client with an error of its own disconnects."""
     if claim.pid not in daemon.clients:
@@ -225,17 +225,16 @@ def _contained_fault(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     return Verdict.REFUTED if node.at - claim.at > UNCONFIRMED_SECONDS else Verdict.OPEN
 
 
-def _report_contained_fault(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
-    client = daemon.connections.recently_disconnected.get(claim.pid)
-    server = None if client is None else daemon.servers.get(client.server)
+def _report_contained_fault(step: Step, claim: Claim) -> None:
+    client = step.daemon.connections.recently_disconnected.get(claim.pid)
+    server = None if client is None else step.daemon.servers.get(client.server)
     block = None if server is None else server.fault_block
     in_fault = block is not None and block.confirmed and claim.pid in block.clients
     if client is not None and block is not None and in_fault and client.connected_at <= block.at:
-        return daemon, ()
-    totals = replace(daemon.totals, faults_contained=daemon.totals.faults_contained + 1)
-    name, of_server = EventName.CLIENT_FAULT_CONTAINED, None if client is None else client.server
-    event = Event(at=claim.at, event=name, daemon=daemon.name, server=of_server, pid=claim.pid)
-    return replace(daemon, totals=totals), (event,)
+        return
+    step.daemon = with_totals(step.daemon, faults_contained=step.daemon.totals.faults_contained + 1)
+    of_server = None if client is None else client.server
+    step.report(claim.at, EventName.CLIENT_FAULT_CONTAINED, server=of_server, pid=claim.pid)
 
 
 _ACCEPTED_AT_END = frozenset(
@@ -248,16 +247,14 @@ _ACCEPTED_AT_END = frozenset(
     }
 )
 
-_RULES: Mapping[
-    ClaimKind, tuple[Callable[[Node, Daemon, Claim], Verdict], Callable[[Node, Daemon, Claim], Transition]]
-] = {
-    ClaimKind.DAEMON_EXIT: (_daemon_exit, _no_change),
-    ClaimKind.SERVER_START: (_server_start, _no_change),
-    ClaimKind.SERVER_EXIT: (_server_exit, _end_server),
-    ClaimKind.CRASH_LOOP: (_crash_loop, _confirm_crash_loop),
-    ClaimKind.CLIENT_CONNECT: (_client_connect, _no_change),
-    ClaimKind.CLIENT_DISCONNECT: (_client_disconnect, _disconnect_client),
-    ClaimKind.CONTAINED_FAULT: (_contained_fault, _report_contained_fault),
-    ClaimKind.FAULT: (fault_verdict, confirm_fault),
-    ClaimKind.RECOVERY: (recovery_verdict, confirm_recovery),
+_VERDICTS: Mapping[ClaimKind, Callable[[Node, Daemon, Claim], Verdict]] = {
+    ClaimKind.DAEMON_EXIT: _daemon_exit,
+    ClaimKind.SERVER_START: _server_start,
+    ClaimKind.SERVER_EXIT: _server_exit,
+    ClaimKind.CRASH_LOOP: _crash_loop,
+    ClaimKind.CLIENT_CONNECT: _client_connect,
+    ClaimKind.CLIENT_DISCONNECT: _client_disconnect,
+    ClaimKind.CONTAINED_FAULT: _contained_fault,
+    ClaimKind.FAULT: fault_verdict,
+    ClaimKind.RECOVERY: recovery_verdict,
 }

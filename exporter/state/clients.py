@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from exporter.model.daemon import ClaimKind, Daemon
-from exporter.model.event import Event, EventName
+from exporter.model.daemon import ClaimKind, Daemon, with_connections, with_totals
+from exporter.model.event import EventName
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, DisconnectReason, RefusalReason
 from exporter.model.values import replace
-from exporter.state.transition import Transition, chain, for_each, increment, with_latest, without
+from exporter.state.step import Step, increment, with_latest, without
 
 FRESH_SECONDS = 0.5
 """A list may be older than a log line that was read before it. A change this recent overrides the list."""
@@ -31,58 +31,55 @@ HIDDEN = -(1 << 40)
 """Numbers below stand for queued clients with a hidden PID. PIDs of other namespaces are negative, but larger."""
 
 
-def connect(daemon: Daemon, at: float, server: int, pid: int) -> Transition:
+def connect(step: Step, at: float, server: int, pid: int) -> None:
     """Add a client: a context of it is ACTIVE, or the daemon lists it.
 
     Clients beyond `MOST_CLIENTS` are ignored: no real daemon reports them.
     """
-    known = daemon.clients.get(pid)
+    known = step.daemon.clients.get(pid)
     if known is not None and known.server == server:
-        return _with_client(daemon, replace(known, missing_since=None)), ()
-    moved = (daemon, ()) if known is None else disconnect(daemon, at, pid, DisconnectReason.EXIT)
-    return chain(moved, lambda daemon: _add(daemon, at, server, pid))
-
-
-def _add(daemon: Daemon, at: float, server: int, pid: int) -> Transition:
+        step.daemon = _with_client(step.daemon, replace(known, missing_since=None))
+        return
+    disconnect(step, at, pid, DisconnectReason.EXIT)
+    daemon = step.daemon
     if len(daemon.clients) >= MOST_CLIENTS:
-        return daemon, ()
-    connections = replace(
-        daemon.connections,
+        return
+    daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
+    daemon = with_connections(
+        daemon,
         disconnected_at=without(daemon.connections.disconnected_at, pid),
         recently_disconnected=without(daemon.connections.recently_disconnected, pid),
     )
-    totals = replace(daemon.totals, connected=daemon.totals.connected + 1)
-    daemon = _with_client(daemon, Client(pid=pid, server=server, connected_at=at))
-    daemon = replace(daemon, connections=connections, totals=totals)
-    event = Event(at=at, event=EventName.CLIENT_CONNECTED, daemon=daemon.name, server=server, pid=pid)
-    return dequeue(daemon, pid), (event,)
+    step.daemon = dequeue(with_totals(daemon, connected=daemon.totals.connected + 1), pid)
+    step.report(at, EventName.CLIENT_CONNECTED, server=server, pid=pid)
 
 
-def disconnect(daemon: Daemon, at: float, pid: int, reason: DisconnectReason) -> Transition:
+def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> None:
     """Remove a client, if it is known.
 
     If the log has reported before that the client exited, the end of its server or daemon is not the reason.
     """
+    daemon = step.daemon
     client = daemon.clients.get(pid)
     if client is None:
-        return daemon, ()
+        return
     if daemon.claimed(ClaimKind.CLIENT_DISCONNECT, pid):
         reason = DisconnectReason.EXIT
-    connections = replace(
-        daemon.connections,
-        disconnected_at=with_latest(daemon.connections.disconnected_at, pid, at, MOST_CLIENTS),
-        recently_disconnected=with_latest(daemon.connections.recently_disconnected, pid, client, MOST_CLIENTS),
+    connections = daemon.connections
+    daemon = with_connections(
+        replace(daemon, clients=without(daemon.clients, pid)),
+        disconnected_at=with_latest(connections.disconnected_at, pid, at, MOST_CLIENTS),
+        recently_disconnected=with_latest(connections.recently_disconnected, pid, client, MOST_CLIENTS),
     )
-    totals = replace(daemon.totals, disconnected=increment(daemon.totals.disconnected, reason))
-    daemon = replace(daemon, clients=without(daemon.clients, pid), connections=connections, totals=totals)
-    name = EventName.CLIENT_DISCONNECTED
-    return daemon, (Event(at=at, event=name, daemon=daemon.name, server=client.server, pid=pid, reason=reason),)
+    step.daemon = with_totals(daemon, disconnected=increment(daemon.totals.disconnected, reason))
+    step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason)
 
 
-def disconnect_all(daemon: Daemon, at: float, reason: DisconnectReason, server: int | None = None) -> Transition:
-    """Disconnect all clients, or all clients of one server."""
-    pids = [pid for pid, client in daemon.clients.items() if server in (None, client.server)]
-    return for_each(daemon, pids, lambda daemon, pid: disconnect(daemon, at, pid, reason))
+def disconnect_all(step: Step, at: float, reason: DisconnectReason, server: int) -> None:
+    """Disconnect all clients of a server."""
+    for client in tuple(step.daemon.clients.values()):
+        if client.server == server:
+            disconnect(step, at, client.pid, reason)
 
 
 def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
@@ -93,52 +90,45 @@ def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = No
     gpus = client.gpus if client.contexts else frozenset()
     gpus = gpus if gpu is None else gpus | {gpu}
     client = replace(client, contexts=client.contexts | {context}, gpus=gpus)
-    connections = replace(daemon.connections, disconnects=without(daemon.connections.disconnects, pid))
-    return _with_client(replace(daemon, connections=connections), client)
+    daemon = with_connections(daemon, disconnects=without(daemon.connections.disconnects, pid))
+    return _with_client(daemon, client)
 
 
-def apply_list(
-    daemon: Daemon, at: float, asked_at: float, server: int, pids: tuple[int, ...], *, complete: bool
-) -> Transition:
-    """Connect the clients that the daemon lists. Disconnect those that a complete list does not contain."""
-    known = daemon.servers.get(server)
-    if complete and known is not None:
-        daemon = replace(daemon, servers={**daemon.servers, server: replace(known, clients_known=True)})
-    listed = frozenset(pids)
-    new = [pid for pid in pids if daemon.connections.disconnected_at.get(pid, asked_at - 1) < asked_at]
+def apply_list(step: Step, at: float, asked_at: float, server: int, pids: tuple[int, ...], *, complete: bool) -> None:
+    """Connect the clients that the daemon lists. Disconnect those that a complete list does not contain.
+
+    The daemon itself lists a client, but any user can write the log (R580). So the time of the list is stored.
+    """
+    daemon, listed = step.daemon, frozenset(pids)
+    if complete and server in daemon.servers:
+        known = replace(daemon.servers[server], clients_known=True)
+        step.daemon = replace(daemon, servers={**daemon.servers, server: known})
     missing = [
         pid
         for pid, client in daemon.clients.items()
         if complete and client.server == server and pid not in listed and client.connected_at < asked_at - FRESH_SECONDS
     ]
-    return chain(
-        for_each(daemon, new, lambda daemon, pid: _add_listed(daemon, at, asked_at, server, pid)),
-        lambda daemon: for_each(daemon, missing, lambda daemon, pid: _remove_missing(daemon, at, pid, alone=not pids)),
-    )
+    for pid in pids:
+        if daemon.connections.disconnected_at.get(pid, asked_at - 1) < asked_at:
+            connect(step, at, server, pid)
+            if pid in step.daemon.clients:
+                client = replace(step.daemon.clients[pid], listed_at=asked_at)
+                step.daemon = _with_client(step.daemon, client)
+    for pid in missing:
+        # One empty list proves nothing: a second one must confirm it.
+        since = step.daemon.clients[pid].missing_since
+        if pids or (since is not None and at - since >= CONFIRMING_SECONDS):
+            disconnect(step, at, pid, DisconnectReason.EXIT)
+        else:
+            step.daemon = _with_client(step.daemon, replace(step.daemon.clients[pid], missing_since=since or at))
 
 
-def _add_listed(daemon: Daemon, at: float, asked_at: float, server: int, pid: int) -> Transition:
-    """Connect a client that the daemon itself lists. Any user can write the log (R580)."""
-    daemon, events = connect(daemon, at, server, pid)
-    client = daemon.clients.get(pid)
-    return (daemon if client is None else _with_client(daemon, replace(client, listed_at=asked_at))), events
-
-
-def _remove_missing(daemon: Daemon, at: float, pid: int, *, alone: bool) -> Transition:
-    """Disconnect a client that is not in the list. If the list is empty, a second one must confirm it."""
-    client = daemon.clients[pid]
-    since = client.missing_since
-    if not alone or (since is not None and at - since >= CONFIRMING_SECONDS):
-        return disconnect(daemon, at, pid, DisconnectReason.EXIT)
-    return _with_client(daemon, replace(client, missing_since=since or at)), ()
-
-
-def refuse(daemon: Daemon, at: float, server: int, pid: int | None, reason: RefusalReason) -> Transition:
+def refuse(step: Step, at: float, server: int, pid: int | None, reason: RefusalReason) -> None:
     """Count and report a refused client."""
-    daemon = replace(daemon, totals=replace(daemon.totals, refused=increment(daemon.totals.refused, reason)))
-    name = EventName.CLIENT_REFUSED
-    event = Event(at=at, event=name, daemon=daemon.name, server=server, pid=pid, reason=reason)
-    return (daemon if pid is None else dequeue(daemon, pid)), (event,)
+    step.daemon = with_totals(step.daemon, refused=increment(step.daemon.totals.refused, reason))
+    if pid is not None:
+        step.daemon = dequeue(step.daemon, pid)
+    step.report(at, EventName.CLIENT_REFUSED, server=server, pid=pid, reason=reason)
 
 
 def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
@@ -146,7 +136,7 @@ def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     queued = daemon.connections.queued
     if len(queued) >= MAX_QUEUED:
         return daemon
-    return replace(daemon, connections=replace(daemon.connections, queued=with_queued(queued, pid, uid)))
+    return with_connections(daemon, queued=with_queued(queued, pid, uid))
 
 
 def with_queued(queued: Mapping[int, int], pid: int, uid: int) -> Mapping[int, int]:
@@ -173,7 +163,7 @@ def dequeue(daemon: Daemon, *pids: int) -> Daemon:
     if not any(pid in connections.queued for pid in pids):
         return daemon
     queued, waiting = without(connections.queued, *pids), connections.waiting.difference(pids)
-    return replace(daemon, connections=replace(connections, queued=queued, waiting=waiting))
+    return with_connections(daemon, queued=queued, waiting=waiting)
 
 
 def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
@@ -181,19 +171,18 @@ def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
     return dequeue(daemon, *(pid for pid, owner in daemon.connections.queued.items() if owner == uid))
 
 
-def report_waiting(daemon: Daemon, at: float, server: int) -> Transition:
+def report_waiting(step: Step, at: float, server: int) -> None:
     """Report the queued clients: the current server stays until its last client has disconnected.
 
     If users do not take turns, it is an operator's command that waits for the clients.
     """
-    if not daemon.users_take_turns:
-        return daemon, ()
-    connections, name = daemon.connections, EventName.CLIENT_WAITING
+    if not step.daemon.users_take_turns:
+        return
+    connections = step.daemon.connections
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]
-    events = tuple(
-        Event(at=at, event=name, daemon=daemon.name, server=server, pid=0 if pid < HIDDEN else pid) for pid in waiting
-    )
-    return replace(daemon, connections=replace(connections, waiting=connections.waiting.union(waiting))), events
+    step.daemon = with_connections(step.daemon, waiting=connections.waiting.union(waiting))
+    for pid in waiting:
+        step.report(at, EventName.CLIENT_WAITING, server=server, pid=0 if pid < HIDDEN else pid)
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:

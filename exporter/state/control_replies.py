@@ -1,10 +1,15 @@
 """Replies of a control daemon to commands."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
+from itertools import islice
 
-from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime
-from exporter.model.observation import ControlReply
-from exporter.parse import control_reply
+from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
+from exporter.model.observation import ControlReply, GpuUuid
+from exporter.model.server import ServerState
+from exporter.model.settings import Limits
+from exporter.model.values import replace
+from exporter.parse import control_reply, protocol3
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
     LIST_SERVERS,
@@ -13,49 +18,64 @@ from exporter.parse.control_reply import (
     SERVER_STATUS,
     THREADS,
     VERSION_FLAG,
+    CommandRefusal,
     QueryOutcome,
     servers_queried,
 )
+from exporter.parse.log_line import translate_pid
+from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.parse.protocol3 import is_given_as_arguments
-from exporter.state import clients, lifecycle, limits, protocol3_replies, servers
-from exporter.state.transition import Transition, chain, translate_pid
-
-CONTROL = "control"
-"""Name of the collector that queries the daemons."""
+from exporter.state import clients, lifecycle, limits, servers
+from exporter.state.step import Step, increment
 
 JUST_BEFORE_SECONDS = 1.0
 """A daemon that answered this recently was responsive. One command takes 3 ms at most (measured, R580)."""
 
+_STATES = {
+    "ready": ServerState.ACTIVE,
+    "active": ServerState.ACTIVE,
+    "initializing": ServerState.INITIALIZING,
+    "fault": ServerState.FAULT,
+}
+"""The guide's example has `Ready`. The other words are those of protocol 2."""
+
+MOST_NAMESPACES = 256
+"""Namespaces of one daemon that are stored."""
+
 _ABOUT_A_SERVER = (SERVER_STATUS, LIST_CLIENTS, THREADS, PINNED_MEMORY)
 
 
-def reply_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] | None = None) -> Transition:
-    """Return the daemon after a command of the exporter or, in a recording, of any other program.
+def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None = None) -> None:
+    """Apply the reply to a command of the exporter or, in a recording, of any other program.
 
     `mps_pids` are the MPS clients that NVML shows; None if that is unknown.
     """
-    before = daemon
-    daemon = with_commands(daemon, asked_at={**daemon.commands.asked_at, reply.command: reply.at})
+    at, before = reply.at, step.daemon
+    step.daemon = with_commands(before, asked_at={**before.commands.asked_at, reply.command: at})
     verb = reply.command.partition(" ")[0]
     if verb == VERSION_FLAG:
-        return with_runtime(daemon, version=control_reply.parse_version(reply.stdout) or daemon.runtime.version), ()
+        version = control_reply.parse_version(reply.stdout) or before.runtime.version
+        step.daemon = with_runtime(step.daemon, version=version)
+        return
     match control_reply.query_outcome(reply):
         case QueryOutcome.ANSWERED if verb == QUIT:
-            return daemon if reply.stdout.strip() else with_lifecycle(daemon, quit_at=reply.at), ()
-        case QueryOutcome.ANSWERED if daemon.ended and reply.asked_at < (daemon.lifecycle.state_since or float("-inf")):
-            # An answer to a query from before the end does not restore the daemon.
-            return daemon, ()
+            if not reply.stdout.strip():
+                step.daemon = with_lifecycle(step.daemon, quit_at=at)
+        case QueryOutcome.ANSWERED if before.ended and reply.asked_at < (before.lifecycle.state_since or -math.inf):
+            pass  # An answer to a query from before the end does not restore the daemon.
         case QueryOutcome.ANSWERED:
-            return chain(lifecycle.answered(daemon, reply.at), lambda daemon: _answer_read(daemon, reply, mps_pids))
+            lifecycle.answered(step, at)
+            _answer_read(step, reply, mps_pids)
         case QueryOutcome.NO_DAEMON:
-            return lifecycle.not_found(daemon, reply.at)
+            lifecycle.not_found(step, at)
         case QueryOutcome.REFUSED:
-            return lifecycle.refused(limits.mark_stale(daemon, reply.command), reply.at)
+            step.daemon = limits.mark_stale(step.daemon, reply.command)
+            lifecycle.refused(step, at)
         case QueryOutcome.TIMED_OUT:
-            daemon = limits.mark_stale(with_commands(daemon, waits_for_server=_waits_for(before, reply)), reply.command)
-            return lifecycle.unanswered(daemon, reply.at, reply.asked_at), ()
+            daemon = with_commands(step.daemon, waits_for_server=_waits_for(before, reply))
+            step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
-            return lifecycle.control_unusable(daemon, reply.at)
+            lifecycle.control_unusable(step, at)
 
 
 def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
@@ -74,29 +94,29 @@ def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
 
 def last_answer_at(daemon: Daemon) -> float:
     """Return the time of the last reply of the daemon."""
-    return max(
-        (at for command, at in daemon.commands.asked_at.items() if command != VERSION_FLAG), default=float("-inf")
-    )
+    return max((at for command, at in daemon.commands.asked_at.items() if command != VERSION_FLAG), default=-math.inf)
 
 
-def _answer_read(daemon: Daemon, reply: ControlReply, mps_pids: Collection[int] | None) -> Transition:
+def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
+    at, asked_at = reply.at, reply.asked_at
     if is_given_as_arguments(reply.command):
-        return protocol3_replies.answer_read(daemon, reply, mps_pids)
+        _protocol3_answer_read(step, reply, mps_pids)
+        return
     match reply.command.split():
         case [verb, server, *_] if verb in _ABOUT_A_SERVER and _is_missing(reply, server):
-            return servers.end(daemon, reply.at, int(server))
+            servers.end(step, at, int(server))
         case [verb] if verb == LIST_SERVERS:
             pids = _pids(reply)
-            return (daemon, ()) if pids is None or 0 in pids else servers.listed(daemon, reply.at, reply.asked_at, pids)
+            if pids is not None and 0 not in pids:
+                servers.listed(step, at, asked_at, pids)
         case [verb, server] if verb == SERVER_STATUS and server.removeprefix("-").isdecimal():
             state = control_reply.parse_server_state(reply.stdout)
-            if state is None:
-                return daemon, ()
-            return servers.status_read(daemon, reply.at, reply.asked_at, int(server), state)
+            if state is not None:
+                servers.status_read(step, at, asked_at, int(server), state)
         case [verb, server] if verb == LIST_CLIENTS and server.removeprefix("-").isdecimal():
-            return _clients_listed(daemon, reply, int(server))
+            _clients_listed(step, reply, int(server))
         case _:
-            return limits.apply_reply(daemon, reply), ()
+            step.daemon = limits.apply_reply(step.daemon, reply)
 
 
 def _is_missing(reply: ControlReply, server: str) -> bool:
@@ -110,12 +130,130 @@ def _pids(reply: ControlReply) -> tuple[int, ...] | None:
     return None if listed is None else tuple(translate_pid(pid, reply.pids) for pid in listed)
 
 
-def _clients_listed(daemon: Daemon, reply: ControlReply, server: int) -> Transition:
+def _clients_listed(step: Step, reply: ControlReply, server: int) -> None:
     pids = _pids(reply)
-    if pids is None or server not in daemon.servers:
-        return daemon, ()
+    if pids is None or server not in step.daemon.servers:
+        return
     visible = tuple(pid for pid in pids if pid != 0)
     whole = visible == pids
-    daemon = servers.with_hidden_pids(daemon, server, not whole)
-    step = clients.apply_list(daemon, reply.at, reply.asked_at, server, visible, complete=whole)
-    return chain(step, lambda daemon: servers.confirm_fault(daemon, reply.at, server)) if pids else step
+    step.daemon = servers.with_hidden_pids(step.daemon, server, not whole)
+    clients.apply_list(step, reply.at, reply.asked_at, server, visible, complete=whole)
+    if pids:
+        servers.confirm_fault(step, reply.at, server)
+
+
+# -- protocol 3 ------------------------------------------------------------------------------------------------------
+
+
+def _protocol3_answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None) -> None:
+    """Apply an answer of a daemon with protocol 3 (R615): servers, clients, limits, devices."""
+    if control_reply.parse_refusal(reply.stdout) is CommandRefusal.UNKNOWN_COMMAND:
+        # Only a daemon with protocol 2 answers so. Any user can write the log line from which protocol 3 was known.
+        step.daemon = with_runtime(step.daemon, protocol=2)
+        return
+    table = protocol3.parse_table(reply.command, reply.stdout)
+    if table is None:
+        return
+    for part, count in (("column", table.unknown_columns), ("row", table.unknown_rows)):
+        if count:
+            unrecognized = increment(step.daemon.totals.replies_unrecognized, part, count)
+            step.daemon = with_totals(step.daemon, replies_unrecognized=unrecognized)
+    daemon = step.daemon
+    match reply.command:
+        case protocol3.LIST_SERVERS:
+            _server_table_read(step, reply, table)
+        case protocol3.LIST_CLIENTS:
+            rows = tuple(protocol3.client_rows(table))
+            for pid, server in tuple(daemon.servers.items()):
+                if server.name is not None:
+                    listed = {translate_pid(row.pid, reply.pids): row for row in rows if row.server == server.name}
+                    _client_rows_read(step, reply, pid, listed, mps_pids, complete=not table.unknown_rows)
+        case protocol3.LIST_NAMESPACES:
+            step.daemon = _with_namespaces(daemon, table)
+        case protocol3.LIST_DEVICES:
+            devices = protocol3.devices_by_ordinal(table) or daemon.runtime.devices
+            addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
+            step.daemon = with_runtime(daemon, devices=devices, addresses=addresses)
+        case protocol3.LIST_PARTITIONS:
+            # One that is only configured has no partition yet.
+            created = any(row.get("status", "").lower() == "created" for row in table.rows)
+            step.daemon = with_runtime(daemon, lists_partitions=created)
+
+
+def _server_table_read(step: Step, reply: ControlReply, table: protocol3.Table) -> None:
+    """Apply the servers that run. A server that is configured but does not run has no PID."""
+    rows = {translate_pid(row.pid, reply.pids): row for row in protocol3.server_rows(table) if row.pid is not None}
+    if 0 in rows or table.unknown_rows:
+        return
+    servers.listed(step, reply.at, reply.asked_at, tuple(rows))
+    for pid, row in rows.items():
+        server = step.daemon.servers.get(pid)
+        if server is not None:
+            step.daemon = servers.with_server(step.daemon, replace(server, name=row.name, uid=row.uid))
+            state = _STATES.get(row.status)
+            if state is not None:
+                servers.status_read(step, reply.at, reply.asked_at, pid, state)
+
+
+def _client_rows_read(
+    step: Step,
+    reply: ControlReply,
+    server: int,
+    listed: Mapping[int, protocol3.ClientRow],
+    mps_pids: Collection[int] | None,
+    *,
+    complete: bool,
+) -> None:
+    """Apply the clients of a server by their PIDs.
+
+    A client's command line is in the table and can forge rows of it. So a process counts as a client only if NVML shows
+    it as one too.
+    """
+    hidden = 0 in listed or (bool(listed) and mps_pids is None)
+    visible = tuple(pid for pid in listed if pid != 0 and pid in (mps_pids or ()))
+    step.daemon = servers.with_hidden_pids(step.daemon, server, hidden)
+    complete = complete and not hidden and mps_pids is not None
+    clients.apply_list(step, reply.at, reply.asked_at, server, visible, complete=complete)
+    if visible:
+        servers.confirm_fault(step, reply.at, server)
+    for pid in visible:
+        client, row = step.daemon.clients.get(pid), listed[pid]
+        if client is not None:
+            gpu = _device(step.daemon, row.device)
+            gpus = client.gpus if gpu is None else client.gpus | {gpu}
+            client = replace(client, namespace=row.namespace, gpus=gpus)
+            step.daemon = replace(step.daemon, clients={**step.daemon.clients, pid: client})
+
+
+def _device(daemon: Daemon, text: str) -> GpuUuid | None:
+    """Return the device of a client. The guide's example has an ordinal, the program of driver 615 a UUID."""
+    if protocol3.is_device_uuid(text):
+        return text
+    return daemon.runtime.devices.get(int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else None
+
+
+def _with_namespaces(daemon: Daemon, table: protocol3.Table) -> Daemon:
+    """Return the daemon with the limits of all namespaces. A limit in unknown words is unknown."""
+    rows = tuple(islice(protocol3.namespace_rows(table), MOST_NAMESPACES))
+    for server in daemon.servers.values():
+        found = {row.name: _limits(daemon, row) for row in rows if row.server == server.name}
+        own = found.get(protocol3.DEFAULT_NAMESPACE, Limits())
+        changed = replace(
+            server,
+            namespaces=found,
+            active_thread_percentage=own.active_thread_percentage,
+            pinned_memory_limits=own.pinned_memory,
+            client_priority=own.client_priority,
+        )
+        daemon = servers.with_server(daemon, changed)
+    return daemon
+
+
+def _limits(daemon: Daemon, row: protocol3.NamespaceRow) -> Limits:
+    """Return the limits of a namespace. One memory limit is for each of the daemon's devices."""
+    memory = parse_byte_size(row.pinned_memory_limit)
+    return Limits(
+        active_thread_percentage=parse_percentage(row.active_thread_percentage.removesuffix("%")),
+        pinned_memory={} if memory is None else dict.fromkeys(daemon.runtime.devices or (0,), memory),
+        client_priority=control_reply.parse_priority(row.client_priority),
+    )

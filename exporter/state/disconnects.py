@@ -6,7 +6,7 @@ from exporter.model.values import replace
 from exporter.parse.log_line import LogEntry
 from exporter.parse.log_message import ContextExited, ContextExiting
 from exporter.state import claims
-from exporter.state.transition import with_latest
+from exporter.state.step import with_latest
 
 REMEMBERED_SECONDS = 10.0
 MAX_REMEMBERED = 256

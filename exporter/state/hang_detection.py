@@ -4,7 +4,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.state import lifecycle, process_states
 from exporter.state.process_states import probes
-from exporter.state.transition import Transition
+from exporter.state.step import Step
 
 PROBES = 2
 """Commands, and connections of the exporter itself, without an answer that indicate a hang."""
@@ -23,20 +23,20 @@ A daemon answers within 0.1 s of its start (measured, R580). A hang is detected 
 """
 
 
-def resolve_pending(node: Node, daemon: Daemon, at: float) -> Transition:
-    """Return the daemon as unresponsive, as held by another process, or as up if only the control program hangs."""
+def resolve_pending(step: Step, node: Node, at: float) -> None:
+    """Change the daemon to unresponsive, to held by another process, or to up if only the control program hangs."""
+    daemon = step.daemon
     if daemon.ended or not _unanswered(daemon, at):
-        return daemon, ()
+        return
     known = probes(daemon)
     others = False if known is None else known.others
     confirmed = is_established(node, daemon, at) or _only_commands_recorded(daemon)
     if confirmed or others is None or (not others and _long_enough(daemon, at)):
-        return lifecycle.enter_state(daemon, at, DaemonState.UNRESPONSIVE)
-    if others:
-        return lifecycle.enter_state(daemon, at, DaemonState.HELD)
-    if program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
-        return lifecycle.enter_state(daemon, at, DaemonState.UP)
-    return daemon, ()
+        lifecycle.enter_state(step, at, DaemonState.UNRESPONSIVE)
+    elif others:
+        lifecycle.enter_state(step, at, DaemonState.HELD)
+    elif program_hangs(daemon, at) and daemon.state is DaemonState.UNRESPONSIVE:
+        lifecycle.enter_state(step, at, DaemonState.UP)
 
 
 def is_established(node: Node, daemon: Daemon, at: float) -> bool:

@@ -3,7 +3,6 @@
 import posixpath
 from collections.abc import Collection, Mapping
 
-from exporter.incidents import fault_log
 from exporter.model.daemon import (
     Daemon,
     DaemonRuntime,
@@ -19,8 +18,9 @@ from exporter.model.observation import DaemonFound, ProcessReading
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.model.watchdog import with_stop_remembered
-from exporter.state import clients, log_files, servers
-from exporter.state.transition import Pids, Transition, chain, for_each, without
+from exporter.parse.log_line import Pids
+from exporter.state import clients, fault_log, log_files, servers
+from exporter.state.step import Step, without
 
 
 def daemon_found(node: Node, found: DaemonFound) -> Node:
@@ -155,17 +155,17 @@ def _withdrawn(node: Node, found: DaemonFound, by: NamedBy) -> Node:
     return with_daemon(node, daemon)
 
 
-def pids_read(daemon: Daemon, at: float, pids: Pids) -> Transition:
-    """Return the daemon after it reported PIDs: those of its own namespace, or of this one if `pids` is None.
+def pids_read(step: Step, at: float, pids: Pids) -> None:
+    """Apply that the daemon reports PIDs of its own namespace, or of this one if `pids` is None.
 
     If the namespace was unknown, the PIDs so far were those of other processes here, so the daemon is queried again.
     """
-    if daemon.runtime.in_foreign_namespace is (pids is not None):
-        return daemon, ()
-    daemon = with_runtime(daemon, in_foreign_namespace=pids is not None)
-    if pids is None:
-        return daemon, ()
-    return servers.end_all(with_connections(daemon, listed_at=None), at, DisconnectReason.EXIT)
+    if step.daemon.runtime.in_foreign_namespace is (pids is not None):
+        return
+    step.daemon = with_runtime(step.daemon, in_foreign_namespace=pids is not None)
+    if pids is not None:
+        step.daemon = with_connections(step.daemon, listed_at=None)
+        servers.end_all(step, at, DisconnectReason.EXIT)
 
 
 def only_user(daemon: Daemon) -> int | None:
@@ -195,26 +195,21 @@ def of_other_users(daemon: Daemon, pids: Collection[int], processes: Mapping[int
     return frozenset(pid for pid in pids if pid in processes and processes[pid].uid not in (None, uid))
 
 
-def without_other_users(step: Transition, at: float, processes: Mapping[int, ProcessReading]) -> Transition:
-    """Return the daemon without processes that are known to belong to other users than the only one it may serve."""
-    if only_user(step[0]) is None:
-        return step
-    others = sorted(of_other_users(step[0], named_pids(step[0]), processes))
-    return chain(step, lambda daemon: for_each(daemon, others, lambda daemon, pid: _disown(daemon, at, pid)))
-
-
-def _disown(daemon: Daemon, at: float, pid: int) -> Transition:
-    daemon, events = chain(
-        servers.end(clients.dequeue(daemon, pid), at, pid),
-        lambda daemon: clients.disconnect(daemon, at, pid, DisconnectReason.EXIT),
-    )
-    connections = daemon.connections
-    daemon = with_connections(
-        daemon,
-        disconnected_at=without(connections.disconnected_at, pid),
-        server_exited_at=without(connections.server_exited_at, pid),
-        disconnects=without(connections.disconnects, pid),
-        recently_disconnected=without(connections.recently_disconnected, pid),
-    )
-    found = {each: fault_log.without_client(server, pid) for each, server in daemon.servers.items()}
-    return replace(daemon, servers=found), events
+def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
+    """Remove processes that are known to belong to other users than the only one that the daemon may serve."""
+    if only_user(step.daemon) is None:
+        return
+    for pid in sorted(of_other_users(step.daemon, named_pids(step.daemon), processes)):
+        step.daemon = clients.dequeue(step.daemon, pid)
+        servers.end(step, at, pid)
+        clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+        connections = step.daemon.connections
+        daemon = with_connections(
+            step.daemon,
+            disconnected_at=without(connections.disconnected_at, pid),
+            server_exited_at=without(connections.server_exited_at, pid),
+            disconnects=without(connections.disconnects, pid),
+            recently_disconnected=without(connections.recently_disconnected, pid),
+        )
+        others = {other: fault_log.without_client(server, pid) for other, server in daemon.servers.items()}
+        step.daemon = replace(daemon, servers=others)

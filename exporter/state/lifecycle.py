@@ -1,5 +1,7 @@
 """The lifecycle of a control daemon: up, lost, stopped, unresponsive, held."""
 
+from collections.abc import Collection
+
 from exporter.model.daemon import (
     ClaimKind,
     Daemon,
@@ -15,14 +17,14 @@ from exporter.model.daemon import (
     with_runtime,
     with_totals,
 )
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.observation import DaemonProcess, UnitState
 from exporter.model.server import DisconnectReason
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.model.values import replace
 from exporter.parse.control_reply import list_servers
 from exporter.state import claims, log_files, process_states, servers
-from exporter.state.transition import Transition, chain, for_each, increment, without
+from exporter.state.step import Step, increment, without
 
 SECOND_PROBE_SECONDS = 1.0
 """Least time between the first and the second command without an answer. One alone proves nothing."""
@@ -45,12 +47,11 @@ QUIT_REMEMBERED_SECONDS = 900.0
 _RESPONSIVE = (DaemonState.UP, DaemonState.HELD)
 
 
-def answered(daemon: Daemon, at: float) -> Transition:
-    """Return the daemon after an answer to a command."""
-    return chain(
-        explain_end(daemon, at, force=daemon.ended),
-        lambda daemon: enter_state(_responsive(_new_if_ended(daemon)), at, DaemonState.UP),
-    )
+def answered(step: Step, at: float) -> None:
+    """Apply an answer to a command."""
+    explain_end(step, at, force=step.daemon.ended)
+    step.daemon = _responsive(_new_if_ended(step.daemon))
+    enter_state(step, at, DaemonState.UP)
 
 
 def _responsive(daemon: Daemon) -> Daemon:
@@ -75,19 +76,17 @@ def _new_if_ended(daemon: Daemon) -> Daemon:
     return with_commands(daemon, asked_at={})
 
 
-def enter_state(daemon: Daemon, at: float, state: DaemonState) -> Transition:
+def enter_state(step: Step, at: float, state: DaemonState) -> None:
     """Change the state of the daemon. If it starts or stops to respond, that is an event."""
-    before = daemon.state
+    before = step.daemon.state
     if before is state:
-        return daemon, ()
-    daemon = with_lifecycle(replace(daemon, state=state), state_since=at, ever_ran=True)
+        return
+    step.daemon = with_lifecycle(replace(step.daemon, state=state), state_since=at, ever_ran=True)
     if state is DaemonState.UNRESPONSIVE:
-        name = EventName.DAEMON_UNRESPONSIVE
+        step.report(at, EventName.DAEMON_UNRESPONSIVE)
     elif state in _RESPONSIVE and before not in _RESPONSIVE:
-        name = EventName.DAEMON_RESPONSIVE if before is DaemonState.UNRESPONSIVE else EventName.DAEMON_UP
-    else:
-        return daemon, ()
-    return daemon, (Event(at=at, event=name, daemon=daemon.name),)
+        is_again = before is DaemonState.UNRESPONSIVE
+        step.report(at, EventName.DAEMON_RESPONSIVE if is_again else EventName.DAEMON_UP)
 
 
 def unanswered(daemon: Daemon, at: float, asked_at: float) -> Daemon:
@@ -102,83 +101,90 @@ def unanswered(daemon: Daemon, at: float, asked_at: float) -> Daemon:
     )
 
 
-def refused(daemon: Daemon, at: float) -> Transition:
-    """Return the daemon after a command was refused because another session is open.
+def refused(step: Step, at: float) -> None:
+    """Apply the refusal of a command because another session is open.
 
     A daemon that has ended remains so: a stale pid file may name another process.
     """
-    since, holder = daemon.commands.refused_since, daemon.commands.session_holder
-    daemon = with_commands(_responsive(daemon), refused_since=at if since is None else since, session_holder=holder)
-    if since is None or daemon.ended or at - since < HELD_AFTER_SECONDS:
-        return daemon, ()
-    return enter_state(daemon, at, DaemonState.HELD)
+    since, holder = step.daemon.commands.refused_since, step.daemon.commands.session_holder
+    refused_since = at if since is None else since
+    step.daemon = with_commands(_responsive(step.daemon), refused_since=refused_since, session_holder=holder)
+    if not step.daemon.ended and at - refused_since >= HELD_AFTER_SECONDS:
+        enter_state(step, at, DaemonState.HELD)
 
 
-def control_unusable(daemon: Daemon, at: float) -> Transition:
-    """Return the daemon if the control program cannot be used.
+def control_unusable(step: Step, at: float) -> None:
+    """Apply that the control program cannot be used.
 
     Without a process and without a pid file there is no daemon: NVIDIA's program would find none either. Otherwise the
     state is unknown. A pid file without a visible process may name a process of another PID namespace.
     """
+    daemon = step.daemon
     since = daemon.commands.unanswered_since
     if since is None:
-        return with_commands(daemon, unanswered_since=at), ()
-    if daemon.ended or at - since < SECOND_PROBE_SECONDS:
-        return daemon, ()
-    if daemon.runtime.process is None and daemon.lifecycle.pid_file_left is False:
-        return end(daemon, at)
-    return (daemon if daemon.state is None else with_unknown_state(daemon, at)), ()
+        step.daemon = with_commands(daemon, unanswered_since=at)
+    elif daemon.ended or at - since < SECOND_PROBE_SECONDS:
+        pass
+    elif daemon.runtime.process is None and daemon.lifecycle.pid_file_left is False:
+        end(step, at)
+    elif daemon.state is not None:
+        step.daemon = with_unknown_state(daemon, at)
 
 
-def not_found(daemon: Daemon, at: float) -> Transition:
-    """Return the daemon after a command found none.
+def not_found(step: Step, at: float) -> None:
+    """Apply that a command found no daemon.
 
     If its process exists, the pid file is wrong and the daemon cannot be queried. Every user can write that file
     (measured, R580), so nothing else follows from it.
     """
-    daemon = with_lifecycle(daemon, not_found_at=at)
-    if daemon.runtime.process is None:
-        return end(daemon, at)
+    step.daemon = daemon = with_lifecycle(step.daemon, not_found_at=at)
     since = daemon.commands.unanswered_since
-    if since is None:
-        return with_commands(daemon, unanswered_since=at), ()
-    unknown = at - since >= SECOND_PROBE_SECONDS and daemon.state is not None
-    return (with_unknown_state(daemon, at) if unknown else daemon), ()
+    if daemon.runtime.process is None:
+        end(step, at)
+    elif since is None:
+        step.daemon = with_commands(daemon, unanswered_since=at)
+    elif at - since >= SECOND_PROBE_SECONDS and daemon.state is not None:
+        step.daemon = with_unknown_state(daemon, at)
 
 
-def process_read(daemon: Daemon, reading: DaemonProcess) -> Transition:
-    """Return the daemon with the process that its pid file names."""
-    at, known = reading.at, daemon.runtime.process
-    daemon = with_lifecycle(daemon, pid_file_left=reading.pid_file_left, quit_traces=bool(reading.quit_traces))
-    daemon = with_runtime(daemon, foreign_owner=reading.foreign_owner)
-    if reading.pid is None and known is None and reading.foreign_owner is None:
-        ended_at = daemon.lifecycle.unexplained_end_at
-        daemon = with_lifecycle(daemon, traces_read=True)
-        return explain_end(daemon, at) if ended_at is not None and _was_quit(daemon, ended_at) else (daemon, ())
+def process_read(step: Step, reading: DaemonProcess) -> None:
+    """Apply the process that the pid file of the daemon names."""
+    at, known = reading.at, step.daemon.runtime.process
+    daemon = with_lifecycle(step.daemon, pid_file_left=reading.pid_file_left, quit_traces=bool(reading.quit_traces))
+    step.daemon = with_runtime(daemon, foreign_owner=reading.foreign_owner)
     if reading.pid is None:
-        return chain(end(daemon, at), lambda daemon: (with_lifecycle(daemon, traces_read=True), ()))
-    if known is not None and (known.pid, known.start_ticks) == (reading.pid, reading.start_ticks):
-        return chain((_with_process(daemon, reading), ()), lambda daemon: _servers_found(daemon, reading))
-    return chain(
-        (daemon, ()) if known is None else end(daemon, at, LossReason.REPLACED),
-        lambda daemon: _begin(_new_if_ended(_with_process(daemon, reading)), at),
-        lambda daemon: _servers_found(daemon, reading),
-    )
+        if known is None and reading.foreign_owner is None:
+            step.daemon = with_lifecycle(step.daemon, traces_read=True)
+            ended_at = step.daemon.lifecycle.unexplained_end_at
+            if ended_at is not None and _was_quit(step.daemon, ended_at):
+                explain_end(step, at)
+        else:
+            end(step, at)
+            step.daemon = with_lifecycle(step.daemon, traces_read=True)
+        return
+    is_new = known is None or (known.pid, known.start_ticks) != (reading.pid, reading.start_ticks)
+    if is_new and known is not None:
+        end(step, at, LossReason.REPLACED)
+    step.daemon = _with_process(step.daemon, reading)
+    if is_new:
+        step.daemon = _new_if_ended(step.daemon)
+        if not step.daemon.supported:
+            step.daemon = with_unknown_state(step.daemon, at)
+        elif step.daemon.state is None or step.daemon.ended:
+            enter_state(step, at, DaemonState.STARTING)
+    if reading.servers is not None:
+        _servers_found(step, at, reading.servers)
 
 
-def _servers_found(daemon: Daemon, reading: DaemonProcess) -> Transition:
-    """Return the daemon with its child processes as servers. Of their clients, only NVML shows PIDs at first."""
-    if reading.servers is None:
-        return daemon, ()
-    at, new = reading.at, [pid for pid in reading.servers if pid not in daemon.servers]
-    gone = [pid for pid in daemon.servers if pid not in reading.servers]
-    daemon, events = chain(
-        for_each(daemon, gone, lambda daemon, pid: servers.end(daemon, at, pid)),
-        lambda daemon: for_each(daemon, new, lambda daemon, pid: servers.start(daemon, at, pid)),
-    )
+def _servers_found(step: Step, at: float, pids: Collection[int]) -> None:
+    """Apply the child processes of the daemon as its servers. Of their clients, only NVML shows PIDs at first."""
+    new = [pid for pid in pids if pid not in step.daemon.servers]
+    for pid in [pid for pid in step.daemon.servers if pid not in pids]:
+        servers.end(step, at, pid)
     for pid in new:
-        daemon = servers.with_hidden_pids(daemon, pid, True)
-    return with_connections(daemon, listed_at=at), events
+        servers.start(step, at, pid)
+        step.daemon = servers.with_hidden_pids(step.daemon, pid, True)
+    step.daemon = with_connections(step.daemon, listed_at=at)
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
@@ -207,35 +213,34 @@ def with_unknown_state(daemon: Daemon, at: float) -> Daemon:
     return with_lifecycle(replace(daemon, state=None), state_since=at, ever_ran=True)
 
 
-def _begin(daemon: Daemon, at: float) -> Transition:
-    if not daemon.supported:
-        return with_unknown_state(daemon, at), ()
-    return enter_state(daemon, at, DaemonState.STARTING) if daemon.state is None or daemon.ended else (daemon, ())
-
-
 def _is_recent(quit_at: float | None, ended_at: float) -> bool:
     return quit_at is not None and ended_at - quit_at <= QUIT_REMEMBERED_SECONDS
 
 
-def exit_claimed(daemon: Daemon, at: float, writer: int) -> Transition:
-    """Return the daemon whose log reports an exit after a quit. Its process, or a command that finds none, confirms."""
+def exit_claimed(step: Step, at: float, writer: int) -> None:
+    """Apply the exit after a quit that the log reports. The process, or a command that finds none, confirms it."""
+    daemon = step.daemon
     if daemon.lifecycle.unexplained_end_at is not None:
-        return explain_end(with_lifecycle(daemon, quit_claimed_at=at), at)
-    if daemon.ended or (daemon.runtime.process is not None and daemon.runtime.process.pid != writer):
-        return daemon, ()
-    daemon = with_commands(daemon, asked_at=without(daemon.commands.asked_at, list_servers(daemon.runtime.protocol)))
-    return claims.add(with_lifecycle(daemon, quit_claimed_at=at), at, ClaimKind.DAEMON_EXIT, 0), ()
+        step.daemon = with_lifecycle(daemon, quit_claimed_at=at)
+        explain_end(step, at)
+    elif not daemon.ended and (daemon.runtime.process is None or daemon.runtime.process.pid == writer):
+        asked_at = without(daemon.commands.asked_at, list_servers(daemon.runtime.protocol))
+        daemon = with_lifecycle(with_commands(daemon, asked_at=asked_at), quit_claimed_at=at)
+        step.daemon = claims.add(daemon, at, ClaimKind.DAEMON_EXIT, 0)
 
 
-def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed: bool | None = None) -> Transition:
-    """Return the daemon after its end, without its servers and clients, which end with it (measured).
+def end(step: Step, at: float, how: LossReason = LossReason.DIED, *, killed: bool | None = None) -> None:
+    """End the daemon, with its servers and clients, which end with it (measured).
 
     `killed` is whether a signal ended its process; None if that is unknown.
     """
+    daemon = step.daemon
     if daemon.ended:
         killed = daemon.lifecycle.killed if killed is None else killed
-        return with_lifecycle(with_runtime(daemon, process=None), killed=killed), ()
-    daemon, events = explain_end(daemon, at, force=True)
+        step.daemon = with_lifecycle(with_runtime(daemon, process=None), killed=killed)
+        return
+    explain_end(step, at, force=True)
+    daemon = step.daemon
     had_process = daemon.runtime.process is not None
     to_explain = had_process or daemon.state is not None or _is_recent(daemon.lifecycle.quit_at, at)
     daemon = with_lifecycle(
@@ -249,30 +254,28 @@ def end(daemon: Daemon, at: float, how: LossReason = LossReason.DIED, *, killed:
         loss_reason=how,
     )
     daemon = with_log(with_runtime(daemon, process=None), last_command=None, echoing=False)
-    daemon = with_connections(daemon, queued={}, waiting=frozenset(), listed_at=None)
-    return chain(
-        (daemon, events),
-        lambda daemon: servers.end_all(daemon, at, DisconnectReason.DAEMON_GONE),
-        lambda daemon: explain_end(daemon, at),
-    )
+    step.daemon = with_connections(daemon, queued={}, waiting=frozenset(), listed_at=None)
+    servers.end_all(step, at, DisconnectReason.DAEMON_GONE)
+    explain_end(step, at)
 
 
 def explain_end(
-    daemon: Daemon,
+    step: Step,
     at: float,
     *,
     unit: UnitState | None = None,
     workload_ended: bool | None = None,
     force: bool = False,
-) -> Transition:
+) -> None:
     """Decide whether a daemon that ended was stopped or lost: at once if a quit is known, otherwise after a delay.
 
     In that time its log, or the `unit` that ran it, may report a stop. Another daemon may already run there.
     `workload_ended` is whether the daemon ended with its job or pod; None if that is not known yet.
     """
+    daemon = step.daemon
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
-        return daemon, ()
+        return
     waited = force or (workload_ended is False and at - ended_at >= _delay(unit, ended_at))
     quit_or_stopped = (
         _is_recent(daemon.lifecycle.quit_at, ended_at)
@@ -282,18 +285,18 @@ def explain_end(
     )
     stopped = quit_or_stopped or workload_ended is True
     if not stopped and not waited:
-        return daemon, ()
+        return
     daemon = with_lifecycle(daemon, unexplained_end_at=None, quit_claimed_at=None)
     if stopped:
-        daemon = with_lifecycle(daemon, quit_at=None)
+        step.daemon = with_lifecycle(daemon, quit_at=None)
         if daemon.state is DaemonState.ABSENT:
-            daemon = with_lifecycle(replace(daemon, state=DaemonState.STOPPED), state_since=ended_at)
-        why = None if quit_or_stopped else StopReason.WORKLOAD_ENDED
-        return daemon, (Event(at=ended_at, event=EventName.DAEMON_STOPPED, daemon=daemon.name, reason=why),)
+            step.daemon = with_lifecycle(replace(step.daemon, state=DaemonState.STOPPED), state_since=ended_at)
+        step.report(ended_at, EventName.DAEMON_STOPPED, reason=None if quit_or_stopped else StopReason.WORKLOAD_ENDED)
+        return
     reason = daemon.lifecycle.loss_reason
     daemon = with_totals(daemon, losses=increment(daemon.totals.losses, reason))
-    lost = Event(at=ended_at, event=EventName.DAEMON_LOST, daemon=daemon.name, reason=reason)
-    return with_lifecycle(daemon, last_loss_at=ended_at), (lost,)
+    step.daemon = with_lifecycle(daemon, last_loss_at=ended_at)
+    step.report(ended_at, EventName.DAEMON_LOST, reason=reason)
 
 
 def _was_claim_released(daemon: Daemon) -> bool:

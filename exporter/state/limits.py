@@ -1,12 +1,12 @@
-"""Limits in force: thread percentage and pinned memory of each client."""
+"""Limits in force: clients of a server; thread percentage and pinned memory of each client."""
 
 from collections.abc import Iterable, Mapping
 
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
-from exporter.model.observation import ControlReply
+from exporter.model.observation import ControlReply, GpuReading
 from exporter.model.server import Server
-from exporter.model.settings import Limits
+from exporter.model.settings import MAX_CONNECTIONS, Limits
 from exporter.model.values import replace
 from exporter.parse import control_reply
 from exporter.parse.control_reply import (
@@ -19,11 +19,60 @@ from exporter.parse.control_reply import (
 )
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.state import process_states
-from exporter.state.gpus import MOST_DEVICES, device_count
+from exporter.state.gpus import MOST_DEVICES, device_count, is_from_volta, serves_gpu, version_number
 from exporter.state.servers import with_server
+
+BEFORE_VOLTA = 16
+
+FROM_VOLTA = ((13000, 48), (13040, 60))
+"""Client contexts per device up to each version of MPS. The last version is that of release 615 of the guide."""
 
 STARTING_SECONDS = 2.0
 """A server that the log showed starting logs its limits in this time (measured: 0.3 s)."""
+
+
+# -- clients of a server -------------------------------------------------------------------------------------------
+
+
+def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
+    """Return how many clients a server accepts.
+
+    The configuration has precedence over the server's own statement, and that over the number of NVIDIA's guide for the
+    daemon's GPUs. None: the GPUs or the version are unknown, or the guide has no single number for all of them. It has
+    none either if a client requests more work queues than by default.
+    """
+    stated = daemon.declared.clients_limit or server.clients_limit
+    if stated is not None:
+        return stated
+    if any(_requests_work_queues(node, pid) for pid, client in daemon.clients.items() if client.server == server.pid):
+        return None
+    gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading))
+    documented = {_documented(daemon, gpu) for gpu in gpus}
+    return documented.pop() if len(documented) == 1 else None
+
+
+def _requests_work_queues(node: Node, pid: int) -> bool:
+    """Return whether a client may have more than the usual 2 work queues, of which all clients share a pool (guide)."""
+    process = node.processes.get(pid)
+    variables = None if process is None else process.environment
+    return variables is not None and variables.get(MAX_CONNECTIONS, "2") not in ("1", "2")
+
+
+def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
+    from_volta = is_from_volta(gpu)
+    if not from_volta:
+        return None if from_volta is None else BEFORE_VOLTA
+    version = _version(daemon, gpu)
+    return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
+
+
+def _version(daemon: Daemon, gpu: GpuReading) -> int | None:
+    """Return the version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA."""
+    if daemon.runtime.version is not None:
+        return int(daemon.runtime.version)
+    parts = (gpu.cuda_version or "").partition(".")
+    major, minor = version_number(parts[0]), version_number(parts[2])
+    return None if major is None or minor is None else 1000 * major + 10 * minor
 
 
 # -- queries -------------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Log files of a daemon, and detection of a blocked log."""
 
 from exporter.model.daemon import Daemon, with_log, with_totals
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
-from exporter.parse.log_line import parse_log_line
-from exporter.state.transition import Transition, increment, translate_pid, without
+from exporter.parse.log_line import parse_log_line, translate_pid
+from exporter.state.step import Step, increment, without
 
 LATE_SECONDS = 5.0
 """A line is read 0.02 s after it was written, 0.5 s later at most. On a busy machine it may take ten times as long."""
@@ -83,19 +83,19 @@ def gap_read(daemon: Daemon, gap: LogGap) -> Daemon:
     return with_log(daemon, own_commands=replace(daemon.log.own_commands, awaited=None))
 
 
-def own_command_read(daemon: Daemon, line: LogLine) -> Transition:
-    """Return the daemon after a line. A command that the exporter may have sent shows that the log is not blocked."""
+def own_command_read(step: Step, line: LogLine) -> None:
+    """Apply a line. A command that the exporter may have sent shows that the log is not blocked."""
+    daemon = step.daemon
     if _COMMAND not in line.line or line.file not in FILES:
-        return daemon, ()
+        return
     known, writer = daemon.log.own_commands, _writer(line)
     if writer is None or (daemon.runtime.process is not None and writer != daemon.runtime.process.pid):
-        return daemon, ()
+        return
     late = known.awaited is not None and line.at < known.awaited[0]
     logged = LoggedCommands(read_at=line.at, writer=writer, awaited=known.awaited if late else None)
-    daemon = with_log(daemon, own_commands=logged)
-    if known.blocked_since is None:
-        return daemon, ()
-    return daemon, (Event(at=line.at, event=EventName.LOG_UNBLOCKED, daemon=daemon.name),)
+    step.daemon = with_log(daemon, own_commands=logged)
+    if known.blocked_since is not None:
+        step.report(line.at, EventName.LOG_UNBLOCKED)
 
 
 def _writer(line: LogLine) -> int | None:
@@ -123,26 +123,28 @@ def await_command(daemon: Daemon, reply: ControlReply) -> Daemon:
     return with_log(daemon, own_commands=replace(known, awaited=(reply.asked_at, reply.at)))
 
 
-def check_overdue(daemon: Daemon, reading: SourceReading) -> Transition:
-    """Return the daemon after a collection of its logs. If two answered commands are missing, the log is blocked.
+def check_overdue(step: Step, reading: SourceReading) -> None:
+    """Apply a collection of the daemon's logs. If two answered commands are missing, the log is blocked.
 
     Only a complete collection counts that began long enough after the answer.
     """
+    daemon = step.daemon
     known, awaited = daemon.log.own_commands, daemon.log.own_commands.awaited
     if awaited is None or reading.daemon not in (None, daemon.name) or daemon.ended:
-        return daemon, ()
+        return
     asked_at, answered_at = awaited
     if reading.more:
-        return with_log(daemon, own_commands=replace(known, awaited=(asked_at, max(answered_at, reading.at)))), ()
+        step.daemon = with_log(daemon, own_commands=replace(known, awaited=(asked_at, max(answered_at, reading.at))))
+        return
     if reading.at - reading.seconds < answered_at + LATE_SECONDS or not any(map(daemon.follows_log, FILES)):
-        return daemon, ()
+        return
     known = replace(known, awaited=None)
     if known.missing_since is None:
-        return with_log(daemon, own_commands=replace(known, missing_since=reading.at)), ()
-    if known.blocked_since is not None or asked_at < known.missing_since:
-        return with_log(daemon, own_commands=known), ()
-    daemon = with_log(daemon, own_commands=replace(known, blocked_since=reading.at))
-    return daemon, (Event(at=reading.at, event=EventName.LOG_BLOCKED, daemon=daemon.name),)
+        known = replace(known, missing_since=reading.at)
+    elif known.blocked_since is None and asked_at >= known.missing_since:
+        known = replace(known, blocked_since=reading.at)
+        step.report(reading.at, EventName.LOG_BLOCKED)
+    step.daemon = with_log(daemon, own_commands=known)
 
 
 def command_missing_since(daemon: Daemon) -> float | None:

@@ -7,9 +7,9 @@ from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.model.values import replace
 from exporter.parse import log_message
-from exporter.parse.log_line import parse_log_line, seconds_between
-from exporter.state import daemon_log, servers
-from exporter.state.transition import translate_entry
+from exporter.parse.log_line import parse_log_line, seconds_between, translate_entry
+from exporter.state import log_lines, servers
+from exporter.state.step import Step
 
 
 def with_log_tail(node: Node, name: str, lines: Iterable[tuple[str, str]]) -> Node:
@@ -50,7 +50,7 @@ def _read(daemon: Daemon, lines: Iterable[tuple[str, str]]) -> tuple[Connections
     start = replace(daemon, state=DaemonState.UP, runtime=runtime, servers={}, clients={}, connections=Connections())
     # A PID that cannot be translated becomes negative.
     pids: dict[int, int] | None = {} if daemon.runtime.in_foreign_namespace else None
-    known, at, stamp, words = start, 0.0, "", dict[int, str]()
+    step, at, stamp, words = Step(start), 0.0, "", dict[int, str]()
     for file, line in lines:
         raw = parse_log_line(line)
         if raw is None:
@@ -63,15 +63,14 @@ def _read(daemon: Daemon, lines: Iterable[tuple[str, str]]) -> tuple[Connections
             case _ if file.endswith("server.log"):
                 pass
             case log_message.DaemonStarting() if entry.by_daemon:
-                known = start
-            case log_message.ServerExited(server) if entry.by_daemon and not known.log.echoing:
-                failed = known.connections.failed_starts
+                step.daemon = start
+            case log_message.ServerExited(server) if entry.by_daemon and not step.daemon.log.echoing:
+                failed = step.daemon.connections.failed_starts
                 failed = replace(failed, words=words.get(server, failed.words))
-                known, _ = servers.end(with_connections(known, failed_starts=failed), at, server)
-                if known.claimed(ClaimKind.CRASH_LOOP, 0):
-                    known, _ = servers.report_crash_loop(known)
+                step.daemon = with_connections(step.daemon, failed_starts=failed)
+                servers.end(step, at, server)
+                if step.daemon.claimed(ClaimKind.CRASH_LOOP, 0):
+                    servers.report_crash_loop(step)
             case _:
-                known, _ = daemon_log.line_read(
-                    known, LogLine(at=at, daemon=daemon.name, file=file, line=line, pids=pids)
-                )
-    return known.connections, at
+                log_lines.line_read(step, LogLine(at=at, daemon=daemon.name, file=file, line=line, pids=pids))
+    return step.daemon.connections, at

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonName, Wanted
 from exporter.model.server import Server, ServerState
 from exporter.model.settings import PollIntervals
@@ -20,7 +20,6 @@ from exporter.parse.control_reply import (
 )
 from exporter.state import gpus, known_daemons, limits, log_files, process_states, workload_ends
 from exporter.state.control_replies import last_answer_at
-from exporter.state.gpus import NVML
 from exporter.state.staleness import (
     claimed_since,
     clients_stale_since,
@@ -195,7 +194,7 @@ def _clients_period(node: Node, daemon: Daemon, server: Server, intervals: PollI
 
 def nvml_due(node: Node, intervals: PollIntervals) -> bool:
     """Return whether to read NVML now: sooner if clients connected or disconnected, or if a process may bypass MPS."""
-    source = node.sources.get(NVML)
+    source = node.sources.get(CollectorName.NVML)
     if source is None:
         return True
     stale_since = latest(since for gpu in node.gpus.values() for since in gpu_stale_since(node, gpu))

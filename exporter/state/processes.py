@@ -10,11 +10,12 @@ from exporter.model.identity import Workload, WorkloadCounts, WorkloadKind
 from exporter.model.incident import ClientDetails, Death
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, KernelRecord, PodFound, ProcessExit, ProcessReading
+from exporter.model.server import Client
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.cgroup import CGROUP_CACHE_SIZE, CgroupMembership, parse_cgroup
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
-from exporter.state.transition import with_latest
+from exporter.state.step import with_latest
 
 REMEMBERED_SECONDS = 60.0
 MOST_DEATHS = 4096
@@ -204,3 +205,24 @@ def _count(node: Node, workload: Workload | None, *, connected: int = 0, affecte
     if len(accounts) > MAX_WORKLOADS:
         del accounts[min(accounts, key=lambda workload: accounts[workload].used_at)]
     return replace(node, accounts=accounts)
+
+
+def client_id(client: Client, process: ProcessReading | None) -> str:
+    """Return the id of a client: PID and start time, or PID and time of connection if the start is unknown."""
+    return f"{client.pid}-s{_base36(int(client.connected_at))}" if process is None else process_id(process)
+
+
+def process_id(process: ProcessReading) -> str:
+    """Return the id of a process: PID and start time."""
+    return f"{process.pid}-{_base36(process.start_ticks)}"
+
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"

@@ -6,7 +6,7 @@ from itertools import islice
 
 from exporter.model.event import Event, EventName
 from exporter.model.gpu import IncidentXid, RecoveryAction, XidBurst, XidCount, XidReport, Xids, XidSource
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, GpuReading, GpuUuid, KernelRecord
 from exporter.model.values import replace
 from exporter.parse.kernel_log import (
@@ -22,10 +22,6 @@ from exporter.parse.kernel_log import (
     parse_xid,
 )
 from exporter.state import gpus
-
-KERNEL = "kernel"
-NVML_EVENTS = "nvml_events"
-"""Names of the collectors that report Xids."""
 
 XID_EVENT_TYPE = 8
 """NVML's nvmlEventTypeXidCriticalError (nvml.h)."""
@@ -60,7 +56,7 @@ CROWD = 32
 
 def are_read(node: Node) -> bool:
     """Return whether NVML's events are read. An older recording does not show that: then it is False."""
-    source = node.sources.get(NVML_EVENTS)
+    source = node.sources.get(CollectorName.NVML_EVENTS)
     return source is not None and not source.problems and source.last_success is not None
 
 

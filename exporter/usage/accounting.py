@@ -18,8 +18,8 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation, ProcessExit, ProcessReading
 from exporter.model.usage import Account, GpuUsage, HeldMemory, SharedAccount, Usage, UsageKey, UsageTotals
 from exporter.model.values import replace
+from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
-from exporter.state.transition import used_bytes
 
 UNATTRIBUTED: UsageKey = (SharedAccount.UNATTRIBUTED, None)
 
@@ -46,10 +46,10 @@ Key = TypeVar("Key")
 Amount = TypeVar("Amount", int, Usage)
 
 
-def account(before: Node, node: Node, seen: Observation, events: Collection[Event]) -> Node:
-    """Post the memory and energy that an observation reports."""
+def account(before: Node, node: Node, seen: Observation | None, events: Collection[Event]) -> Node:
+    """Post the memory and energy that an observation and its events report; None is the end of a recording."""
     for pid in _left(before, seen, events):
-        node = _with_memory_released(before, node, pid, seen.at)
+        node = _with_memory_released(before, node, pid, node.at if seen is None else seen.at)
     if isinstance(seen, GpuReading) and seen.problem is None:
         node = _with_energy(before, node, seen)
         node = _with_memory_read(node, seen)
@@ -199,7 +199,7 @@ def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
     return replace(totals, gpus=gpus, last_used_at=last_used_at)
 
 
-def _left(before: Node, seen: Observation, events: Iterable[Event]) -> Iterator[int]:
+def _left(before: Node, seen: Observation | None, events: Iterable[Event]) -> Iterator[int]:
     """Return the processes that, by an observation, have released their memory."""
     known = before.processes.get(seen.pid) if isinstance(seen, ProcessReading | ProcessExit) else None
     match seen:

@@ -5,9 +5,6 @@ from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
 from exporter.model.values import replace
 
-LIBCUDA_PROBES = "libcuda_probes"
-"""The name of the collector that reads the probes."""
-
 HISTORY_NS = 8_000_000_000
 MAX_READINGS = 16
 """The age and number of readings that are remembered: MPS reports a fault late."""

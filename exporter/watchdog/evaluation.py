@@ -1,20 +1,18 @@
 """Evaluate a node: diagnose each expected daemon, decide, report and count the actions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from exporter.model.action import Action, ActionKind, ActionReason, ActionResult
 from exporter.model.event import Event, EventName
 from exporter.model.identity import identity_of
 from exporter.model.node import Node
-from exporter.model.observation import ActionDone, DaemonName, Observation
-from exporter.model.settings import Mode, Thresholds
+from exporter.model.observation import DaemonName
+from exporter.model.settings import Mode
 from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, LastAction, OngoingAction, WatchdogPhase, WatchdogState
-from exporter.state.reducer import Reduced, reduce, reduce_all
 from exporter.watchdog import decision, diagnosis, limit_enforcement, restart_budget, verification
 from exporter.watchdog.context import (
     Context,
-    DaemonPolicy,
     Decision,
     Evaluated,
     PlannedAction,
@@ -210,43 +208,3 @@ def _merged(stored: WatchdogState, now: WatchdogState) -> WatchdogState:
     for each in now.action_counts:
         merged = count_action(merged, each.kind, each.reason, each.result, by=each.count)
     return merged
-
-
-ACTION_SECONDS = 0.1
-"""Assumed duration of an action."""
-
-CHANCE = 0.5
-"""The same in each run, so that the results are the same."""
-
-START = ("nvidia-cuda-mps-control", "-d")
-"""Assumed start command of a daemon without a known unit."""
-
-
-def policy_for(node: Node, mode: Mode, thresholds: Thresholds) -> Policy:
-    """Return the policy for the daemons of a recording."""
-    daemon_policies = {
-        name: DaemonPolicy() if daemon.declared.unit is not None else DaemonPolicy(command=START)
-        for name, daemon in node.daemons.items()
-    }
-    return Policy(mode=mode, thresholds=thresholds, daemon_policies=daemon_policies)
-
-
-def dry_run(node: Node, observations: Iterable[Observation], policy: Policy) -> Iterator[Reduced]:
-    """Reduce the observations of a recording, and evaluate the node after each one and at the end."""
-    pending: list[ActionDone] = []
-    for observation in observations:
-        done = [each for each in pending if each.at <= observation.at]
-        pending = [each for each in pending if each.at > observation.at]
-        for each in (*done, observation):
-            node, events = reduce(node, each)
-            node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
-            pending += [_done(action, node.at) for action in actions]
-            yield node, (*events, *evaluated)
-    for resolved, events in reduce_all(node, ()):
-        node, evaluated, _ = evaluate(resolved, policy, at=resolved.at, chance=CHANCE)
-        yield node, (*events, *evaluated)
-
-
-def _done(action: Action, at: float) -> ActionDone:
-    at += ACTION_SECONDS
-    return ActionDone(at=at, daemon=action.daemon, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)

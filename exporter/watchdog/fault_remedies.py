@@ -13,7 +13,7 @@ from exporter.model.settings import AllowedAction
 from exporter.model.watchdog import EscalationStep
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
-from exporter.state.transition import client_id
+from exporter.state.processes import client_id
 from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Context, Decision, PlannedAction, Wait
 from exporter.watchdog.diagnosis import open_faults

@@ -16,7 +16,7 @@ from exporter.actions.evidence import MAX_BUNDLES, MAX_CONCURRENT, MAX_LOG_BYTES
 from exporter.model.action import SaveEvidence
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.actions.action_setup import NAME, action, location_of, node_of
 from tests.builders import clients, servers
 from tests.clocks import HandClock

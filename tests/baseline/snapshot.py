@@ -17,6 +17,7 @@ from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.simulation import Simulation
 from exporter.doctor.finding import report_object, report_text
 from exporter.doctor.gather import examine
+from exporter.dry_run import dry_run, policy_for
 from exporter.history import History
 from exporter.model.node import Node
 from exporter.model.settings import Mode
@@ -28,7 +29,6 @@ from exporter.report.remedy import address_of
 from exporter.report.status_text import status_answer
 from exporter.report.status_view import StatusInput
 from exporter.watchdog.context import Policy
-from exporter.watchdog.evaluation import dry_run, policy_for
 from tests.baseline import replayed
 from tests.clocks import HandClock
 from tests.doctor.test_checks import MISTAKES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from exporter.incidents.fault_log import SERVER_END_SECONDS, TOGETHER_SECONDS
+from exporter.state.fault_log import SERVER_END_SECONDS, TOGETHER_SECONDS
 from tests.chaos.onlooker import Life, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import Truth

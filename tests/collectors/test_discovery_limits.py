@@ -19,8 +19,8 @@ from exporter.model.observation import DaemonProcess, ProcessReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from tests.builders import AT, silence
 from tests.clocks import HandClock
 from tests.collectors.test_discovery import SHELL, imitation

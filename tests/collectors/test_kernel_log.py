@@ -11,10 +11,10 @@ import pytest
 
 from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.thread import Reading
+from exporter.model.node import CollectorName
 from exporter.model.observation import KernelRecord
 from exporter.model.problem import Problem, ProblemCode, of_error
 from exporter.report.problem_text import problem_text
-from exporter.state.xids import KERNEL
 from tests.builders import denied
 from tests.clocks import HandClock
 
@@ -177,7 +177,7 @@ def test_the_problem_text_names_the_remedy(number: int, advice: str) -> None:
 
     problem = log.collect().problem
     assert problem == log.open() == of_error(KMSG, OSError(number, os.strerror(number)))
-    assert advice in problem_text(problem, KERNEL)
+    assert advice in problem_text(problem, CollectorName.KERNEL)
 
 
 def test_tries_to_open_the_log_again(kernel: Kernel) -> None:

@@ -21,7 +21,7 @@ from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState, Name
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
 from exporter.model.problem import Problem, ProblemCode
-from exporter.state.reducer import LOGS, reduce
+from exporter.reducer import LOGS, reduce
 from tests.builders import HANGS, absent, denied
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually

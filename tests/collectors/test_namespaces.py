@@ -20,8 +20,8 @@ from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, LogFile, LogLine, Observation
 from exporter.model.server import ServerState
 from exporter.parse.control_reply import QueryOutcome, query_outcome
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from tests.builders import denied
 from tests.containers import Container
 from tests.eventually import eventually

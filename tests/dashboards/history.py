@@ -14,7 +14,7 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, GpuReading, LogFile
 from exporter.model.watchdog import WatchdogPhase
 from exporter.parse.kernel_log import parse_bus_id
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.view import HistoryStatus, View
 from tests.builders import (
     CLAIM,

@@ -117,7 +117,7 @@ def test_a_node_declares_its_daemons_itself(
 def test_a_node_without_mps_expects_no_daemon(node: Node, nvml: NvmlStandIn) -> None:
     """The chart runs on all GPU nodes, of which not all share GPUs."""
     program = started(node, nvml)
-    program.shows(1, "cuda_mps_exporter_source_up", source="finder")
+    program.shows(1, "cuda_mps_exporter_source_up", source="discovery")
     assert program.samples("cuda_mps_daemon_info") == []
     program.stop()
 

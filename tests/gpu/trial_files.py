@@ -13,7 +13,7 @@ from typing import Any
 
 from exporter.model.incident import Incident
 from exporter.recording import Recording
-from exporter.state.reducer import reduce_all
+from exporter.reducer import reduce_all
 
 # These affect no other client.
 HARMLESS = ("assert", "abort", "kill-idle", "bypasser-oob", "crash-loop", "exit")

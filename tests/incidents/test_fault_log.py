@@ -4,14 +4,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.incidents.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
 from exporter.model.event import EventName
 from exporter.model.observation import GpuEvent, LogLine
 from exporter.model.server import BlockSection, FaultLogBlock, Server
-from exporter.parse.log_line import parse_log_line
+from exporter.parse.log_line import Pids, parse_log_line, translate_entry
 from exporter.state.clients import MOST_CLIENTS
+from exporter.state.fault_log import LONGEST_SECONDS, NAMED_BEFORE_SECONDS, has_new_block, read_block_line
 from exporter.state.gpus import MOST_DEVICES
-from exporter.state.transition import Pids, translate_entry
 from tests.builders import (
     AT,
     CLIENT,

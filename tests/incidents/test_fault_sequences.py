@@ -10,7 +10,7 @@ from exporter.model.incident import Incident, IncidentEnd
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.reason import ReasonCode
-from exporter.state.reducer import reduce_all
+from exporter.reducer import reduce_all
 from tests.incidents.fault_sequences import START, fault_sequences, fault_sequences_with_clock_steps
 
 LIKELY = 0.8

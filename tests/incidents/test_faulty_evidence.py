@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from exporter.model.event import EventName
 from exporter.model.incident import Incident
+from exporter.model.node import CollectorName
 from exporter.model.observation import (
     ControlReply,
     GpuEvent,
@@ -27,8 +28,7 @@ from exporter.model.observation import (
 )
 from exporter.parse import log_message
 from exporter.parse.log_line import parse_log_line
-from exporter.state.reducer import reduce_all
-from exporter.state.xids import NVML_EVENTS
+from exporter.reducer import reduce_all
 from tests.builders import RECORDINGS, Recorded, Reduced, failure, node, reduced
 
 ALL_FAULTS = [each for each in RECORDINGS if each.text.count("Server is handling a fatal GPU error.") == 1]
@@ -112,7 +112,7 @@ def without_nvml_events(seen: Seen) -> Seen:
     reduced = (each for each in seen if not isinstance(each, GpuEvent))
     return [
         replace(each, problem=failure("Not Supported"))
-        if isinstance(each, SourceReading) and each.name == NVML_EVENTS
+        if isinstance(each, SourceReading) and each.name == CollectorName.NVML_EVENTS
         else each
         for each in reduced
     ]

@@ -20,7 +20,7 @@ from exporter.model.observation import Observation
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, Method, Sample, SharedAccount, UsageTotals
 from exporter.model.watchdog import WatchdogState
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.store.database import StateFile
 from exporter.store.writer import Writer
 from exporter.usage.accounting import account_of, post_time

@@ -5,12 +5,10 @@ from itertools import product
 
 import pytest
 
-from exporter.model.node import CollectorState
+from exporter.model.node import CollectorName, CollectorState
 from exporter.model.problem import LOG_BLOCKED, Problem, ProblemCode, command_failed, joined, timed_out
 from exporter.parse.printable import LONGEST_PROBLEM
 from exporter.report.problem_text import ADVICE, JOURNAL, TEXTS, log_text, problem_object, problem_text, source_text
-from exporter.state.gpus import NVML
-from exporter.state.reducer import LOGS
 from tests.builders import HANGS, PAUSED, absent, denied, failure, look
 
 HOSTILE = "\x1b[31m{pid}{subject}%s\nline"
@@ -33,16 +31,24 @@ def test_every_code_can_be_shown_with_any_fields(subtests: pytest.Subtests) -> N
 def test_a_text_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> None:
     for problem, source, text in [
         (HANGS, "process", "no result for 5 s"),
-        (HANGS, NVML, "no result for 5 s. A call into the NVIDIA driver may hang"),
+        (HANGS, CollectorName.NVML, "no result for 5 s. A call into the NVIDIA driver may hang"),
         (timed_out("get_server_list", 5.0), "control", "get_server_list: no answer within 5 s"),
         (command_failed("systemctl", 1, "Access denied"), "units", "systemctl failed with exit code 1: Access denied"),
         (command_failed("systemctl", -9, ""), "units", "systemctl failed with exit code -9"),
-        (denied("/x/server.log"), LOGS, "/x/server.log cannot be read: Permission denied"),
-        (failure("GPU is lost", subject="1"), NVML, "GPU 1: NVML: GPU is lost. Check the driver with nvidia-smi"),
-        (failure("lost", subject="GPU-7"), NVML, "GPU-7: NVML: lost. Check the driver with nvidia-smi"),
+        (denied("/x/server.log"), CollectorName.LOGS, "/x/server.log cannot be read: Permission denied"),
+        (
+            failure("GPU is lost", subject="1"),
+            CollectorName.NVML,
+            "GPU 1: NVML: GPU is lost. Check the driver with nvidia-smi",
+        ),
+        (
+            failure("lost", subject="GPU-7"),
+            CollectorName.NVML,
+            "GPU-7: NVML: lost. Check the driver with nvidia-smi",
+        ),
         (
             Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail="UID 7", limits=(16, 64)),
-            "finder",
+            "discovery",
             (
                 "more control daemons run than are followed, and some of UID 7 are ignored (at most 16 of one user or"
                 " container, and 64 of all). End those that are not needed"
@@ -58,7 +64,7 @@ def test_a_text_has_the_cause_and_the_remedy(subtests: pytest.Subtests) -> None:
         ),
         (
             Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=7),
-            "finder",
+            "discovery",
             (
                 "this node does not support openat2(2). Control daemon 7 cannot be located: this needs Linux 5.6, and"
                 " no RestrictSUIDSGID= in the exporter's unit"
@@ -81,7 +87,7 @@ def test_all_problems_of_a_collection_are_shown() -> None:
 def test_a_source_names_the_daemon_of_each_problem() -> None:
     source = CollectorState(last=look("log"), problems={"a": HANGS, "b": denied("x")})
     assert source_text("process", source) == "a: no result for 5 s; b: x cannot be read: Permission denied"
-    assert source_text(NVML, replace(source, problems={"": PAUSED})).startswith("paused: ")
+    assert source_text(CollectorName.NVML, replace(source, problems={"": PAUSED})).startswith("paused: ")
 
 
 def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:

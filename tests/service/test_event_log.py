@@ -15,7 +15,7 @@ from exporter.model.observation import SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
 from exporter.model.watchdog import Condition
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.builders import HANGS, UNREADABLE
 from tests.clocks import HandClock
 

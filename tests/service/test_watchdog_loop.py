@@ -9,7 +9,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Mode
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.builders import CONTROL, DAEMON, look
 from tests.builders import node as fresh
 from tests.clocks import HandClock

@@ -11,8 +11,8 @@ from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from exporter.view import View
 from tests.builders import RECORDINGS, Recorded, node
 from tests.state.invariants import assert_consistent, assert_counts_match_events, assert_only_grown, counters

@@ -8,8 +8,8 @@ from exporter.model.observation import LogFile, LogGap, LogLine, Observation, So
 from exporter.model.problem import Problem
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.incidents.fault_log import UNCONFIRMED_SECONDS
 from exporter.incidents.root_cause import LOG_UNRELIABLE
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.event import EventName
 from exporter.model.incident import IncidentEnd
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuEvent, KernelRecord, LogLine, Observation
 from exporter.model.server import ServerState
 from exporter.state.claims import MAX_OF_A_KIND, OPEN_SECONDS, REFUTED_SECONDS
-from exporter.state.xids import NVML_EVENTS
+from exporter.state.fault_log import UNCONFIRMED_SECONDS
 from tests.builders import (
     AT,
     CONTROL,
@@ -235,7 +234,7 @@ CONFIRMED = {
     "the daemon": (status("FAULT", at=LATER + 0.1),),
     "the end of several victims": (exited(A, at=LATER + 0.1), exited(B, at=LATER + 0.1)),
     "the end of several victims, where Xids cannot be read": (
-        look(NVML_EVENTS, at=LATER - 1, problem=failure("Not Supported")),
+        look(CollectorName.NVML_EVENTS, at=LATER - 1, problem=failure("Not Supported")),
         exited(A, at=LATER + 0.1),
         exited(B, at=LATER + 0.1),
     ),
@@ -258,7 +257,10 @@ NOT_CONFIRMED = {
     "an Xid of a bypassing process": (xid(pid=STRANGER),),
     "an Xid that is too old": (xid(pid=A, at=LATER - 3),),
     "an Xid that comes long after it": (xid(pid=A, at=LATER + 0.4),),
-    "the end of several victims, while Xids are read and there is none": (look(NVML_EVENTS, at=LATER - 1), *ENDS),
+    "the end of several victims, while Xids are read and there is none": (
+        look(CollectorName.NVML_EVENTS, at=LATER - 1),
+        *ENDS,
+    ),
     "the end of one victim": (exited(A, at=LATER + 0.1),),
     "the daemon, asked before": (status("ACTIVE", at=LATER + 0.5),),
 }

@@ -7,7 +7,7 @@ from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
 from exporter.model.problem import Problem
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.view import View
 from tests.builders import HANGS
 

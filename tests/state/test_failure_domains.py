@@ -11,8 +11,8 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.model.server import Client, Disconnect, Server
+from exporter.reducer import reduce
 from exporter.state.failure_domains import FailureDomain, failure_domains, gpus_of_clients
-from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,

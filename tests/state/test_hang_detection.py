@@ -9,8 +9,8 @@ from exporter.model.observation import Observation
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from tests.builders import (
     AT,
     CLIENT,

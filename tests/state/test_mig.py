@@ -18,10 +18,10 @@ from exporter.model.observation import (
     Observation,
 )
 from exporter.page.page import Page
+from exporter.reducer import reduce
 from exporter.report.status_text import status_table
 from exporter.state.failure_domains import failure_domains
 from exporter.state.gpus import gpus_by_ordinal, serves_gpu, sharing_mode
-from exporter.state.reducer import reduce
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, GPU, MIG_UUIDS, mig, process, reduced, reply

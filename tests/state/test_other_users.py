@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.incidents import fault_log
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
-from exporter.state import poll_schedule
+from exporter.state import fault_log, poll_schedule
 from tests.builders import (
     AT,
     CLIENT,

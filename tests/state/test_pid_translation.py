@@ -10,8 +10,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import ControlReply, LogLine, Observation
 from exporter.parse import log_message
 from exporter.parse.control_reply import translate_command
-from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line
-from exporter.state.transition import translate_entry, translate_pid
+from exporter.parse.log_line import PID_FIELDS, LogEntry, numbers_in_line, pids_in_line, translate_entry, translate_pid
 from tests.builders import AT, DAEMON, clients, reduced, servers, status
 
 INNER = {7: 70_007, 20: 70_020, 31: 70_031}

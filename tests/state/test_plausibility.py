@@ -8,8 +8,8 @@ from exporter.model.gpu import Gpu
 from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
+from exporter.reducer import reduce
 from exporter.state.plausibility import ENERGY, LIMITS
-from exporter.state.reducer import reduce
 from tests.builders import AT, GPU
 
 WATTS = 700

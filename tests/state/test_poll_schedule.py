@@ -14,8 +14,8 @@ from exporter.model.node import Node
 from exporter.model.observation import ControlReply, DaemonProcess, GpuEvent, GpuReading, LogFile, Observation
 from exporter.model.settings import Limits, PollIntervals
 from exporter.model.watchdog import WatchdogState
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from exporter.state.staleness import XID_SECONDS
 from exporter.state.xids import XID_EVENT_TYPE
 from tests.builders import (

@@ -6,9 +6,9 @@ import pytest
 
 from exporter.model.incident import Death
 from exporter.model.observation import KernelRecord, Observation
+from exporter.reducer import MOST_STORED_PROCESSES, UNWANTED_SECONDS
 from exporter.state import poll_schedule
 from exporter.state.processes import DYING_SECONDS, MOST_DEATHS, REMEMBERED_SECONDS
-from exporter.state.reducer import MOST_STORED_PROCESSES, UNWANTED_SECONDS
 from tests.builders import (
     AT,
     CLIENT,

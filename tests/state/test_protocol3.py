@@ -19,9 +19,9 @@ from exporter.model.server import ServerState
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, Limits, Mode, PollIntervals
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
+from exporter.reducer import reduce
 from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
 from exporter.state.poll_schedule import commands
-from exporter.state.reducer import reduce
 from exporter.usage.capacity import thread_ratio
 from exporter.watchdog.limit_enforcement import enforce
 from tests.builders import GPU

@@ -7,8 +7,8 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import DEVICE_QUERY, LIST_CLIENTS, LIST_SERVERS, SERVER_STATUS, VERSION_FLAG
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from tests.builders import AT, CLIENT, DAEMON, SERVER, control_log, gpu_reading, reduced, reply, scenario
 from tests.state.log_cost import log_cost
 

@@ -9,7 +9,7 @@ from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import LogLine, Observation
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.builders import GPU
 from tests.state.test_protocol3 import (
     CLIENT,

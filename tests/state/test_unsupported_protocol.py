@@ -9,9 +9,9 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, GpuProcess, GpuReading, LogLine, Observation, ProcessExit
 from exporter.model.settings import PollIntervals
 from exporter.parse import protocol3
+from exporter.reducer import reduce
 from exporter.report.status_text import status_table
 from exporter.state.poll_schedule import commands
-from exporter.state.reducer import reduce
 from exporter.view import View
 from tests.builders import GPU
 

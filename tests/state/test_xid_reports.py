@@ -11,7 +11,7 @@ from exporter.model.gpu import IncidentXid
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.state.reducer import reduce_all
+from exporter.reducer import reduce_all
 from exporter.state.xids import (
     BURST_SECONDS,
     CLAIM_SECONDS,

@@ -6,7 +6,7 @@ from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.store.database import StateFile, read_history
 from exporter.store.writer import Writer
 from tests.builders import AT, CLIENT, FAULT_BLOCK, GPU, at_work, gpu_reading, node, server_log, status

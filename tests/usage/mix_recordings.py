@@ -13,7 +13,7 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.usage import Share, Split
 from exporter.recording import Recording
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 
 HERE = Path(__file__).parents[1] / "attribution"
 FRAMEWORKS = HERE / "frameworks"

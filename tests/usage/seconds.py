@@ -8,7 +8,7 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Split
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.builders import AT, CLIENT, GPU, at_work, gpu_reading, process, reduced
 from tests.works import boot_ns
 

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model.node import Node
 from exporter.model.observation import Observation, PodFound
-from exporter.state.reducer import POD_RESOURCES
+from exporter.reducer import POD_RESOURCES
 from exporter.usage.allocation import AllocatedShares, ContainerName, PodName, allocation, claim_names
 from tests.builders import (
     AT,

@@ -11,7 +11,7 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import MAX_DELTA, KernelTimeEstimates, WorkDelta, work_delta
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from tests.builders import AT, GPU, OTHER_GPU, at_work, gpu_reading, node
 from tests.state.invariants import assert_only_grown, counters
 from tests.state.strategies import ALL_PIDS, CLIENTS, DAEMONS, gaps, observations, ticks

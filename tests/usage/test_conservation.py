@@ -14,7 +14,7 @@ from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.usage import Account, Method, SharedAccount, UsageKey, UsageTotals
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.store import tables
 from exporter.store.database import StoredState
 from exporter.usage import accounting

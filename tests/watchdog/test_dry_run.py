@@ -5,17 +5,18 @@ from collections.abc import Iterable
 
 import pytest
 
+from exporter import dry_run as dry_run_module
 from exporter.cli import main
+from exporter.dry_run import ACTION_SECONDS, START, dry_run, policy_for
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, Observation
 from exporter.model.settings import Mode, Thresholds
 from exporter.recording import Header, RecordedDaemon
-from exporter.state.reducer import reduce
-from exporter.watchdog import evaluation as dry_run_module
+from exporter.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
-from exporter.watchdog.evaluation import ACTION_SECONDS, START, Evaluation, dry_run, policy_for
+from exporter.watchdog.evaluation import Evaluation
 from tests.builders import AT, DAEMON, Recorded, node, scenario, servers
 
 KILLED = scenario("control_killed")

@@ -13,8 +13,8 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Mode, PollIntervals
 from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
+from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.reducer import reduce
 from exporter.watchdog import limit_enforcement
 from tests.builders import AT, DAEMON, node
 from tests.standin.mps import MpsStandIn, wait_until

@@ -22,10 +22,8 @@ from exporter.loop import Loop, Watchdog
 from exporter.model.action import Action
 from exporter.model.daemon import Daemon, DaemonState, Declaration
 from exporter.model.event import Event, EventName
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.settings import AllowedAction, Mode
-from exporter.state.gpus import NVML
-from exporter.state.xids import NVML_EVENTS
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.program import constants
@@ -150,7 +148,7 @@ class Service:
         """Collect with every collector that is due, and run a cycle."""
         for thread in self.pool._all():
             due = thread.period is not None or thread._triggered.is_set()
-            if due and thread.name not in (NVML, NVML_EVENTS):
+            if due and thread.name not in (CollectorName.NVML, CollectorName.NVML_EVENTS):
                 thread._triggered.clear()
                 thread._collect_once()
         for _ in range(3):

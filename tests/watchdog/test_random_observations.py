@@ -15,7 +15,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.model.values import build, plain
 from exporter.model.watchdog import WatchdogState
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import CONTROL, DAEMON, SERVER, daemon_process, exited, look, no_daemon, node, process, refusal

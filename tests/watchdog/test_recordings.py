@@ -12,7 +12,7 @@ from exporter.model.observation import ActionDone
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode, Thresholds
 from exporter.recording import Recording
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate
 from tests.builders import RECORDINGS, Recorded, look

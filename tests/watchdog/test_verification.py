@@ -9,7 +9,7 @@ from exporter.model.event import EventName
 from exporter.model.observation import ActionDone, Observation, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 from exporter.watchdog import verification
 from tests.builders import AT, CONTROL, DAEMON, SERVER, daemon_process, no_daemon, servers
 from tests.watchdog.watched_daemon import (

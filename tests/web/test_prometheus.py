@@ -15,8 +15,8 @@ from exporter.demo.simulation import Simulation
 from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
+from exporter.reducer import reduce
 from exporter.report.status_view import StatusInput
-from exporter.state.reducer import reduce
 from exporter.view import View
 from exporter.web.pages import Site
 from exporter.web.server import WebServer

@@ -6,6 +6,7 @@ from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, nvml_problem, shown
 from exporter.model.gpu import Gpu
+from exporter.model.node import CollectorName
 from exporter.model.problem import ProblemCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
@@ -14,8 +15,8 @@ from exporter.report.findings import lost_gpus
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state import gpus
-from exporter.state.gpus import NVML, serving_daemon
-from exporter.state.servers import BEFORE_VOLTA
+from exporter.state.gpus import serving_daemon
+from exporter.state.limits import BEFORE_VOLTA
 from exporter.view import gpu_name
 
 _OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST, ProblemCode.PACKAGE_CONFLICT)
@@ -28,7 +29,7 @@ def gpu_lost(facts: Facts) -> Iterator[Occurrence]:
     for gpu, problem in lost_gpus(facts.node):
         yield Occurrence(
             (f"GPU {shown(gpu_name(facts.node, gpu))}",),
-            detail=error_text(problem_text(problem, NVML)),
+            detail=error_text(problem_text(problem, CollectorName.NVML)),
             commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
         )
 
@@ -58,12 +59,12 @@ def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML does not work. The exporter cannot read the GPUs."""
     problem = nvml_problem(facts)
     if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
-        yield Occurrence(detail=error_text(problem_text(problem, NVML)))
+        yield Occurrence(detail=error_text(problem_text(problem, CollectorName.NVML)))
     elif problem is not None and problem.code not in _OTHER_CHECKS and not facts.node.gpus:
         loaded = facts.kernel_module is not None
         fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
         yield Occurrence(
-            detail=error_text(problem_text(problem, NVML)),
+            detail=error_text(problem_text(problem, CollectorName.NVML)),
             fix=fix,
             commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
         )
@@ -82,7 +83,7 @@ def nvml_package_hidden(facts: Facts) -> Iterator[Occurrence]:
 )
 def no_gpu(facts: Facts) -> Iterator[Occurrence]:
     """The driver works, but finds no GPU."""
-    source = facts.node.sources.get(NVML)
+    source = facts.node.sources.get(CollectorName.NVML)
     if source is not None and source.last.problem is None and not facts.node.gpus:
         yield Occurrence(commands=("nvidia-smi -L", "dmesg | grep -i NVRM"))
 
@@ -94,7 +95,7 @@ def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
         if gpu.reading.problem is not None and gpu.reading.problem.code not in gpus.LOST:
             yield Occurrence(
                 (gpu_label(gpu),),
-                detail=error_text(problem_text(gpu.reading.problem, NVML)),
+                detail=error_text(problem_text(gpu.reading.problem, CollectorName.NVML)),
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
             )
 

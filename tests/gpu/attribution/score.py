@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.model.usage import Split
 from exporter.recording import Recording, open_recording
-from exporter.state.reducer import reduce
+from exporter.reducer import reduce
 
 from .mix_truth import MixTruth, read_truth
 from .nvitop import Nvitop, read_rows

@@ -9,13 +9,13 @@ from exporter.model.node import Node
 from exporter.model.server import BlockSection, FaultLogBlock, Server, ServerState
 from exporter.model.values import replace
 from exporter.parse import log_message
-from exporter.parse.log_line import LogEntry, seconds_between
+from exporter.parse.log_line import LogEntry, Pids, seconds_between, translate_pid
 from exporter.parse.log_message import Message
 from exporter.state import gpus, servers
 from exporter.state import xids as state_xids
 from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS
 from exporter.state.gpus import MOST_DEVICES
-from exporter.state.transition import Pids, Transition, translate_pid
+from exporter.state.step import Step
 
 SAME_SECONDS = 60.0
 """A log line that is read again within this time, with the same timestamp, is the same line."""
@@ -290,14 +290,13 @@ def _exit_times(node: Node, pid: int) -> Iterable[float]:
     yield from (gpu.mps_left[pid] for gpu in node.gpus.values() if pid in gpu.mps_left)
 
 
-def confirm_fault(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
+def confirm_fault(step: Step, claim: Claim) -> None:
     """Confirm the fault. Its server has been in FAULT since the block."""
-    server = daemon.servers[claim.pid]
+    server = step.daemon.servers[claim.pid]
     block = server.fault_block
-    if block is None:
-        return daemon, ()
-    daemon = servers.with_server(daemon, replace(server, fault_block=replace(block, confirmed=True)))
-    return servers.enter_state(daemon, block.at, claim.pid, ServerState.FAULT)
+    if block is not None:
+        step.daemon = servers.with_server(step.daemon, replace(server, fault_block=replace(block, confirmed=True)))
+        servers.enter_state(step, block.at, claim.pid, ServerState.FAULT)
 
 
 def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
@@ -321,10 +320,10 @@ def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     return Verdict.CONFIRMED if affected and not any_left else Verdict.OPEN
 
 
-def confirm_recovery(_node: Node, daemon: Daemon, claim: Claim) -> Transition:
+def confirm_recovery(step: Step, claim: Claim) -> None:
     """Make the server active again."""
-    since = daemon.servers[claim.pid].state_since or 0.0
-    return servers.enter_state(daemon, max(claim.at, since), claim.pid, ServerState.ACTIVE)
+    since = step.daemon.servers[claim.pid].state_since or 0.0
+    servers.enter_state(step, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 def shown_at(node: Node, pid: int) -> float | None:

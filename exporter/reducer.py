@@ -15,7 +15,7 @@ from exporter.model.daemon import (
 )
 from exporter.model.event import Event, EventName
 from exporter.model.launches import GpuUse, WorkReading
-from exporter.model.node import CollectorState, Node
+from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.observation import (
     ActionDone,
     ControlReply,
@@ -48,13 +48,13 @@ from exporter.state import (
     claims,
     clients,
     control_replies,
-    daemon_log,
     disconnects,
     gpus,
     hang_detection,
     known_daemons,
     lifecycle,
     log_files,
+    log_lines,
     plausibility,
     poll_schedule,
     process_states,
@@ -63,9 +63,7 @@ from exporter.state import (
     xids,
 )
 from exporter.state import processes as state_processes
-from exporter.state.control_replies import CONTROL
-from exporter.state.gpus import NVML
-from exporter.state.transition import Transition, chain
+from exporter.state.step import Step
 from exporter.usage import accounting, attribution, launch_history
 from exporter.watchdog import verification
 
@@ -82,9 +80,6 @@ UNWANTED_SECONDS = 30.0
 """How long a process that was just read is stored although nothing refers to it. A client that waited for its server
 is neither queued nor connected for a moment, and its collector, which does not notice that, reads it only once."""
 
-LOGS, POD_RESOURCES = "log", "pod_resources"
-"""Names of the collectors that read the logs, and that ask the kubelet."""
-
 Reduced = tuple[Node, tuple[Event, ...]]
 
 
@@ -94,78 +89,77 @@ def reduce(node: Node, observation: Observation) -> Reduced:
         observation = plausibility.checked(node.gpus.get(observation.gpu), observation)
     elif isinstance(observation, GpuUse) and not plausibility.is_possible(observation):
         return node, ()
-    last = node
-    before = xids.count_unmatched(_with_time(node, observation.at))
-    node, explained = _resolve_by_time(before)
-    undecided = node
-    node, observed = _take(node, observation)
-    node, decided = _decide_claims(undecided, node, observation)
-    events = explained + observed + decided
-    node, faults = incidents.track(last, state_processes.count_events(before, node, events), events)
-    node, unclaimed = xids.report_unclaimed(node)
-    node = attribution.attribute(node, observation)
-    return accounting.account(last, node, observation, events), events + faults + unclaimed
+    return _reduce(node, observation)
+
+
+def finish(node: Node) -> Reduced:
+    """Return the node at the end of a recording, and the events. Resolve what is pending, without further evidence."""
+    node, events = _reduce(node, None)
+    return node, (*events, *incidents.report_open(node))
 
 
 def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Reduced]:
-    """Reduce observations one by one. After the last one, resolve what is pending."""
+    """Reduce observations one by one, and finish."""
     for observation in observations:
         node, events = reduce(node, observation)
         yield node, events
-    last = node
-    node = xids.count_unmatched(node, force=True)
-    node, explained = _for_daemons(
-        node,
-        lambda daemon: _explain_end(node, daemon, force=True),
-    )
-    node, decided = _for_daemons(node, lambda daemon: claims.resolve_pending(node, daemon, force=True))
-    explained += decided
-    node, faults = incidents.track(last, node, explained, force=True)
-    node, unclaimed = xids.report_unclaimed(node, force=True)
-    yield node, explained + faults + unclaimed + incidents.report_open(node)
+    yield finish(node)
+
+
+def _reduce(last: Node, observation: Observation | None) -> Reduced:
+    """Return the node after an observation; after None, everything is resolved."""
+    force = observation is None
+    before = xids.count_unmatched(last if observation is None else _with_time(last, observation.at), force=force)
+    undecided, explained = _resolve_by_time(before, force=force)
+    node, observed = (undecided, ()) if observation is None else _take(undecided, observation)
+    node, decided = _decide_claims(undecided, node, observation)
+    events = explained + observed + decided
+    node, faults = incidents.track(last, state_processes.count_events(before, node, events), events, force=force)
+    node, unclaimed = xids.report_unclaimed(node, force=force)
+    if observation is not None:
+        node = attribution.attribute(node, observation)
+    return accounting.account(last, node, observation, events), events + faults + unclaimed
 
 
 def _take(node: Node, observation: Observation) -> Reduced:
     match observation:
         case LogLine():
-            return _with_pids(
-                node,
-                observation,
-                lambda daemon: chain(
-                    log_files.own_command_read(daemon, observation),
-                    lambda daemon: daemon_log.line_read(daemon, observation),
-                ),
-            )
+
+            def read_line(step: Step) -> None:
+                known_daemons.pids_read(step, observation.at, observation.pids)
+                log_files.own_command_read(step, observation)
+                log_lines.line_read(step, observation)
+
+            return _for_daemon(node, observation.daemon, read_line)
         case ControlReply():
-            reduced = _with_pids(
-                node,
-                observation,
-                lambda daemon: chain(
-                    control_replies.reply_read(daemon, observation, gpus.mps_pids(node)),
-                    lambda daemon: (log_files.await_command(daemon, observation), ()),
-                ),
-            )
-            return _resolve_hangs(reduced, observation.at)
+
+            def read_reply(step: Step) -> None:
+                known_daemons.pids_read(step, observation.at, observation.pids)
+                control_replies.reply_read(step, observation, gpus.mps_pids(node))
+                step.daemon = log_files.await_command(step.daemon, observation)
+
+            return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)
         case LogFile():
             if not observation.followed and observation.daemon not in node.daemons:
                 return node, ()
-            return _for_daemon(node, observation.daemon, lambda daemon: (log_files.file_read(daemon, observation), ()))
+            return _change_daemon(node, observation.daemon, lambda daemon: log_files.file_read(daemon, observation))
         case LogGap():
-            return _for_daemon(node, observation.daemon, lambda daemon: (log_files.gap_read(daemon, observation), ()))
+            return _change_daemon(node, observation.daemon, lambda daemon: log_files.gap_read(daemon, observation))
         case LogUnrecognized(daemon=name, file=file, lines=lines):
-            return _for_daemon(
-                node, name, lambda daemon: (daemon_log.count_lines(daemon, file, recognized=False, lines=lines), ())
+            return _change_daemon(
+                node, name, lambda daemon: log_lines.count_lines(daemon, file, recognized=False, lines=lines)
             )
         case DaemonFound():
             return known_daemons.daemon_found(node, observation), ()
         case DaemonProcess():
             if observation.same_as is not None:
                 return known_daemons.mark_duplicate(node, observation.daemon, observation.same_as), ()
-            return _for_daemon(
-                node,
-                observation.daemon,
-                lambda daemon: lifecycle.process_read(with_runtime(daemon, same_as=None), observation),
-            )
+
+            def read_process(step: Step) -> None:
+                step.daemon = with_runtime(step.daemon, same_as=None)
+                lifecycle.process_read(step, observation)
+
+            return _for_daemon(node, observation.daemon, read_process)
         case GpuReading():
             node, events = gpus.apply_reading(node, observation)
             node, connected = _hidden_pids_shown(node, observation)
@@ -213,43 +207,55 @@ def _take(node: Node, observation: Observation) -> Reduced:
 # -- daemons ---------------------------------------------------------------------------------------------------------
 
 
-def _for_daemon(node: Node, name: str, take: Callable[[Daemon], Transition]) -> Reduced:
+def _for_daemon(node: Node, name: str, take: Callable[[Step], None]) -> Reduced:
     daemon = node.daemons.get(name)
     if daemon is None:
         declared = Declaration(by=NamedBy.DISCOVERED)
         daemon = Daemon(name=name, pipe_directory=name, log_directory="", declared=declared)
     if daemon.discovered and daemon.declared.observed_at != node.at:
         daemon = with_declaration(daemon, observed_at=node.at)
-    daemon, events = known_daemons.without_other_users(take(daemon), node.at, node.processes)
-    return known_daemons.with_daemon(node, daemon), events
+    step = Step(daemon)
+    take(step)
+    known_daemons.remove_other_users(step, node.at, node.processes)
+    return known_daemons.with_daemon(node, step.daemon), tuple(step.events)
 
 
-def _for_daemons(node: Node, take: Callable[[Daemon], Transition]) -> Reduced:
-    taken = {name: take(daemon) for name, daemon in node.daemons.items()}
-    if all(daemon is node.daemons[name] for name, (daemon, _) in taken.items()):
+def _change_daemon(node: Node, name: str, change: Callable[[Daemon], Daemon]) -> Reduced:
+    """Change a daemon without an event."""
+
+    def take(step: Step) -> None:
+        step.daemon = change(step.daemon)
+
+    return _for_daemon(node, name, take)
+
+
+def _for_daemons(node: Node, take: Callable[[Step], None]) -> Reduced:
+    steps = {name: Step(daemon) for name, daemon in node.daemons.items()}
+    for step in steps.values():
+        take(step)
+    if all(step.daemon is node.daemons[name] for name, step in steps.items()):
         return node, ()
-    events = tuple(event for _, added in taken.values() for event in added)
-    return replace(node, daemons={name: daemon for name, (daemon, _) in taken.items()}), events
-
-
-def _with_pids(node: Node, observation: LogLine | ControlReply, take: Callable[[Daemon], Transition]) -> Reduced:
-    at, pids = observation.at, observation.pids
-    return _for_daemon(node, observation.daemon, lambda daemon: chain(known_daemons.pids_read(daemon, at, pids), take))
+    events = tuple(event for step in steps.values() for event in step.events)
+    return replace(node, daemons={name: step.daemon for name, step in steps.items()}), events
 
 
 def _resolve_hangs(reduced: Reduced, at: float) -> Reduced:
     """Decide which daemons hang: any report about a daemon may be the second indication."""
     node, events = reduced
-    node, resolved = _for_daemons(node, lambda daemon: hang_detection.resolve_pending(node, daemon, at))
+    node, resolved = _for_daemons(node, lambda step: hang_detection.resolve_pending(step, node, at))
     return node, events + resolved
 
 
-def _decide_claims(before: Node, node: Node, observation: Observation) -> Reduced:
-    """Decide the claims of the logs: after a log line, only the new ones."""
+def _decide_claims(before: Node, node: Node, observation: Observation | None) -> Reduced:
+    """Decide the claims of the logs: after a log line, only the new ones; after None, all."""
     if not any(daemon.log.claims for daemon in node.daemons.values()):
         return node, ()
     known = before.daemons if isinstance(observation, LogLine) else {}
-    return _for_daemons(node, lambda daemon: claims.resolve_pending(node, daemon, before=known.get(daemon.name)))
+    force = observation is None
+    return _for_daemons(
+        node,
+        lambda step: claims.resolve_pending(step, node, before=known.get(step.daemon.name), force=force),
+    )
 
 
 def _with_time(node: Node, at: float) -> Node:
@@ -258,7 +264,7 @@ def _with_time(node: Node, at: float) -> Node:
     return node if at <= node.at else replace(node, at=at, began_at=began_at)
 
 
-def _resolve_by_time(node: Node) -> Reduced:
+def _resolve_by_time(node: Node, *, force: bool) -> Reduced:
     """Resolve what only time resolves: why a daemon ended, and whether a start takes too long."""
     pending = (
         daemon.lifecycle.unexplained_end_at is not None or daemon.state is DaemonState.STARTING
@@ -266,18 +272,20 @@ def _resolve_by_time(node: Node) -> Reduced:
     )
     if not any(pending):
         return node, ()
-    return _for_daemons(
-        node,
-        lambda daemon: _explain_end(node, hang_detection.expire_start(daemon, node.at)),
-    )
+
+    def resolve(step: Step) -> None:
+        step.daemon = hang_detection.expire_start(step.daemon, node.at)
+        _explain_end(step, node, force=force)
+
+    return _for_daemons(node, resolve)
 
 
-def _explain_end(node: Node, daemon: Daemon, *, force: bool = False) -> Transition:
-    return lifecycle.explain_end(
-        daemon,
+def _explain_end(step: Step, node: Node, *, force: bool) -> None:
+    lifecycle.explain_end(
+        step,
         node.at,
-        unit=process_states.unit_of(node, daemon),
-        workload_ended=workload_ends.has_ended(node, daemon),
+        unit=process_states.unit_of(node, step.daemon),
+        workload_ended=workload_ends.has_ended(node, step.daemon),
         force=force,
     )
 
@@ -286,8 +294,8 @@ def _hidden_pids_shown(node: Node, reading: GpuReading) -> Reduced:
     found = servers.server_with_hidden_pids(node, reading)
     if found is None:
         return node, ()
-    pid = found[1].pid
-    return _for_daemon(node, found[0].name, lambda daemon: servers.hidden_pids_shown(node, daemon, pid, reading))
+    daemon, server = found
+    return _for_daemon(node, daemon.name, lambda step: servers.hidden_pids_shown(step, node, server.pid, reading))
 
 
 # -- processes -------------------------------------------------------------------------------------------------------
@@ -301,9 +309,8 @@ def _process_read(node: Node, reading: ProcessReading) -> Reduced:
         ended = ProcessExit(at=reading.at, pid=reading.pid, start_ticks=known.start_ticks)
         node, events = _process_exited(node, ended)
     node = replace(node, processes={**node.processes, reading.pid: reading})
-    node, removed = _for_daemons(
-        node, lambda daemon: known_daemons.without_other_users((daemon, ()), reading.at, {reading.pid: reading})
-    )
+    named = {reading.pid: reading}
+    node, removed = _for_daemons(node, lambda step: known_daemons.remove_other_users(step, reading.at, named))
     return node, events + removed
 
 
@@ -313,18 +320,18 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
         return node, ()
     node = process_states.process_exited(state_processes.add_exit(node, ended), ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
-    return _for_daemons(replace(node, processes=processes), lambda daemon: _member_exited(daemon, ended))
+    return _for_daemons(replace(node, processes=processes), lambda step: _member_exited(step, ended))
 
 
-def _member_exited(daemon: Daemon, ended: ProcessExit) -> Transition:
-    process = daemon.runtime.process
+def _member_exited(step: Step, ended: ProcessExit) -> None:
+    process = step.daemon.runtime.process
     if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
         killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
-        return lifecycle.end(daemon, ended.at, killed=killed)
-    return chain(
-        servers.end(clients.dequeue(daemon, ended.pid), ended.at, ended.pid),
-        lambda daemon: clients.disconnect(daemon, ended.at, ended.pid, DisconnectReason.EXIT),
-    )
+        lifecycle.end(step, ended.at, killed=killed)
+        return
+    step.daemon = clients.dequeue(step.daemon, ended.pid)
+    servers.end(step, ended.at, ended.pid)
+    clients.disconnect(step, ended.at, ended.pid, DisconnectReason.EXIT)
 
 
 # -- collectors ------------------------------------------------------------------------------------------------------
@@ -347,33 +354,34 @@ def _with_collector(node: Node, reading: SourceReading) -> Node:
 
 
 def _collected(node: Node, reading: SourceReading) -> Reduced:
-    if reading.name == NVML:
+    if reading.name == CollectorName.NVML:
         return gpus.mark_unread_gpus(node, reading)
-    if reading.name == LOGS:
-        return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
-    if reading.name == POD_RESOURCES and reading.problem is not None:
+    if reading.name == CollectorName.LOGS:
+        return _for_daemons(node, lambda step: _logs_collected(step, node, reading))
+    if reading.name == CollectorName.POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
     hangs = reading.problem is not None and reading.problem.code is ProblemCode.STILL_RUNNING
     daemon = node.daemons.get(reading.daemon or "")
-    if reading.name == CONTROL and hangs and daemon is not None and daemon.answers:
+    if reading.name == CollectorName.CONTROL and hangs and daemon is not None and daemon.answers:
         # A query hangs, for example in the daemon's directory. Whether the daemon still responds is unknown.
         return known_daemons.with_daemon(node, lifecycle.with_unknown_state(daemon, reading.at)), ()
     return node, ()
 
 
-def _logs_collected(node: Node, daemon: Daemon, reading: SourceReading) -> Transition:
+def _logs_collected(step: Step, node: Node, reading: SourceReading) -> None:
     """Reduce one collection of a daemon's logs. Recordings of earlier versions have one for all daemons.
 
     A complete collection that began after the end of a daemon has everything that its log files report of the end.
     The journal and systemd may report it a little later.
     """
-    if reading.daemon not in (None, daemon.name):
-        return daemon, ()
+    if reading.daemon not in (None, step.daemon.name):
+        return
     if reading.daemon is not None:
-        daemon = log_files.files_collected(daemon, reading.problem)
-    step = log_files.check_overdue(daemon, reading)
+        step.daemon = log_files.files_collected(step.daemon, reading.problem)
+    log_files.check_overdue(step, reading)
     if reading.problem is not None or reading.more:
-        return step
+        return
+    daemon = step.daemon
     unit, ended_at = process_states.unit_of(node, daemon), daemon.lifecycle.unexplained_end_at
     complete = (
         ended_at is not None
@@ -383,7 +391,7 @@ def _logs_collected(node: Node, daemon: Daemon, reading: SourceReading) -> Trans
         and (daemon.lifecycle.traces_read or not daemon.lifecycle.traces_expected)
         and workload_ends.has_ended(node, daemon) is not None
     )
-    return chain(step, lambda daemon: _explain_end(node, daemon, force=complete))
+    _explain_end(step, node, force=complete)
 
 
 # -- pruning ---------------------------------------------------------------------------------------------------------
