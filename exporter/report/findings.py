@@ -215,7 +215,8 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
             address, first = address_of(node, daemon.name, policy), drifted[0]
             place = "for new servers" if first.server is None else f"on server {first.server}"
             more = f", and {len(drifted) - 1} more" if len(drifted) > 1 else ""
-            commands = (control_command(each.command, address) for each in drifted[:MOST_COMMANDS])
+            settable = [check.command for check in drifted if check.command][:MOST_COMMANDS]
+            commands = (control_command(command, address) for command in settable)
             yield Finding(
                 code=FindingCode.LIMITS_DRIFTED,
                 at=at,

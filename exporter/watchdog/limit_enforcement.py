@@ -51,7 +51,7 @@ class LimitStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCheck:
-    """A wanted limit of a server, or of future servers (None). `command` sets it.
+    """A wanted limit of a server, or of future servers (None). `command` sets it; it is empty if none can.
 
     `reason` is how the actual limit differs, if it has drifted.
     """
@@ -108,20 +108,20 @@ def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> 
 
 
 def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
-    """Compare the limits of a server's default namespace, with protocol 3. Its memory limit is for all devices."""
+    """Compare the limits of a server's default namespace, with protocol 3. Its memory limit is for all devices.
+
+    So no command can set different limits for several devices. They are compared all the same.
+    """
     if server.name is None or not server.namespaces:
         return
-    share, priority, memory = (
-        wanted.active_thread_percentage,
-        wanted.client_priority,
-        set(wanted.pinned_memory.values()),
-    )
-    verb, found = f"server set {server.name}", server.pinned_memory_limits
-    if len(memory) == 1:
-        (limit,) = memory
-        command, held = f"{verb} --pinned-memory-limit={format_byte_size(limit)}", next(iter(found.values()), None)
-        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=min(wanted.pinned_memory), found=held, wanted=limit)
-        yield _check(daemon, server.pid, command, reason, known=True, holds=held == limit)
+    share, priority, verb = wanted.active_thread_percentage, wanted.client_priority, f"server set {server.name}"
+    in_force = next(iter(server.pinned_memory_limits.values()), None)
+    differ = len(set(wanted.pinned_memory.values())) > 1
+    devices = sorted(wanted.pinned_memory.items())
+    for device, limit in devices if differ else devices[:1]:
+        command = "" if differ else f"{verb} --pinned-memory-limit={format_byte_size(limit)}"
+        reason = Reason(ReasonCode.MEMORY_LIMIT_DIFFERS, device=device, found=in_force, wanted=limit)
+        yield _check(daemon, server.pid, command, reason, known=True, holds=in_force == limit)
     if share is not None:
         command = f"{verb} --active-thread-percentage={share:g}"
         yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
@@ -364,7 +364,7 @@ def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
 
 def _is_due(check: LimitCheck, watch: WatchdogState, at: float) -> bool:
     not_queried = watch.enforcement.restoring and check.server is None and check.status is LimitStatus.UNKNOWN
-    if check.status is not LimitStatus.DRIFTED and not not_queried:
+    if not check.command or (check.status is not LimitStatus.DRIFTED and not not_queried):
         return False
     known = watch.enforcement.drifts.get(check.command)
     if known is None or known.tried_at is None:

@@ -8,7 +8,7 @@ import pytest
 from exporter.model.node import CollectorName, CollectorState
 from exporter.model.problem import LOG_BLOCKED, Problem, ProblemCode, command_failed, joined, timed_out
 from exporter.parse.printable import LONGEST_PROBLEM
-from exporter.report.problem_text import ADVICE, JOURNAL, TEXTS, log_text, problem_object, problem_text, source_text
+from exporter.report.problem_text import ADVICE, TEXTS, log_text, problem_object, problem_text, source_text
 from tests.builders import HANGS, PAUSED, absent, denied, failure, look
 
 HOSTILE = "\x1b[31m{pid}{subject}%s\nline"
@@ -92,7 +92,7 @@ def test_a_source_names_the_daemon_of_each_problem() -> None:
 
 def test_a_log_in_the_journal_has_the_advice_for_the_journal() -> None:
     assert "systemd-journal" in log_text("stdout", denied("journal:x.service"))
-    assert "systemd-journal" in problem_text(denied("journal:x.service"), JOURNAL)
+    assert "systemd-journal" in problem_text(denied("journal:x.service"), CollectorName.JOURNAL)
     assert "systemd-journal" not in log_text("server.log", denied("x"))
     assert log_text("control.log", LOG_BLOCKED).startswith("blocked: ")
 

@@ -17,13 +17,15 @@ from exporter.model.observation import (
 )
 from exporter.model.server import ServerState
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, Limits, Mode, PollIntervals
+from exporter.model.values import replace
 from exporter.model.watchdog import WatchdogState
 from exporter.parse.protocol3 import LIST_CLIENTS, LIST_NAMESPACES, LIST_SERVERS
 from exporter.reducer import reduce
+from exporter.report.findings import findings
 from exporter.report.remedy import address_of, command_to_end_server, commands_to_stop
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import thread_ratio
-from exporter.watchdog.limit_enforcement import enforce
+from exporter.watchdog.limit_enforcement import LimitStatus, check_limits, enforce
 from tests.builders import GPU
 
 NAME = "/run/nvidia-mps"
@@ -179,6 +181,22 @@ def test_sets_limits_only_while_the_namespace_has_no_client() -> None:
     assert enforced(node, wanted) == []
     node, _ = after()
     assert enforced(node, wanted) == []
+
+
+def test_reports_different_memory_limits_of_devices_and_sets_none() -> None:
+    """One command sets the limit of all devices."""
+    wanted = Limits(pinned_memory={0: 2 << 30, 1: 1 << 30})
+    node, _ = after(reply(3.0, LIST_NAMESPACES, NAMESPACES + "default,training,Ready,2G,100,0,/x\n"))
+    checks = check_limits(node.daemons[NAME], wanted, node.at)
+    assert [(check.status, check.reason.device) for check in checks] == [
+        (LimitStatus.IN_FORCE, 0),
+        (LimitStatus.DRIFTED, 1),
+    ]
+    assert enforced(node, wanted) == []
+    watch = replace(WatchdogState(), wanted_limits=wanted)
+    (finding,) = (each for each in findings(replace(node, watches={NAME: watch}), node.at) if each.daemon == NAME)
+    assert "memory limit of device 1 is 2 GiB, not 1 GiB" in finding.values["limits"]
+    assert finding.commands == ()
 
 
 def test_shows_commands_of_protocol_3() -> None:

@@ -5,6 +5,7 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
 from exporter.model.usage import Account, SharedAccount
+from exporter.reducer import reduce_all
 from exporter.usage.accounting import LONGEST_GAP_SECONDS
 from tests.builders import (
     AT,
@@ -43,7 +44,10 @@ def alices(at: float = 0.0, *, pid: int = CLIENT) -> tuple[Observation, ...]:
 
 def held(*seen: Observation, start: Node | None = None) -> dict[Account, float]:
     """Return byte-seconds by account, on a node with a server."""
-    node = reduced(*at_work(), *seen, start=start).node
+    return held_by(reduced(*at_work(), *seen, start=start).node)
+
+
+def held_by(node: Node) -> dict[Account, float]:
     sums: dict[Account, float] = {}
     for usage in node.usage_totals.gpus.values():
         for account, amount in usage.memory_byte_ms.items():
@@ -53,6 +57,13 @@ def held(*seen: Observation, start: Node | None = None) -> dict[Account, float]:
 
 def test_memory_counts_until_the_next_reading() -> None:
     assert held(*alices(), reading(0), reading(10, 300), reading(15)) == {USER_ALICE: 10 * BYTES + 5 * 3 * BYTES}
+
+
+def test_the_end_of_a_recording_counts_memory_until_a_last_disconnect() -> None:
+    """Only the log reports the disconnect, in the last line."""
+    start = reduced(*at_work(), *alices(), reading(0)).node
+    *_, (node, _) = reduce_all(start, server_log(f"Client process {CLIENT} disconnected", at=AT + 4))
+    assert held_by(node)[USER_ALICE] == 4 * BYTES
 
 
 def test_memory_counts_until_the_exit() -> None:
