@@ -26,7 +26,7 @@ from exporter.reducer import reduce
 from exporter.state import poll_schedule
 from exporter.state.gpus import BYPASSING_AFTER_SECONDS
 from exporter.state.lifecycle import HELD_AFTER_SECONDS, SECOND_PROBE_SECONDS
-from exporter.state.log_tail import with_log_tail, without_reused_pids
+from exporter.state.log_files import with_log_tail, without_reused_pids
 from exporter.state.processes import unnamed_pods
 
 MAX_ROUNDS = 4

@@ -16,10 +16,10 @@ from exporter.errors import FULL, RecordingError
 from exporter.masking import Mask
 from exporter.model import observation as kinds
 from exporter.model.daemon import Daemon, DaemonRuntime, Declaration
+from exporter.model.identity import PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
-from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.values import build, plain
 
 FORMAT = 2

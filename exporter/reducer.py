@@ -14,6 +14,7 @@ from exporter.model.daemon import (
     with_runtime,
 )
 from exporter.model.event import Event, EventName
+from exporter.model.identity import PodResourcesReading
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.observation import (
@@ -40,7 +41,6 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import ProblemCode, joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
@@ -57,9 +57,7 @@ from exporter.state import (
     log_lines,
     plausibility,
     poll_schedule,
-    process_states,
     servers,
-    workload_ends,
     xids,
 )
 from exporter.state import processes as state_processes
@@ -181,7 +179,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
         case GpuEvent():
             return xids.apply_nvml_event(node, observation), ()
         case ProcessState():
-            return _resolve_hangs((process_states.state_read(node, observation), ()), observation.at)
+            return _resolve_hangs((state_processes.state_read(node, observation), ()), observation.at)
         case UnitState():
             node = replace(node, units={**node.units, observation.unit: observation})
             return _resolve_hangs((node, ()), observation.at)
@@ -189,9 +187,9 @@ def _take(node: Node, observation: Observation) -> Reduced:
             known = node.daemons.get(observation.daemon)
             if known is not None:
                 if isinstance(observation, ControlSocket):
-                    known = process_states.socket_read(known, observation)
+                    known = state_processes.socket_read(known, observation)
                 else:
-                    known = process_states.session_holder_read(known, observation)
+                    known = state_processes.session_holder_read(known, observation)
                 node = known_daemons.with_daemon(node, known)
             return _resolve_hangs((node, ()), observation.at)
         case ActionDone():
@@ -284,8 +282,8 @@ def _explain_end(step: Step, node: Node, *, force: bool) -> None:
     lifecycle.explain_end(
         step,
         node.at,
-        unit=process_states.unit_of(node, step.daemon),
-        workload_ended=workload_ends.has_ended(node, step.daemon),
+        unit=state_processes.unit_of(node, step.daemon),
+        workload_ended=lifecycle.has_ended(node, step.daemon),
         force=force,
     )
 
@@ -318,7 +316,7 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
     known = node.processes.get(ended.pid)
     if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
-    node = process_states.process_exited(state_processes.add_exit(node, ended), ended)
+    node = state_processes.process_exited(state_processes.add_exit(node, ended), ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
     return _for_daemons(replace(node, processes=processes), lambda step: _member_exited(step, ended))
 
@@ -382,14 +380,14 @@ def _logs_collected(step: Step, node: Node, reading: SourceReading) -> None:
     if reading.problem is not None or reading.more:
         return
     daemon = step.daemon
-    unit, ended_at = process_states.unit_of(node, daemon), daemon.lifecycle.unexplained_end_at
+    unit, ended_at = state_processes.unit_of(node, daemon), daemon.lifecycle.unexplained_end_at
     complete = (
         ended_at is not None
         and ended_at < reading.at - reading.seconds
         and not daemon.in_journal
-        and not process_states.may_unit_change(unit, ended_at)
+        and not state_processes.may_unit_change(unit, ended_at)
         and (daemon.lifecycle.traces_read or not daemon.lifecycle.traces_expected)
-        and workload_ends.has_ended(node, daemon) is not None
+        and lifecycle.has_ended(node, daemon) is not None
     )
     _explain_end(step, node, force=complete)
 
@@ -409,8 +407,8 @@ def prune(node: Node) -> Node:
     kept_since = node.at - UNWANTED_SECONDS if len(node.processes) <= MOST_STORED_PROCESSES else node.at
     processes = {pid: process for pid, process in node.processes.items() if pid in wanted or process.at > kept_since}
     node = state_processes.prune_exits(replace(node, daemons=daemons, processes=processes))
-    node = process_states.prune_states(node, poll_schedule.states_wanted(node))
-    node = process_states.prune_units(node)
+    node = state_processes.prune_states(node, poll_schedule.states_wanted(node))
+    node = state_processes.prune_units(node)
     if node.pods:
         present = state_processes.pod_uids(node)
         node = replace(node, pods={uid: pod for uid, pod in node.pods.items() if uid in present})

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon, NamedBy, RecoveryTimes
 from exporter.model.event import Event, EventName
-from exporter.model.identity import ProcessIdentity, Workload, WorkloadKind
+from exporter.model.identity import (
+    ContainerClaim,
+    ContainerDevices,
+    PodResourcesReading,
+    ProcessIdentity,
+    Workload,
+    WorkloadKind,
+)
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, RecoveryDelay, Suspect
 from exporter.model.node import Node
 from exporter.model.observation import (
@@ -36,7 +43,6 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import CLIENT_PRIORITY, Limits

@@ -11,7 +11,7 @@ from typing import Any
 
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
-from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
+from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode, of_error, timed_out
 
 DEADLINE_SECONDS = 3.0

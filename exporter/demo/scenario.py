@@ -10,9 +10,9 @@ from exporter.demo.gpus import GPU_BYTES, GPUS, SimulatedGpu
 from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, ProcessFactory, SimulatedProcess
 from exporter.dry_run import START
 from exporter.model.daemon import Daemon, Declaration
+from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.pod_resources import ContainerDevices, PodResourcesReading
 from exporter.model.settings import Mode
 
 CLIENTS_LIMIT = 12

@@ -1,6 +1,7 @@
 """Processes and workloads: what identifies them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -78,3 +79,39 @@ class WorkloadCounts:
     """Faults that affected a client."""
     faults_suspected: int = 0
     """Faults that a client most likely caused."""
+
+
+# -- allocations by the kubelet ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerDevices:
+    """The devices of a resource that the kubelet allocated to a container."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerClaim:
+    """A resource claim of a container, and the CDI names of its devices."""
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    claim_namespace: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodResourcesReading:
+    """The answers of the kubelet's pod resources API. `allocatable` has the device ids of each resource."""
+
+    at: float
+    devices: tuple[ContainerDevices, ...] = ()
+    claims: tuple[ContainerClaim, ...] = ()
+    allocatable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

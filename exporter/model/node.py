@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu, Xids
-from exporter.model.identity import Workload, WorkloadCounts
+from exporter.model.identity import PodResourcesReading, Workload, WorkloadCounts
 from exporter.model.incident import Death, Incident
 from exporter.model.launches import LaunchHistory, WorkReading
 from exporter.model.observation import (
@@ -20,7 +20,6 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
 from exporter.model.usage import GpuAttribution, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.identity import ProcessIdentity, WorkloadProcess
+from exporter.model.identity import PodResourcesReading, ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
-from exporter.model.pod_resources import PodResourcesReading
 from exporter.model.problem import Problem
 from exporter.model.reason import Reason
 

@@ -8,8 +8,8 @@ from exporter.model.node import CollectorName, CollectorState, Node
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.server import ServerState
 from exporter.model.values import replace
+from exporter.parse.kernel_log import REBOOT, RESET
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.incident_text import verdict

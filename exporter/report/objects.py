@@ -13,8 +13,8 @@ from exporter.model.settings import Mode
 from exporter.model.usage import Share
 from exporter.model.values import plain
 from exporter.model.watchdog import Diagnosis, WatchdogState
+from exporter.parse.kernel_log import xid_meaning
 from exporter.parse.printable import printable
-from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.incident_text import details, in_flight, incidents_table, likelihood, verdict

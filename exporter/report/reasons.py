@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from exporter.model.reason import PARAMETERS, Reason, ReasonCode
 from exporter.model.watchdog import Condition
+from exporter.parse.kernel_log import xid_meaning
 from exporter.parse.printable import LONGEST_PROBLEM, LONGEST_TEXT, printable
-from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.text import counted, external_text
 
 _UNPERMITTED = "the exporter needs CAP_SETUID and CAP_SETGID to send it as that user (drop-in act.conf of its unit)"

@@ -7,7 +7,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
-from exporter.state import clients, gpus, process_states, servers
+from exporter.state import clients, gpus, processes, servers
 from exporter.state.clients import FRESH_SECONDS
 from exporter.state.fault_log import (
     UNCONFIRMED_SECONDS,
@@ -169,7 +169,7 @@ def _crash_loop(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     started_at = daemon.connections.failed_starts.started_at
     if daemon.ended or not started_at:
         return Verdict.SETTLED
-    state = process_states.state_of_daemon(node, daemon)
+    state = processes.state_of_daemon(node, daemon)
     if state is None or state.children_page_faults is None:
         # A recording without reports of its collectors has no process states at all.
         may_come = bool(node.sources) and node.at - claim.at < REFUTED_SECONDS

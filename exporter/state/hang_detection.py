@@ -2,8 +2,8 @@
 
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
-from exporter.state import lifecycle, process_states
-from exporter.state.process_states import probes
+from exporter.state import lifecycle, processes
+from exporter.state.processes import probes
 from exporter.state.step import Step
 
 PROBES = 2
@@ -66,7 +66,7 @@ def _is_confirmed(node: Node, daemon: Daemon) -> bool:
     if known is not None and known.unanswered >= PROBES:
         return True
     answered_at = known.answered_at if known is not None and known.answered else None
-    states = process_states.suspended_or_stuck(node, daemon)
+    states = processes.suspended_or_stuck(node, daemon)
     return any(state.at <= asked_at and (answered_at is None or answered_at < state.at) for state in states)
 
 

@@ -18,7 +18,7 @@ from exporter.parse.control_reply import (
     THREADS,
 )
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
-from exporter.state import process_states
+from exporter.state import processes
 from exporter.state.gpus import MOST_DEVICES, device_count, is_from_volta, serves_gpu, version_number
 from exporter.state.servers import with_server
 
@@ -93,7 +93,7 @@ def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     number = min(max((device_count(node, daemon), *(device + 1 for device in devices))), MOST_DEVICES)
     yield from ((command, asked_at.get(command)) for command in _default_queries(number))
     for server in daemon.servers.values():
-        if not _will_log_limits(node.at, daemon, server) and process_states.can_query(node, server.pid):
+        if not _will_log_limits(node.at, daemon, server) and processes.can_query(node, server.pid):
             for command in _server_queries(server.pid, number):
                 yield command, asked_at.get(command, server.limits_logged_at)
 

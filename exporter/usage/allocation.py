@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from exporter.model.identity import PodResourcesReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.pod_resources import PodResourcesReading
 from exporter.parse.resources import cdi_claim_uid, gpu_device
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.processes import cgroup_of

@@ -12,7 +12,7 @@ from exporter.model.server import ServerState
 from exporter.model.values import replace
 from exporter.model.watchdog import HARMLESS, Condition, Diagnosis
 from exporter.parse.control_reply import servers_queried
-from exporter.state import hang_detection, process_states
+from exporter.state import hang_detection, processes
 from exporter.state import servers as state_servers
 from exporter.watchdog.context import Context, Evaluated
 
@@ -106,7 +106,7 @@ def _exit_diagnosis(context: Context) -> Diagnosis:
 def _stop_indication(context: Context, *, ever_ran: bool) -> Reason | None:
     """Return what indicates that an operator stopped the daemon; None if nothing does."""
     daemon, unit = context.daemon, _unit_since_exit(context)
-    if unit is not None and process_states.is_unit_stopped(unit):
+    if unit is not None and processes.is_unit_stopped(unit):
         ended = unit.result == "success"
         return Reason(ReasonCode.UNIT_ENDED if ended else ReasonCode.UNIT_STOP_TIMED_OUT, unit=unit.unit)
     if daemon.state is DaemonState.STOPPED:
@@ -168,8 +168,8 @@ def _unit_since_exit(context: Context) -> UnitState | None:
 
 
 def _suspended(context: Context) -> Diagnosis | None:
-    daemon, state = context.daemon, process_states.state_of_daemon(context.node, context.daemon)
-    if state is None or not process_states.is_suspended(state) or not _unanswered(daemon):
+    daemon, state = context.daemon, processes.state_of_daemon(context.node, context.daemon)
+    if state is None or not processes.is_suspended(state) or not _unanswered(daemon):
         return None
     suspended = Reason(ReasonCode.PROCESS_SUSPENDED, pid=state.pid, state=state.state)
     return Diagnosis(
@@ -185,8 +185,8 @@ def _stuck(context: Context) -> Diagnosis | None:
     daemon = context.daemon
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    states = (process_states.state_of_daemon(context.node, daemon), *_server_states(context))
-    asleep = next(filter(process_states.is_stuck, states), None)
+    states = (processes.state_of_daemon(context.node, daemon), *_server_states(context))
+    asleep = next(filter(processes.is_stuck, states), None)
     if asleep is None:
         return None
     stuck = Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=asleep.pid, wait_channel=asleep.wait_channel)
@@ -200,7 +200,7 @@ def _stuck(context: Context) -> Diagnosis | None:
 
 
 def _server_suspended(context: Context) -> Diagnosis | None:
-    stopped = filter(process_states.is_suspended, _server_states(context))
+    stopped = filter(processes.is_suspended, _server_states(context))
     state = min(stopped, key=lambda each: each.at, default=None)
     if state is None or context.at - state.at < _STOPPED_SECONDS:
         return None
@@ -249,7 +249,7 @@ def _unresponsive_since(context: Context) -> float:
 
 def _hang_indications(daemon: Daemon) -> Iterator[Reason]:
     """Yield further indications. The end of the log is only a hint."""
-    known = process_states.probes(daemon)
+    known = processes.probes(daemon)
     if daemon.runtime.process is not None:
         yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.runtime.process.pid)
     if known is not None and known.unanswered:
@@ -338,4 +338,4 @@ def _unanswered(daemon: Daemon) -> bool:
 def _server_states(context: Context) -> list[ProcessState]:
     """Return the states of the servers with a known process: the PID of another one may be reused."""
     known = (pid for pid in context.daemon.servers if pid in context.node.processes)
-    return [state for pid in known if (state := process_states.state_of_server(context.node, pid)) is not None]
+    return [state for pid in known if (state := processes.state_of_server(context.node, pid)) is not None]

@@ -18,7 +18,7 @@ from exporter.model.watchdog import LimitDrift, LimitEnforcement, WatchdogState
 from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state import process_states
+from exporter.state import processes
 
 LOG_SECONDS = 0.3
 """A server logs its limits within some milliseconds, the priority last. Older servers do not log the priority."""
@@ -359,7 +359,7 @@ def _may_set(node: Node, daemon: Daemon, check: LimitCheck) -> bool:
         return True
     if daemon.runtime.protocol == PROTOCOL and any(each.server == server.pid for each in daemon.clients.values()):
         return False
-    return server.state is not ServerState.FAULT and process_states.can_query(node, server.pid)
+    return server.state is not ServerState.FAULT and processes.can_query(node, server.pid)
 
 
 def _is_due(check: LimitCheck, watch: WatchdogState, at: float) -> bool:

@@ -35,7 +35,7 @@ from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PROTOCOL
-from exporter.state import hang_detection, process_states
+from exporter.state import hang_detection, processes
 from exporter.watchdog import limit_enforcement
 from exporter.watchdog.context import Context, DaemonPolicy, Decision, Evaluated, PlannedAction, Wait, count_action
 
@@ -241,9 +241,9 @@ def restart_hung(context: Context, since: float) -> Decision:
     after = context.thresholds.hung_after
     if context.at - since < after or context.daemon.state is not DaemonState.UNRESPONSIVE:
         return Wait(reason=Reason(ReasonCode.HANG_TOO_RECENT, seconds=after))
-    state = process_states.state_of_daemon(context.node, context.daemon)
+    state = processes.state_of_daemon(context.node, context.daemon)
     asked_at = context.daemon.commands.unanswered_at
-    if state is not None and asked_at is not None and not process_states.is_suspended(state) and state.at > asked_at:
+    if state is not None and asked_at is not None and not processes.is_suspended(state) and state.at > asked_at:
         # The process continued after the last query: the daemon may answer again.
         return Wait(reason=Reason(ReasonCode.PROCESS_CONTINUED))
     if not hang_detection.is_established(context.node, context.daemon, context.at):

@@ -15,7 +15,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors import pod_resources, pod_resources_pb2
 from exporter.collectors.pod_resources import PodResources
-from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
+from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import ProblemCode
 from tests.builders import AT, GPU
 from tests.kubelet import Kubelet, claim, kubelet, pod

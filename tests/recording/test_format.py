@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from exporter.cli import main
 from exporter.errors import RecordingError
 from exporter.model.action import ActionKind, ActionReason
+from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
     ActionDone,
@@ -34,7 +35,6 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation

@@ -10,7 +10,7 @@ from exporter.model.server import ServerState
 from exporter.model.values import replace
 from exporter.report.findings import findings
 from exporter.report.problem import FindingCode, Severity
-from exporter.state.log_tail import with_log_tail, without_reused_pids
+from exporter.state.log_files import with_log_tail, without_reused_pids
 from exporter.state.servers import LOOP_END_SECONDS, LOOP_STARTS, in_crash_loop
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, process, reduced, servers, stamped, with_fields
 

@@ -16,7 +16,7 @@ from exporter.model.settings import Limits, PollIntervals
 from exporter.model.watchdog import WatchdogState
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
-from exporter.state.staleness import XID_SECONDS
+from exporter.state.poll_schedule import XID_SECONDS
 from exporter.state.xids import XID_EVENT_TYPE
 from tests.builders import (
     AT,

@@ -12,8 +12,8 @@ from exporter.model.event import EventName
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.observation import DaemonProcess, KernelRecord, Observation, ProcessExit
 from exporter.model.values import build, plain
+from exporter.state.lifecycle import BESIDE_SECONDS, SANDBOX_SECONDS
 from exporter.state.poll_schedule import processes_wanted
-from exporter.state.workload_ends import BESIDE_SECONDS, SANDBOX_SECONDS
 from tests.builders import (
     AT,
     CLIENT,
