@@ -48,6 +48,7 @@ from exporter.state import (
     claims,
     clients,
     control_replies,
+    devices,
     disconnects,
     gpus,
     hang_detection,
@@ -55,7 +56,6 @@ from exporter.state import (
     lifecycle,
     log_files,
     log_lines,
-    plausibility,
     poll_schedule,
     servers,
     xids,
@@ -84,8 +84,8 @@ Reduced = tuple[Node, tuple[Event, ...]]
 def reduce(node: Node, observation: Observation) -> Reduced:
     """Return the node after one observation, and the events."""
     if isinstance(observation, GpuReading):
-        observation = plausibility.checked(node.gpus.get(observation.gpu), observation)
-    elif isinstance(observation, GpuUse) and not plausibility.is_possible(observation):
+        observation = gpus.checked(node.gpus.get(observation.gpu), observation)
+    elif isinstance(observation, GpuUse) and not gpus.is_possible(observation):
         return node, ()
     return _reduce(node, observation)
 
@@ -133,7 +133,7 @@ def _take(node: Node, observation: Observation) -> Reduced:
 
             def read_reply(step: Step) -> None:
                 known_daemons.pids_read(step, observation.at, observation.pids)
-                control_replies.reply_read(step, observation, gpus.mps_pids(node))
+                control_replies.reply_read(step, observation, devices.mps_pids(node))
                 step.daemon = log_files.await_command(step.daemon, observation)
 
             return _resolve_hangs(_for_daemon(node, observation.daemon, read_reply), observation.at)

@@ -35,7 +35,7 @@ from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.report.findings import lost_gpus
 from exporter.report.problem_text import problem_text, source_text
-from exporter.state.gpus import serving_daemon
+from exporter.state.devices import serving_daemon
 from exporter.web.web_config import WebSecurity
 
 Value = TypeVar("Value")

@@ -13,7 +13,7 @@ from exporter.model.server import Client, Disconnect, FaultLogBlock
 from exporter.model.values import replace
 from exporter.parse.log_line import seconds_between
 from exporter.state.clients import MOST_CLIENTS
-from exporter.state.gpus import usable_gpus
+from exporter.state.devices import usable_gpus
 from exporter.usage.launch_history import may_belong_to
 
 SECOND_NS = 1_000_000_000

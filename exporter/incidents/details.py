@@ -13,8 +13,9 @@ from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
 from exporter.state import known_daemons
 from exporter.state.clients import MOST_CLIENTS
+from exporter.state.devices import gpus_by_ordinal, is_same_or_parent, uses_gpu
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
-from exporter.state.gpus import gpus_by_ordinal, is_same_or_parent, used_bytes, uses_gpu
+from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.state.xids import CLAIM_SECONDS
 

@@ -7,7 +7,7 @@ from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope,
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
 from exporter.parse import protocol3
-from exporter.state.gpus import gpus_by_ordinal
+from exporter.state.devices import gpus_by_ordinal
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.view import View

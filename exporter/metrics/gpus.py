@@ -9,7 +9,7 @@ from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
-from exporter.state.gpus import sharing_mode
+from exporter.state.bypassing import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.view import View, gpu_name

@@ -28,7 +28,8 @@ from exporter.report.remedy import (
     recovery_steps,
 )
 from exporter.report.text import counted, mebibytes, percent, workload_name
-from exporter.state.gpus import LOST, is_lost, uses_gpu
+from exporter.state.devices import uses_gpu
+from exporter.state.gpus import LOST, is_lost
 from exporter.state.limits import clients_limit
 from exporter.usage.sampling import memory_by_workload
 from exporter.view import View, clients_of, gpu_name

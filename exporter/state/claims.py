@@ -7,7 +7,7 @@ from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
-from exporter.state import clients, gpus, processes, servers
+from exporter.state import clients, devices, processes, servers
 from exporter.state.clients import FRESH_SECONDS
 from exporter.state.fault_log import (
     UNCONFIRMED_SECONDS,
@@ -205,7 +205,7 @@ def _client_disconnect(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     if last_shown is not None:
         return Verdict.REFUTED if last_shown > claim.at + REFUTED_SECONDS else Verdict.OPEN
     # NVML's lists show all clients, except those of a GPU in MIG mode.
-    readings = [reading for reading in gpus.usable_gpus(node).values() if gpus.serves_gpu(node, daemon, reading)]
+    readings = [reading for reading in devices.usable_gpus(node).values() if devices.serves_gpu(node, daemon, reading)]
     if readings and all(
         each.at > claim.at and each.mps_processes is not None and not each.mig_mode for each in readings
     ):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid
-from exporter.state.gpus import gpus_by_ordinal, physical_gpus, serves_gpu, usable_gpus
+from exporter.state.devices import gpus_by_ordinal, physical_gpus, serves_gpu, usable_gpus
 
 Gpus = frozenset[GpuUuid]
 

@@ -11,10 +11,10 @@ from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry, Pids, seconds_between, translate_pid
 from exporter.parse.log_message import Message
-from exporter.state import gpus, servers
+from exporter.state import devices, servers
 from exporter.state import xids as state_xids
 from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS
-from exporter.state.gpus import MOST_DEVICES
+from exporter.state.devices import MOST_DEVICES
 from exporter.state.step import Step
 
 SAME_SECONDS = 60.0
@@ -255,7 +255,7 @@ def _may_be_of_server(node: Node, daemon: Daemon, server: Server, xid: IncidentX
     does it at the end of another server, which may have faulted.
     """
     gpu = None if xid.gpu is None else node.gpus.get(xid.gpu)
-    if gpu is not None and not gpus.uses_gpu(node, daemon, gpu.reading.gpu):
+    if gpu is not None and not devices.uses_gpu(node, daemon, gpu.reading.gpu):
         return False
     if xid.pid is not None:
         of_server = xid.pid == server.pid or _is_client_of(daemon, server, xid.pid)

@@ -19,7 +19,7 @@ from exporter.parse.control_reply import (
 )
 from exporter.parse.mps_variables import parse_byte_size, parse_percentage
 from exporter.state import processes
-from exporter.state.gpus import MOST_DEVICES, device_count, is_from_volta, serves_gpu, version_number
+from exporter.state.devices import MOST_DEVICES, device_count, is_from_volta, serves_gpu, version_number
 from exporter.state.servers import with_server
 
 BEFORE_VOLTA = 16

@@ -19,7 +19,7 @@ from exporter.parse.control_reply import (
     list_clients,
     list_servers,
 )
-from exporter.state import gpus, known_daemons, lifecycle, limits, log_files, processes
+from exporter.state import devices, known_daemons, lifecycle, limits, log_files, processes
 from exporter.state.control_replies import last_answer_at
 
 MOST_PROCESSES = 4096
@@ -121,7 +121,7 @@ def _queries(node: Node, daemon: Daemon, intervals: PollIntervals) -> Iterable[Q
         return
     yield Query(command=LIST_SERVERS, known_at=asked_at.get(LIST_SERVERS), period=period)
     # The daemon forwards this query to all its servers.
-    for command, known_at in gpus.queries(node, daemon) if _can_query_all(node, daemon) else ():
+    for command, known_at in devices.queries(node, daemon) if _can_query_all(node, daemon) else ():
         yield Query(command=command, known_at=known_at, period=intervals.limits)
     for server in daemon.servers.values():
         if processes.can_query(node, server.pid):
@@ -351,7 +351,7 @@ def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
     """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
     for xid in node.xids.recent:
         known = node.gpus.get(xid.gpu or "")
-        is_served = known is None or gpus.uses_gpu(node, daemon, known.reading.gpu)
+        is_served = known is None or devices.uses_gpu(node, daemon, known.reading.gpu)
         if is_served and node.at - xid.at >= XID_SECONDS:
             yield xid.at
 

@@ -11,7 +11,7 @@ from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
 from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue, dequeue_user
-from exporter.state.gpus import serves_gpu
+from exporter.state.devices import serves_gpu
 from exporter.state.step import Step, with_latest, without
 
 LOOP_STARTS = 3

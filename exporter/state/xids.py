@@ -21,7 +21,7 @@ from exporter.parse.kernel_log import (
     parse_recovery_action,
     parse_xid,
 )
-from exporter.state import gpus
+from exporter.state import devices
 
 XID_EVENT_TYPE = 8
 """NVML's nvmlEventTypeXidCriticalError (nvml.h)."""
@@ -128,7 +128,7 @@ def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number:
         if gpu is None or gpu_instance is None
         else [
             uuid
-            for uuid in gpus.instances_of(node, gpu)
+            for uuid in devices.instances_of(node, gpu)
             if (mig := node.gpus[uuid].reading.mig) is not None
             and mig.gpu_instance == gpu_instance
             and number in (None, mig.compute_instance)

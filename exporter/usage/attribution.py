@@ -31,7 +31,7 @@ from exporter.model.usage import (
 )
 from exporter.model.values import replace
 from exporter.parse.mps_variables import visible_gpu_uuids
-from exporter.state.gpus import gpus_by_ordinal, physical_gpus, usable_gpus
+from exporter.state.devices import gpus_by_ordinal, physical_gpus, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
 from exporter.usage.last_minute import Splits, with_window

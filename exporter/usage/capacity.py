@@ -10,8 +10,9 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.model.server import Client
 from exporter.model.usage import Method, Share
+from exporter.state.devices import gpus_by_ordinal
 from exporter.state.failure_domains import gpus_of_clients
-from exporter.state.gpus import gpus_by_ordinal, used_bytes
+from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
 from exporter.usage.client_limits import memory_limit, thread_ratio
 from exporter.usage.last_minute import fresh_splits

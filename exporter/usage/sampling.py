@@ -9,7 +9,8 @@ from exporter.model.identity import Workload
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, Split, WorkloadPart, slot_of
-from exporter.state.gpus import usable_gpus, used_bytes
+from exporter.state.devices import usable_gpus
+from exporter.state.gpus import used_bytes
 from exporter.state.processes import workload_of
 from exporter.usage.last_minute import fresh_splits
 

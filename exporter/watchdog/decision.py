@@ -16,7 +16,7 @@ from exporter.model.watchdog import Condition, Diagnosis, EscalationStep, Quaran
 from exporter.parse.kernel_log import REBOOT, RECOVERY_XID, RESET, exonerates, xid_meaning
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
-from exporter.state import gpus
+from exporter.state import devices
 from exporter.state.processes import client_id
 from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Wait
@@ -66,7 +66,7 @@ def _serves(context: Context, gpu: str) -> bool:
     known = context.node.gpus.get(gpu)
     if known is None:
         return gpu in context.daemon.runtime.devices.values()
-    return gpus.uses_gpu(context.node, context.daemon, gpu)
+    return devices.uses_gpu(context.node, context.daemon, gpu)
 
 
 def decide(context: Context) -> Decision:

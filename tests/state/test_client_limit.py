@@ -8,7 +8,7 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import MAX_CONNECTIONS
-from exporter.state.gpus import gpus_by_ordinal, serves_gpu
+from exporter.state.devices import gpus_by_ordinal, serves_gpu
 from exporter.state.limits import clients_limit
 from tests.builders import (
     AT,

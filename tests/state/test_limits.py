@@ -6,7 +6,7 @@ import pytest
 
 from exporter.model.daemon import Daemon
 from exporter.model.observation import Observation
-from exporter.state.gpus import gpus_by_ordinal
+from exporter.state.devices import gpus_by_ordinal
 from tests.builders import (
     AT,
     CLIENT,

@@ -8,8 +8,8 @@ from exporter.model.observation import Observation
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import parse_device_addresses
 from exporter.parse.protocol3 import LIST_DEVICES
+from exporter.state.devices import device_count, gpus_by_ordinal, serves_gpu
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
-from exporter.state.gpus import device_count, gpus_by_ordinal, serves_gpu
 from exporter.state.poll_schedule import commands
 from exporter.usage.capacity import Bound, gpu_sharing, thread_ratio
 from tests.builders import (

@@ -9,7 +9,7 @@ from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading
 from exporter.reducer import reduce
-from exporter.state.plausibility import ENERGY, LIMITS
+from exporter.state.gpus import ENERGY, LIMITS
 from tests.builders import AT, GPU
 
 WATTS = 700

@@ -10,7 +10,7 @@ from exporter.doctor.formatting import gpu_label, process_label, quoted, restart
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.report.problem import FindingCode
-from exporter.state.gpus import serving_daemon
+from exporter.state.devices import serving_daemon
 
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 

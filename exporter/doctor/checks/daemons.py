@@ -22,7 +22,7 @@ from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTOR
 from exporter.report.findings import FULL_RATIO
 from exporter.report.problem import FindingCode
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
-from exporter.state.gpus import is_from_volta, serves_gpu
+from exporter.state.devices import is_from_volta, serves_gpu
 from exporter.state.servers import in_crash_loop
 
 ENOUGH_OPEN_FILES = 16384

@@ -14,8 +14,8 @@ from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.findings import lost_gpus
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
-from exporter.state import gpus
-from exporter.state.gpus import serving_daemon
+from exporter.state import devices, gpus
+from exporter.state.devices import serving_daemon
 from exporter.state.limits import BEFORE_VOLTA
 from exporter.view import gpu_name
 
@@ -164,7 +164,7 @@ def untried_on_hardware(facts: Facts) -> Iterator[Occurrence]:
 def pre_volta(facts: Facts) -> Iterator[Occurrence]:
     """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
     for gpu in _served(facts):
-        if gpus.is_from_volta(gpu.reading) is False:
+        if devices.is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
             yield Occurrence(
                 (gpu_label(gpu),), detail=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients."
@@ -209,7 +209,7 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
         running = [
             shown(daemon.name)
             for daemon, each in facts.running()
-            if each.process.variables is not None and gpus.serves_gpu(facts.node, daemon, gpu.reading)
+            if each.process.variables is not None and devices.serves_gpu(facts.node, daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:

@@ -12,7 +12,7 @@ from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMI
 from exporter.parse.mps_variables import parse_memory_limits, parse_percentage, visible_device_entries
 from exporter.parse.protocol3 import LIST_DEVICES, PROTOCOL
 from exporter.report.text import mebibytes
-from exporter.state import gpus as state_gpus
+from exporter.state import devices as state_devices
 from exporter.state.failure_domains import gpus_of_clients
 
 PAGE = "docs/watchdog.md"
@@ -66,7 +66,7 @@ def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
 def _without_effect(facts: Facts, limits: "_MemoryLimits") -> Iterator[Occurrence]:
     """Yield what is wrong with these limits; a GPU without a limit only if nothing else explains it."""
     daemon, where = limits.daemon, (limits.source,)
-    by_ordinal = state_gpus.gpus_by_ordinal(facts.node, daemon)
+    by_ordinal = state_devices.gpus_by_ordinal(facts.node, daemon)
     example = (f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",)
     wrong = [f"The value names no device: {shown(text)}." for text in limits.unnamed]
     wrong += [f"The limit of device {device} is not a size." for device, size in limits.by_device.items() if not size]
@@ -111,7 +111,7 @@ def _without_effect(facts: Facts, limits: "_MemoryLimits") -> Iterator[Occurrenc
 def gpu_not_visible(facts: Facts) -> Iterator[Occurrence]:
     """A client's CUDA_VISIBLE_DEVICES names a GPU that its daemon does not have. CUDA ignores the rest of the list."""
     for daemon, _ in facts.running():
-        gpus = state_gpus.gpus_by_ordinal(facts.node, daemon)
+        gpus = state_devices.gpus_by_ordinal(facts.node, daemon)
         for pid in (*daemon.clients, *daemon.connections.queued) if gpus else ():
             process = facts.processes.get(pid)
             unknown = None if process is None else _first_unknown(process, gpus)
@@ -172,11 +172,11 @@ def _memory_limits(facts: Facts) -> Iterator[_MemoryLimits]:
         daemon = facts.node.daemons.get(configured.name)
         if daemon is not None and configured.pinned_memory_limits:
             source = f"pinned_memory_limits of {shown(configured.name)}"
-            count = state_gpus.device_count(facts.node, daemon)
+            count = state_devices.device_count(facts.node, daemon)
             limits = dict(configured.pinned_memory_limits)
             yield _MemoryLimits(daemon=daemon, source=source, by_device=limits, devices=count)
     for daemon in facts.node.daemons.values():
-        count = state_gpus.device_count(facts.node, daemon)
+        count = state_devices.device_count(facts.node, daemon)
         if daemon.default_limits.pinned_memory:
             source, limits = f"the default of {shown(daemon.name)}", dict(daemon.default_limits.pinned_memory)
             yield _MemoryLimits(daemon=daemon, source=source, by_device=limits, devices=count)
@@ -195,7 +195,7 @@ def _limits_of_client(
 
     A client in a container may see only some GPUs, and then counts them in its own way.
     """
-    gpus = state_gpus.gpus_by_ordinal(facts.node, daemon)
+    gpus = state_devices.gpus_by_ordinal(facts.node, daemon)
     ordinals = {uuid: ordinal for ordinal, uuid in gpus.items()}
     entries = parse_memory_limits(text)
     devices = {name: ordinals.get(name, _ordinal(name)) for name in entries}

@@ -1,0 +1,152 @@
+"""Devices of a daemon: which GPUs and MIG instances it serves."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from exporter.model.daemon import Daemon
+from exporter.model.node import Node
+from exporter.model.observation import GpuReading, GpuUuid
+from exporter.parse.control_reply import DEVICE_QUERY
+from exporter.parse.kernel_log import parse_bus_id
+from exporter.parse.mps_variables import is_device_visible, visible_gpu_uuids
+
+VOLTA = 7
+"""The major compute capability of Volta."""
+
+MOST_DEVICES = 64
+"""No machine has more. Log lines and replies about further devices are ignored."""
+
+
+def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
+    """Yield the query for the daemon's devices, if they are needed, and when it was last sent."""
+    unknown = not daemon.runtime.devices and len(usable_gpus(node)) > 1
+    logged = {uuid for client in daemon.clients.values() for uuid in client.gpus} if node.gpus else ()
+    unknown |= any(physical_gpu(node, daemon, each) is None for each in logged)
+    # The next server may not divide the GPUs.
+    if unknown or daemon.has_mlopart_devices:
+        yield DEVICE_QUERY, daemon.commands.asked_at.get(DEVICE_QUERY)
+
+
+def usable_gpus(node: Node) -> Mapping[GpuUuid, GpuReading]:
+    """Return what CUDA processes can use: MIG instances, and all GPUs but those with known instances."""
+    divided = {gpu.reading.mig.parent for gpu in node.gpus.values() if gpu.reading.mig is not None}
+    return {uuid: gpu.reading for uuid, gpu in node.gpus.items() if uuid not in divided}
+
+
+def instances_of(node: Node, uuid: GpuUuid) -> tuple[GpuUuid, ...]:
+    """Return the MIG instances of a GPU."""
+    return tuple(each for each, gpu in node.gpus.items() if gpu.reading.mig and gpu.reading.mig.parent == uuid)
+
+
+def physical_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> GpuUuid | None:
+    """Return the GPU of one of the daemon's devices, which may be an MLOPart device; None if it is unknown."""
+    if uuid in node.gpus:
+        return uuid
+    address = daemon.runtime.addresses.get(uuid)
+    gpus = (gpu.reading for gpu in node.gpus.values() if address is not None and gpu.reading.mig is None)
+    return next((each.gpu for each in gpus if parse_bus_id(each.pci_bus_id or "") == address), None)
+
+
+def physical_gpus(node: Node, daemon: Daemon, uuids: Iterable[GpuUuid]) -> set[GpuUuid]:
+    """Return the GPUs of these devices. A device of an unknown GPU stands for itself."""
+    return {physical_gpu(node, daemon, uuid) or uuid for uuid in uuids}
+
+
+def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
+    """Return whether the daemon has this GPU or MIG instance: by its own list, else by CUDA_VISIBLE_DEVICES.
+
+    Only its own list shows the limits of a container's device nodes. Older drivers do not know that query. If a GPU
+    from Volta on is visible, the daemon ignores those before Volta (NVIDIA's MPS guide).
+    """
+    if daemon.runtime.devices:
+        devices = daemon.runtime.devices.values()
+        return gpu.gpu in devices or gpu.gpu in {physical_gpu(node, daemon, each) for each in devices}
+    if not _is_visible(daemon, gpu):
+        return False
+    return is_from_volta(gpu) is not False or not any(
+        is_from_volta(each.reading) and _is_visible(daemon, each.reading) for each in node.gpus.values()
+    )
+
+
+def is_from_volta(gpu: GpuReading) -> bool | None:
+    """Return whether the architecture of a GPU is Volta or later; None if it is unknown."""
+    major = major_version(gpu.compute_capability)
+    return None if major is None else major >= VOLTA
+
+
+def major_version(version: str | None) -> int | None:
+    """Return the first number of a version such as 615.71.09; None if it is unknown."""
+    return version_number((version or "").partition(".")[0])
+
+
+def version_number(text: str) -> int | None:
+    """Return one number of a version; None if the text is not one."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None
+
+
+def _is_visible(daemon: Daemon, gpu: GpuReading) -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES leaves the GPU or MIG instance visible.
+
+    Without a MIG instance in it, CUDA uses one instance (MIG user guide), and it is not known which.
+    """
+    visible = daemon.runtime.visible_devices
+    if gpu.mig is None:
+        return is_device_visible(visible, gpu.index, gpu.gpu)
+    older_name = f"MIG-{gpu.mig.parent}/{gpu.mig.gpu_instance}/{gpu.mig.compute_instance}"
+    return visible is not None and is_device_visible(visible, None, gpu.gpu, older_name)
+
+
+def device_count(node: Node, daemon: Daemon) -> int:
+    """Return how many devices the daemon has; 0 if that is unknown. Clients may count MLOPart devices."""
+    if daemon.has_mlopart_devices:
+        return 0
+    if daemon.runtime.devices:
+        return min(max(daemon.runtime.devices) + 1, MOST_DEVICES)
+    return min(sum(serves_gpu(node, daemon, gpu.reading) for gpu in node.gpus.values()), MOST_DEVICES)
+
+
+def gpus_by_ordinal(node: Node, daemon: Daemon) -> Mapping[int, GpuUuid]:
+    """Return the GPUs by the daemon's ordinals: by its own list, else by CUDA_VISIBLE_DEVICES; empty if unknown.
+
+    An unset CUDA_VISIBLE_DEVICES looks like one that cannot be read, so several GPUs have no known order then.
+    Clients may count MLOPart devices, which are not GPUs.
+    """
+    if daemon.has_mlopart_devices:
+        return {}
+    if daemon.runtime.devices:
+        return daemon.runtime.devices
+    devices = usable_gpus(node)
+    if daemon.runtime.visible_devices is not None:
+        # CUDA enumerates one MIG instance at most (MIG user guide).
+        instances = [uuid for uuid, reading in devices.items() if reading.mig and serves_gpu(node, daemon, reading)]
+        if instances:
+            return {0: instances[0]} if len(instances) == 1 else {}
+        indices = {uuid: reading.index for uuid, reading in devices.items()}
+        visible = visible_gpu_uuids(daemon.runtime.visible_devices, indices)
+        return dict(enumerate(uuid for uuid in visible if serves_gpu(node, daemon, devices[uuid])))
+    return dict(enumerate(devices)) if len(devices) == 1 else {}
+
+
+def uses_gpu(node: Node, daemon: Daemon, uuid: GpuUuid) -> bool:
+    """Return whether the daemon has this known GPU, or a MIG instance of it: a fault of a GPU concerns all of them."""
+    return any(serves_gpu(node, daemon, node.gpus[each].reading) for each in (uuid, *instances_of(node, uuid)))
+
+
+def is_same_or_parent(node: Node, uuid: GpuUuid, others: Collection[GpuUuid]) -> bool:
+    """Return whether a GPU is one of the others, or one of them is a MIG instance of it."""
+    return uuid in others or any(each in others for each in instances_of(node, uuid))
+
+
+def serving_daemon(node: Node, gpu: GpuReading) -> Daemon | None:
+    """Return the known daemon that serves this GPU, or would if it ran."""
+    return next(iter(serving_daemons(node, gpu)), None)
+
+
+def serving_daemons(node: Node, gpu: GpuReading) -> Iterable[Daemon]:
+    """Return all known daemons that serve this GPU, or would if they ran."""
+    return (each for each in node.daemons.values() if each.is_reported(node.at) and serves_gpu(node, each, gpu))
+
+
+def mps_pids(node: Node) -> frozenset[int] | None:
+    """Return the MPS clients on all GPUs; None if NVML has no list of them for any GPU."""
+    lists = [gpu.reading.mps_processes for gpu in node.gpus.values() if gpu.reading.mps_processes is not None]
+    return frozenset(process.pid for each in lists for process in each) if lists else None
