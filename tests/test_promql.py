@@ -41,7 +41,7 @@ def test_expressions_use_existing_families_and_labels(subtests: pytest.Subtests)
 
 
 def test_finds_expressions_in_rules_and_pages() -> None:
-    assert {where.partition(":")[0] for where in EXPRESSIONS} >= {"cuda-mps.rules.yml", "README.md"}
+    assert {where.partition(":")[0] for where in EXPRESSIONS} >= {"cuda-mps.rules.yml", "start.md"}
 
 
 def test_reports_unknown_families_and_labels(subtests: pytest.Subtests) -> None:

@@ -15,7 +15,7 @@ from exporter.report.problem import FindingCode
 from exporter.report.problems import PROBLEMS
 from exporter.report.text import counted
 
-PAGE = "docs/doctor.md"
+PAGE = "docs/start.md"
 """The page that lists all checks."""
 
 

@@ -266,8 +266,8 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 def _refusal(what: str, error: OSError) -> BpfError:
     hint = {
-        errno.EPERM: "; this needs CAP_BPF and CAP_PERFMON (docs/rights.md)",
-        errno.EACCES: "; this needs CAP_BPF and CAP_PERFMON, and before Linux 6.6 CAP_SYS_ADMIN (docs/rights.md)",
+        errno.EPERM: "; this needs CAP_BPF and CAP_PERFMON (docs/security.md)",
+        errno.EACCES: "; this needs CAP_BPF and CAP_PERFMON, and before Linux 6.6 CAP_SYS_ADMIN (docs/security.md)",
         errno.ENOSYS: "; this kernel was built without it",
         errno.E2BIG: "; this kernel is too old",
         errno.ENOMEM: "; LimitMEMLOCK= may be too low for a kernel before 5.11",

@@ -1,4 +1,4 @@
-"""The queries of docs/grafana.md that join the metrics with those of dcgm-exporter."""
+"""The queries of docs/alerting.md that join the metrics with those of dcgm-exporter."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ import yaml
 
 from tests.tools import needed
 
-PAGE = Path(__file__).parents[2] / "docs" / "grafana.md"
+PAGE = Path(__file__).parents[2] / "docs" / "alerting.md"
 FIRST, SECOND = "GPU-1efa3f60-b0ba-115c-7d58-bd5711d3de4b", "GPU-f3a2185e-464d-c671-4057-0d056df64b6e"
 
 SERIES = {

@@ -7,7 +7,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PROVISIONING = ROOT / "dashboards" / "provisioning"
-GUIDE = (ROOT / "docs" / "grafana.md").read_text()
+GUIDE = (ROOT / "docs" / "alerting.md").read_text()
 
 
 def test_the_provider_uses_the_path_of_the_guide_read_only() -> None:

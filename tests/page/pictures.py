@@ -17,7 +17,7 @@ from exporter.page.cards import headline
 from exporter.report.status_view import StatusInput, status_view
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
-from tests.page.browser import DESKTOP, PHONE, Browser
+from tests.page.browser import DESKTOP, Browser
 from tests.tools import needed
 from tests.web.serving import Web, staged
 
@@ -76,16 +76,9 @@ def _faulted(sight: StatusInput) -> bool:
     return "1 client blocks recovery; suspect: very likely" in headline(status_view(sight)).sentence
 
 
-def _dead(sight: StatusInput) -> bool:
-    finding = headline(status_view(sight)).finding
-    return finding is not None and "would restart" in finding.remedy
-
-
 PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] = (
     ("busy", "bypass", _busy, DESKTOP, "light"),
     ("fault", "fault-held", _faulted, DESKTOP, "dark"),
-    ("fault-phone", "fault-held", _faulted, PHONE, "light"),
-    ("dead-phone", "daemon-dies", _dead, PHONE, "dark"),
 )
 
 

@@ -11,7 +11,7 @@ from tests.ports import free_address
 from tests.tools import needed, not_here
 
 from .machine import NAMESPACES, Machine
-from .node import START, UNITS, Node
+from .node import GUIDE, Node
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "systemctl", "dbus-daemon", "logrotate")
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -33,8 +33,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     machine = Machine(directory / "root")
     try:
         installed = Node(machine, free_address(), directory)
-        installed.follow(UNITS, "The daemon")
-        installed.follow(START, "1. The node")
+        installed.follow(GUIDE, "The daemon")
+        installed.follow(GUIDE, "1. The node")
         yield installed
     finally:
         machine.close()

@@ -13,7 +13,7 @@ from tests.standin.mps import MpsStandIn
 
 from .machine import ROOT, Machine
 
-UNITS, START = ROOT / "docs" / "systemd.md", ROOT / "docs" / "start.md"
+GUIDE = ROOT / "docs" / "start.md"
 DAEMON = "nvidia-cuda-mps.service"
 EXPORTER = "cuda-mps-exporter.service"
 USER = "cuda-mps-exporter"

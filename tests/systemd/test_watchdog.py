@@ -7,7 +7,7 @@ import pytest
 
 from tests.eventually import eventually
 
-from .node import CONFIGURATION, DAEMON, EXPORTER, NAME, UNITS, Node
+from .node import CONFIGURATION, DAEMON, EXPORTER, GUIDE, NAME, Node
 from .node import RULES as POLKIT_RULES
 
 LIMITS = f'''
@@ -29,7 +29,7 @@ def _acting(node: Node) -> Iterator[None]:
     node.machine.do(
         "sh", "-c", f"install -Dm 644 -t /etc/systemd/system/{EXPORTER}.d /root/systemd/{EXPORTER}.d/*.conf"
     )
-    node.follow(UNITS, "To let it act")
+    node.follow(GUIDE, "Let it act")
     yield
     node.machine.write(CONFIGURATION, node.settings)
     node.machine.do("rm", "-r", f"/etc/systemd/system/{EXPORTER}.d", f"/etc/polkit-1/rules.d/{POLKIT_RULES}")

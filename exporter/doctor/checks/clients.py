@@ -36,7 +36,7 @@ def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
     *_NEEDS,
     fix="Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
     "and its clients.",
-    doc="docs/systemd.md",
+    doc="docs/start.md",
 )
 def private_tmp(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS."""

@@ -250,7 +250,7 @@ def few_open_files(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ERROR, Area.UNITS, fix="Install the unit, or correct its name.", doc="docs/systemd.md")
+@check(Severity.ERROR, Area.UNITS, fix="Install the unit, or correct its name.", doc="docs/start.md")
 def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
     """The configuration names an unknown unit. The watchdog cannot restart the daemon."""
     for configured in facts.config.daemons:
@@ -267,7 +267,7 @@ def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
     Area.UNITS,
     fix="Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
     "and its clients.",
-    doc="docs/systemd.md",
+    doc="docs/start.md",
 )
 def daemon_private_tmp(facts: Facts) -> Iterator[Occurrence]:
     """A daemon in /tmp has a unit with a private /tmp. Other CUDA processes do not find the daemon, and bypass MPS."""
@@ -277,7 +277,7 @@ def daemon_private_tmp(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((f"{shown(unit)}: {shown(daemon.pipe_directory)}",), commands=(without_private_tmp(unit),))
 
 
-@check(Severity.ERROR, Area.UNITS, fix="Set PrivateTmp=no, as in the delivered unit.", doc="docs/systemd.md")
+@check(Severity.ERROR, Area.UNITS, fix="Set PrivateTmp=no, as in the delivered unit.", doc="docs/start.md")
 def exporter_private_tmp(facts: Facts) -> Iterator[Occurrence]:
     """The exporter's unit has a private /tmp. The exporter may not find a daemon in /tmp."""
     hidden = tuple(

@@ -91,7 +91,7 @@ def directory_writable(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/rights.md")
+@check(FindingCode.PID_FILE_WRONG, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
 def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
     """A pid file names another process than the running daemon."""
     for name, directory in facts.directories.items():
@@ -106,7 +106,7 @@ def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
     Severity.ADVICE,
     Area.DIRECTORIES,
     fix="Restrict it after each start of the daemon (ExecStartPost=), if users are not trusted.",
-    doc="docs/rights.md",
+    doc="docs/security.md",
 )
 def pid_file_open(facts: Facts) -> Iterator[Occurrence]:
     """Any user can write the pid file. The daemon creates it so. With a wrong PID, no command reaches the daemon."""
@@ -160,7 +160,7 @@ def _install_drop_in(facts: Facts, name: str) -> tuple[str, ...]:
     return f"install -Dm 644 -t {quoted(f'/etc/systemd/system/{unit}.d')} {source}", "systemctl daemon-reload"
 
 
-@check(FindingCode.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, doc="docs/rights.md")
+@check(FindingCode.LOG_NOT_FOLLOWED, Area.LOGS, Area.DAEMONS, doc="docs/security.md")
 def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot read a running daemon's log."""
     for daemon, each in facts.running():
@@ -210,7 +210,7 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
                 )
 
 
-@check(Severity.ADVICE, Area.LOGS, Area.ROTATION, fix=_COPY_TRUNCATE, doc="docs/systemd.md")
+@check(Severity.ADVICE, Area.LOGS, Area.ROTATION, fix=_COPY_TRUNCATE, doc="docs/start.md")
 def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
     """A log is large, is not rotated, or is rotated by renaming it. Each command to the daemon adds five lines."""
     rotated = {rotation.path for rotation in facts.rotations}

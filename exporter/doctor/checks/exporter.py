@@ -42,7 +42,9 @@ def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
 
 
 @check(
-    Severity.WARNING, fix="Make the service's user its owner, as the unit does (StateDirectory=).", doc="docs/rights.md"
+    Severity.WARNING,
+    fix="Make the service's user its owner, as the unit does (StateDirectory=).",
+    doc="docs/security.md",
 )
 def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state."""
@@ -70,7 +72,7 @@ def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
 @check(
     Severity.WARNING,
     fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
-    doc="docs/systemd.md",
+    doc="docs/start.md",
 )
 def acts_without_rights(facts: Facts) -> Iterator[Occurrence]:
     """The watchdog may act, but lacks rights. It cannot end hung daemons or run commands as their users."""
@@ -97,7 +99,7 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(Severity.WARNING, fix="Run the service from its unit, or doctor as root.", doc="docs/rights.md")
+@check(Severity.WARNING, fix="Run the service from its unit, or doctor as root.", doc="docs/security.md")
 def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
     """The exporter lacks CAP_SYS_PTRACE. It assumes that daemons serve all GPUs, and misses those in containers."""
     exporter = facts.exporter
@@ -111,7 +113,7 @@ def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ADVICE, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
+@check(Severity.ADVICE, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/security.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain."""
     if facts.exporter.kernel_log is not None:
@@ -121,14 +123,14 @@ def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/rights.md")
+@check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/security.md")
 def too_many_rights(facts: Facts) -> Iterator[Occurrence]:
     """The exporter has CAP_DAC_OVERRIDE, but is not root. Other users' daemons refuse its queries (measured, R580)."""
     if facts.exporter.uid != 0 and not facts.exporter.lacks(Capability.DAC_OVERRIDE):
         yield Occurrence(commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",))
 
 
-@check(Severity.ADVICE, fix="Run doctor as root, or as the service's user.", doc="docs/rights.md")
+@check(Severity.ADVICE, fix="Run doctor as root, or as the service's user.", doc="docs/security.md")
 def service_not_identified(facts: Facts) -> Iterator[Occurrence]:
     """The service cannot be identified. The report has the rights of this command instead."""
     if facts.exporter.unanswering is not None:
@@ -139,7 +141,7 @@ def service_not_identified(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.WARNING, fix="Run doctor as root.", doc="docs/rights.md")
+@check(Severity.WARNING, fix="Run doctor as root.", doc="docs/security.md")
 def not_examined(facts: Facts) -> Iterator[Occurrence]:
     """An area was not fully examined. Mistakes in it are unknown."""
     for each in facts.not_examined:
@@ -149,7 +151,7 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.WARNING, Area.LAUNCHES, fix="Make it possible, or set --attribution=off.", doc="docs/rights.md")
+@check(Severity.WARNING, Area.LAUNCHES, fix="Make it possible, or set --attribution=off.", doc="docs/security.md")
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
     """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
     missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
@@ -185,7 +187,7 @@ def _missing_for_bpf(exporter: ExporterProcess) -> str:
     Severity.ERROR,
     Area.PORTS,
     fix="End the program, or change `web.listen-address`. In that case, change Prometheus, too.",
-    doc="docs/web.md",
+    doc="docs/security.md",
 )
 def port_taken(facts: Facts) -> Iterator[Occurrence]:
     """Another program uses the exporter's port."""
