@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.config.checks import MAX_NAME
 from exporter.config.load import MAX_DAEMONS
-from exporter.config.options import MAX_NAME
 from exporter.config.settings import DaemonConfig
 from exporter.errors import ConfigError
 from exporter.model.settings import Limits
@@ -35,6 +35,26 @@ TRAINING = DaemonConfig(
 
 def daemons(directory: Path, text: str, *arguments: str, **environment: str) -> tuple[DaemonConfig, ...]:
     return config("serve", "--config.file", written(directory, text), *arguments, **environment).daemons
+
+
+def test_without_options_the_exporter_discovers_the_daemons() -> None:
+    """The variable of the log directory alone declares none."""
+    assert config("serve").daemons == config("serve", CUDA_MPS_LOG_DIRECTORY="/log").daemons == ()
+
+
+def test_flags_override_the_variables_of_mps(subtests: pytest.Subtests) -> None:
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": "/run/e", "CUDA_MPS_LOG_DIRECTORY": "/log/e"}
+    flags = ("--pipe-directory=/run/f", "--log-directory=/log/f")
+    for given, environment, expected in (
+        (flags, {}, ("/run/f", "/log/f")),
+        ((), variables, ("/run/e", "/log/e")),
+        (flags[:1], variables, ("/run/f", "/log/e")),
+        (flags[1:], {}, ("/tmp/nvidia-mps", "/log/f")),
+        (flags[:1], {}, ("/run/f", "/var/log/nvidia-mps")),
+    ):
+        with subtests.test(flags=given, environment=environment):
+            (daemon,) = config("serve", *given, **environment).daemons
+            assert (daemon.name, str(daemon.log_directory)) == expected
 
 
 def test_the_file_names_several_daemons(tmp_path: Path) -> None:
@@ -92,8 +112,8 @@ WRONG = (
     ("[[daemons]]\npipe_dir = '/a'", ": daemons[1]: unknown key 'pipe_dir'; did you mean pipe_directory?"),
     ("[[daemons]]\npipe_directory = 'a'", ": daemons[1].pipe_directory: invalid value 'a': expected an absolute path"),
     (f"[[daemons]]\npipe_directory = '/{'x' * 90}'", f": daemons[1].pipe_directory: invalid value '/{'x' * 90}': the"),
-    (HEAD + "name = ''", ": daemons[1].name: invalid value '': expected 1 to 4096 printable characters"),
-    (HEAD + 'name = "a\\nb"', ": daemons[1].name: invalid value 'a\\nb': expected 1 to 4096 printable characters"),
+    (HEAD + "name = ''", ": daemons[1].name: invalid value '': expected a string of 1 to 128 printable characters"),
+    (HEAD + 'name = "a\\nb"', ": daemons[1].name: invalid value 'a\\nb': expected a string of 1 to 128"),
     (HEAD + f"name = '{'n' * (MAX_NAME + 1)}'", ": daemons[1].name: invalid value 'nnn"),
     (HEAD + "unit = 'mps'", ": daemons[1].unit: invalid value 'mps': expected a service such as"),
     (HEAD + "unit = '-mps.service'", ": daemons[1].unit: invalid value '-mps.service': expected a service"),
@@ -122,17 +142,20 @@ WRONG = (
             ([], "[]: expected 1 to 64 entries"),
         )
     ),
-    ("[[daemons]]\nname = '-a'\n", ": daemons[1].name: invalid value '-a': expected a name that does not begin with"),
+    (
+        "[[daemons]]\nname = '-a'\n",
+        ": daemons[1].name: invalid value '-a': expected a string of 1 to 128 printable characters that",
+    ),
     (HEAD + "watchdog = 'on'", ": daemons[1].watchdog: invalid value 'on': expected one of observe, act"),
     (
         HEAD + "restart_command = 'mps'",
         ": daemons[1].restart_command: invalid value 'mps': expected a list",
     ),
     (HEAD + "restart_command = []", ": daemons[1].restart_command: invalid value []: expected 1 to 64 entries"),
-    (HEAD + "restart_command = ['']", ": daemons[1].restart_command: invalid value '': expected 1 to 4096 printable"),
+    (HEAD + "restart_command = ['']", ": daemons[1].restart_command: invalid value '': expected a string of 1 to 4096"),
     (
         HEAD + "restart_command = ['env', 'A=1', 'CUDA_MPS_PIPE_DIRECTORY=/b', 'mps']",
-        ": daemons[1].restart_command: CUDA_MPS_PIPE_DIRECTORY is set by pipe_directory; remove it",
+        ": daemons[1].restart_command: invalid value 'CUDA_MPS_PIPE_DIRECTORY=/b': the variable is set by",
     ),
     (
         HEAD + "unit = 'a.service'\nrestart_command = ['a']",
@@ -155,11 +178,21 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize(("text", "problem"), WRONG, ids=[problem[:60] for _, problem in WRONG])
-def test_refuses_an_unusable_daemon_and_names_its_place(text: str, problem: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        daemons(tmp_path, text)
-    assert str(refused.value).startswith(f"{tmp_path}/config.toml{problem}")
+def test_refuses_an_unusable_daemon_and_names_its_place(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for text, problem in WRONG:
+        with subtests.test(problem=problem):
+            with pytest.raises(ConfigError) as refused:
+                daemons(tmp_path, text)
+            assert str(refused.value).startswith(f"{tmp_path}/config.toml{problem}")
+
+
+def test_a_user_is_a_name_or_a_number(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for user, uid in {"'root'": 0, "'0'": 0, "1000": 1000}.items():
+        with subtests.test(user=user):
+            assert daemons(tmp_path, f"{HEAD}user = {user}")[0].owner == uid
+    for user in ("'no-such-user'", "-1", "true", f"0x{'f' * 9000}"):
+        with subtests.test(user=user), pytest.raises(ConfigError, match=r"daemons\[1\].user: invalid value"):
+            daemons(tmp_path, f"{HEAD}user = {user}")
 
 
 def test_daemons_that_log_to_the_journal_need_no_log_directory(tmp_path: Path) -> None:

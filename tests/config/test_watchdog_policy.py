@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.config.reference import as_toml
-from exporter.config.reload import policy_of
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.policy import policy_of
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.config.reading import config, written
 from tests.program import constants
