@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,7 @@ def duration(text: str) -> float:
 def one_of(words: Iterable[str]) -> Check:
     """Return the check for one of a few words; the members of an enumeration are values of it."""
     choices = {str(word): word for word in words}
-
-    def check(raw: object) -> str:
-        if not isinstance(raw, str) or raw not in choices:
-            raise InvalidError(raw, f"expected one of {', '.join(choices)}")
-        return choices[raw]
-
-    return check
+    return typed(str, f"one of {', '.join(choices)}", choices.__contains__, choices.__getitem__)
 
 
 def entries(check: Check, least: int = 1, distinct: Callable[[Any], object] | None = lambda value: value) -> Check:
@@ -163,11 +158,8 @@ def pipe_directory(raw: object) -> Path:
     """Check an absolute path that is short enough for a daemon's sockets."""
     path: Path = DIRECTORY(raw)
     if len(str(path / "control_privileged").encode(errors="surrogateescape")) > LONGEST_SOCKET_PATH:
-        raise InvalidError(
-            raw,
-            f"the path of a unix socket has at most {LONGEST_SOCKET_PATH} bytes, so no MPS daemon can run there;"
-            " use a shorter directory",
-        )
+        problem = f"the path of a socket there has over {LONGEST_SOCKET_PATH} bytes, so no MPS daemon can run there"
+        raise InvalidError(raw, f"{problem}; use a shorter directory")
     return path
 
 
@@ -192,12 +184,11 @@ def overlapping(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
 
     An empty host and :: are all addresses of both protocols.
     """
-    for index, (first_host, first_port) in enumerate(addresses):
-        for second_host, second_port in addresses[:index]:
-            hosts = {"127.0.0.1" if host == "localhost" else host for host in (first_host, second_host)}
-            everywhere = {"", "::"} if any(":" in host for host in hosts) else {"", "0.0.0.0"}  # noqa: S104 (nothing is bound)
-            if first_port == second_port != 0 and (len(hosts) == 1 or hosts & everywhere):
-                return (second_host, second_port), (first_host, first_port)
+    for first, second in combinations(addresses, 2):
+        hosts = {"127.0.0.1" if host == "localhost" else host for host, _ in (first, second)}
+        everywhere = {"", "::"} if any(":" in host for host in hosts) else {"", "0.0.0.0"}  # noqa: S104 (nothing is bound)
+        if first[1] == second[1] != 0 and (len(hosts) == 1 or hosts & everywhere):
+            return first, second
     return None
 
 

@@ -51,6 +51,7 @@ def build_config(
     constants: Constants | None = None,
 ) -> Config:
     """Return the configuration of a command; ConfigError names what cannot be used."""
+    _refuse_unknown_variables(environment)
     command, in_file = arguments.command, Values()
     if command in CONFIGURED:
         file = arguments.config_file
@@ -58,12 +59,11 @@ def build_config(
             file = environment.get(FILE_VARIABLE) or default_file
         if file:
             in_file = read_document(Path(file), optional=file is default_file)
-    values = _defaults(command, environment) | in_file | _variables(environment) | _flags(arguments)
-    of_command = (option.attribute for option in OPTIONS if command in option.commands)
+    values = {option.attribute: _value(option, arguments, environment, in_file) for option in OPTIONS}
     config = Config(
         daemons=_declared_daemons(arguments, environment, in_file),
         constants=constants or Constants(),
-        **{attribute: values[attribute] for attribute in of_command if attribute in values},
+        **{option.attribute: values[option.attribute] for option in OPTIONS if command in option.commands},
     )
     overlap = overlapping(config.listen)
     if overlap is not None and not config.systemd_socket:
@@ -74,40 +74,26 @@ def build_config(
     return config
 
 
-# -- flags and environment ----------------------------------------------------------------------------------------
+def _value(option: Option, arguments: Namespace, environment: Mapping[str, str], in_file: Values) -> Any:
+    """Return the value of an option. An empty variable sets nothing."""
+    value = option.defaults.get(arguments.command, option.default)
+    if directories := environment.get(option.systemd):
+        value = option.parse(option.systemd, directories.split(":")[0])
+    value = in_file.get(option.attribute, value)
+    if text := environment.get(option.variable):
+        value = option.parse(option.variable, text)
+    flag = vars(arguments).get(option.flag)
+    if flag is not None:
+        value = option.parse(option.flag, ",".join(flag) if isinstance(flag, list) else str(flag))
+    return value
 
 
-def _defaults(command: str, environment: Mapping[str, str]) -> Values:
-    """Return the command's own defaults, and the directories that systemd created."""
-    values = {option.attribute: option.defaults[command] for option in OPTIONS if command in option.defaults}
-    for option in OPTIONS:
-        if directories := environment.get(option.systemd):
-            values[option.attribute] = checked(option.systemd, option.check, directories.split(":")[0])
-    return values
-
-
-def _variables(environment: Mapping[str, str]) -> Values:
-    """Return the options that variables set; an empty variable sets nothing. ConfigError names an unknown one."""
-    options, values = {option.variable: option for option in OPTIONS}, {}
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    variables = [*(option.variable for option in OPTIONS), FILE_VARIABLE]
     for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
-            continue
-        if variable in options:
-            if environment[variable]:
-                values[options[variable].attribute] = options[variable].parse(variable, environment[variable])
-        elif not _OTHER_VARIABLES.fullmatch(variable.removeprefix(PREFIX)):
-            raise ConfigError(_unknown(variable, (*options, FILE_VARIABLE), "variable"))
-    return values
-
-
-def _flags(arguments: Namespace) -> Values:
-    values = {}
-    for option in OPTIONS:
-        given = vars(arguments).get(option.flag)
-        if given is not None:
-            text = ",".join(given) if isinstance(given, list) else str(given)
-            values[option.attribute] = option.parse(option.flag, text)
-    return values
+        name = variable.removeprefix(PREFIX)
+        if name != variable and variable not in variables and not _OTHER_VARIABLES.fullmatch(name):
+            raise ConfigError(_unknown(variable, variables, "variable"))
 
 
 # -- the file -----------------------------------------------------------------------------------------------------
