@@ -89,7 +89,7 @@ def one_of(words: Iterable[str]) -> Check:
     return typed(str, f"one of {', '.join(choices)}", choices.__contains__, choices.__getitem__)
 
 
-def entries(check: Check, least: int = 1, distinct: Callable[[Any], object] | None = lambda value: value) -> Check:
+def entries(check: Check, least: int = 1, distinct: Check | None = lambda value: value) -> Check:
     """Return the check for a list. Two entries with equal `distinct` are duplicates; None allows all."""
 
     def check_all(raw: object) -> tuple[Any, ...]:
@@ -108,12 +108,7 @@ def entries(check: Check, least: int = 1, distinct: Callable[[Any], object] | No
     return check_all
 
 
-def typed(
-    kind: type,
-    expected: str,
-    valid: Callable[[Any], object] = lambda _value: True,
-    make: Callable[[Any], Any] | None = None,
-) -> Check:
+def typed(kind: type, expected: str, valid: Check = lambda _value: True, make: Check | None = None) -> Check:
     """Return the check for a `valid` value of a type, turned into another by `make`. An integer is a float too."""
     types = (int, float) if kind is float else (kind,)
 
