@@ -85,7 +85,7 @@ def measured() -> dict[str, dict[str, float]]:
 def _options() -> tuple[int, int]:
     """Return how many options and daemon keys there are, and how many lines `serve --help` has."""
     sys.path.insert(0, str(ROOT))
-    from exporter.config.options import DAEMON_KEYS
+    from exporter.config.settings import DAEMON_KEYS
 
     command = (sys.executable, "-m", "exporter", "serve", "--help")
     run = subprocess.run(command, cwd=ROOT, env={**os.environ, "COLUMNS": "80"}, capture_output=True, check=True)

@@ -78,14 +78,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _suggestion(word: str, command: str) -> str:
     """Return a known flag of the command that resembles an unknown word."""
-    import contextlib
     import difflib
-    import io
 
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
-        build_parser((command,)).parse_args([command, "--help"])
-    flags = re.findall(r"--[a-z][a-z0-9.-]+", output.getvalue())
+    from exporter.commands.arguments import add_arguments
+
+    parser = argparse.ArgumentParser(prog=PROGRAM)
+    add_arguments(parser, command)
+    flags = re.findall(r"(?:^  |, )(--[a-z][a-z.-]+)", parser.format_help(), re.MULTILINE)
     near = difflib.get_close_matches(word.partition("=")[0][:100], flags, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -12,7 +12,6 @@ from exporter.actions.locks import ActLocks, Locks
 from exporter.clock import Clock
 from exporter.collectors.pool import CollectorPool, ControlPoller
 from exporter.collectors.thread import Inbox
-from exporter.config.reload import policy_of
 from exporter.config.settings import Config
 from exporter.event_log import EventLog
 from exporter.history import Store
@@ -23,6 +22,7 @@ from exporter.model.node import Node
 from exporter.model.observation import Observation, SourceReading
 from exporter.model.settings import Mode, PollIntervals
 from exporter.model.values import replace
+from exporter.policy import policy_of
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
 from exporter.watchdog import evaluation

@@ -21,7 +21,7 @@ from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.processes import affordable_connections
 from exporter.collectors.thread import Inbox
-from exporter.config.reload import Reloader
+from exporter.config.load import Reloader
 from exporter.config.settings import Config
 from exporter.history import History, Store
 from exporter.loop import Loop, Runner, Watchdog
@@ -325,12 +325,12 @@ class Service:
     def _reload(self) -> None:
         if self._reloader is None:
             return
-        before, reloaded = self._config, self._reloader.reload()
-        if reloaded.problem is not None:
-            self._log.error("reload_failed", problem=reloaded.problem, now="the previous configuration stays in effect")
+        before, after, problem = self._config, self._reloader.reload(), self._reloader.problem
+        if problem is not None:
+            self._log.error("reload_failed", problem=problem, now="the previous configuration stays in effect")
         else:
-            self._log.info("reloaded", needs_restart=list(reloaded.unchanged))
-        self._config = after = reloaded.config
+            self._log.info("reloaded", needs_restart=list(self._reloader.needs_restart))
+        self._config = after
         log.configure(after.log_level, after.log_format, sys.stderr, simulated=self.loop.node.simulated)
         self._watchdog.configure(after)
         self.loop.intervals = after.constants.intervals
@@ -347,7 +347,7 @@ class Service:
             node,
             self._config.client_min_age,
             self._clock.step(),
-            config_valid=None if self._reloader is None else self._reloader.valid,
+            config_valid=None if self._reloader is None else self._reloader.problem is None,
             paused=self._paused,
             history=None if self._store is None else self._store.status,
             log_records_dropped=None if self._stderr is None else self._stderr.dropped,

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from exporter.config.options import DEFAULTS
-from exporter.config.reload import policy_of
+from exporter.config.settings import Config
 from exporter.demo.scenario import initial_node, simulated_config
 from exporter.demo.simulation import Simulation, advance
 from exporter.model.event import Event
 from exporter.model.node import Node
+from exporter.policy import policy_of
 from exporter.watchdog.context import Policy
 from tests.builders import Reduced
 from tests.clocks import HandClock
 
 MINUTE = 60.0
-POLICY: Policy = policy_of(simulated_config(DEFAULTS))
+POLICY: Policy = policy_of(simulated_config(Config()))
 
 
 def minutes(clock: HandClock, simulation: Simulation) -> Iterator[Reduced]:

@@ -10,8 +10,7 @@ from exporter.collectors.daemon_directory import DaemonDirectory
 from exporter.collectors.pid_files import Identities, PidFiles
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
-from exporter.config.load import build_config
-from exporter.config.reload import Reloader
+from exporter.config.load import Reloader, build_config
 from exporter.errors import ConfigError
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, Declaration
@@ -58,10 +57,10 @@ def test_reload_refuses_one_directory_in_two_spellings(tmp_path: Path) -> None:
     reloader = Reloader(parsed, {}, build_config(parsed, {}))
     written(tmp_path, two("/run/a", "/run/b/../a"))
 
-    reloaded = reloader.reload()
+    after = reloader.reload()
 
-    assert reloaded.problem is not None
-    assert [str(each.pipe_directory) for each in reloaded.config.daemons] == ["/run/a", "/run/b"]
+    assert reloader.problem is not None
+    assert [str(each.pipe_directory) for each in after.daemons] == ["/run/a", "/run/b"]
 
 
 def test_a_flag_names_the_daemon_of_the_file_in_another_spelling(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from exporter import log
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.pool import CollectorPool
 from exporter.collectors.thread import CollectorThread, Inbox
-from exporter.config.reload import Reloader, policy_of
+from exporter.config.load import Reloader
 from exporter.config.settings import Config
 from exporter.demo.failures import PlannedFailure, parse_planned
 from exporter.demo.scenario import initial_node, simulated_config
@@ -24,6 +24,7 @@ from exporter.history import History
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.usage import Sample, UsageTotals
+from exporter.policy import policy_of
 from exporter.report.text import SIMULATED
 from exporter.service import Service
 from exporter.view import HistoryStatus

@@ -4,14 +4,33 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 
 from exporter import log
 from exporter.clock import SystemClock
-from exporter.config.load import nearest_config
-from exporter.config.settings import Constants
+from exporter.config.load import build_config
+from exporter.config.settings import Config, Constants
 from exporter.doctor.finding import report_object, report_text
 from exporter.doctor.gather import examine, gather
+from exporter.errors import ConfigError
 from exporter.one_shot import collect_once
+
+
+def nearest_config(
+    arguments: Namespace, environment: Mapping[str, str], constants: Constants | None = None
+) -> tuple[Config, str | None]:
+    """Return the configuration, else one without the file, else one without variables too, and the problem.
+
+    ConfigError names a flag that cannot be used.
+    """
+    without_file = Namespace(**{**vars(arguments), "config_file": ""})
+    problem = None
+    for flags, variables in ((arguments, environment), (without_file, environment)):
+        try:
+            return build_config(flags, variables, constants=constants), problem
+        except ConfigError as error:
+            problem = problem or str(error)
+    return build_config(without_file, {}, constants=constants), problem
 
 
 def doctor(arguments: Namespace, constants: Constants | None = None) -> int:

@@ -10,8 +10,8 @@ from exporter.app import Assembly
 from exporter.clock import Clock, SystemClock
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.thread import Inbox, collect_each
+from exporter.config.checks import checked, duration
 from exporter.config.settings import Config
-from exporter.config.values import DURATION
 from exporter.errors import ConfigError
 from exporter.loop import Loop
 from exporter.masking import Mask
@@ -26,7 +26,7 @@ def record(arguments: Namespace, config: Config) -> int:
     log.configure(config.log_level, config.log_format, sys.stderr)
     clock = SystemClock()
     inbox: Inbox = Inbox()
-    seconds = None if arguments.duration is None else DURATION.of_text("--for", arguments.duration)
+    seconds = None if arguments.duration is None else checked("--for", duration, arguments.duration)
     if seconds == 0:
         raise ConfigError("--for: invalid value '0': expected a duration above 0")
     end = None if seconds is None else clock.monotonic() + seconds

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 
 from exporter import log
 from exporter.actions.locks import ActLocks
@@ -13,10 +14,9 @@ from exporter.app import Assembly
 from exporter.clock import SystemClock
 from exporter.collectors.processes import raise_open_file_limit
 from exporter.collectors.thread import Inbox
-from exporter.config.load import same_directories
+from exporter.config.load import Reloader
 from exporter.config.reference import as_toml
-from exporter.config.reload import Reloader
-from exporter.config.settings import Config
+from exporter.config.settings import Config, DaemonConfig
 from exporter.errors import ConfigError
 from exporter.history import History
 from exporter.recording import header_of
@@ -50,6 +50,26 @@ def use_few_arenas() -> None:
 
 STDERR = 2
 """A descriptor, because a file object can be unusable after a crash."""
+
+
+def same_directories(daemons: Sequence[DaemonConfig]) -> str | None:
+    """Return a problem if two daemons have one pipe directory by two paths (a link or a bind mount).
+
+    A path that cannot be reached now is skipped. This reads the file system, which may hang.
+    """
+    by_inode: dict[tuple[int, int], DaemonConfig] = {}
+    for daemon in daemons:
+        try:
+            status = daemon.pipe_directory.stat()
+        except OSError:
+            continue
+        first = by_inode.setdefault((status.st_dev, status.st_ino), daemon)
+        if first is not daemon:
+            return (
+                f"daemons: {str(first.pipe_directory)!r} and {str(daemon.pipe_directory)!r} are the same directory"
+                " (by a link or a bind mount), and a directory has one daemon; remove one of the two"
+            )
+    return None
 
 
 def serve(arguments: Namespace, config: Config) -> int:

@@ -1,29 +1,30 @@
 """Build the configuration: a flag outweighs a variable, a variable the file, and the file the default."""
 
 import difflib
-import posixpath
 import re
 import stat
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
-from exporter.config.options import (
+from exporter.config.checks import DIRECTORY, Check, checked, overlapping, pipe_directory, plain, shown
+from exporter.config.settings import (
     CONFIGURED,
     DAEMON_KEYS,
-    DAEMONS,
-    DEFAULTS_OF,
+    FIXED,
     OPTIONS,
     PREFIX,
+    SECTIONS,
+    Config,
+    Constants,
+    DaemonConfig,
     Option,
-    parse_pipe_directory,
 )
-from exporter.config.settings import Config, Constants, DaemonConfig
-from exporter.config.values import DIRECTORY, overlapping, shown, text_kind, write_address
 from exporter.errors import ConfigError
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 
@@ -32,11 +33,6 @@ FILE_VARIABLE = f"{PREFIX}CONFIG_FILE"
 MAX_BYTES = 1 << 20
 MAX_DAEMONS = 64
 
-_PIPE = text_kind("DIR", parse_pipe_directory)
-_SET_BY_SYSTEMD = {"runtime_directory": "RUNTIME_DIRECTORY", "state_directory": "STATE_DIRECTORY"}
-_SET_OTHERWISE = {PIPE_DIRECTORY: "pipe_directory", LOG_DIRECTORY: "log_directory"}
-"""Variables that make another daemon of it."""
-
 _OTHER_VARIABLES = re.compile(
     # The unit passes its arguments in one, and the tests have two.
     r"ARGS|RECORDINGS|NOTHING_SKIPPED"
@@ -44,16 +40,8 @@ _OTHER_VARIABLES = re.compile(
     r"|SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?"
 )
 
-Setting = tuple[Option, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """The content of a configuration file: options, and daemons as written. Without a file, `path` is None."""
-
-    path: Path | None = None
-    values: Mapping[Option, object] = field(default_factory=dict)
-    daemons: tuple[Mapping[str, object], ...] = ()
+Values = dict[str, Any]
+"""Values of options by attribute."""
 
 
 def build_config(
@@ -63,158 +51,103 @@ def build_config(
     constants: Constants | None = None,
 ) -> Config:
     """Return the configuration of a command; ConfigError names what cannot be used."""
-    document = _document(arguments, environment, default_file)
-    config = Config(constants=constants or Constants())
-    for settings in (
-        _defaults(arguments.command, environment),
-        document.values.items(),
-        read_environment(environment),
-        _flags(arguments),
-    ):
-        for option, value in settings:
-            if arguments.command in option.commands:
-                config = option.set(config, value)
+    _refuse_unknown_variables(environment)
+    command, in_file = arguments.command, Values()
+    if command in CONFIGURED:
+        file = arguments.config_file
+        if file is None:
+            file = environment.get(FILE_VARIABLE) or default_file
+        if file:
+            in_file = read_document(Path(file), optional=file is default_file)
+    values = {option.attribute: _value(option, arguments, environment, in_file) for option in OPTIONS}
+    config = Config(
+        daemons=_declared_daemons(arguments, environment, in_file),
+        constants=constants or Constants(),
+        **{option.attribute: values[option.attribute] for option in OPTIONS if command in option.commands},
+    )
     overlap = overlapping(config.listen)
     if overlap is not None and not config.systemd_socket:
-        first, second = map(write_address, overlap)
+        first, second = map(plain, overlap)
         raise ConfigError(
             f"web.listen_address: {first} and {second} overlap, so the exporter cannot listen on both; remove one"
         )
-    return replace(config, daemons=_watched_daemons(arguments, environment, document))
+    return config
 
 
-def nearest_config(
-    arguments: Namespace,
-    environment: Mapping[str, str],
-    default_file: Path | None = DEFAULT_FILE,
-    constants: Constants | None = None,
-) -> tuple[Config, str | None]:
-    """Return the configuration, else one without the file, else one without variables too, and the problem.
-
-    ConfigError names a flag that cannot be used.
-    """
-    without_file = Namespace(**{**vars(arguments), "config_file": ""})
-    problem = None
-    for flags, variables in ((arguments, environment), (without_file, environment)):
-        try:
-            return build_config(flags, variables, default_file, constants), problem
-        except ConfigError as error:
-            problem = problem or str(error)
-    return build_config(without_file, {}, default_file, constants), problem
+def _value(option: Option, arguments: Namespace, environment: Mapping[str, str], in_file: Values) -> Any:
+    """Return the value of an option. An empty variable sets nothing."""
+    value = option.defaults.get(arguments.command, option.default)
+    if directories := environment.get(option.systemd):
+        value = option.parse(option.systemd, directories.split(":")[0])
+    value = in_file.get(option.attribute, value)
+    if text := environment.get(option.variable):
+        value = option.parse(option.variable, text)
+    flag = vars(arguments).get(option.flag)
+    if flag is not None:
+        value = option.parse(option.flag, ",".join(flag) if isinstance(flag, list) else str(flag))
+    return value
 
 
-# -- flags and environment ----------------------------------------------------------------------------------------
-
-
-def _defaults(command: str, environment: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the command's own defaults, and the directories that systemd created (systemd.exec(5))."""
-    others = DEFAULTS_OF.get(command, {})
-    for option in OPTIONS:
-        if option.attribute in others:
-            yield option, others[option.attribute]
-        variable = _SET_BY_SYSTEMD.get(option.attribute, "")
-        if environment.get(variable):
-            yield option, option.kind.of_text(variable, environment[variable].split(":")[0])
-
-
-def read_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the options that variables set; an empty variable sets nothing. ConfigError names an unknown one."""
-    options = {option.variable: option for option in OPTIONS}
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    variables = [*(option.variable for option in OPTIONS), FILE_VARIABLE]
     for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
-            continue
-        if variable in options:
-            if environment[variable]:
-                yield options[variable], options[variable].kind.of_text(variable, environment[variable])
-        elif not _OTHER_VARIABLES.fullmatch(variable.removeprefix(PREFIX)):
-            raise ConfigError(_unknown(variable, (*options, FILE_VARIABLE), "variable"))
-
-
-def _flags(arguments: Namespace) -> Iterator[Setting]:
-    given = vars(arguments)
-    for option in OPTIONS:
-        match given.get(option.name):
-            case None:
-                continue
-            case bool() as value:
-                yield option, value
-            case list() as texts:
-                yield option, option.kind.of_text(option.name, ",".join(texts))
-            case text:
-                yield option, option.kind.of_text(option.name, text)
+        name = variable.removeprefix(PREFIX)
+        if name != variable and variable not in variables and not _OTHER_VARIABLES.fullmatch(name):
+            raise ConfigError(_unknown(variable, variables, "variable"))
 
 
 # -- the file -----------------------------------------------------------------------------------------------------
 
 
-def _document(arguments: Namespace, environment: Mapping[str, str], default_file: Path | None) -> Document:
-    if arguments.command not in CONFIGURED:
-        return Document()
-    named = arguments.config_file
-    if named is None:
-        named = environment.get(FILE_VARIABLE) or default_file
-    return read_document(Path(named), optional=named is default_file) if named else Document()
-
-
-def read_document(path: Path, *, optional: bool = False) -> Document:
+def read_document(path: Path, *, optional: bool = False) -> Values:
     """Read a configuration file. An `optional` one may be absent. ConfigError names what cannot be used."""
     try:
-        text = _text(path)
+        # A pipe could block, and a device has no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigError(f"{path}: not a regular file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes")
+        # Editors of Windows begin a file with a byte order mark, which TOML does not permit.
+        text = content.decode("utf-8-sig")
     except FileNotFoundError as error:
         if optional:
-            return Document()
+            return {}
         raise ConfigError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: cannot be read: its name has a null byte") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
     return parse_document(path, text)
 
 
-def _text(path: Path) -> str:
-    """Read a regular file only: a pipe could block, and a device has no end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ConfigError(f"{path}: not a regular file")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes")
-    # Editors of Windows begin a file with a byte order mark, which TOML does not permit.
-    return content.decode("utf-8-sig")
-
-
-def parse_document(path: Path, text: str) -> Document:
-    """Parse the text of a configuration file; ConfigError names what cannot be used."""
+def parse_document(path: Path, text: str) -> Values:
+    """Return the values of a configuration file, with its `path` and `daemons`; ConfigError names what is wrong."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: invalid TOML: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: invalid TOML: a number is too long, or brackets are too deep") from error
-    daemons = tables.pop(DAEMONS, [])
-    if not isinstance(daemons, list) or not all(isinstance(each, dict) for each in daemons):
-        raise ConfigError(f"{path}: {DAEMONS}: begin each daemon with a line [[{DAEMONS}]]")
-    values: dict[Option, object] = {}
-    for section, content in tables.items():
-        values |= _section(path, section, content)
-    return Document(path=path, values=values, daemons=tuple(daemons))
+    values: Values = {"path": path, "daemons": _daemons(f"{path}: daemons", tables.pop("daemons", []))}
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            raise ConfigError(f"{path}: {_unknown(section, (*SECTIONS, 'daemons'), 'section')}")
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {section}: expected a section: write [{section}] and its keys below")
+        values |= _checked_table(f"{path}: {section}", SECTIONS[section], table)
+    return values
 
 
-def _section(path: Path, section: str, content: object) -> dict[Option, object]:
-    options = {option.key_in_section: option for option in OPTIONS if option.section == section}
-    if not options:
-        raise ConfigError(f"{path}: {_unknown(section, (*(each.section for each in OPTIONS), DAEMONS), 'section')}")
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: {section}: expected a section: write [{section}] and its keys below")
-    values: dict[Option, object] = {}
-    for key, raw in content.items():
+def _checked_table(place: str, options: Mapping[str, Option], table: Mapping[str, object]) -> Values:
+    values = {}
+    for key, raw in table.items():
         if key not in options:
-            belongs = [option.section for option in OPTIONS if option.key_in_section == key]
-            hint = f"; it belongs to [{belongs[0]}]" if belongs else ""
-            raise ConfigError(f"{path}: [{section}] {_unknown(key, options, 'key')}{hint}")
-        values[options[key]] = options[key].kind.of_toml(f"{path}: {options[key].key}", raw)
+            others = [section for section, keys in SECTIONS.items() if key in keys]
+            hint = f"; it belongs to [{others[0]}]" if others else ""
+            raise ConfigError(f"{place}: {_unknown(key, options, 'key')}{hint}")
+        values[options[key].attribute] = checked(f"{place}.{key}", options[key].check, raw)
     return values
 
 
@@ -226,94 +159,87 @@ def _unknown(name: str, known: Iterable[str], what: str) -> str:
 # -- daemons ------------------------------------------------------------------------------------------------------
 
 
-def _watched_daemons(
-    arguments: Namespace, environment: Mapping[str, str], document: Document
+def _declared_daemons(
+    arguments: Namespace, environment: Mapping[str, str], in_file: Values
 ) -> tuple[DaemonConfig, ...]:
     """Return the daemon of the flags, else those of the file, else that of MPS' own variables, else none."""
-    configured = _configured(document)
-    pipe, log = (
-        kind.of_text(f"--{flag}-directory", text) if (text := getattr(arguments, f"{flag}_directory", None)) else None
-        for flag, kind in (("pipe", _PIPE), ("log", DIRECTORY))
-    )
-    if configured and pipe is None:
+    daemons: tuple[DaemonConfig, ...] = in_file.get("daemons", ())
+    pipe = _directory("--pipe-directory", getattr(arguments, "pipe_directory", None), pipe_directory)
+    log = _directory("--log-directory", getattr(arguments, "log_directory", None), DIRECTORY)
+    if daemons and pipe is None:
         if log is not None:
-            raise ConfigError(f"--log-directory: {document.path} names daemons; add --pipe-directory")
-        return configured
-    usual_pipe, usual_log = (
-        kind.of_text(name, environment[name]) if environment.get(name) else None
-        for name, kind in ((PIPE_DIRECTORY, _PIPE), (LOG_DIRECTORY, DIRECTORY))
-    )
+            raise ConfigError(f"--log-directory: {in_file['path']} names daemons; add --pipe-directory")
+        return daemons
+    usual_pipe = _directory(PIPE_DIRECTORY, environment.get(PIPE_DIRECTORY), pipe_directory)
+    usual_log = _directory(LOG_DIRECTORY, environment.get(LOG_DIRECTORY), DIRECTORY)
     if pipe is None and log is None and usual_pipe is None:
         return ()
     daemon = DaemonConfig(
         pipe_directory=pipe or usual_pipe or Path(DEFAULT_PIPE_DIRECTORY),
         log_directory=usual_log or Path(DEFAULT_LOG_DIRECTORY),
     )
-    if pipe is not None:
-        same = (each for each in configured if _normal(each.pipe_directory) == _normal(pipe))
-        daemon = next(same, daemon)
+    same = (other for other in daemons if normpath(other.pipe_directory) == normpath(daemon.pipe_directory))
+    daemon = next(same, daemon)
     return (daemon if log is None else replace(daemon, log_directory=log),)
 
 
-def _normal(path: Path) -> str:
-    """Return a path without `..`, `.` and repeated slashes."""
-    return posixpath.normpath(path)
+def _directory(where: str, text: str | None, check: Check) -> Path | None:
+    return checked(where, check, text) if text else None
 
 
-def _configured(document: Document) -> tuple[DaemonConfig, ...]:
-    where = f"{document.path}: {DAEMONS}"
-    if len(document.daemons) > MAX_DAEMONS:
-        raise ConfigError(f"{where}: {len(document.daemons)} daemons; at most {MAX_DAEMONS}")
-    found = tuple(_daemon(f"{where}[{number}]", table) for number, table in enumerate(document.daemons, start=1))
-    _refuse_duplicates(where, "name", [each.name for each in found])
-    _refuse_duplicates(where, "pipe_directory", [each.pipe_directory for each in found])
-    # A daemon that logs to its journal does not write to these files.
-    _refuse_duplicates(where, "log_directory", [each.log_directory for each in found if each.unit is None])
-    return found
+def _daemons(where: str, tables: object) -> tuple[DaemonConfig, ...]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{where}: begin each daemon with a line [[daemons]]")
+    if len(tables) > MAX_DAEMONS:
+        raise ConfigError(f"{where}: {len(tables)} daemons; at most {MAX_DAEMONS}")
+    daemons = []
+    for number, table in enumerate(tables, start=1):
+        place = f"{where}[{number}]"
+        values = _checked_table(place, DAEMON_KEYS, table)
+        if "pipe_directory" not in values:
+            raise ConfigError(f"{place}: pipe_directory is missing; add it")
+        if "unit" in values and "restart_command" in values:
+            raise ConfigError(f"{place}: unit and restart_command exclude each other; remove one")
+        daemons.append(DaemonConfig(**values))
+    for key, own in (
+        ("name", [daemon.name for daemon in daemons]),
+        ("pipe_directory", [normpath(daemon.pipe_directory) for daemon in daemons]),
+        # A daemon that logs to its journal does not write to these files.
+        ("log_directory", [normpath(daemon.log_directory) for daemon in daemons if daemon.unit is None]),
+    ):
+        for value, count in Counter(own).items():
+            if count > 1:
+                raise ConfigError(f"{where}: {count} daemons have the {key} {value!r}; each needs its own")
+    return tuple(daemons)
 
 
-def _daemon(where: str, table: Mapping[str, object]) -> DaemonConfig:
-    keys = {each.key: each for each in DAEMON_KEYS}
-    values: dict[str, Any] = {"log_directory": Path(DEFAULT_LOG_DIRECTORY)}
-    for key, raw in table.items():
-        if key not in keys:
-            raise ConfigError(f"{where}: {_unknown(key, keys, 'key')}")
-        values[keys[key].attribute] = keys[key].kind.of_toml(f"{where}.{key}", raw)
-    if "pipe_directory" not in values:
-        raise ConfigError(f"{where}: pipe_directory is missing; add it")
-    for each in DAEMON_KEYS:
-        if each.key in table and each.instead_of in table:
-            raise ConfigError(f"{where}: {each.instead_of} and {each.key} exclude each other; remove one")
-    command = values.get("restart_command", ())
-    for name in (word.partition("=")[0] for word in command if command[0] == "env"):
-        if name in _SET_OTHERWISE:
-            raise ConfigError(f"{where}.restart_command: {name} is set by {_SET_OTHERWISE[name]}; remove it")
-    return DaemonConfig(**values)
+# -- reload -------------------------------------------------------------------------------------------------------
 
 
-def _refuse_duplicates(where: str, key: str, values: Sequence[str | Path]) -> None:
-    normal = [_normal(value) if isinstance(value, Path) else value for value in values]
-    for value, count in Counter(normal).items():
-        if count > 1:
-            written = dict.fromkeys(repr(str(each)) for each, its in zip(values, normal, strict=True) if its == value)
-            raise ConfigError(f"{where}: {count} daemons have the {key} {', '.join(written)}; each needs its own")
+@dataclass(slots=True)
+class Reloader:
+    """Reads the configuration again, with the command line and the environment of the start.
 
-
-def same_directories(daemons: Sequence[DaemonConfig]) -> str | None:
-    """Return a problem if two daemons have one pipe directory by two paths (a link or a bind mount).
-
-    A path that cannot be reached now is skipped. This reads the file system, which may hang.
+    `config` is the one in effect; `completed` adds what is not an option. `problem` is why the configuration could not
+    be used when it was last read. `needs_restart` has the keys that the file changes and that take effect only at the
+    next start.
     """
-    known: dict[tuple[int, int], DaemonConfig] = {}
-    for daemon in daemons:
+
+    arguments: Namespace
+    environment: Mapping[str, str]
+    config: Config
+    completed: Callable[[Config], Config] = lambda config: config
+    problem: str | None = None
+    needs_restart: tuple[str, ...] = ()
+
+    def reload(self) -> Config:
+        """Read the configuration again. If it cannot be used, the old one stays in effect."""
+        before, self.problem, self.needs_restart = self.config, None, ()
         try:
-            found = daemon.pipe_directory.stat()
-        except OSError:
-            continue
-        first = known.setdefault((found.st_dev, found.st_ino), daemon)
-        if first is not daemon:
-            return (
-                f"{DAEMONS}: {str(first.pipe_directory)!r} and {str(daemon.pipe_directory)!r} are the same directory"
-                " (by a link or a bind mount), and a directory has one daemon; remove one of the two"
-            )
-    return None
+            read = self.completed(build_config(self.arguments, self.environment, constants=before.constants))
+        except ConfigError as error:
+            self.problem = str(error)
+            return before
+        self.needs_restart = tuple(option.key for option in FIXED if option.of(read) != option.of(before))
+        self.config = replace(read, **{option.attribute: option.of(before) for option in FIXED})
+        return self.config

@@ -1,18 +1,33 @@
-"""The configuration as frozen values, with all defaults. Times are in seconds."""
+"""The configuration as frozen values. The metadata of a field describe its option. Times are in seconds."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from exporter.model.settings import AllowedAction, Limits, Mode, PollIntervals, Retention, Thresholds
+from exporter.config import checks
+from exporter.config.checks import Address, Check
+from exporter.model.settings import (
+    DEFAULT_LOG_DIRECTORY,
+    AllowedAction,
+    Limits,
+    Mode,
+    PollIntervals,
+    Retention,
+    Thresholds,
+)
 
 DEFAULT_PORT = 10677
-
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-FORMATS = ("auto", "console", "json", "logfmt")
-"""Formats of the log."""
+PREFIX = "CUDA_MPS_EXPORTER_"
 
-Address = tuple[str, int]
+COLLECTING = ("serve", "status", "record", "doctor")
+"""Commands that collect from this node."""
+
+CONFIGURED = (*COLLECTING, "incidents", "once", "pause", "resume")
+"""Commands that read the configuration file."""
 
 
 class Attribution(StrEnum):
@@ -23,22 +38,99 @@ class Attribution(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What the metadata of a field describe: an option of some commands, or a key of [[daemons]].
+
+    `key` has the section of the file; if it is not given, it is that of the flag or field. `defaults` are other
+    defaults of single commands. `systemd` is a variable by which systemd replaces the default: the first directory that
+    it created (systemd.exec(5)).
+    """
+
+    attribute: str = ""
+    default: Any
+    key: str = ""
+    flag: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    check: Check
+    help: str
+    commands: tuple[str, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    systemd: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.flag.lstrip("-").replace("-", "_").replace(".", "_").upper()
+
+    def of(self, config: object) -> Any:
+        """Return its value in a configuration."""
+        return getattr(config, self.attribute)
+
+    def parse(self, where: str, text: str) -> Any:
+        """Return the value of a flag or variable; ConfigError begins with `where`."""
+        return checks.checked(where, lambda text: self.check(checks.from_text(text, self.default)), text)
+
+
+def option(default: Any, *, choices: Iterable[str] = (), check: Check | None = None, **described: Any) -> Any:
+    """Return a field with an option. Without `check`, its values are the `choices`."""
+    words = tuple(choices)
+    described |= {"default": default, "choices": words, "check": check or checks.one_of(words)}
+    return field(default=default, metadata={"option": Option(**described)})
+
+
+def options_of(config: type) -> tuple[Option, ...]:
+    """Return the options of a configuration, complete."""
+    options = {attribute.name: attribute.metadata["option"] for attribute in fields(config) if attribute.metadata}
+    return tuple(
+        replace(option, attribute=name, key=option.key or option.flag[2:].replace("-", "_") or name)
+        for name, option in options.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
     """A control daemon that the configuration declares. Its absence is an outage."""
 
-    pipe_directory: Path
-    log_directory: Path
-    label: str | None = None
-    """The configured name, if there is one."""
-    unit: str | None = None
-    owner: int | None = None
-    """UID of the user that runs the daemon."""
-    watchdog: Mode | None = None
-    """None: the mode of all daemons."""
-    restart_command: tuple[str, ...] = ()
-    active_thread_percentage: float | None = None
-    pinned_memory_limits: tuple[tuple[int, int], ...] | None = None
-    """Bytes for each device, by the daemon's own ordinals."""
+    label: str | None = option(
+        None, key="name", check=checks.NAME, help="Label `daemon` of its metrics (default: its pipe directory)."
+    )
+    pipe_directory: Path = option(MISSING, check=checks.pipe_directory, help="Its CUDA_MPS_PIPE_DIRECTORY (required).")
+    log_directory: Path = option(
+        Path(DEFAULT_LOG_DIRECTORY),
+        check=checks.DIRECTORY,
+        help=f"Its CUDA_MPS_LOG_DIRECTORY (default: {DEFAULT_LOG_DIRECTORY}).",
+    )
+    unit: str | None = option(None, check=checks.UNIT, help="The systemd unit that runs it.")
+    owner: int | None = option(
+        None,
+        key="user",
+        check=checks.user,
+        help="The user that runs it, by name or number. The exporter does not take another user's daemon in the pipe"
+        " directory for this one. Default: the unit's user, else root, the exporter's user, or the only user"
+        " other than root who can write to the directories above.",
+    )
+    restart_command: tuple[str, ...] = option(
+        (),
+        check=checks.command,
+        help="Command that starts it if it has no unit: a list of words, run without a shell as `user`, else as the"
+        " user that the daemon had. The watchdog sets the daemon's directories and limits. Set other variables by"
+        ' `["env", "NAME=VALUE", ...]`.',
+    )
+    active_thread_percentage: float | None = option(
+        None,
+        check=checks.typed(float, "a number above 0, at most 100", lambda number: 0 < number <= 100),
+        help="Percentage of a GPU's threads that each client may use. In mode `act` the watchdog enforces it."
+        " Set CUDA_MPS_ACTIVE_THREAD_PERCENTAGE in its unit too.",
+    )
+    pinned_memory_limits: tuple[tuple[int, int], ...] | None = option(
+        None,
+        check=checks.entries(checks.memory_limit, distinct=lambda limit: limit[0]),
+        help="GPU memory that each client may use, by the daemon's own device ordinals, in G or M. In mode"
+        " `act` the watchdog enforces it.",
+    )
+    """Bytes for each device."""
+    watchdog: Mode | None = option(None, choices=Mode, help="Mode of the watchdog for it (default: `watchdog.mode`).")
 
     @property
     def limits(self) -> Limits:
@@ -98,18 +190,128 @@ class Constants:
 class Config:
     """The value of every option, the daemons, and the constants."""
 
+    listen: tuple[Address, ...] = option(
+        (("", DEFAULT_PORT),),
+        flag="--web.listen-address",
+        metavar="HOST:PORT",
+        check=checks.entries(checks.address),
+        help="Address to listen on; can be repeated. Without a host: all addresses.",
+        commands=("serve", "demo", "doctor"),
+    )
+    telemetry_path: str = option(
+        "/metrics",
+        flag="--web.telemetry-path",
+        metavar="PATH",
+        check=checks.PAGE,
+        help="Path of the metrics.",
+        commands=("serve", "demo"),
+    )
+    max_requests: int = option(
+        40,
+        flag="--web.max-requests",
+        metavar="N",
+        check=checks.typed(int, "an integer from 1 to 1000", lambda number: 1 <= number <= 1000),
+        help="Maximum number of parallel requests.",
+        commands=("serve", "demo"),
+    )
+    web_config_file: Path | None = option(
+        None,
+        flag="--web.config.file",
+        key="web.config_file",
+        metavar="FILE",
+        check=checks.FILE,
+        help="Web configuration file of Prometheus' exporter-toolkit, for TLS and passwords.",
+        commands=("serve", "demo", "doctor"),
+    )
+    systemd_socket: bool = option(
+        False,
+        flag="--web.systemd-socket",
+        check=checks.typed(bool, "true or false"),
+        help="Use systemd socket activation instead of the listen addresses.",
+        commands=("serve", "doctor"),
+    )
+    log_level: str = option(
+        "info",
+        flag="--log.level",
+        choices=LEVELS,
+        help="Lowest level of the messages to log.",
+        commands=(*CONFIGURED, "replay", "demo"),
+        defaults=dict.fromkeys(("status", "incidents", "doctor", "replay"), "warning"),
+    )
+    log_format: str = option(
+        "auto",
+        flag="--log.format",
+        choices=("auto", "console", "json", "logfmt"),
+        help="Format of the log; auto: console on a terminal, else json.",
+        commands=(*CONFIGURED, "replay", "demo"),
+    )
+    client_min_age: float = option(
+        15.0,
+        flag="--client-min-age",
+        key="clients.min_age_seconds",
+        metavar="DURATION",
+        check=checks.SECONDS,
+        help="Minimum age of a client to get series of its own. All clients are counted.",
+        commands=("serve", "demo", "replay"),
+        # A recording may end before a client in it is old enough.
+        defaults={"replay": 0.0},
+    )
+    attribution: Attribution = option(
+        Attribution.OFF,
+        flag="--attribution",
+        key="attribution.method",
+        choices=Attribution,
+        help="Divide SM time among clients: bpf counts kernel launches (needs CAP_BPF, CAP_PERFMON).",
+        commands=("serve", "record", "doctor"),
+    )
+    watchdog: Mode = option(
+        Mode.OBSERVE,
+        flag="--watchdog.mode",
+        choices=Mode,
+        help="observe reports what the watchdog would do; act does it, for expected daemons.",
+        commands=("serve", "doctor"),
+    )
+    watchdog_allow: frozenset[AllowedAction] = option(
+        frozenset(),
+        flag="--watchdog.allow",
+        metavar="LIST",
+        check=lambda raw: frozenset(checks.entries(checks.one_of(AllowedAction), least=0)(raw)),
+        help=f"Actions that end clients and that the watchdog may take: {', '.join(AllowedAction)}.",
+        commands=("serve", "replay"),
+    )
+    runtime_directory: Path = option(
+        Path("/run/cuda-mps-exporter"),
+        flag="--path.runtime-directory",
+        key="paths.runtime_directory",
+        metavar="DIR",
+        check=checks.DIRECTORY,
+        help="Directory of the service socket and of locks. $RUNTIME_DIRECTORY, set by systemd, replaces the default.",
+        commands=CONFIGURED,
+        systemd="RUNTIME_DIRECTORY",
+    )
+    state_directory: Path = option(
+        Path("/var/lib/cuda-mps-exporter"),
+        flag="--path.state-directory",
+        key="paths.state_directory",
+        metavar="DIR",
+        check=checks.DIRECTORY,
+        help="Directory of incidents, events, totals and evidence. $STATE_DIRECTORY, set by systemd, replaces the"
+        " default.",
+        commands=("serve", "incidents", "doctor"),
+        systemd="STATE_DIRECTORY",
+    )
     daemons: tuple[DaemonConfig, ...] = ()
-    listen: tuple[Address, ...] = (("", DEFAULT_PORT),)
-    telemetry_path: str = "/metrics"
-    max_requests: int = 40
-    web_config_file: Path | None = None
-    systemd_socket: bool = False
-    log_level: str = "info"
-    log_format: str = "auto"
-    client_min_age: float = 15.0
-    attribution: Attribution = Attribution.OFF
-    runtime_directory: Path = Path("/run/cuda-mps-exporter")
-    state_directory: Path = Path("/var/lib/cuda-mps-exporter")
-    watchdog: Mode = Mode.OBSERVE
-    watchdog_allow: frozenset[AllowedAction] = frozenset()
     constants: Constants = field(default_factory=Constants)
+
+
+OPTIONS = options_of(Config)
+DAEMON_KEYS = {key.key: key for key in options_of(DaemonConfig)}
+
+SECTIONS = {
+    section: {option.key.partition(".")[2]: option for option in options}
+    for section, options in groupby(OPTIONS, key=lambda option: option.key.partition(".")[0])
+}
+"""Options by section and key of the file."""
+
+FIXED = tuple(option for option in OPTIONS if not option.key.startswith(("clients.", "log.", "watchdog.")))
+"""Options that a reload does not change."""

@@ -6,7 +6,7 @@ Log lines, Xids and their order are as measured on R580. The log and the Xid nam
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.config.values import DURATION, shown
+from exporter.config.checks import checked, duration, shown
 from exporter.demo.daemon import SimulatedDaemon, context
 from exporter.demo.gpus import pci_address
 from exporter.demo.scenario import Scenario
@@ -337,12 +337,12 @@ class PlannedFailure:
 def parse_planned(text: str) -> PlannedFailure:
     """Parse the value of `--at`: WHEN:WHAT, or WHEN:WHAT:DURATION. Raise ConfigError if it is invalid."""
     when, _, what = text.partition(":")
-    name, colon, duration = what.partition(":")
+    name, colon, length = what.partition(":")
     if name not in FAILURES:
         example, known = "30s:daemon-dies", ", ".join(FAILURES)
         raise ConfigError(f"{FLAG}: invalid value {shown(text)}: expected WHEN:WHAT, such as {example}; WHAT: {known}")
     lasts = FAILURES[name].lasts
     if colon and not lasts:
         raise ConfigError(f"{FLAG}: invalid value {shown(text)}: {name} is over at once and has no duration")
-    after = DURATION.of_text(FLAG, when)
-    return PlannedFailure(after=after, failure=name, seconds=DURATION.of_text(FLAG, duration) if colon else lasts)
+    after = checked(FLAG, duration, when)
+    return PlannedFailure(after=after, failure=name, seconds=checked(FLAG, duration, length) if colon else lasts)

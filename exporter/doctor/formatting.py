@@ -5,13 +5,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
 from exporter.model.problem import Problem
 from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
+from exporter.policy import policy_of
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
 

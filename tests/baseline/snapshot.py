@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter.config.options import DEFAULTS
+
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.simulation import Simulation
 from exporter.doctor.finding import report_object, report_text

@@ -1,9 +1,10 @@
 """Reads configurations as the program does, without a file in /etc of this machine."""
 
 from pathlib import Path
+from typing import Any
 
 from exporter.cli import parse_arguments
-from exporter.config.load import Document, build_config, parse_document
+from exporter.config.load import build_config, parse_document
 from exporter.config.settings import Config
 
 PLACE = Path("config.toml")
@@ -14,8 +15,8 @@ def config(*arguments: str, **environment: str) -> Config:
     return build_config(parse_arguments(arguments), environment, default_file=None)
 
 
-def document(text: str) -> Document:
-    """Return the configuration of a file with this text."""
+def document(text: str) -> dict[str, Any]:
+    """Return the values of a file with this text."""
     return parse_document(PLACE, text)
 
 

@@ -1,6 +1,7 @@
 """The configuration file: an error names the place and the valid values, and no file can break the program."""
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,111 +9,125 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.cli import main
+from exporter.config.checks import MAX_NAME
 from exporter.config.load import MAX_BYTES
 from exporter.errors import ConfigError
 from tests.config.reading import config, document, written
 
-WRONG = (
-    ("[web]\nlisten_adress = [':1']", "[web] unknown key 'listen_adress'; did you mean listen_address?"),
+ENDLESS = f"0x{'f' * 9000}"
+INVALID = (
+    ("web.listen_address", "expected a list in brackets", ("':1'",)),
+    ("web.listen_address", "expected 1 to 64 entries", ("[]",)),
+    ("web.listen_address", "expected HOST:PORT or :PORT", ("[1]", "['here']")),
+    ("web.max_requests", "expected an integer from 1 to 1000", ("0", "true", "1.0", ENDLESS)),
+    ("web.telemetry_path", "expected a path such as /metrics", ("'metrics'", "'/-/healthy'")),
+    ("web.systemd_socket", "expected true or false", ("'yes'", "1")),
+    ("web.config_file", "expected a string of 1 to 4096 printable characters", ("''", "1")),
+    ("log.level", "expected one of debug, info, warning, error", ("'loud'", "1", "[]")),
+    ("clients.min_age_seconds", "expected a number of seconds from", ("'15s'", "-1", "nan", "inf", "true", ENDLESS)),
+    ("watchdog.allow", "expected one of kill_clients, shut_down_server", ("['all']",)),
+    ("watchdog.allow", "expected a list in brackets", ("'kill_clients'",)),
+    ("paths.state_directory", "expected an absolute path", ("'x'", '"/a\\u0000"')),
+    ("daemons.pipe_directory", "expected an absolute path", ("'a'", "1")),
+    ("daemons.pipe_directory", "the path of a socket there has over 107 bytes", (f"'/{'x' * 90}'",)),
+    ("daemons.name", "expected a string of 1 to 128 printable", ("''", '"a\\nb"', f"'{'n' * (MAX_NAME + 1)}'", "'-a'")),
+    ("daemons.unit", "expected a service such as nvidia-cuda-mps.service", ("'mps'", "'-mps.service'")),
+    ("daemons.user", "there is no such user", ("'no-such-user'", "-1")),
+    ("daemons.user", "expected a string", ("true", ENDLESS)),
+    ("daemons.active_thread_percentage", "expected a number above 0", ("0", "100.1", "nan", "true", "'40'", ENDLESS)),
+    (
+        "daemons.pinned_memory_limits",
+        "expected a device and a size, such as 0=2G or 1=512M",
+        [f"['{limit}']" for limit in ("2G", "0=2", "0=2K", "0=0G", "64=2G", "0=2G ", "0=999999999999G")],
+    ),
+    ("daemons.watchdog", "expected one of observe, act", ("'on'",)),
+    ("daemons.restart_command", "expected a list in brackets", ("'mps'",)),
+    ("daemons.restart_command", "expected 1 to 64 entries", ("[]",)),
+    ("daemons.restart_command", "expected a string of 1 to 4096", ("['']",)),
+)
+"""Keys, the end of their error, and values that are unusable."""
+
+UNUSABLE = (
+    ("web.listen_adress = [':1']", "web: unknown key 'listen_adress'; did you mean listen_address?"),
+    ("clients.min_age = 15", "clients: unknown key 'min_age'; did you mean min_age_seconds?"),
+    ("web.level = 'info'", "web: unknown key 'level'; it belongs to [log]"),
     ("[wbe]\n", "unknown section 'wbe'; did you mean web?"),
     ("[daemon]\n", "unknown section 'daemon'; did you mean daemons?"),
-    ("[web]\nlevel = 'info'", "[web] unknown key 'level'; it belongs to [log]"),
     ("zzz = 1", "unknown section 'zzz'"),
+    ("web.listen_address = [':1', ':1']", "web.listen_address: invalid value ':1': duplicate entry"),
+    (
+        "[[daemons]]\npinned_memory_limits = ['0=2G', '1=2G', '0=3G']",
+        "daemons[1].pinned_memory_limits: invalid value '0=3G': duplicate entry",
+    ),
+    (
+        "[[daemons]]\nrestart_command = ['env', 'A=1', 'CUDA_MPS_PIPE_DIRECTORY=/b', 'mps']",
+        "daemons[1].restart_command: invalid value 'CUDA_MPS_PIPE_DIRECTORY=/b': the variable is set by pipe_directory",
+    ),
+    ('"a\\nb" = 1', "unknown section 'a\\nb'"),
     ("web = 1", "web: expected a section: write [web] and its keys below"),
     ("[[web]]\n", "web: expected a section: write [web] and its keys below"),
-    ("[web]\nlisten_address = ':1'", "web.listen_address: invalid value ':1': expected a list in brackets"),
-    ("[web]\nlisten_address = []", "web.listen_address: invalid value []: expected 1 to 64 entries"),
-    ("[web]\nlisten_address = [1]", "web.listen_address: invalid value 1: expected a string in quotes"),
-    ("[web]\nlisten_address = [':1', ':1']", "web.listen_address: invalid value ':1': duplicate entry"),
-    ("[web]\nlisten_address = ['here']", "web.listen_address: invalid value 'here': expected HOST:PORT or :PORT"),
-    ("[web]\nmax_requests = 0", "web.max_requests: invalid value 0: expected an integer from 1 to 1000"),
-    ("[web]\nmax_requests = true", "web.max_requests: invalid value True: expected an integer from 1 to 1000"),
-    ("[web]\nmax_requests = 1.0", "web.max_requests: invalid value 1.0: expected an integer from 1 to 1000"),
-    (f"[web]\nmax_requests = 0x{'f' * 9000}", "web.max_requests: invalid value (too large to show): expected an"),
-    ("[web]\ntelemetry_path = 'metrics'", "web.telemetry_path: invalid value 'metrics': expected a path such as"),
-    (
-        "[web]\ntelemetry_path = '/-/healthy'",
-        "web.telemetry_path: invalid value '/-/healthy': the exporter has",
-    ),
-    ("[web]\nsystemd_socket = 'yes'", "web.systemd_socket: invalid value 'yes': expected true or false"),
-    ("[web]\nconfig_file = ''", "web.config_file: invalid value '': expected 1 to 4096 printable characters"),
-    ("[log]\nlevel = 'loud'", "log.level: invalid value 'loud': expected one of debug, info, warning, error"),
-    (
-        "[clients]\nmin_age_seconds = '15s'",
-        "clients.min_age_seconds: invalid value '15s': expected a number of",
-    ),
-    ("[clients]\nmin_age_seconds = -1", "clients.min_age_seconds: invalid value -1: expected a number of seconds from"),
-    ("[clients]\nmin_age_seconds = nan", "clients.min_age_seconds: invalid value nan: expected a number of seconds"),
-    ("[clients]\nmin_age_seconds = inf", "clients.min_age_seconds: invalid value inf: expected a number of seconds"),
-    (f"[clients]\nmin_age_seconds = 0x{'f' * 9000}", "clients.min_age_seconds: invalid value (too large to show)"),
-    ("[clients]\nmin_age = 15", "[clients] unknown key 'min_age'; did you mean min_age_seconds?"),
-    ("[watchdog]\nallow = ['all']", "watchdog.allow: invalid value 'all': expected one of kill_clients, shut_down"),
-    ("[watchdog]\nallow = 'kill_clients'", "watchdog.allow: invalid value 'kill_clients': expected a list in brackets"),
-    ("[paths]\nstate_directory = 'x'", "paths.state_directory: invalid value 'x': expected an absolute path"),
-    ('[paths]\nstate_directory = "/a\\u0000"', "paths.state_directory: invalid value '/a\\x00': expected an absolute"),
     ("[log]\nlevel =", "invalid TOML: Invalid value (at end of document)"),
     ("[log]\nlevel = 'info'\nlevel = 'info'\n\n", "invalid TOML: Cannot overwrite a value (at line 3, column 15)"),
     (f"x = {'[' * 5000}", "invalid TOML: a number is too long, or"),
+    (f"web.max_requests{'.a' * 5000} = 1", "web.max_requests: invalid value "),
     (f"x = {'9' * 5000}", "invalid TOML: a number is too long, or"),
-    (f"[web]\nmax_requests{'.a' * 5000} = 1", "web.max_requests: invalid value "),
-    ('"a\\nb" = 1', "unknown section 'a\\nb'"),
 )
 """The text of a file, and the error after the file's name."""
 
 
-def test_refuses_an_unusable_value_and_names_file_and_place(subtests: pytest.Subtests) -> None:
-    for text, problem in WRONG:
-        with subtests.test(text=text, problem=problem):
-            with pytest.raises(ConfigError) as refused:
-                document(text)
-            assert str(refused.value).startswith(f"config.toml: {problem}")
-            assert str(refused.value).isprintable(), "on one line"
+def assert_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        document(text)
+    assert str(refused.value).startswith(f"config.toml: {problem}")
+    assert str(refused.value).isprintable(), "on one line"
+
+
+def test_refuses_an_unusable_value_and_names_file_key_and_value(subtests: pytest.Subtests) -> None:
+    for key, expected, values in INVALID:
+        for value in values:
+            with subtests.test(key=key, value=value):
+                text = f"{key} = {value}".replace("daemons.", "[[daemons]]\n")
+                raw = tomllib.loads(f"raw = {value}")["raw"]
+                wrong = raw[0] if isinstance(raw, list) and raw and "list" not in expected else raw
+                shown = "(too large to show)" if value == ENDLESS else repr(wrong)
+                place = key.replace("daemons.", "daemons[1].")
+                assert_refused(text, f"{place}: invalid value {shown}: {expected}")
+
+
+def test_refuses_an_unusable_file_and_names_its_place(subtests: pytest.Subtests) -> None:
+    for text, problem in UNUSABLE:
+        with subtests.test(text=text):
+            assert_refused(text, problem)
 
 
 def test_a_refused_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, "[web]\nlisten_adress = [':1']")
     assert main(["serve", "--config.file", path]) == 2
-    assert capsys.readouterr().err.startswith(f"cuda-mps-exporter: {path}: [web] unknown key 'listen_adress'")
+    assert capsys.readouterr().err.startswith(f"cuda-mps-exporter: {path}: web: unknown key 'listen_adress'")
 
 
-def refused_file(path: Path) -> str:
-    with pytest.raises(ConfigError) as refused:
-        config("serve", "--config.file", str(path))
-    assert str(refused.value).startswith(f"{path}: ")
-    return str(refused.value).removeprefix(f"{path}: ")
-
-
-def test_refuses_a_named_file_that_does_not_exist(tmp_path: Path) -> None:
-    assert refused_file(tmp_path / "none.toml") == "no such file"
-
-
-def test_refuses_a_fifo_without_waiting(tmp_path: Path) -> None:
+def test_refuses_a_file_that_cannot_be_read_without_waiting(subtests: pytest.Subtests, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert refused_file(tmp_path / "pipe") == "not a regular file"
-    assert refused_file(tmp_path) == "not a regular file"
-    assert refused_file(Path("/dev/zero")) == "not a regular file"
-    assert refused_file(tmp_path / "nul\0byte") == "cannot be read: its name has a null byte"
-
-
-def test_refuses_a_file_that_is_too_large(tmp_path: Path) -> None:
-    path = written(tmp_path, "#" * (MAX_BYTES + 1))
-    assert refused_file(Path(path)) == f"larger than {MAX_BYTES} bytes"
-
-
-def test_refuses_a_file_that_is_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_bytes(b"# caf\xe9\n")
-    assert refused_file(path) == "not UTF-8 text, at byte 5"
-
-
-def test_refuses_an_unreadable_file() -> None:
-    """Not even root can read the beginning of this one."""
-    assert refused_file(Path("/proc/self/mem")) == "cannot be read: Input/output error"
+    (tmp_path / "latin1").write_bytes(b"# caf\xe9\n")
+    written(tmp_path, "\u00e9" * MAX_BYTES, "large")
+    for path, problem in {
+        tmp_path / "none.toml": "no such file",
+        tmp_path / "pipe": "not a regular file",
+        tmp_path: "not a regular file",
+        Path("/dev/zero"): "not a regular file",
+        tmp_path / "nul\0byte": "cannot be read: embedded null",
+        tmp_path / "large": f"larger than {MAX_BYTES} bytes",
+        tmp_path / "latin1": "not UTF-8 text, at byte 5",
+        # Not even root can read the beginning of this one.
+        Path("/proc/self/mem"): "cannot be read: Input/output error",
+    }.items():
+        with subtests.test(path=str(path)):
+            with pytest.raises(ConfigError) as refused:
+                config("serve", "--config.file", str(path))
+            assert str(refused.value).startswith(f"{path}: {problem}")
 
 
 names = st.sampled_from(["web", "log", "daemons", "clients", "collect", "discovery", "rhythm", "paths", "x"])
-
-
 keys = st.sampled_from(["max", "level", "globs", "nvml", "procfs", "min_age_seconds", "y"])
 
 

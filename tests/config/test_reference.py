@@ -1,30 +1,69 @@
-"""The page about the configuration matches the table, and its example is valid."""
+"""The configuration as text: --config.check prints a file with the same configuration, and the page is complete."""
 
+import os
+import re
+import tomllib
 from pathlib import Path
 
-from exporter.config.options import DAEMON_KEYS, OPTIONS
-from exporter.config.reference import example, reference
-from tests.config.reading import config, document, written
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exporter.cli import main
+from exporter.config.reference import as_toml, reference, toml
+from exporter.config.settings import DAEMON_KEYS, OPTIONS, Config, DaemonConfig
+from tests.config.reading import config, written
+from tests.config.test_daemons import TWO
+from tests.config.test_options import OTHERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+EXAMPLE = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
 
 
-def test_the_page_matches_the_table() -> None:
+def test_the_printed_configuration_gives_the_same_one(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    everything = "\n".join(f"{key} = {value}" for key, (_, value, _) in OTHERS.items())
+    daemons = f"{TWO}user = 0\nrestart_command = ['env', 'EMPTY=', '/opt/wait', '1', '1']\nwatchdog = 'act'\n"
+    strange = ("--pipe-directory", '/tmp/"a\\b"/ü', "--log-directory", "/tmp/\x7f/\n")
+    for name, text, flags in (("defaults", "", ()), ("everything", everything + daemons, ()), ("flags", "", strange)):
+        with subtests.test(name):
+            made = config("serve", "--config.file", written(tmp_path, text), *flags)
+            assert config("serve", "--config.file", written(tmp_path, as_toml(made), "again.toml")) == made
+
+
+def test_check_prints_the_configuration_and_serves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    path = written(tmp_path, TWO)
+    assert main(["serve", "--config.file", path, "--config.check", "--log.level=error"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out == as_toml(config("serve", "--config.file", path, "--log.level=error"))
+    assert 'level = "error"' in output.out
+
+
+def test_check_of_an_unusable_configuration_exits_with_2(tmp_path: Path) -> None:
+    assert main(["serve", "--config.check", "--config.file", written(tmp_path, "[web]\nx = 1")]) == 2
+
+
+def test_prints_a_path_that_is_not_utf8(tmp_path: Path) -> None:
+    daemon = DaemonConfig(pipe_directory=Path("/caf\udce9"), log_directory=tmp_path)
+    assert 'pipe_directory = "/caf?"' in as_toml(Config(daemons=(daemon,)))
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_round_trips(text: str) -> None:
+    assert tomllib.loads(f"key = {toml(text)}") == {"key": text}
+
+
+def test_the_page_matches_the_options() -> None:
     """If not: python -m exporter.config.reference > docs/configuration.md."""
     assert PAGE.read_text() == reference()
 
 
-def test_the_example_on_the_page_has_every_key(tmp_path: Path) -> None:
-    assert example() in PAGE.read_text()
-    unset = {option for option in OPTIONS if option.of(config("serve")) is None}
-    assert set(document(example()).values) == set(OPTIONS) - unset
-    keys = {each.key for each in DAEMON_KEYS if each.instead_of is None}
-    assert [set(each) for each in document(example()).daemons] == [keys]
-    assert all(f"\n# {each.key} = " in example() for each in DAEMON_KEYS if each.instead_of is not None)
-
-
-def test_the_example_has_the_defaults_and_one_daemon(tmp_path: Path) -> None:
-    read = config("serve", "--config.file", written(tmp_path, example()))
-    (daemon,) = read.daemons
-    assert daemon.name == "training"
-    assert all(option.of(read) == option.of(config("serve")) for option in OPTIONS)
+def test_the_example_on_the_page_has_every_key_with_its_default(tmp_path: Path) -> None:
+    keys = {*(option.key.partition(".")[2] for option in OPTIONS), *DAEMON_KEYS}
+    assert set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE, re.MULTILINE)) == keys
+    read = config("serve", "--config.file", written(tmp_path, EXAMPLE))
+    assert [daemon.name for daemon in read.daemons] == ["training"]
+    assert all(option.of(read) == option.default for option in OPTIONS)

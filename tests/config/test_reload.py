@@ -2,14 +2,8 @@
 
 from pathlib import Path
 
-from prometheus_client import generate_latest
-
 from exporter.cli import parse_arguments
-from exporter.config.load import build_config
-from exporter.config.reload import Reloader
-from exporter.metrics.catalogue import NodeCollector
-from exporter.model.node import Node
-from exporter.view import View
+from exporter.config.load import Reloader, build_config
 from tests.config.reading import written
 from tests.config.test_daemons import TWO
 
@@ -23,60 +17,39 @@ def reloader(directory: Path, text: str, *arguments: str) -> Reloader:
 def test_reads_a_changed_file(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
     written(tmp_path, TWO + "[clients]\nmin_age_seconds = 2")
-    reloaded = reads.reload()
-    assert (reloaded.problem, reloaded.unchanged) == (None, ())
-    assert reloaded.config.client_min_age == 2
-    assert [each.name for each in reloaded.config.daemons] == ["training", "/run/other"]
+    config = reads.reload()
+    assert (reads.problem, reads.needs_restart) == (None, ())
+    assert config.client_min_age == 2
+    assert [daemon.name for daemon in config.daemons] == ["training", "/run/other"]
 
 
 def test_flags_and_environment_still_override_the_file(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "", "--log.level=debug")
     written(tmp_path, "[log]\nlevel = 'error'\nformat = 'console'")
-    config = reads.reload().config
+    config = reads.reload()
     assert (config.log_level, config.log_format) == ("debug", "json")
 
 
-def test_an_unusable_file_changes_nothing(tmp_path: Path) -> None:
+def test_an_unusable_file_changes_nothing_until_it_is_corrected(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "[clients]\nmin_age_seconds = 1")
     path = written(tmp_path, "[clients]\nmin_age_seconds = 'many'")
-    reloaded, expected = reads.reload(), "expected a number of seconds from 0 to 1000000000"
-    assert reloaded.problem == f"{path}: clients.min_age_seconds: invalid value 'many': {expected}"
-    assert reloaded.config.client_min_age == 1
+    assert reads.problem is None
+    assert reads.reload().client_min_age == 1
+    expected = "expected a number of seconds from 0 to 1000000000"
+    assert reads.problem == f"{path}: clients.min_age_seconds: invalid value 'many': {expected}"
+    written(tmp_path, "")
+    assert reads.reload().client_min_age == 15
+    assert reads.problem is None
 
 
 def test_names_options_that_need_a_restart(tmp_path: Path) -> None:
     reads = reloader(tmp_path, "")
-    written(
-        tmp_path,
-        "[web]\nlisten_address = [':1']\n[paths]\nruntime_directory = '/run/x'\n[clients]\nmin_age_seconds = 2",
-    )
-    reloaded = reads.reload()
-    assert reloaded.unchanged == ("web.listen_address", "paths.runtime_directory")
-    assert reloaded.config.listen == (("", 10677),)
-    assert reloaded.config.runtime_directory == Path("/run/cuda-mps-exporter")
-    assert reloaded.config.client_min_age == 2, "what can be changed, is"
-    assert reads.reload().unchanged == reloaded.unchanged, "every reload names it until the next start"
-
-
-def test_reports_whether_the_configuration_is_valid(tmp_path: Path) -> None:
-    reads = reloader(tmp_path, "")
-    assert reads.valid is True
-    written(tmp_path, "x")
+    written(tmp_path, "web.listen_address = [':1']\npaths.runtime_directory = '/run/x'\nclients.min_age_seconds = 2")
+    config = reads.reload()
+    assert reads.needs_restart == ("web.listen_address", "paths.runtime_directory")
+    assert config.listen == (("", 10677),)
+    assert config.runtime_directory == Path("/run/cuda-mps-exporter")
+    assert config.client_min_age == 2, "what can be changed, is"
+    before = reads.needs_restart
     reads.reload()
-    assert reads.valid is False
-    written(tmp_path, "")
-    reads.reload()
-    assert reads.valid is True
-
-
-def exposed(view: View) -> str:
-    return generate_latest(NodeCollector(view)).decode()
-
-
-def test_the_status_is_exposed(tmp_path: Path) -> None:
-    text = exposed(View(Node(), clock_step=60.0, config_valid=False))
-    assert "\ncuda_mps_exporter_config_last_reload_successful 0.0\n" in text
-
-
-def test_exposes_nothing_if_no_configuration_was_read() -> None:
-    assert "config_last_reload" not in exposed(View(Node()))
+    assert reads.needs_restart == before, "every reload names it until the next start"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.config.values import OWN_PAGES
+from exporter.config.checks import OWN_PAGES
 from exporter.errors import ConfigError, ListenError
 from exporter.web.server import listen
 from tests.config.reading import config, written
@@ -20,29 +20,38 @@ def test_reserved_paths_are_those_of_the_web_server() -> None:
     assert set(site._routes) - {"/", "/telemetry"} == set(OWN_PAGES)
 
 
-@pytest.mark.parametrize("page", [each.replace("*", "x") for each in OWN_PAGES])
-def test_check_refuses_the_path_of_another_page(page: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has another page there"):
-        config("serve", f"--web.telemetry-path={page}")
-    path = written(tmp_path, f'[web]\ntelemetry_path = "{page}"')
-    assert main(["serve", "--config.check", f"--config.file={path}"]) == 2
+def test_check_refuses_the_path_of_another_page(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for page in (own.replace("*", "x") for own in OWN_PAGES):
+        with subtests.test(page=page):
+            with pytest.raises(ConfigError, match=r"^--web.telemetry-path: .* the exporter has no other page"):
+                config("serve", f"--web.telemetry-path={page}")
+            path = written(tmp_path, f'[web]\ntelemetry_path = "{page}"')
+            assert main(["serve", "--config.check", f"--config.file={path}"]) == 2
+    for page in ("/api/v1/metrics", "/runbooks/a/b", "/metrics"):
+        assert config("serve", f"--web.telemetry-path={page}").telemetry_path == page
 
 
-@pytest.mark.parametrize("page", ["/api/v1/metrics", "/runbooks/a/b", "/metrics"])
-def test_check_accepts_the_path_of_no_other_page(page: str) -> None:
-    assert config("serve", f"--web.telemetry-path={page}").telemetry_path == page
-
-
-def test_check_refuses_an_impossible_host(subtests: pytest.Subtests) -> None:
-    for address in ["[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1"]:
+def test_check_refuses_an_impossible_address_and_names_the_flag(subtests: pytest.Subtests) -> None:
+    ports = ("", "10677", "host", "host:", "host:http", ":65536", ":-1", "::1:80", ":٣", ":²", ":" + "9" * 5000)
+    hosts = ("[zzz]:1", "[1.2.3.4]:1", "[::1%]:1", "999.1.1.1:1", "a b:1", "http://a:1", "a/b:1")
+    for address in (*ports, *hosts):
         with subtests.test(address=address), pytest.raises(ConfigError, match=r"^--web.listen-address: "):
             config("serve", f"--web.listen-address={address}")
 
 
-def test_check_accepts_a_host_that_may_exist(subtests: pytest.Subtests) -> None:
-    for address in ["[fe80::1%eth0]:1", "127.0.0.1:1", "127.1:1", "node_1.example.org:1", "h\u00f6st:1", ":1"]:
-        with subtests.test(address=address):
-            assert config("serve", f"--web.listen-address={address}").listen[0][1] == 1
+def test_check_accepts_an_address_that_may_exist(subtests: pytest.Subtests) -> None:
+    for text, address in {
+        ":10677": ("", 10677),
+        "127.0.0.1:80": ("127.0.0.1", 80),
+        "127.1:1": ("127.1", 1),
+        "node7:0": ("node7", 0),
+        "node_1.example.org:1": ("node_1.example.org", 1),
+        "h\u00f6st:1": ("h\u00f6st", 1),
+        "[::1]:65535": ("::1", 65535),
+        "[fe80::1%eth0]:1": ("fe80::1%eth0", 1),
+    }.items():
+        with subtests.test(text=text):
+            assert config("serve", f"--web.listen-address={text}").listen == (address,)
 
 
 OVERLAPPING = [
@@ -73,11 +82,10 @@ def test_addresses_that_overlap_cannot_be_listened_on(subtests: pytest.Subtests)
             assert refused.value.__cause__.errno == errno.EADDRINUSE
 
 
-@pytest.mark.parametrize(
-    "addresses", [(":1", ":2"), ("127.0.0.1:1", "[::1]:1"), ("0.0.0.0:1", "[::1]:1"), (":0", "a:0")]
-)
-def test_check_accepts_addresses_that_do_not_overlap(addresses: tuple[str, str]) -> None:
-    assert len(config("serve", *(f"--web.listen-address={each}" for each in addresses)).listen) == 2
+def test_check_accepts_addresses_that_do_not_overlap(subtests: pytest.Subtests) -> None:
+    for addresses in ((":1", ":2"), ("127.0.0.1:1", "[::1]:1"), ("0.0.0.0:1", "[::1]:1"), (":0", "a:0")):
+        with subtests.test(addresses=addresses):
+            assert len(config("serve", *(f"--web.listen-address={address}" for address in addresses)).listen) == 2
 
 
 def test_overlapping_addresses_do_not_matter_to_sockets_of_systemd() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from exporter.config.options import LONGEST_SOCKET_PATH
+from exporter.config.checks import LONGEST_SOCKET_PATH
 from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import (

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.config.reference import as_toml
-from exporter.config.reload import policy_of
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.settings import AllowedAction, Mode, Thresholds
+from exporter.policy import policy_of
 from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.config.reading import config, written
 from tests.program import constants
@@ -63,8 +62,3 @@ def test_the_mode_of_a_daemon_overrides_the_general_one(tmp_path: Path) -> None:
     given = policy(tmp_path, FILE)
     assert [given.mode_of(daemon(name)) for name in ("training", "inference", "another")] == ["act", "observe", "act"]
     assert given.mode_of(daemon("another", expected=False)) is Mode.OBSERVE
-
-
-def test_the_configuration_of_daemons_is_printed_as_it_is_read(tmp_path: Path) -> None:
-    read = config("serve", "--config.file", written(tmp_path, FILE))
-    assert config("serve", "--config.file", written(tmp_path, as_toml(read), "again.toml")) == read
