@@ -9,8 +9,9 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.config.load import nearest_config
 from exporter.config.settings import Constants
+from exporter.doctor.checks import examine
 from exporter.doctor.finding import report_object, report_text
-from exporter.doctor.gather import examine, gather
+from exporter.doctor.gather import gather
 from exporter.one_shot import collect_once
 
 

@@ -39,9 +39,8 @@ class Area(StrEnum):
     PROCESSES = "CUDA processes"
     DIRECTORIES = "pipe directories"
     LOGS = "logs"
-    ROTATION = "logrotate's configuration"
     UNITS = "systemd units"
-    PORTS = "ports"
+    RIGHTS = "rights of the service"
     LAUNCHES = "counting of launches"
 
 
@@ -99,9 +98,8 @@ class ProcessFacts:
 class DaemonFacts:
     """A running control daemon, by the name that it has on the node.
 
-    `own_pid` is its PID in its own namespace. `logs` is its log directory in its mount namespace. If it is `outdated`,
-    the file of its program was replaced. `open_files` is the limit for the daemon and its servers. `namespaces` are the
-    directories of its servers and namespaces, with protocol 3: clients have one of them as their pipe directory.
+    `own_pid` is its PID in its own namespace. If it is `outdated`, the file of its program was replaced. The limit
+    `open_files` is that of the daemon and its servers.
     """
 
     name: str
@@ -110,8 +108,6 @@ class DaemonFacts:
     arguments: tuple[str, ...] = ()
     outdated: bool = False
     open_files: int | None = None
-    logs: Identity | None = None
-    namespaces: frozenset[Identity] = frozenset()
 
     @property
     def for_all_users(self) -> bool:
@@ -158,28 +154,19 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
-    """A log that a file of logrotate names. It `truncates` the log in place, or renames it."""
-
-    path: str
-    file: str
-    truncates: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterProcess:
     """The process with the rights that count: the service if it runs (`is_service`), else this command.
 
-    `unanswering` is why a running service could not be identified. `kernel_log` is why the kernel log cannot be read.
+    `unanswering` is why a running service could not be identified. `reads_journal` is whether its user may read the
+    journal, and `kernel_log` why the kernel log cannot be read.
     """
 
     pid: int
     uid: int
-    groups: frozenset[int] = frozenset()
     capabilities: int = 0
     is_service: bool = False
     unanswering: str | None = None
-    journal_group: int | None = None
+    reads_journal: bool = True
     kernel_log: str | None = None
     state_directory: str = ""
     state_problem: str | None = None
@@ -210,22 +197,11 @@ class LibcudaProbesFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """A process that listens on an address of the exporter."""
-
-    address: str
-    uid: int
-    is_service: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All facts. The keys of `directories`, `logs` and `configured_logs` are daemon names.
+    """All facts. The keys of `directories` and `logs` are daemon names.
 
-    `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `private_tmp` has the loaded units, and is None without systemd. `xids` has the last one of each GPU that no program
-    causes. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
-    not counted.
+    `processes` use CUDA or wait to. `private_tmp` has the loaded units, and is None without systemd. If this command is
+    `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are not counted.
     """
 
     config: Config
@@ -238,12 +214,8 @@ class Facts:
     processes: Mapping[int, ProcessFacts] = field(default_factory=dict)
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
     logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
-    configured_logs: Mapping[str, Identity] = field(default_factory=dict)
-    rotations: tuple[Rotation, ...] = ()
     private_tmp: Mapping[str, bool] | None = None
-    xids: Mapping[str, int] = field(default_factory=dict)
     exporter: ExporterProcess
-    listeners: tuple[Listener, ...] = ()
     libcuda_probes: LibcudaProbesFacts | None = None
     apart: bool = False
     not_examined: tuple[NotExamined, ...] = ()
@@ -254,11 +226,16 @@ class Facts:
 
     def hidden(self, name: str) -> bool:
         """Return whether the daemon may run in a PID namespace that this command cannot see: it has a pid file."""
-        directory = self.directories.get(name)
-        return self.apart and not self.daemons_of(name) and directory is not None and directory.pid is not None
+        has_pid_file = name in self.directories and self.directories[name].pid is not None
+        return self.apart and has_pid_file and not self.daemons_of(name)
 
     def running(self) -> Iterator[tuple[Daemon, DaemonFacts]]:
         """Yield each running daemon of the node with the facts of its process."""
         for each in self.daemons:
             if each.name in self.node.daemons:
                 yield self.node.daemons[each.name], each
+
+    def clients_of(self, daemon: Daemon) -> Iterator[ProcessFacts]:
+        """Yield the known processes that are connected to a daemon, or wait to."""
+        pids = (*daemon.clients, *daemon.connections.queued)
+        return (self.processes[pid] for pid in pids if pid in self.processes)

@@ -32,14 +32,19 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-_SEVERITIES = {problem.Severity.WARNING: Severity.WARNING, problem.Severity.CRITICAL: Severity.ERROR}
+SEVERITIES = {
+    problem.Severity.UNKNOWN: Severity.WARNING,
+    problem.Severity.WARNING: Severity.WARNING,
+    problem.Severity.CRITICAL: Severity.ERROR,
+}
+"""The severity of a catalogue's problem here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One occurrence of a check's problem: the processes, paths or GPUs concerned, and the commands that fix it.
 
-    `detail` and `fix` are sentences that follow those of the check. `severity` replaces the check's.
+    `detail` and `fix` are sentences that follow those of the check. `severity` and `code` replace the check's.
     """
 
     where: tuple[str, ...] = ()
@@ -48,6 +53,7 @@ class Occurrence:
     fix: str = ""
     commands: tuple[str, ...] = ()
     severity: Severity | None = None
+    code: FindingCode | None = None
 
 
 Find = Callable[[Facts], Iterator[Occurrence]]
@@ -95,7 +101,7 @@ def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: 
     def made(find: Find) -> Check:
         if isinstance(defined_by, FindingCode):
             code, definition = defined_by, PROBLEMS[defined_by]
-            texts = (_SEVERITIES[definition.severity], definition.meaning, definition.remedy)
+            texts = (SEVERITIES[definition.severity], definition.meaning, definition.remedy)
         else:
             code, texts = None, (defined_by, (find.__doc__ or "").partition("\n")[0], fix)
         severity, meaning, remedy = texts
@@ -110,6 +116,7 @@ class Finding:
 
     check: Check
     severity: Severity
+    code: FindingCode | None
     what: str
     where: tuple[str, ...]
     fix: str
@@ -144,7 +151,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
             {
                 "severity": each.severity.text,
                 "id": each.check.id,
-                "code": each.check.code,
+                "code": each.code,
                 "what": each.what,
                 "where": list(each.where),
                 "fix": each.fix,

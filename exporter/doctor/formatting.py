@@ -2,20 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import replace
 
-from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
-from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.problem import Problem
-from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
-from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report.text import display_name, process_text, short_gpu
 from exporter.state.gpus import NVML
 
-REPORT_DIFFERENCES = "Report what differs, with a recording: `cuda-mps-exporter record node.jsonl`."
 AS_ROOT = ("sudo cuda-mps-exporter doctor",)
 ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
 """The service has the option from its unit, but a command in a shell does not."""
@@ -73,36 +67,6 @@ def quoted(text: str) -> str:
 def config_line(key: str, text: str) -> str:
     """Return a line of the configuration file."""
     return f"{key} = {json.dumps(shown(text), ensure_ascii=False)}"
-
-
-def start_commands(facts: Facts, daemon: Daemon) -> tuple[str, ...]:
-    """Return the commands that start a daemon: through its unit, or with NVIDIA's program."""
-    return commands_to_start(facts.node, daemon, policy_of(facts.config))
-
-
-def control_commands(facts: Facts, daemon: Daemon, command: str) -> tuple[str, ...]:
-    """Return the shell command that sends a control command to a daemon; empty if it cannot be written."""
-    line = control_command(command, address_of(facts.node, daemon.name, policy_of(facts.config)))
-    return () if line is None else (line,)
-
-
-def restart_commands(
-    facts: Facts, daemon: Daemon, *, option: str = "", variables: Mapping[str, str] | None = None
-) -> tuple[str, ...]:
-    """Return the commands that restart a running daemon with one more option or variable."""
-    policy = policy_of(facts.config)
-    daemon_policy = policy.daemon_policy_of(daemon)
-    unit = daemon_policy.unit
-    if unit is not None and is_service_name(unit):
-        changes = [f"ExecStart= with {option}"] if option else []
-        changes += [f"Environment={name}={value}" for name, value in (variables or {}).items()]
-        return f"systemctl edit {quoted(unit)}  # [Service] {', '.join(changes)}", f"systemctl restart {quoted(unit)}"
-    command = (*start_command(facts.node, daemon, policy), *([option] if option else []))
-    if variables:
-        command = ("env", *(f"{name}={value}" for name, value in variables.items()), *command)
-    changed_policy = replace(policy, daemon_policies={daemon.name: replace(daemon_policy, command=command)})
-    stop = commands_to_stop(facts.node, daemon, policy)
-    return (*stop, *commands_to_start(facts.node, daemon, changed_policy))
 
 
 def without_private_tmp(unit: str) -> str:

@@ -2,8 +2,8 @@
 
 import sys
 
+from exporter.doctor.checks import CHECKS
 from exporter.doctor.finding import PAGE, Check, first_sentence
-from exporter.doctor.gather import CHECKS
 
 _ABOUT = """\
 <!-- Written by `python -m exporter.doctor.reference > docs/doctor.md`. Edit the checks instead. -->
@@ -12,8 +12,7 @@ _ABOUT = """\
     sudo cuda-mps-exporter doctor
 
 `doctor` reads once all that MPS and the exporter need: programs, driver, GPUs, daemons, directories, logs, CUDA
-processes, limits, rights and ports. It reports each mistake, worst first, with the commands that fix it. It changes
-nothing.
+processes, limits and rights. It reports each mistake, worst first, with the commands that fix it. It changes nothing.
 
 | exit code | meaning |
 |---|---|

@@ -14,7 +14,6 @@ from exporter.doctor.facts import (
     LogFacts,
     ProcessFacts,
     Programs,
-    Rotation,
 )
 from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
@@ -76,9 +75,10 @@ def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
 def daemon(**changes: Any) -> DaemonFacts:
     """Return the control daemon with these changes of it or of its process."""
     of_process = {name: changes.pop(name) for name in tuple(changes) if name in ProcessFacts.__slots__}
-    variables = {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | of_process.pop("variables", {})
+    own = of_process.pop("variables", {})
+    variables = None if own is None else {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | own
     usual: dict[str, Any] = {"uid": 0, "user": "root", "command": "nvidia-cuda-mps", "variables": variables}
-    control = process(CONTROL, **usual | of_process)
+    control = process(**{"pid": CONTROL} | usual | of_process)
     return DaemonFacts(**{"name": DAEMON, "process": control, "own_pid": CONTROL, "open_files": 16384} | changes)
 
 
@@ -97,10 +97,8 @@ def exporter_process(**changes: Any) -> ExporterProcess:
     usual: dict[str, Any] = {
         "pid": 900,
         "uid": 990,
-        "groups": frozenset({101, 990}),
         "capabilities": ALL_RIGHTS & ~(1 << Capability.DAC_OVERRIDE),
         "is_service": True,
-        "journal_group": 101,
         "pid_namespaces": (NODES,),
     }
     return ExporterProcess(**usual | changes)
@@ -126,7 +124,6 @@ def healthy(**changes: Any) -> Facts:
         "processes": {CLIENT: process()},
         "directories": {DAEMON: directory()},
         "logs": {DAEMON: (log(),)},
-        "rotations": (Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/mps", truncates=True),),
         "private_tmp": {UNIT: False},
         "exporter": exporter_process(),
     }

@@ -10,9 +10,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
-from exporter.doctor.directory_readers import read_directory
+from exporter.doctor.checks import examine
 from exporter.doctor.finding import Severity
-from exporter.doctor.gather import examine
+from exporter.doctor.readers import read_directory
 from exporter.model.daemon import Daemon
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy

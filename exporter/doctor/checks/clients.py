@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
 from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import gpu_label, process_label, quoted, restart_commands, shown, without_private_tmp
+from exporter.doctor.formatting import gpu_label, process_label, quoted, shown, without_private_tmp
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.problem import FindingCode
 from exporter.state.gpus import serving_daemon
 
@@ -19,7 +20,7 @@ _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if _is_hidden(each, process) or _reaches(each, process):
+        if _is_hidden(daemon, each, process) or _reaches(daemon, each, process):
             continue
         default = "" if process.variable(PIPE_DIRECTORY) is not None else " (the default)"
         yield Occurrence(
@@ -40,9 +41,9 @@ def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
 )
 def private_tmp(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS."""
-    for _, each, process, gpu in bypassing(facts):
+    for daemon, each, process, gpu in bypassing(facts):
         path = process.pipe_directory
-        if _is_hidden(each, process) and path.startswith(TEMPORARY) and process.container is None:
+        if _is_hidden(daemon, each, process) and path.startswith(TEMPORARY) and process.container is None:
             unit = "" if process.unit is None else f", {shown(process.unit)}"
             yield Occurrence(
                 (f"{process_label(process)}{unit}",),
@@ -54,9 +55,9 @@ def private_tmp(facts: Facts) -> Iterator[Occurrence]:
 @check(Severity.ERROR, *_NEEDS, fix="Mount the pipe directory and /dev/shm into the container.")
 def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
     """A container does not have the daemon's pipe directory. Its CUDA process bypasses MPS."""
-    for _, each, process, gpu in bypassing(facts):
+    for daemon, each, process, gpu in bypassing(facts):
         path = process.pipe_directory
-        if not _is_hidden(each, process) or (path.startswith(TEMPORARY) and process.container is None):
+        if not _is_hidden(daemon, each, process) or (path.startswith(TEMPORARY) and process.container is None):
             continue
         directory = quoted(path)
         yield Occurrence(
@@ -70,7 +71,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
 def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process can reach the daemon, but bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if _reaches(each, process) and not _of_other_user(daemon, process):
+        if _reaches(daemon, each, process) and not _of_other_user(daemon, process):
             yield Occurrence(
                 (process_label(process),),
                 detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
@@ -87,22 +88,6 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
                 (process_label(process),),
                 detail=f"The daemon of {gpu} runs as UID {_uid(daemon)}.",
                 commands=("systemctl enable --now nvidia-cuda-mps",),
-            )
-
-
-@check(FindingCode.CLIENTS_WAITING, Area.DAEMONS, Area.LOGS)
-def users_wait(facts: Facts) -> Iterator[Occurrence]:
-    """Users wait for each other."""
-    for daemon, each in facts.running():
-        queued = daemon.connections.queued
-        waiting = [pid for pid in daemon.connections.waiting if pid in queued and pid not in daemon.clients]
-        if waiting and daemon.clients and daemon.users_take_turns and not each.for_all_users:
-            yield Occurrence(
-                tuple(
-                    process_label(facts.processes[pid]) if pid in facts.processes else f"a client of UID {queued[pid]}"
-                    for pid in sorted(waiting)
-                ),
-                commands=restart_commands(facts, daemon, option="-multiuser-server"),
             )
 
 
@@ -141,6 +126,7 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
     Severity.ADVICE,
     Area.DAEMONS,
     Area.PROCESSES,
+    Area.RIGHTS,
     fix="Set hostPID: true in the pod. If all CUDA processes are in this container, and launches need not be counted, "
     "ignore this.",
 )
@@ -177,27 +163,27 @@ def bypassing(facts: Facts) -> Iterator[tuple[Daemon, DaemonFacts, ProcessFacts,
 def _connecting(facts: Facts) -> Iterator[tuple[DaemonFacts, ProcessFacts]]:
     """Yield the processes that can reach a daemon, or are its clients."""
     for daemon, each in facts.running():
-        for pid in (*daemon.clients, *daemon.connections.queued):
-            if pid in facts.processes:
-                yield each, facts.processes[pid]
-    for _, each, process, _ in bypassing(facts):
-        if _reaches(each, process):
+        yield from ((each, process) for process in facts.clients_of(daemon))
+    for daemon, each, process, _ in bypassing(facts):
+        if _reaches(daemon, each, process):
             yield each, process
 
 
-def _reaches(each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's directory, or that of one of its namespaces."""
-    return process.pipe is not None and process.pipe in {each.process.pipe, *each.namespaces}
+def _reaches(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Return whether the process has the daemon's directory, or with protocol 3 one of a server or namespace in it."""
+    return process.pipe is not None and (process.pipe == each.process.pipe or _is_below(daemon, each, process))
 
 
-def _is_hidden(each: DaemonFacts, process: ProcessFacts) -> bool:
-    """Return whether the process has the daemon's path, but another directory there, or none.
+def _is_hidden(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
+    """Return whether the process has the daemon's path, but another directory there, or none."""
+    same = posixpath.normpath(process.pipe_directory) == posixpath.normpath(each.process.pipe_directory)
+    below = process.container is not None and _is_below(daemon, each, process)
+    return (same or below) and not _reaches(daemon, each, process)
 
-    With namespaces, a container may have a path below it.
-    """
+
+def _is_below(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
     own, path = (posixpath.normpath(facts.pipe_directory) for facts in (each.process, process))
-    below = process.container is not None and bool(each.namespaces) and path.startswith(f"{own}/")
-    return (path == own or below) and not _reaches(each, process)
+    return daemon.runtime.protocol == PROTOCOL and path.startswith(f"{own}/")
 
 
 def _uid(daemon: Daemon) -> int | None:

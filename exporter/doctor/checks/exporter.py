@@ -1,4 +1,4 @@
-"""Checks of the exporter: configuration, rights, watchdog, attribution, web server."""
+"""Checks of the exporter: configuration, rights, watchdog, attribution."""
 
 from collections.abc import Iterator
 
@@ -42,7 +42,10 @@ def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
 
 
 @check(
-    Severity.WARNING, fix="Make the service's user its owner, as the unit does (StateDirectory=).", doc="docs/rights.md"
+    Severity.WARNING,
+    Area.RIGHTS,
+    fix="Make the service's user its owner, as the unit does (StateDirectory=).",
+    doc="docs/rights.md",
 )
 def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state."""
@@ -67,28 +70,6 @@ def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((shown(configured.name),), commands=('unit = "nvidia-cuda-mps.service"',))
 
 
-@check(
-    Severity.WARNING,
-    fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
-    doc="docs/systemd.md",
-)
-def acts_without_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The watchdog may act, but lacks rights. It cannot end hung daemons or run commands as their users."""
-    acting = [each for each in facts.config.daemons if _acts(each, facts)]
-    missing = facts.exporter.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
-    if missing and (acting or facts.config.watchdog is Mode.ACT):
-        yield Occurrence(
-            tuple(shown(each.name) for each in acting),
-            detail=_lacks(facts.exporter, missing),
-            commands=(
-                f"{DROP_INS}/act.conf",
-                f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
-                "systemctl try-restart polkit",
-                RESTART_EXPORTER,
-            ),
-        )
-
-
 def _acts(configured: DaemonConfig, facts: Facts) -> bool:
     return (configured.watchdog or facts.config.watchdog) is Mode.ACT
 
@@ -97,45 +78,50 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(Severity.WARNING, fix="Run the service from its unit, or doctor as root.", doc="docs/rights.md")
-def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter lacks CAP_SYS_PTRACE. It assumes that daemons serve all GPUs, and misses those in containers."""
+@check(Severity.WARNING, Area.RIGHTS, fix="Give it exactly the rights of the delivered unit.", doc="docs/rights.md")
+def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter lacks a capability, or has one too many."""
     exporter = facts.exporter
-    missing = exporter.lacks(Capability.SYS_PTRACE)
     others = [each for each in facts.daemons if each.process.uid != exporter.uid]
+    missing = exporter.lacks(Capability.SYS_PTRACE)
     if missing and (others or not facts.daemons):
         yield Occurrence(
             tuple(shown(each.name) for each in others),
-            detail="Paths of programs and exit statuses are also unknown. " + _lacks(exporter, missing),
+            detail="It assumes that daemons serve all GPUs, and misses those in containers. Paths of programs and exit "
+            f"statuses are also unknown. {_lacks(exporter, missing)}",
             commands=(_UNIT, RESTART_EXPORTER) if exporter.is_service else AS_ROOT,
+        )
+    acting = tuple(shown(each.name) for each in facts.config.daemons if _acts(each, facts))
+    missing = exporter.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
+    if missing and (acting or facts.config.watchdog is Mode.ACT):
+        yield Occurrence(
+            acting,
+            detail="The watchdog may act, but cannot end hung daemons or run commands as their users. "
+            + _lacks(exporter, missing),
+            fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
+            commands=(
+                f"{DROP_INS}/act.conf",
+                f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
+                "systemctl try-restart polkit",
+                RESTART_EXPORTER,
+            ),
+        )
+    if exporter.uid != 0 and not exporter.lacks(Capability.DAC_OVERRIDE):
+        yield Occurrence(
+            detail="It has CAP_DAC_OVERRIDE, but is not root. Daemons of other users refuse its queries (measured, "
+            "R580).",
+            commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",),
+            severity=Severity.ERROR,
         )
 
 
-@check(Severity.ADVICE, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
+@check(Severity.ADVICE, Area.RIGHTS, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
     """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain."""
     if facts.exporter.kernel_log is not None:
         yield Occurrence(
             detail=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
             commands=(f"{DROP_INS}/kernel-log.conf", RESTART_EXPORTER),
-        )
-
-
-@check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/rights.md")
-def too_many_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter has CAP_DAC_OVERRIDE, but is not root. Other users' daemons refuse its queries (measured, R580)."""
-    if facts.exporter.uid != 0 and not facts.exporter.lacks(Capability.DAC_OVERRIDE):
-        yield Occurrence(commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",))
-
-
-@check(Severity.ADVICE, fix="Run doctor as root, or as the service's user.", doc="docs/rights.md")
-def service_not_identified(facts: Facts) -> Iterator[Occurrence]:
-    """The service cannot be identified. The report has the rights of this command instead."""
-    if facts.exporter.unanswering is not None:
-        yield Occurrence(
-            (shown(str(facts.config.runtime_directory)),),
-            detail=error_text(facts.exporter.unanswering),
-            commands=AS_ROOT,
         )
 
 
@@ -149,7 +135,13 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.WARNING, Area.LAUNCHES, fix="Make it possible, or set --attribution=off.", doc="docs/rights.md")
+@check(
+    Severity.WARNING,
+    Area.LAUNCHES,
+    Area.RIGHTS,
+    fix="Make it possible, or set --attribution=off.",
+    doc="docs/rights.md",
+)
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
     """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
     missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
@@ -179,21 +171,3 @@ def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
 def _missing_for_bpf(exporter: ExporterProcess) -> str:
     """Return what the exporter lacks; CAP_SYS_ADMIN includes the other two."""
     return exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
-
-
-@check(
-    Severity.ERROR,
-    Area.PORTS,
-    fix="End the program, or change `web.listen-address`. In that case, change Prometheus, too.",
-    doc="docs/web.md",
-)
-def port_taken(facts: Facts) -> Iterator[Occurrence]:
-    """Another program uses the exporter's port."""
-    for listener in facts.listeners:
-        if not listener.is_service:
-            port = listener.address.rpartition(":")[2]
-            yield Occurrence(
-                (shown(listener.address),),
-                detail=f"It runs as UID {listener.uid}.",
-                commands=(f"ss -ltnp 'sport = :{port}'", "cuda-mps-exporter serve --web.listen-address=:10678"),
-            )
