@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
 from exporter.model.daemon import MULTI_USER, Daemon
 from exporter.model.node import Node
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 
@@ -99,7 +101,7 @@ class DaemonFacts:
     """A running control daemon, by the name that it has on the node.
 
     `own_pid` is its PID in its own namespace. If it is `outdated`, the file of its program was replaced. The limit
-    `open_files` is that of the daemon and its servers.
+    `open_files` is that of the daemon and its servers. `written` are the logs that the daemon has open.
     """
 
     name: str
@@ -108,6 +110,7 @@ class DaemonFacts:
     arguments: tuple[str, ...] = ()
     outdated: bool = False
     open_files: int | None = None
+    written: tuple[str, ...] = ()
 
     @property
     def for_all_users(self) -> bool:
@@ -141,16 +144,6 @@ class DirectoryFacts:
     def log_fifo(self) -> str:
         """The path of the fifo through which servers write logs."""
         return f"{self.path}/log"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
-    """A daemon's log. `renamed` is the path of the file that the daemon writes to, if the log was renamed."""
-
-    path: str
-    size: int = 0
-    renamed: str | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +191,7 @@ class LibcudaProbesFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All facts. The keys of `directories` and `logs` are daemon names.
+    """All facts. The keys of `directories` are daemon names.
 
     `processes` use CUDA or wait to. `private_tmp` has the loaded units, and is None without systemd. If this command is
     `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are not counted.
@@ -209,11 +202,9 @@ class Facts:
     config_problem: str | None = None
     web_problem: str | None = None
     programs: Programs = field(default_factory=Programs)
-    kernel_module: str | None = None
     daemons: tuple[DaemonFacts, ...] = ()
     processes: Mapping[int, ProcessFacts] = field(default_factory=dict)
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
-    logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
     private_tmp: Mapping[str, bool] | None = None
     exporter: ExporterProcess
     libcuda_probes: LibcudaProbesFacts | None = None
@@ -239,3 +230,12 @@ class Facts:
         """Yield the known processes that are connected to a daemon, or wait to."""
         pids = (*daemon.clients, *daemon.connections.queued)
         return (self.processes[pid] for pid in pids if pid in self.processes)
+
+
+def unread_logs(daemon: Daemon) -> tuple[Problem, ...]:
+    """Return why logs of a daemon were not read. Before its first server, it has no log of servers."""
+    return tuple(
+        problem
+        for file, problem in daemon.log.problems.items()
+        if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ProblemCode.NOT_FOUND)
+    )

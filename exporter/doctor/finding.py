@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
+from inspect import cleandoc
 from typing import Any
 
 from exporter import __version__
@@ -92,10 +93,9 @@ def first_sentence(text: str) -> str:
 
 
 def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: str = PAGE) -> Callable[[Find], Check]:
-    """Make a check of a function.
+    """Make a check of a function. The first paragraph of its docstring is the meaning, the second one the remedy.
 
-    Its severity, meaning and remedy come from the catalogue if a code is given. Otherwise the meaning is the first line
-    of the function's docstring.
+    Severity, meaning and remedy come from the catalogue if a code is given.
     """
 
     def made(find: Find) -> Check:
@@ -103,7 +103,8 @@ def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: 
             code, definition = defined_by, PROBLEMS[defined_by]
             texts = (SEVERITIES[definition.severity], definition.meaning, definition.remedy)
         else:
-            code, texts = None, (defined_by, (find.__doc__ or "").partition("\n")[0], fix)
+            meaning, _, remedy = cleandoc(find.__doc__ or "").partition("\n\n")
+            code, texts = None, (defined_by, meaning, fix or " ".join(remedy.split()))
         severity, meaning, remedy = texts
         return Check(find=find, severity=severity, meaning=meaning, fix=remedy, needs=needs, doc=doc, code=code)
 
@@ -205,7 +206,7 @@ def _examined_lines(report: Report, facts: Facts) -> Iterator[str]:
         counted(len(facts.node.gpus), "GPU"),
         counted(len(facts.daemons), "running daemon"),
         counted(len(facts.processes), "CUDA process", "CUDA processes"),
-        counted(sum(map(len, facts.logs.values())), "log"),
+        counted(sum(len(daemon.log.problems) for daemon, _ in facts.running()), "log"),
         counted(len(facts.private_tmp or {}), "systemd unit"),
         f"the rights of {facts.exporter.label}",
     )

@@ -12,7 +12,7 @@ from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
 from exporter.doctor.checks.daemons import EXPORTER
-from exporter.doctor.facts import Area, Facts, Identity, NotExamined
+from exporter.doctor.facts import Area, Facts, Identity, NotExamined, unread_logs
 from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
     HUNG,
@@ -22,7 +22,6 @@ from exporter.doctor.readers import (
     read_directory,
     read_exporter,
     read_libcuda_probes,
-    read_logs,
     read_processes,
     read_programs,
     read_units,
@@ -66,7 +65,6 @@ def gather(
     processes = limit.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
     every = [(daemon, first.get(daemon.name)) for daemon in known]
     directories = limit.read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, run, proc) for d, run in every}) or {}
-    logs = limit.read(Area.LOGS, lambda: {d.name: read_logs(d, run, proc) for d, run in every if run}) or {}
     of_daemons = chain.from_iterable((daemon.declared.unit, daemon.runtime.unit) for daemon in known)
     units = filter(None, (EXPORTER, *of_daemons, *(process.unit for process in processes.values())))
     private_tmp, unit_problem = read_units(units, Systemctl(clock, path=path))
@@ -80,11 +78,9 @@ def gather(
         config_problem=config_problem,
         web_problem=_web_problem(config),
         programs=programs,
-        kernel_module=_module_version(proc),
         daemons=daemons,
         processes=processes,
         directories=directories,
-        logs=logs,
         private_tmp=private_tmp,
         exporter=read_exporter(config, proc, clock),
         libcuda_probes=probes,
@@ -119,9 +115,8 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
     elif not node.gpus and (NVML not in node.sources or node.sources[NVML].last.problem is not None):
         yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
     for daemon, _ in facts.running():
-        problems = [log.problem for log in facts.logs.get(daemon.name, ())]
-        reported = daemon.runtime.log_is_lost or any(problems)
-        if reported or not (problems or daemon.in_journal):
+        reported = daemon.runtime.log_is_lost or bool(unread_logs(daemon))
+        if reported or not daemon.log.problems:
             reason = f"that of {daemon.name} was not read"
             yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)
     unread = "; ".join(directory.problem for directory in facts.directories.values() if directory.problem)
@@ -166,9 +161,3 @@ def _web_problem(config: Config) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def _module_version(proc: Proc) -> str | None:
-    """Return the version in the first line: `NVRM version: … Kernel Module  580.159.04  …`."""
-    words = (proc.driver() or "").partition("\n")[0].split()
-    return next((word for word in words if word.replace(".", "").isdecimal() and "." in word), None)

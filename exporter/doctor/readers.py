@@ -1,7 +1,6 @@
 """Readers of processes, directories, programs, units and rights. They never raise, but return the problem."""
 
 import contextlib
-import errno
 import grp
 import mmap
 import os
@@ -10,7 +9,7 @@ import shutil
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +17,7 @@ from exporter.clock import Clock
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.control_daemons import ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
-from exporter.collectors.location_registry import log_files
-from exporter.collectors.pipe_dir import FIFO, PID_FILE, SERVER_LOG, Directory, Root, on_host, open_file
+from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import BoundedCalls
 from exporter.collectors.units import Systemctl
@@ -32,7 +30,6 @@ from exporter.doctor.facts import (
     ExporterProcess,
     Identity,
     LibcudaProbesFacts,
-    LogFacts,
     ProcessFacts,
     Programs,
 )
@@ -79,8 +76,6 @@ _MAX_UNITS = 64
 _CREDENTIALS = struct.Struct("3i")
 _CONNECT_SECONDS = 2.0
 _JOURNAL_GROUP = "systemd-journal"
-_SUFFIXES = (".", "-")
-"""What follows a log's name after a rotation: `control.log.1`, `control.log-20261121`."""
 
 
 class TimeLimit:
@@ -155,6 +150,7 @@ def read_daemons(names: Mapping[Identity, str], pids: Mapping[int, str], proc: P
                 arguments=daemon.arguments,
                 outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
                 open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
+                written=tuple(path for path in proc.open_files(daemon.pid) if ".log" in path),
             )
             daemons.append(facts)
     return tuple(daemons)
@@ -175,7 +171,7 @@ def _identity(path: str, root: Root) -> Identity | None:
     return Directory(Path(path), root).identity() if path.startswith("/") and "\0" not in path else None
 
 
-# -- pipe directories and logs -------------------------------------------------------------------------------------
+# -- pipe directories ----------------------------------------------------------------------------------------------
 
 
 def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> DirectoryFacts:
@@ -232,42 +228,6 @@ def _path_here(directory: Directory) -> str:
     """Return a path of the directory in this mount namespace; it may lead through the root of a process."""
     here = Directory(directory.path)
     return str(here) if here.identity() == directory.identity() else str(directory)
-
-
-def read_logs(daemon: Daemon, running: DaemonFacts, proc: Proc) -> tuple[LogFacts, ...]:
-    """Return the logs of a daemon. One in the foreground that does not write to a file has none."""
-    if daemon.runtime.foreground and not daemon.runtime.stdout_in_file:
-        return ()
-    # By its path here, or below the daemon's root if that is another directory.
-    directory, root = Directory(Path(daemon.log_directory)), _root(running, proc)
-    there = Directory(directory.path, root)
-    if root is not None and there.identity() not in (None, directory.identity()):
-        directory = there
-    written = list(proc.open_files(running.process.pid))
-    logs = (_log(directory, name, written) for name in log_files(daemon))
-    return tuple(log for log in logs if log is not None)
-
-
-def _log(directory: Directory, name: str, written: Sequence[str]) -> LogFacts | None:
-    """Return one log; None if it is the servers' and no server has written it yet.
-
-    If a log was renamed, the daemon has a file of another name open.
-    """
-    path, original = f"{_path_here(directory)}/{name}", str(directory.path / name)
-    rotated = tuple(f"{original}{suffix}" for suffix in _SUFFIXES)
-    renamed = None if original in written else next((file for file in written if file.startswith(rotated)), None)
-    try:
-        with directory.opened() as descriptor:
-            file = open_file(descriptor, name)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError) and name.endswith(SERVER_LOG) and renamed is None:
-            return None
-        problem = "it is not a regular file" if error.errno == errno.EMEDIUMTYPE else error.strerror
-        return LogFacts(path=path, renamed=renamed, problem=problem)
-    try:
-        return LogFacts(path=path, renamed=renamed, size=os.fstat(file).st_size)
-    finally:
-        os.close(file)
 
 
 # -- programs and units --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
-from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, ProcessFacts, Programs
+from exporter.doctor.facts import Area, DirectoryFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (
     HUNG,
     NOT_TRIED,
@@ -19,7 +19,6 @@ from exporter.doctor.readers import (
     read_directory,
     read_exporter,
     read_libcuda_probes,
-    read_logs,
     read_process,
     read_programs,
     read_units,
@@ -32,7 +31,6 @@ from tests.eventually import eventually
 from tests.tools import needed
 
 PROC = Proc(Path("/proc"), SystemClock())
-OWN = DaemonFacts(name="d", process=ProcessFacts(pid=os.getpid()), own_pid=os.getpid())
 
 
 def daemon(directory: Path) -> Daemon:
@@ -101,31 +99,6 @@ def test_does_not_follow_a_pid_file_that_is_a_link(tmp_path: Path) -> None:
 def test_returns_a_problem_for_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "pipe").write_text("")
     assert "Not a directory" in (read_directory(daemon(tmp_path), None, PROC).problem or "")
-
-
-def test_reads_the_size_of_logs_and_refuses_a_fifo(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    (log / "server.log").write_text("x" * 10)
-    os.mkfifo(log / "control.log")
-    logs = {Path(each.path).name: each for each in read_logs(daemon(tmp_path), OWN, PROC)}
-    assert logs["server.log"].size == 10
-    assert logs["control.log"].problem == "it is not a regular file"
-
-
-def test_a_missing_server_log_is_not_a_problem(tmp_path: Path) -> None:
-    (missing,) = read_logs(daemon(tmp_path), OWN, PROC)
-    assert (Path(missing.path).name, missing.problem) == ("control.log", "No such file or directory")
-
-
-def test_finds_a_renamed_log_by_the_daemons_open_files(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    with (log / "control.log").open("w"):
-        (log / "control.log").rename(log / "control.log.1")
-        (log / "control.log").touch()
-        (read,) = read_logs(daemon(tmp_path), OWN, PROC)
-    assert read.renamed == str(log / "control.log.1")
 
 
 def test_reads_whether_units_have_a_private_tmp(tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ from exporter.state.gpus import serving_daemon
 _NEEDS = (Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 
 
-@check(Severity.ERROR, *_NEEDS, fix="Restart the process with the daemon's CUDA_MPS_PIPE_DIRECTORY.")
+@check(Severity.ERROR, *_NEEDS)
 def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS."""
+    """A CUDA process uses another pipe directory than its GPU's daemon. It bypasses MPS.
+
+    Restart the process with the daemon's CUDA_MPS_PIPE_DIRECTORY.
+    """
     for daemon, each, process, gpu in bypassing(facts):
         if _is_hidden(daemon, each, process) or _reaches(daemon, each, process):
             continue
@@ -32,15 +35,13 @@ def pipe_directory_differs(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.ERROR,
-    *_NEEDS,
-    fix="Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
-    "and its clients.",
-    doc="docs/systemd.md",
-)
+@check(Severity.ERROR, *_NEEDS, doc="docs/systemd.md")
 def private_tmp(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS."""
+    """A CUDA process has a private /tmp without the daemon's directory. It bypasses MPS.
+
+    Move the daemon to /run, or set PrivateTmp=no. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it
+    and its clients.
+    """
     for daemon, each, process, gpu in bypassing(facts):
         path = process.pipe_directory
         if _is_hidden(daemon, each, process) and path.startswith(TEMPORARY) and process.container is None:
@@ -52,9 +53,12 @@ def private_tmp(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ERROR, *_NEEDS, fix="Mount the pipe directory and /dev/shm into the container.")
+@check(Severity.ERROR, *_NEEDS)
 def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
-    """A container does not have the daemon's pipe directory. Its CUDA process bypasses MPS."""
+    """A container does not have the daemon's pipe directory. Its CUDA process bypasses MPS.
+
+    Mount the pipe directory and /dev/shm into the container.
+    """
     for daemon, each, process, gpu in bypassing(facts):
         path = process.pipe_directory
         if not _is_hidden(daemon, each, process) or (path.startswith(TEMPORARY) and process.container is None):
@@ -79,9 +83,12 @@ def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ERROR, *_NEEDS, fix="Run the daemon as root, if several users share the GPU.")
+@check(Severity.ERROR, *_NEEDS)
 def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon serves only its own user, not that of a CUDA process. The process bypasses MPS."""
+    """A daemon serves only its own user, not that of a CUDA process. The process bypasses MPS.
+
+    Run the daemon as root, if several users share the GPU.
+    """
     for daemon, _, process, gpu in bypassing(facts):
         if _of_other_user(daemon, process):
             yield Occurrence(
@@ -91,13 +98,12 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    *_NEEDS,
-    fix="Share the IPC namespace, or mount the daemon's /dev/shm. In a pod, set hostIPC: true.",
-)
+@check(Severity.WARNING, *_NEEDS)
 def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
-    """A CUDA process has another /dev/shm than its daemon. It hangs when it connects, or is refused."""
+    """A CUDA process has another /dev/shm than its daemon. It hangs when it connects, or is refused.
+
+    Share the IPC namespace, or mount the daemon's /dev/shm. In a pod, set hostIPC: true.
+    """
     for each, process in _connecting(facts):
         memories = each.process.shared_memory, process.shared_memory
         connected = process.pid in facts.node.daemons[each.name].clients
@@ -105,14 +111,13 @@ def shared_memory_differs(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((process_label(process),), commands=("docker run --ipc=host IMAGE",))
 
 
-@check(
-    Severity.WARNING,
-    *_NEEDS,
-    fix="Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, set "
-    "mps.enableHostPID.",
-)
+@check(Severity.WARNING, *_NEEDS)
 def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon does not see the PID of a client. Its container does not contain the client's PID namespace."""
+    """A daemon does not see the PID of a client. Its container does not contain the client's PID namespace.
+
+    Run the daemon in the host's PID namespace. In a pod, set hostPID: true. For NVIDIA's device plugin, set
+    mps.enableHostPID.
+    """
     for each, process in _connecting(facts):
         own = each.process.pid_namespaces[:1]
         if own and process.pid_namespaces and own[0] not in process.pid_namespaces:
@@ -122,16 +127,13 @@ def pid_namespace_differs(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.ADVICE,
-    Area.DAEMONS,
-    Area.PROCESSES,
-    Area.RIGHTS,
-    fix="Set hostPID: true in the pod. If all CUDA processes are in this container, and launches need not be counted, "
-    "ignore this.",
-)
+@check(Severity.ADVICE, Area.DAEMONS, Area.PROCESSES, Area.RIGHTS)
 def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside."""
+    """The exporter is not in the host's PID namespace. It knows no user, command or end of processes outside.
+
+    Set hostPID: true in the pod. If all CUDA processes are in this container, and launches need not be counted,
+    ignore this.
+    """
     own = facts.exporter.pid_namespaces[:1]
     if not own or own[0] == INITIAL_PID_NAMESPACE:
         return

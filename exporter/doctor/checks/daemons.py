@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from exporter.config.options import LONGEST_SOCKET_PATH
 from exporter.config.reload import policy_of
-from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, unread_logs
 from exporter.doctor.finding import SEVERITIES, Occurrence, Severity, check
 from exporter.doctor.formatting import (
     DROP_INS,
@@ -16,22 +15,21 @@ from exporter.doctor.formatting import (
     daemon_label,
     error_text,
     gpu_label,
-    nvml_problem,
-    process_label,
     quoted,
     shown,
     without_private_tmp,
 )
 from exporter.model.daemon import Daemon
-from exporter.model.problem import ProblemCode
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.report.findings import FULL_RATIO, findings
 from exporter.report.problem import FindingCode
+from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.remedy import DOCTOR
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
-from exporter.state.gpus import is_from_volta, serves_gpu
+from exporter.state.gpus import serves_gpu
+from exporter.state.reducer import LOGS
 from exporter.state.servers import in_crash_loop
 
 ENOUGH_OPEN_FILES = 16384
@@ -47,13 +45,14 @@ _START = (
 )
 
 _VERSION = re.compile(r"([0-9]{1,3})([0-9]{2})[0-9]")
-_SOCKET = "control_privileged"
 _WRITABLE_BY_OTHERS = 0o022
 _OPEN_TO_OTHERS = 0o066
 _OTHER_SERVERS_LOG_NOTHING = (
     "Without -multiuser-server, the servers of other users than the daemon's then log almost nothing (measured, R580). "
     "Their clients are known from the daemon's lists and NVML alone."
 )
+_SUFFIXES = (".", "-")
+"""What follows a log's name after a rotation: `control.log.1`, `control.log-20261121`."""
 _INSTALL_LOGROTATE = f"install -Dm 644 {UNITS}/nvidia-cuda-mps.logrotate /etc/logrotate.d/nvidia-cuda-mps"
 
 _OWN_CHECKS = (
@@ -67,17 +66,12 @@ _OWN_CHECKS = (
 """Problems in `status` that checks explain in more detail."""
 
 
-@check(
-    Severity.WARNING,
-    Area.PROGRAMS,
-    Area.GPUS,
-    Area.DAEMONS,
-    Area.DIRECTORIES,
-    Area.LOGS,
-    fix="Do what `status` recommends.",
-)
+@check(Severity.WARNING, Area.PROGRAMS, Area.GPUS, Area.DAEMONS, Area.DIRECTORIES, Area.LOGS)
 def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
-    """The node has a problem that `status` reports, such as a daemon that does not run or does not answer."""
+    """The node has a problem that `status` reports, such as a daemon that does not run or does not answer.
+
+    Do what `status` recommends.
+    """
     programs = facts.programs
     usable = programs.control is not None and programs.problem is None
     for finding in findings(facts.node, facts.node.at, policy_of(facts.config)):
@@ -96,13 +90,13 @@ def reported_by_status(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.ERROR,
-    fix="Install the driver's programs, or add their directory to PATH. In a container, set "
-    "NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
-)
+@check(Severity.ERROR)
 def mps_program_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """A program of MPS was not found, or fails."""
+    """A program of MPS was not found, or fails.
+
+    Install the driver's programs, or add their directory to PATH. In a container, set
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility.
+    """
     programs = facts.programs
     if programs.control is None:
         yield Occurrence(
@@ -127,14 +121,12 @@ def mps_program_unusable(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.WARNING,
-    Area.PROGRAMS,
-    Area.GPUS,
-    fix="Remove the other programs, or put the driver's directory first in PATH.",
-)
+@check(Severity.WARNING, Area.PROGRAMS, Area.GPUS)
 def version_mismatch(facts: Facts) -> Iterator[Occurrence]:
-    """nvidia-cuda-mps-control and the driver have different CUDA versions."""
+    """nvidia-cuda-mps-control and the driver have different CUDA versions.
+
+    Remove the other programs, or put the driver's directory first in PATH.
+    """
     found = _VERSION.fullmatch(facts.programs.version or "")
     if found is None:
         return
@@ -148,21 +140,23 @@ def version_mismatch(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.WARNING, Area.DAEMONS, fix="Restart the daemon when its clients can end.")
+@check(Severity.WARNING, Area.DAEMONS)
 def daemon_outdated(facts: Facts) -> Iterator[Occurrence]:
-    """The program file of a running daemon was replaced. Usually, the driver was upgraded. The next server may fail."""
+    """The program file of a running daemon was replaced. Usually, the driver was upgraded. The next server may fail.
+
+    Restart the daemon when its clients can end.
+    """
     for _, each in facts.running():
         if each.outdated:
             yield Occurrence((daemon_label(each),))
 
 
-@check(
-    Severity.WARNING,
-    Area.DAEMONS,
-    fix="Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.",
-)
+@check(Severity.WARNING, Area.DAEMONS)
 def no_daemon(facts: Facts) -> Iterator[Occurrence]:
-    """No control daemon runs, and none is expected."""
+    """No control daemon runs, and none is expected.
+
+    Start a daemon. Enable its unit or name it in the configuration: then an alert reports its absence.
+    """
     known = facts.node.daemons.values()
     if not facts.daemons and not any(daemon.declared.expected or daemon.lifecycle.ever_ran for daemon in known):
         yield Occurrence(commands=("systemctl enable --now nvidia-cuda-mps", _START))
@@ -174,54 +168,43 @@ def servers_exit_early(facts: Facts) -> Iterator[Occurrence]:
     for daemon, each in facts.running():
         failed = daemon.connections.failed_starts
         if failed.reported and failed.last_exit_at is not None:
-            causes = list(_causes_of_early_exits(facts, daemon, each)) or ["None of the usual causes was found"]
+            causes = list(_causes_of_early_exits(facts, daemon)) or ["Other findings of this report may be the cause"]
             ago = duration_text(max(0.0, facts.node.at - failed.last_exit_at))
-            logs = " ".join(quoted(log.path) for log in facts.logs.get(daemon.name, ()) if log.problem is None)
+            logs = " ".join(quoted(_log_path(daemon, each, file)) for file in daemon.log.sizes)
             yield Occurrence(
                 (daemon_label(each),),
                 detail=f"By its log, {failed_starts_text(failed)}. That was {ago} ago. {'. '.join(causes)}.",
-                commands=(*((f"tail -n 30 {logs}",) if logs else ()), "dmesg | grep -i -e NVRM -e Xid"),
+                commands=(*([f"tail -n 30 {logs}"] if logs else []), "dmesg | grep -i -e NVRM -e Xid"),
                 severity=None if in_crash_loop(daemon, facts.node.at) else Severity.WARNING,
             )
 
 
-def _causes_of_early_exits(facts: Facts, daemon: Daemon, each: DaemonFacts) -> Iterator[str]:
-    """Yield what usually prevents a server from starting, if it is so here."""
-    directory = facts.directories.get(daemon.name)
-    if directory is not None and directory.closed is not None:
-        yield f"A user's server cannot enter {shown(directory.closed)}: see directory-closed"
-    problem = nvml_problem(facts)
-    mismatch = problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH
-    if each.outdated or mismatch or any(version_mismatch.find(facts)):
-        yield "The driver, its libraries or its programs have different versions"
-    in_container = each.process.container is not None or daemon.name != daemon.pipe_directory
+def _causes_of_early_exits(facts: Facts, daemon: Daemon) -> Iterator[str]:
+    """Yield what prevents a server from starting, and is no mistake without that."""
     own = {*daemon.clients, *daemon.servers}
     for gpu in facts.node.gpus.values():
-        reading = gpu.reading
-        if not serves_gpu(facts.node, daemon, reading):
-            continue
-        label = gpu_label(gpu)
-        others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
-        used, total = reading.memory_used_bytes, reading.memory_total_bytes
-        if reading.problem is not None:
-            yield f"{label} has an error, and may need a reset"
-        if is_from_volta(reading) is False:
-            yield f"{label} is older than Volta" + (", and the daemon is in a container" if in_container else "")
-        if reading.compute_mode == "exclusive_process" and others:
-            yield f"PID {others[0]} uses {label} without this daemon, and its compute mode is EXCLUSIVE_PROCESS"
-        if used is not None and total and used / total > FULL_RATIO:
-            yield f"The memory of {label} is full: {mebibytes(max(0, total - used))} are free"
+        reading, label = gpu.reading, gpu_label(gpu)
+        if serves_gpu(facts.node, daemon, reading):
+            others = [process.pid for process in reading.compute_processes or () if process.pid not in own]
+            used, total = reading.memory_used_bytes, reading.memory_total_bytes
+            if reading.compute_mode == "exclusive_process" and others:
+                yield f"PID {others[0]} uses {label} without this daemon, and its compute mode is EXCLUSIVE_PROCESS"
+            if used is not None and total and used / total > FULL_RATIO:
+                yield f"The memory of {label} is full: {mebibytes(max(0, total - used))} are free"
 
 
-@check(
-    Severity.ADVICE,
-    Area.DAEMONS,
-    Area.UNITS,
-    fix="Enable its unit, or name it in the configuration. A job's own daemon needs nothing.",
-    doc="docs/configuration.md",
-)
+def _log_path(daemon: Daemon, each: DaemonFacts, file: str) -> str:
+    """Return the path of a log, below the daemon's root if the daemon is in a container."""
+    root = "" if each.process.container is None else f"/proc/{each.process.pid}/root"
+    return f"{root}{daemon.log_directory}/{file}"
+
+
+@check(Severity.ADVICE, Area.DAEMONS, Area.UNITS, doc="docs/configuration.md")
 def daemon_not_expected(facts: Facts) -> Iterator[Occurrence]:
-    """A running daemon is not expected. The configuration and its unit do not declare it. No alert reports its end."""
+    """A running daemon is not expected. The configuration and its unit do not declare it. No alert reports its end.
+
+    Enable its unit, or name it in the configuration. A job's own daemon needs nothing.
+    """
     for daemon, each in facts.running():
         in_container = daemon.name != daemon.pipe_directory
         if daemon.discovered and not daemon.declared.expected and not in_container:
@@ -230,9 +213,12 @@ def daemon_not_expected(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.DAEMONS, fix=f"Set LimitNOFILE={ENOUGH_OPEN_FILES} in the daemon's unit, and restart it.")
+@check(Severity.ADVICE, Area.DAEMONS)
 def few_open_files(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon and its servers may open only few files. A server with many clients fails."""
+    """A daemon and its servers may open only few files. A server with many clients fails.
+
+    Set LimitNOFILE=16384 in the daemon's unit, and restart it.
+    """
     for _, each in facts.running():
         if each.open_files is not None and each.open_files < ENOUGH_OPEN_FILES:
             yield Occurrence(
@@ -242,9 +228,12 @@ def few_open_files(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ERROR, Area.UNITS, fix="Install the unit, or correct its name.", doc="docs/systemd.md")
+@check(Severity.ERROR, Area.UNITS, doc="docs/systemd.md")
 def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
-    """The configuration names an unknown unit. The watchdog cannot restart the daemon."""
+    """The configuration names an unknown unit. The watchdog cannot restart the daemon.
+
+    Install the unit, or correct its name.
+    """
     for configured in facts.config.daemons:
         if configured.unit is not None and facts.private_tmp is not None and configured.unit not in facts.private_tmp:
             yield Occurrence(
@@ -254,15 +243,13 @@ def unit_not_there(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.ERROR,
-    Area.UNITS,
-    fix="Set PrivateTmp=no, or move the daemon to /run. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it "
-    "and its clients.",
-    doc="docs/systemd.md",
-)
+@check(Severity.ERROR, Area.UNITS, doc="docs/systemd.md")
 def unit_private_tmp(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp."""
+    """A daemon is in /tmp, and its unit or that of the exporter has a private /tmp.
+
+    Set PrivateTmp=no, or move the daemon to /run. To move it, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for it
+    and its clients.
+    """
     private = facts.private_tmp or {}
     in_tmp = [daemon for daemon in facts.node.daemons.values() if daemon.pipe_directory.startswith(TEMPORARY)]
     for daemon in in_tmp:
@@ -281,40 +268,24 @@ def unit_private_tmp(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.ERROR,
-    Area.PROCESSES,
-    fix="Choose a shorter directory. For example, set CUDA_MPS_PIPE_DIRECTORY=/run/nvidia-mps for daemon and clients.",
-)
-def socket_path_too_long(facts: Facts) -> Iterator[Occurrence]:
-    """The path of a socket is longer than 107 bytes. No daemon can run there, and MPS reports no error."""
-    users = {daemon.pipe_directory: shown(daemon.name) for daemon in facts.node.daemons.values()}
-    for process in facts.processes.values():
-        if process.variable(PIPE_DIRECTORY):
-            users.setdefault(process.pipe_directory, process_label(process))
-    for path, user in users.items():
-        length = len(f"{path}/{_SOCKET}".encode(errors="surrogateescape"))
-        if length > LONGEST_SOCKET_PATH:
-            yield Occurrence((user,), detail=f"{_SOCKET} in {shown(path)} would have {length} bytes.")
-
-
-@check(Severity.ERROR, Area.DAEMONS, fix="End all daemons but the one in the pid file. Let a single unit start it.")
+@check(Severity.ERROR, Area.DAEMONS)
 def two_daemons(facts: Facts) -> Iterator[Occurrence]:
-    """Several control daemons run in one pipe directory. Clients reach the last one, the others only occupy GPUs."""
+    """Several control daemons run in one pipe directory. Clients reach the last one, the others only occupy GPUs.
+
+    End all daemons but the one in the pid file. Let a single unit start it.
+    """
     for name in dict.fromkeys(each.name for each in facts.daemons):
         running = facts.daemons_of(name)
         if len(running) > 1:
             yield Occurrence(tuple(map(daemon_label, running)), commands=("pgrep -a -f nvidia-cuda-mps-control",))
 
 
-@check(
-    Severity.ERROR,
-    Area.DIRECTORIES,
-    Area.DAEMONS,
-    fix="Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.",
-)
+@check(Severity.ERROR, Area.DIRECTORIES, Area.DAEMONS)
 def directory_closed(facts: Facts) -> Iterator[Occurrence]:
-    """Other users' servers cannot open a daemon's sockets, and exit. Their clients get error 805."""
+    """Other users' servers cannot open a daemon's sockets, and exit. Their clients get error 805.
+
+    Let other users enter the directory, but not write to it. For a unit, set RuntimeDirectoryMode=0755.
+    """
     for name, directory in facts.directories.items():
         as_root = any(each.process.uid in (0, None) for each in facts.daemons_of(name))
         if directory.closed is not None and as_root:
@@ -325,15 +296,12 @@ def directory_closed(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.DIRECTORIES,
-    Area.DAEMONS,
-    fix="Let only the daemon's user write to them. The daemon creates a new pid file at each start (ExecStartPost=).",
-    doc="docs/rights.md",
-)
+@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, doc="docs/rights.md")
 def directory_writable(facts: Facts) -> Iterator[Occurrence]:
-    """Other users can replace a daemon's sockets, or write its pid file."""
+    """Other users can replace a daemon's sockets, or write its pid file.
+
+    Let only the daemon's user write to them. The daemon creates a new pid file at each start (ExecStartPost=).
+    """
     for name, directory in facts.directories.items():
         if directory.writable:
             yield Occurrence(
@@ -363,16 +331,13 @@ def pid_file_wrong(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.DIRECTORIES,
-    Area.DAEMONS,
-    fix="Restrict the fifo to the daemon's user. All clients and servers still work. The daemon creates a new fifo at "
-    "each start, so install the drop-in too.",
-    doc="docs/security.md",
-)
+@check(Severity.WARNING, Area.DIRECTORIES, Area.DAEMONS, doc="docs/security.md")
 def log_fifo_open(facts: Facts) -> Iterator[Occurrence]:
-    """Any user can change and block a daemon's logs. The daemon creates their fifo with write access for all users."""
+    """Any user can change and block a daemon's logs. The daemon creates their fifo with write access for all users.
+
+    Restrict the fifo to the daemon's user. All clients and servers still work. The daemon creates a new fifo at
+    each start, so install the drop-in too.
+    """
     for name, directory in facts.directories.items():
         mode = directory.log_fifo_mode
         running = facts.daemons_of(name)
@@ -414,24 +379,22 @@ def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
                 fix="Install the drop-in `journal.conf`. Or let the unit append to stdout.log in the log directory.",
                 commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
             )
-        for log in facts.logs.get(daemon.name, ()):
-            if log.problem is not None:
-                yield Occurrence(
-                    (shown(log.path),),
-                    detail=error_text(log.problem),
-                    fix="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
-                    commands=(f"ls -ld {quoted(log.path.rpartition('/')[0])} {quoted(log.path)}",),
-                )
+        for problem in unread_logs(daemon) if not daemon.runtime.log_is_lost else ():
+            path = problem.subject
+            yield Occurrence(
+                (shown(path) or daemon_label(each),),
+                detail=error_text(problem_text(problem, LOGS)),
+                fix="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
+                commands=(f"ls -ld {quoted(path.rpartition('/')[0])} {quoted(path)}",) if path.startswith("/") else (),
+            )
 
 
-@check(
-    Severity.WARNING,
-    Area.DAEMONS,
-    fix="Write the daemon's log directory into the configuration.",
-    doc="docs/configuration.md",
-)
+@check(Severity.WARNING, Area.DAEMONS, doc="docs/configuration.md")
 def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
-    """The configuration names a wrong log directory. If the daemon dies, its last log lines are not found."""
+    """The configuration names a wrong log directory. If the daemon dies, its last log lines are not found.
+
+    Write the daemon's log directory into the configuration.
+    """
     for configured in facts.config.daemons:
         for each in facts.daemons_of(configured.name):
             actual, named = each.process.variable(LOG_DIRECTORY), str(configured.log_directory)
@@ -447,17 +410,22 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
 @check(Severity.WARNING, Area.LOGS, fix=PROBLEMS[FindingCode.LOG_GROWING].remedy, doc="docs/systemd.md")
 def log_not_rotated(facts: Facts) -> Iterator[Occurrence]:
     """A log is large, or was rotated by renaming it. Each command to the daemon adds five lines."""
-    for log in (log for logs in facts.logs.values() for log in logs):
-        if log.renamed is not None:
-            yield Occurrence(
-                (shown(log.path),),
-                detail=f"The daemon writes to {shown(log.renamed)} until it is restarted. If that is compressed or "
-                "removed, lines are lost.",
-                commands=(_INSTALL_LOGROTATE,),
-            )
-        if log.problem is None and log.size >= LARGE_BYTES:
-            yield Occurrence(
-                (shown(log.path),),
-                detail=f"Its size is {log.size >> 20} MiB.",
-                commands=(_INSTALL_LOGROTATE, f"truncate -s 0 {quoted(log.path)}"),
-            )
+    for daemon, each in facts.running():
+        for file, size in daemon.log.sizes.items():
+            # The paths of a daemon in a container are those of its root.
+            original, path = f"{daemon.log_directory}/{file}", _log_path(daemon, each, file)
+            rotated = tuple(f"{original}{suffix}" for suffix in _SUFFIXES)
+            renamed = [] if original in each.written else [path for path in each.written if path.startswith(rotated)]
+            if renamed:
+                yield Occurrence(
+                    (shown(path),),
+                    detail=f"The daemon writes to {shown(renamed[0])} until it is restarted. If that is compressed or "
+                    "removed, lines are lost.",
+                    commands=(_INSTALL_LOGROTATE,),
+                )
+            if size >= LARGE_BYTES:
+                yield Occurrence(
+                    (shown(path),),
+                    detail=f"Its size is {size >> 20} MiB.",
+                    commands=(_INSTALL_LOGROTATE, f"truncate -s 0 {quoted(path)}"),
+                )

@@ -20,13 +20,12 @@ from exporter.model.settings import Mode
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 
 
-@check(
-    Severity.ERROR,
-    fix="Correct it, and check it with `serve --config.check`.",
-    doc="docs/configuration.md",
-)
+@check(Severity.ERROR, doc="docs/configuration.md")
 def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start."""
+    """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start.
+
+    Correct it, and check it with `serve --config.check`.
+    """
     if facts.config_problem is not None:
         yield Occurrence(
             detail=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
@@ -41,14 +40,12 @@ def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.WARNING,
-    Area.RIGHTS,
-    fix="Make the service's user its owner, as the unit does (StateDirectory=).",
-    doc="docs/rights.md",
-)
+@check(Severity.WARNING, Area.RIGHTS, doc="docs/rights.md")
 def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state."""
+    """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state.
+
+    Make the service's user its owner, as the unit does (StateDirectory=).
+    """
     exporter = facts.exporter
     if exporter.state_problem is not None:
         directory = quoted(exporter.state_directory)
@@ -60,9 +57,12 @@ def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ERROR, fix="Set `unit` or `restart_command` in the daemon's [[daemons]].", doc="docs/watchdog.md")
+@check(Severity.ERROR, doc="docs/watchdog.md")
 def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
-    """The watchdog may act, but has no unit or command to restart a daemon."""
+    """The watchdog may act, but has no unit or command to restart a daemon.
+
+    Set `unit` or `restart_command` in the daemon's [[daemons]].
+    """
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
         unit = configured.unit or (None if daemon is None else daemon.declared.unit)
@@ -78,9 +78,12 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(Severity.WARNING, Area.RIGHTS, fix="Give it exactly the rights of the delivered unit.", doc="docs/rights.md")
+@check(Severity.WARNING, Area.RIGHTS, doc="docs/rights.md")
 def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter lacks a capability, or has one too many."""
+    """The exporter lacks a capability, or has one too many.
+
+    Give it exactly the rights of the delivered unit.
+    """
     exporter = facts.exporter
     others = [each for each in facts.daemons if each.process.uid != exporter.uid]
     missing = exporter.lacks(Capability.SYS_PTRACE)
@@ -115,9 +118,12 @@ def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ADVICE, Area.RIGHTS, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/rights.md")
+@check(Severity.ADVICE, Area.RIGHTS, doc="docs/rights.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain."""
+    """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain.
+
+    Install the drop-in `kernel-log.conf` (CAP_SYSLOG).
+    """
     if facts.exporter.kernel_log is not None:
         yield Occurrence(
             detail=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
@@ -125,9 +131,12 @@ def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.WARNING, fix="Run doctor as root.", doc="docs/rights.md")
+@check(Severity.WARNING, doc="docs/rights.md")
 def not_examined(facts: Facts) -> Iterator[Occurrence]:
-    """An area was not fully examined. Mistakes in it are unknown."""
+    """An area was not fully examined. Mistakes in it are unknown.
+
+    Run doctor as root.
+    """
     for each in facts.not_examined:
         if not each.reported:
             yield Occurrence(
@@ -135,15 +144,12 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.LAUNCHES,
-    Area.RIGHTS,
-    fix="Make it possible, or set --attribution=off.",
-    doc="docs/rights.md",
-)
+@check(Severity.WARNING, Area.LAUNCHES, Area.RIGHTS, doc="docs/rights.md")
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
-    """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
+    """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients.
+
+    Make it possible, or set --attribution=off.
+    """
     missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
     if facts.config.attribution is Attribution.BPF and missing:
         is_service = facts.exporter.is_service

@@ -33,16 +33,14 @@ from exporter.state.servers import BEFORE_VOLTA
 LIMITS_PAGE = "docs/watchdog.md"
 
 
-@check(
-    Severity.ERROR,
-    Area.GPUS,
-    fix="Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, or "
-    "NVIDIA_VISIBLE_DEVICES).",
-)
+@check(Severity.ERROR, Area.GPUS)
 def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """NVML does not work, or finds no GPU. The exporter cannot read the GPUs."""
+    """NVML does not work, or finds no GPU. The exporter cannot read the GPUs.
+
+    Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, or
+    NVIDIA_VISIBLE_DEVICES).
+    """
     source, problem = facts.node.sources.get(NVML), nvml_problem(facts)
-    module = "" if facts.kernel_module is None else f" ({shown(facts.kernel_module)})"
     match None if problem is None else problem.code:
         case None:
             if source is not None and not facts.node.gpus:
@@ -53,8 +51,8 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
                 )
         case ProblemCode.DRIVER_MISMATCH:
             yield Occurrence(
-                detail=f"The driver was upgraded, but the old kernel module{module} is still loaded. No CUDA process "
-                "or MPS server can start.",
+                detail="The driver was upgraded, but the old kernel module is still loaded. No CUDA process or MPS "
+                "server can start.",
                 fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases "
                 "them on `cuda-mps-exporter pause`.",
                 commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
@@ -70,15 +68,9 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
         case ProblemCode.GPU_LOST:
             return  # The driver works, and `status` reports the GPU.
         case _ if problem is not None and not facts.node.gpus:
-            loaded = facts.kernel_module is not None
             yield Occurrence(
                 detail=error_text(problem_text(problem, NVML)),
-                fix=f"The module{module} is loaded, so the package with libnvidia-ml is probably missing."
-                if loaded
-                else "",
-                commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml")
-                if loaded
-                else ("modprobe nvidia", "nvidia-smi"),
+                commands=("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml"),
             )
 
 
@@ -94,9 +86,12 @@ def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, fix="Set EXCLUSIVE_PROCESS before the daemon starts. A reboot resets it.")
+@check(Severity.ADVICE, Area.GPUS)
 def compute_mode(facts: Facts) -> Iterator[Occurrence]:
-    """The compute mode of a GPU does not suit MPS. EXCLUSIVE_PROCESS admits the MPS server, and through it clients."""
+    """The compute mode of a GPU does not suit MPS. EXCLUSIVE_PROCESS admits the MPS server, and through it clients.
+
+    Set EXCLUSIVE_PROCESS before the daemon starts. A reboot resets it.
+    """
     served = {gpu.reading.gpu for gpu in _served(facts)}
     for gpu in facts.node.gpus.values():
         commands = (f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",)
@@ -119,14 +114,13 @@ def compute_mode(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    fix="Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, to share the "
-    "whole GPU.",
-)
+@check(Severity.WARNING, Area.GPUS)
 def mig(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which."""
+    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which.
+
+    Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, to share the
+    whole GPU.
+    """
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
             yield Occurrence(
@@ -136,14 +130,13 @@ def mig(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    fix="Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it "
-    "without MPS (time slices).",
-)
+@check(Severity.WARNING, Area.GPUS)
 def pre_volta(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
+    """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server.
+
+    Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it
+    without MPS (time slices).
+    """
     for gpu in _served(facts):
         if is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
@@ -152,17 +145,23 @@ def pre_volta(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, fix="Enable nvidia-persistenced.")
+@check(Severity.ADVICE, Area.GPUS)
 def persistence_off(facts: Facts) -> Iterator[Occurrence]:
-    """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up."""
+    """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up.
+
+    Enable nvidia-persistenced.
+    """
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
             yield Occurrence((gpu_label(gpu),), commands=("systemctl enable --now nvidia-persistenced",))
 
 
-@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, fix="Give each daemon its own GPUs, or stop all but one.")
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS)
 def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
-    """Several daemons serve one GPU. Their clients share it by time slices."""
+    """Several daemons serve one GPU. Their clients share it by time slices.
+
+    Give each daemon its own GPUs, or stop all but one.
+    """
     for gpu in facts.node.gpus.values():
         running = [
             shown(daemon.name)
@@ -176,15 +175,12 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    Area.DAEMONS,
-    Area.PROCESSES,
-    fix="Name GPUs by UUID, or remove the variable, and restart the process.",
-)
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)
 def visible_devices_wrong(facts: Facts) -> Iterator[Occurrence]:
-    """CUDA_VISIBLE_DEVICES names a GPU that a daemon or a client does not have. CUDA ignores the rest of the list."""
+    """CUDA_VISIBLE_DEVICES names a GPU that a daemon or a client does not have. CUDA ignores the rest of the list.
+
+    Name GPUs by UUID, or remove the variable, and restart the process.
+    """
     listed = {} if nvml_problem(facts) else {uuid: gpu.reading.index for uuid, gpu in facts.node.gpus.items()}
     for daemon, each in facts.running():
         unknown = _unknown_device(each.process, listed)
@@ -218,15 +214,12 @@ def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -
     return None
 
 
-@check(
-    Severity.ERROR,
-    Area.DAEMONS,
-    Area.PROCESSES,
-    fix="Write a number without a percent sign, and restart the process.",
-    doc=LIMITS_PAGE,
-)
+@check(Severity.ERROR, Area.DAEMONS, Area.PROCESSES, doc=LIMITS_PAGE)
 def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
-    """A thread percentage is not a number above 0 and up to 100. MPS ignores it."""
+    """A thread percentage is not a number above 0 and up to 100. MPS ignores it.
+
+    Write a number without a percent sign, and restart the process.
+    """
     users = [(daemon_label(each), each.process) for _, each in facts.running()]
     users += [(process_label(process), process) for process in facts.processes.values()]
     for user, process in users:
@@ -235,21 +228,15 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((user,), detail=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.")
 
 
-@check(
-    Severity.ERROR,
-    Area.GPUS,
-    Area.DAEMONS,
-    Area.PROCESSES,
-    fix="Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at "
-    "0, whatever its CUDA_VISIBLE_DEVICES is.",
-    doc=LIMITS_PAGE,
-)
+@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, Area.PROCESSES, doc=LIMITS_PAGE)
 def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
     """A memory limit does not limit a client, and MPS reports no error.
 
-    A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
-    a client has no limit at all (published by NVIDIA for driver 615.71).
+    Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at 0,
+    whatever its CUDA_VISIBLE_DEVICES is.
     """
+    # A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
+    # a client has no limit at all (published by NVIDIA for driver 615.71).
     for each in facts.daemons:
         if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
             yield Occurrence(
