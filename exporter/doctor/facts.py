@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import chain
 
 from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
@@ -239,3 +240,12 @@ def unread_logs(daemon: Daemon) -> tuple[Problem, ...]:
         for file, problem in daemon.log.problems.items()
         if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ProblemCode.NOT_FOUND)
     )
+
+
+def cuda_processes(node: Node) -> Iterator[int]:
+    """Yield the PIDs that use a GPU or MPS, except those of MPS itself."""
+    listed = (each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ())
+    bypassing = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
+    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
+    servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
+    return (pid for pid in dict.fromkeys((*bypassing, *clients, *listed)) if pid > 0 and pid not in servers)

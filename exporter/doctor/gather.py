@@ -12,7 +12,7 @@ from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
 from exporter.doctor.checks.daemons import EXPORTER
-from exporter.doctor.facts import Area, Facts, Identity, NotExamined, unread_logs
+from exporter.doctor.facts import Area, Facts, Identity, NotExamined, cuda_processes, unread_logs
 from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
     HUNG,
@@ -93,15 +93,6 @@ def gather(
     if unit_problem is not None:
         lacking.append(_needs_root(Area.UNITS, problem_text(unit_problem, "units")))
     return replace(facts, not_examined=tuple(lacking))
-
-
-def cuda_processes(node: Node) -> Iterator[int]:
-    """Yield the PIDs that use a GPU or MPS, except those of MPS itself."""
-    listed = (each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ())
-    bypassing = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
-    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
-    servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
-    return (pid for pid in dict.fromkeys((*bypassing, *clients, *listed)) if pid > 0 and pid not in servers)
 
 
 def not_examined(facts: Facts) -> Iterator[NotExamined]:

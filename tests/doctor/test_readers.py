@@ -122,24 +122,19 @@ def test_units_are_unknown_without_systemd(tmp_path: Path) -> None:
     assert (units, problem is None) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("echo CUDA MPS Control binary version: 13000", ("13000", None)),
-        ("echo what?", (None, None)),
-        ("echo no such library >&2; exit 127", (None, "no such library")),
-        ("exit 3", (None, "exit code 3")),
-    ],
-)
-def test_reads_the_version_of_the_programs(
-    tmp_path: Path, script: str, expected: tuple[str | None, str | None]
-) -> None:
+def test_reads_the_version_of_the_programs(tmp_path: Path, subtests: pytest.Subtests) -> None:
     control = tmp_path / "nvidia-cuda-mps-control"
-    control.write_text(f"#!/bin/sh\n{script}\n")
-    control.chmod(0o755)
-    programs = read_programs(Config(daemons=()), f"{tmp_path}:{os.defpath}", SystemClock())
-    assert (programs.version, programs.problem) == expected
-    assert (programs.control, programs.server) == (str(control), None)
+    for script, version, problem in [
+        ("echo CUDA MPS Control binary version: 13000", "13000", None),
+        ("echo what?", None, None),
+        ("echo no such library >&2; exit 127", None, "no such library"),
+        ("exit 3", None, "exit code 3"),
+    ]:
+        control.write_text(f"#!/bin/sh\n{script}\n")
+        control.chmod(0o755)
+        with subtests.test(script=script):
+            programs = read_programs(Config(daemons=()), f"{tmp_path}:{os.defpath}", SystemClock())
+            assert programs == Programs(control=str(control), version=version, problem=problem)
 
 
 def test_returns_no_programs_if_none_is_installed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterator
 
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE
-from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts
+from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts, cuda_processes
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import gpu_label, process_label, quoted, shown, without_private_tmp
 from exporter.model.daemon import Daemon
@@ -75,7 +75,7 @@ def container_without_directory(facts: Facts) -> Iterator[Occurrence]:
 def process_bypassing(facts: Facts) -> Iterator[Occurrence]:
     """A CUDA process can reach the daemon, but bypasses MPS."""
     for daemon, each, process, gpu in bypassing(facts):
-        if _reaches(daemon, each, process) and not _of_other_user(daemon, process):
+        if _reaches(daemon, each, process) and not _of_other_user(each, process):
             yield Occurrence(
                 (process_label(process),),
                 detail=f"On {gpu}, a process has the daemon's directory: it started while no daemon ran.",
@@ -89,11 +89,11 @@ def daemon_of_another_user(facts: Facts) -> Iterator[Occurrence]:
 
     Run the daemon as root, if several users share the GPU.
     """
-    for daemon, _, process, gpu in bypassing(facts):
-        if _of_other_user(daemon, process):
+    for _, each, process, gpu in bypassing(facts):
+        if _of_other_user(each, process):
             yield Occurrence(
                 (process_label(process),),
-                detail=f"The daemon of {gpu} runs as UID {_uid(daemon)}.",
+                detail=f"The daemon of {gpu} runs as UID {each.process.uid}.",
                 commands=("systemctl enable --now nvidia-cuda-mps",),
             )
 
@@ -137,7 +137,7 @@ def exporter_pid_namespace(facts: Facts) -> Iterator[Occurrence]:
     own = facts.exporter.pid_namespaces[:1]
     if not own or own[0] == INITIAL_PID_NAMESPACE:
         return
-    unknown = len(_pids_on_gpus(facts) - set(facts.processes))
+    unknown = len(set(cuda_processes(facts.node)) - set(facts.processes))
     hidden = tuple(shown(name) for name in facts.directories if facts.hidden(name))
     details = [f"Unknown processes on GPUs: {unknown}."] if unknown else []
     details += ["Whether a daemon runs is unknown."] if hidden else []
@@ -188,22 +188,12 @@ def _is_below(daemon: Daemon, each: DaemonFacts, process: ProcessFacts) -> bool:
     return daemon.runtime.protocol == PROTOCOL and path.startswith(f"{own}/")
 
 
-def _uid(daemon: Daemon) -> int | None:
-    return None if daemon.runtime.process is None else daemon.runtime.process.uid
-
-
-def _of_other_user(daemon: Daemon, process: ProcessFacts) -> bool:
+def _of_other_user(each: DaemonFacts, process: ProcessFacts) -> bool:
     """Return whether the daemon serves only one ordinary user, and the process belongs to another one."""
-    return bool(_uid(daemon)) and process.uid not in (None, _uid(daemon))
+    return bool(each.process.uid) and process.uid not in (None, each.process.uid)
 
 
 def _place_of_variables(process: ProcessFacts) -> str:
     if process.container is not None:
         return "container or pod"
     return "environment" if process.unit is None else f"unit {shown(process.unit)} (Environment=)"
-
-
-def _pids_on_gpus(facts: Facts) -> set[int]:
-    readings = [gpu.reading for gpu in facts.node.gpus.values()]
-    listed = {each.pid for reading in readings for each in (reading.compute_processes or ()) if each.pid > 0}
-    return listed - {pid for daemon in facts.node.daemons.values() for pid in daemon.servers}
