@@ -1,6 +1,8 @@
-"""Checks, their findings, and the report of an examination."""
+"""Checks, their findings, the texts and commands that they share, and the report of an examination."""
 
+import json
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -9,12 +11,15 @@ from inspect import cleandoc
 from typing import Any
 
 from exporter import __version__
-from exporter.doctor.facts import Area, Facts
-from exporter.doctor.formatting import shown
+from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
+from exporter.model.gpu import Gpu
+from exporter.model.problem import Problem
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report import problem
 from exporter.report.problem import FindingCode
 from exporter.report.problems import PROBLEMS
-from exporter.report.text import counted
+from exporter.report.text import counted, display_name, process_text, short_gpu
+from exporter.state.gpus import NVML
 
 PAGE = "docs/doctor.md"
 """The page that lists all checks."""
@@ -78,7 +83,7 @@ class Check:
 
     @property
     def id(self) -> str:
-        """The name of the check, such as `socket-path-too-long`."""
+        """The name of the check, such as `log-fifo-open`."""
         return self.find.__name__.replace("_", "-")
 
     @property
@@ -109,6 +114,75 @@ def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: 
         return Check(find=find, severity=severity, meaning=meaning, fix=remedy, needs=needs, doc=doc, code=code)
 
     return made
+
+
+# -- what checks share: names of processes, paths and GPUs, and commands ---------------------------------------------
+
+AS_ROOT = ("sudo cuda-mps-exporter doctor",)
+ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
+"""The service has the option from its unit, but a command in a shell does not."""
+RESTART_EXPORTER = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
+
+UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
+"""Where the guide's installation has units and drop-ins; the operator may have no clone of the repository."""
+
+DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
+
+
+def as_user(uid: int | None, command: str) -> str:
+    """Return a command that changes a user's own file. As root it would follow a link that the user puts there."""
+    return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
+
+
+def process_label(process: ProcessFacts) -> str:
+    """Return a process as `PID 5120 (python3 of carol)`."""
+    user = process.user or ("" if process.uid is None else f"UID {process.uid}")
+    return process_text(process.pid, process.command, user)
+
+
+def daemon_label(daemon: DaemonFacts) -> str:
+    """Return a running daemon as `/run/nvidia-mps: PID 441 (nvidia-cuda-mps-control of root)`."""
+    return f"{shown(daemon.name)}: {process_label(daemon.process)}"
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """Return a GPU as `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
+    names = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
+    return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
+
+
+def nvml_problem(facts: Facts) -> Problem | None:
+    """Return why NVML does not work, if so."""
+    source = facts.node.sources.get(NVML)
+    return None if source is None else source.last.problem
+
+
+def shown(text: str) -> str:
+    """Return the printable form of a text from the node, such as a path or an error."""
+    return printable(text, LONGEST_PROBLEM)
+
+
+def error_text(problem: str) -> str:
+    """Return a sentence with the text of an error."""
+    return f"The error is: {shown(problem).rstrip('.')}."
+
+
+def quoted(text: str) -> str:
+    """Return such a text as one word of a shell command."""
+    return shlex.quote(shown(text))
+
+
+def config_line(key: str, text: str) -> str:
+    """Return a line of the configuration file."""
+    return f"{key} = {json.dumps(shown(text), ensure_ascii=False)}"
+
+
+def without_private_tmp(unit: str) -> str:
+    """Return the command that gives a unit the /tmp of the host."""
+    return f"systemctl edit {quoted(unit)}  # [Service] PrivateTmp=no"
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
 from exporter.doctor.checks.daemons import EXPORTER
 from exporter.doctor.facts import Area, Facts, Identity, NotExamined, cuda_processes, unread_logs
-from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
+from exporter.doctor.finding import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
     HUNG,
     TimeLimit,

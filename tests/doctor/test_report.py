@@ -6,8 +6,7 @@ import tomllib
 
 from exporter.doctor.checks import CHECKS, examine
 from exporter.doctor.facts import Area, NotExamined, Programs
-from exporter.doctor.finding import WIDTH, report_object, report_text
-from exporter.doctor.formatting import config_line, process_label, quoted, shown
+from exporter.doctor.finding import WIDTH, config_line, process_label, quoted, report_object, report_text, shown
 from exporter.model.settings import PIPE_DIRECTORY
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 

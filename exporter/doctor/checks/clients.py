@@ -5,8 +5,16 @@ from collections.abc import Iterator
 
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, ProcessFacts, cuda_processes
-from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import gpu_label, process_label, quoted, shown, without_private_tmp
+from exporter.doctor.finding import (
+    Occurrence,
+    Severity,
+    check,
+    gpu_label,
+    process_label,
+    quoted,
+    shown,
+    without_private_tmp,
+)
 from exporter.model.daemon import Daemon
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.protocol3 import PROTOCOL

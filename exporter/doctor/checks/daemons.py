@@ -5,12 +5,15 @@ from collections.abc import Iterator
 
 from exporter.config.reload import policy_of
 from exporter.doctor.facts import TEMPORARY, Area, DaemonFacts, Facts, unread_logs
-from exporter.doctor.finding import SEVERITIES, Occurrence, Severity, check
-from exporter.doctor.formatting import (
+from exporter.doctor.finding import (
     DROP_INS,
     RESTART_EXPORTER,
+    SEVERITIES,
     UNITS,
+    Occurrence,
+    Severity,
     as_user,
+    check,
     config_line,
     daemon_label,
     error_text,

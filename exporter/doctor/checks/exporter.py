@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 from exporter.config.settings import Attribution, DaemonConfig
 from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
-from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import (
+from exporter.doctor.finding import (
     AS_ROOT,
     ATTRIBUTION_AS_ROOT,
     DROP_INS,
     RESTART_EXPORTER,
     UNITS,
+    Occurrence,
+    Severity,
+    check,
     error_text,
     quoted,
     shown,
@@ -82,7 +84,7 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
 def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
     """The exporter lacks a capability, or has one too many.
 
-    Give it exactly the rights of the delivered unit.
+    Give it the rights of the delivered unit and its drop-ins, and no others.
     """
     exporter = facts.exporter
     others = [each for each in facts.daemons if each.process.uid != exporter.uid]

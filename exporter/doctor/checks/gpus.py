@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from exporter.doctor.facts import Area, Facts, ProcessFacts
-from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import (
+from exporter.doctor.finding import (
+    Occurrence,
+    Severity,
+    check,
     daemon_label,
     error_text,
     gpu_label,
@@ -29,8 +31,6 @@ from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
 from exporter.state.gpus import LOST, NVML, device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
-
-LIMITS_PAGE = "docs/watchdog.md"
 
 
 @check(Severity.ERROR, Area.GPUS)
@@ -63,15 +63,12 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
                 fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.",
                 commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
             )
-        case ProblemCode.CONTAINER_WITHOUT_GPUS if problem is not None:
-            yield Occurrence(detail=error_text(problem_text(problem, NVML)))
         case ProblemCode.GPU_LOST:
             return  # The driver works, and `status` reports the GPU.
         case _ if problem is not None and not facts.node.gpus:
-            yield Occurrence(
-                detail=error_text(problem_text(problem, NVML)),
-                commands=("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml"),
-            )
+            on_host = problem.code is not ProblemCode.CONTAINER_WITHOUT_GPUS
+            commands = ("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml") if on_host else ()
+            yield Occurrence(detail=error_text(problem_text(problem, NVML)), commands=commands)
 
 
 @check(FindingCode.GPU_UNREADABLE, Area.GPUS)
@@ -214,7 +211,7 @@ def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -
     return None
 
 
-@check(Severity.ERROR, Area.DAEMONS, Area.PROCESSES, doc=LIMITS_PAGE)
+@check(Severity.ERROR, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
 def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
     """A thread percentage is not a number above 0 and up to 100. MPS ignores it.
 
@@ -228,7 +225,7 @@ def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence((user,), detail=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.")
 
 
-@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, Area.PROCESSES, doc=LIMITS_PAGE)
+@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
 def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
     """A memory limit does not limit a client, and MPS reports no error.
 
