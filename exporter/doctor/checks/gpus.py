@@ -201,10 +201,10 @@ def visible_devices_wrong(facts: Facts) -> Iterator[Occurrence]:
 
 
 def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -> str | None:
-    """Return the first entry that names none of these GPUs; -1 and a MIG instance end the list."""
+    """Return the first entry that names none of these GPUs. A MIG instance ends the list, and -1 behind a GPU."""
     visible = process.variable(VISIBLE_DEVICES)
-    for entry in visible_device_entries(visible) if visible and ordinals else ():
-        if entry == "-1" or entry.startswith("MIG"):
+    for number, entry in enumerate(() if visible is None or not ordinals else visible_device_entries(visible)):
+        if entry.startswith("MIG") or (entry == "-1" and number > 0):
             return None
         if not any(is_device_visible(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
             return shown(entry) or "empty"
