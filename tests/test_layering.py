@@ -75,7 +75,7 @@ def test_a_layer_imports_only_lower_layers() -> None:
 PURE = (
     "model/", "parse/", "state/", "incidents/", "watchdog/", "usage/", "report/", "page/", "history.py",
     "serialization.py", "view.py", "doctor/checks/",
-    *(f"doctor/{name}.py" for name in ("facts", "finding", "registry", "words")),
+    *(f"doctor/{name}.py" for name in ("facts", "finding")),
 )  # fmt: skip
 NOT_PURE = ("report/text.py",)
 """It shows local time."""
