@@ -61,7 +61,7 @@ PACKAGES: Mapping[str, str] = {
     "collectors": "clock model parse",
     "libcuda_probes": "clock collectors model parse",
     "actions": "clock collectors model parse",
-    "config": "collectors errors model parse watchdog",
+    "config": "collectors errors model parse",
     "masking": "",
     "recording": "config errors masking model",
     "log": "config parse report",
@@ -72,18 +72,19 @@ PACKAGES: Mapping[str, str] = {
     "service_socket": "accept_failures status_client",
     "terminal": "parse report",
     "web": "__version__ accept_failures errors history metrics model page parse report",
-    "loop": "actions clock collectors config event_log history model reducer state watchdog",
+    "loop": "actions clock collectors config event_log history model policy reducer state watchdog",
     "service": "accept_failures actions clock collectors config history log loop metrics model parse report"
     " service_socket view web",
     "app": "actions clock collectors config libcuda_probes model parse report state usage",
     "one_shot": "app clock collectors config model parse recording reducer state",
-    "doctor": "__version__ clock collectors config errors libcuda_probes model parse report state status_client view"
-    " web",
+    "doctor": "__version__ clock collectors config errors libcuda_probes model parse policy report state"
+    " status_client web",
     "demo": "clock collectors config dry_run errors model reducer report watchdog",
-    "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking metrics model"
-    " one_shot recording reducer report service status_client store terminal view watchdog web",
+    "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking"
+    " metrics model one_shot policy recording reducer report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
+    "policy": "config watchdog",
 }
 """Each package and top module, with those that it may import."""
 

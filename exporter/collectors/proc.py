@@ -286,13 +286,6 @@ class Proc:
         data = self._bytes(pid, name, limit)
         return None if data is None else _decoded(data)
 
-    def driver(self) -> str | None:
-        """Return the version text of NVIDIA's kernel module."""
-        try:
-            return (self._root / "driver" / "nvidia" / "version").read_text(errors="replace")[:_MAX_TEXT]
-        except OSError:
-            return None
-
     def namespaced_pids(self, pid: int) -> tuple[int, ...]:
         """Return the PID of a process in the namespace of this /proc, in each one between, and in its own."""
         status = self.status(pid)

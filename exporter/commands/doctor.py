@@ -10,8 +10,9 @@ from exporter import log
 from exporter.clock import SystemClock
 from exporter.config.load import build_config
 from exporter.config.settings import Config, Constants
+from exporter.doctor.checks import examine
 from exporter.doctor.finding import report_object, report_text
-from exporter.doctor.gather import examine, gather
+from exporter.doctor.gather import gather
 from exporter.errors import ConfigError
 from exporter.one_shot import collect_once
 

@@ -3,10 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import chain
 
+from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
 from exporter.model.daemon import MULTI_USER, Daemon
 from exporter.model.node import Node
+from exporter.model.problem import Problem, ProblemCode
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 
@@ -39,9 +42,8 @@ class Area(StrEnum):
     PROCESSES = "CUDA processes"
     DIRECTORIES = "pipe directories"
     LOGS = "logs"
-    ROTATION = "logrotate's configuration"
     UNITS = "systemd units"
-    PORTS = "ports"
+    RIGHTS = "rights of the service"
     LAUNCHES = "counting of launches"
 
 
@@ -99,9 +101,8 @@ class ProcessFacts:
 class DaemonFacts:
     """A running control daemon, by the name that it has on the node.
 
-    `own_pid` is its PID in its own namespace. `logs` is its log directory in its mount namespace. If it is `outdated`,
-    the file of its program was replaced. `open_files` is the limit for the daemon and its servers. `namespaces` are the
-    directories of its servers and namespaces, with protocol 3: clients have one of them as their pipe directory.
+    `own_pid` is its PID in its own namespace. If it is `outdated`, the file of its program was replaced. The limit
+    `open_files` is that of the daemon and its servers. `written` are the logs that the daemon has open.
     """
 
     name: str
@@ -110,8 +111,7 @@ class DaemonFacts:
     arguments: tuple[str, ...] = ()
     outdated: bool = False
     open_files: int | None = None
-    logs: Identity | None = None
-    namespaces: frozenset[Identity] = frozenset()
+    written: tuple[str, ...] = ()
 
     @property
     def for_all_users(self) -> bool:
@@ -148,38 +148,19 @@ class DirectoryFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
-    """A daemon's log. `renamed` is the path of the file that the daemon writes to, if the log was renamed."""
-
-    path: str
-    size: int = 0
-    renamed: str | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rotation:
-    """A log that a file of logrotate names. It `truncates` the log in place, or renames it."""
-
-    path: str
-    file: str
-    truncates: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterProcess:
     """The process with the rights that count: the service if it runs (`is_service`), else this command.
 
-    `unanswering` is why a running service could not be identified. `kernel_log` is why the kernel log cannot be read.
+    `unanswering` is why a running service could not be identified. `reads_journal` is whether its user may read the
+    journal, and `kernel_log` why the kernel log cannot be read.
     """
 
     pid: int
     uid: int
-    groups: frozenset[int] = frozenset()
     capabilities: int = 0
     is_service: bool = False
     unanswering: str | None = None
-    journal_group: int | None = None
+    reads_journal: bool = True
     kernel_log: str | None = None
     state_directory: str = ""
     state_problem: str | None = None
@@ -210,22 +191,11 @@ class LibcudaProbesFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
-    """A process that listens on an address of the exporter."""
-
-    address: str
-    uid: int
-    is_service: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All facts. The keys of `directories`, `logs` and `configured_logs` are daemon names.
+    """All facts. The keys of `directories` are daemon names.
 
-    `configured_logs` are the log directories of the configuration that exist. `processes` use CUDA or wait to.
-    `private_tmp` has the loaded units, and is None without systemd. `xids` has the last one of each GPU that no program
-    causes. If this command is `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are
-    not counted.
+    `processes` use CUDA or wait to. `private_tmp` has the loaded units, and is None without systemd. If this command is
+    `apart`, it is not in the host's PID namespace. `libcuda_probes` is None if launches are not counted.
     """
 
     config: Config
@@ -233,17 +203,11 @@ class Facts:
     config_problem: str | None = None
     web_problem: str | None = None
     programs: Programs = field(default_factory=Programs)
-    kernel_module: str | None = None
     daemons: tuple[DaemonFacts, ...] = ()
     processes: Mapping[int, ProcessFacts] = field(default_factory=dict)
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
-    logs: Mapping[str, tuple[LogFacts, ...]] = field(default_factory=dict)
-    configured_logs: Mapping[str, Identity] = field(default_factory=dict)
-    rotations: tuple[Rotation, ...] = ()
     private_tmp: Mapping[str, bool] | None = None
-    xids: Mapping[str, int] = field(default_factory=dict)
     exporter: ExporterProcess
-    listeners: tuple[Listener, ...] = ()
     libcuda_probes: LibcudaProbesFacts | None = None
     apart: bool = False
     not_examined: tuple[NotExamined, ...] = ()
@@ -254,11 +218,34 @@ class Facts:
 
     def hidden(self, name: str) -> bool:
         """Return whether the daemon may run in a PID namespace that this command cannot see: it has a pid file."""
-        directory = self.directories.get(name)
-        return self.apart and not self.daemons_of(name) and directory is not None and directory.pid is not None
+        has_pid_file = name in self.directories and self.directories[name].pid is not None
+        return self.apart and has_pid_file and not self.daemons_of(name)
 
     def running(self) -> Iterator[tuple[Daemon, DaemonFacts]]:
         """Yield each running daemon of the node with the facts of its process."""
         for each in self.daemons:
             if each.name in self.node.daemons:
                 yield self.node.daemons[each.name], each
+
+    def clients_of(self, daemon: Daemon) -> Iterator[ProcessFacts]:
+        """Yield the known processes that are connected to a daemon, or wait to."""
+        pids = (*daemon.clients, *daemon.connections.queued)
+        return (self.processes[pid] for pid in pids if pid in self.processes)
+
+
+def unread_logs(daemon: Daemon) -> tuple[Problem, ...]:
+    """Return why logs of a daemon were not read. Before its first server, it has no log of servers."""
+    return tuple(
+        problem
+        for file, problem in daemon.log.problems.items()
+        if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ProblemCode.NOT_FOUND)
+    )
+
+
+def cuda_processes(node: Node) -> Iterator[int]:
+    """Yield the PIDs that use a GPU or MPS, except those of MPS itself."""
+    listed = (each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ())
+    bypassing = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
+    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
+    servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
+    return (pid for pid in dict.fromkeys((*bypassing, *clients, *listed)) if pid > 0 and pid not in servers)

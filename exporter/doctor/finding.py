@@ -1,19 +1,25 @@
-"""Checks, their findings, and the report of an examination."""
+"""Checks, their findings, the texts and commands that they share, and the report of an examination."""
 
+import json
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
+from inspect import cleandoc
 from typing import Any
 
 from exporter import __version__
-from exporter.doctor.facts import Area, Facts
-from exporter.doctor.formatting import shown
+from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
+from exporter.model.gpu import Gpu
+from exporter.model.node import CollectorName
+from exporter.model.problem import Problem
+from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report import problem
 from exporter.report.problem import FindingCode
 from exporter.report.problems import PROBLEMS
-from exporter.report.text import counted
+from exporter.report.text import counted, display_name, process_text, short_gpu
 
 PAGE = "docs/start.md"
 """The page that lists all checks."""
@@ -32,14 +38,19 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-_SEVERITIES = {problem.Severity.WARNING: Severity.WARNING, problem.Severity.CRITICAL: Severity.ERROR}
+SEVERITIES = {
+    problem.Severity.UNKNOWN: Severity.WARNING,
+    problem.Severity.WARNING: Severity.WARNING,
+    problem.Severity.CRITICAL: Severity.ERROR,
+}
+"""The severity of a catalogue's problem here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
     """One occurrence of a check's problem: the processes, paths or GPUs concerned, and the commands that fix it.
 
-    `detail` and `fix` are sentences that follow those of the check. `severity` replaces the check's.
+    `detail` and `fix` are sentences that follow those of the check. `severity` and `code` replace the check's.
     """
 
     where: tuple[str, ...] = ()
@@ -48,6 +59,7 @@ class Occurrence:
     fix: str = ""
     commands: tuple[str, ...] = ()
     severity: Severity | None = None
+    code: FindingCode | None = None
 
 
 Find = Callable[[Facts], Iterator[Occurrence]]
@@ -71,7 +83,7 @@ class Check:
 
     @property
     def id(self) -> str:
-        """The name of the check, such as `socket-path-too-long`."""
+        """The name of the check, such as `log-fifo-open`."""
         return self.find.__name__.replace("_", "-")
 
     @property
@@ -86,22 +98,91 @@ def first_sentence(text: str) -> str:
 
 
 def check(defined_by: Severity | FindingCode, *needs: Area, fix: str = "", doc: str = PAGE) -> Callable[[Find], Check]:
-    """Make a check of a function.
+    """Make a check of a function. The first paragraph of its docstring is the meaning, the second one the remedy.
 
-    Its severity, meaning and remedy come from the catalogue if a code is given. Otherwise the meaning is the first line
-    of the function's docstring.
+    Severity, meaning and remedy come from the catalogue if a code is given.
     """
 
     def made(find: Find) -> Check:
         if isinstance(defined_by, FindingCode):
             code, definition = defined_by, PROBLEMS[defined_by]
-            texts = (_SEVERITIES[definition.severity], definition.meaning, definition.remedy)
+            texts = (SEVERITIES[definition.severity], definition.meaning, definition.remedy)
         else:
-            code, texts = None, (defined_by, (find.__doc__ or "").partition("\n")[0], fix)
+            meaning, _, remedy = cleandoc(find.__doc__ or "").partition("\n\n")
+            code, texts = None, (defined_by, meaning, fix or " ".join(remedy.split()))
         severity, meaning, remedy = texts
         return Check(find=find, severity=severity, meaning=meaning, fix=remedy, needs=needs, doc=doc, code=code)
 
     return made
+
+
+# -- what checks share: names of processes, paths and GPUs, and commands ---------------------------------------------
+
+AS_ROOT = ("sudo cuda-mps-exporter doctor",)
+ATTRIBUTION_AS_ROOT = ("sudo cuda-mps-exporter doctor --attribution=bpf",)
+"""The service has the option from its unit, but a command in a shell does not."""
+RESTART_EXPORTER = "systemctl daemon-reload && systemctl restart cuda-mps-exporter"
+
+UNITS = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/systemd"
+"""Where the guide's installation has units and drop-ins; the operator may have no clone of the repository."""
+
+DROP_INS = f"install -Dm 644 -t /etc/systemd/system/cuda-mps-exporter.service.d {UNITS}/cuda-mps-exporter.service.d"
+
+
+def as_user(uid: int | None, command: str) -> str:
+    """Return a command that changes a user's own file. As root it would follow a link that the user puts there."""
+    return command if uid in (0, None) else f"sudo -u '#{uid}' {command}"
+
+
+def process_label(process: ProcessFacts) -> str:
+    """Return a process as `PID 5120 (python3 of carol)`."""
+    user = process.user or ("" if process.uid is None else f"UID {process.uid}")
+    return process_text(process.pid, process.command, user)
+
+
+def daemon_label(daemon: DaemonFacts) -> str:
+    """Return a running daemon as `/run/nvidia-mps: PID 441 (nvidia-cuda-mps-control of root)`."""
+    return f"{shown(daemon.name)}: {process_label(daemon.process)}"
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """Return a GPU as `GPU 0 (GPU-1efa3f60, NVIDIA H200)`."""
+    names = ", ".join(each for each in (short_gpu(gpu.reading.gpu), display_name(gpu.reading.name)) if each)
+    return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
+
+
+def nvml_problem(facts: Facts) -> Problem | None:
+    """Return why NVML does not work, if so."""
+    source = facts.node.sources.get(CollectorName.NVML)
+    return None if source is None else source.last.problem
+
+
+def shown(text: str) -> str:
+    """Return the printable form of a text from the node, such as a path or an error."""
+    return printable(text, LONGEST_PROBLEM)
+
+
+def error_text(problem: str) -> str:
+    """Return a sentence with the text of an error."""
+    return f"The error is: {shown(problem).rstrip('.')}."
+
+
+def quoted(text: str) -> str:
+    """Return such a text as one word of a shell command."""
+    return shlex.quote(shown(text))
+
+
+def config_line(key: str, text: str) -> str:
+    """Return a line of the configuration file."""
+    return f"{key} = {json.dumps(shown(text), ensure_ascii=False)}"
+
+
+def without_private_tmp(unit: str) -> str:
+    """Return the command that gives a unit the /tmp of the host."""
+    return f"systemctl edit {quoted(unit)}  # [Service] PrivateTmp=no"
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +191,7 @@ class Finding:
 
     check: Check
     severity: Severity
+    code: FindingCode | None
     what: str
     where: tuple[str, ...]
     fix: str
@@ -144,7 +226,7 @@ def report_object(report: Report, facts: Facts) -> dict[str, Any]:
             {
                 "severity": each.severity.text,
                 "id": each.check.id,
-                "code": each.check.code,
+                "code": each.code,
                 "what": each.what,
                 "where": list(each.where),
                 "fix": each.fix,
@@ -198,7 +280,7 @@ def _examined_lines(report: Report, facts: Facts) -> Iterator[str]:
         counted(len(facts.node.gpus), "GPU"),
         counted(len(facts.daemons), "running daemon"),
         counted(len(facts.processes), "CUDA process", "CUDA processes"),
-        counted(sum(map(len, facts.logs.values())), "log"),
+        counted(sum(len(daemon.log.problems) for daemon, _ in facts.running()), "log"),
         counted(len(facts.private_tmp or {}), "systemd unit"),
         f"the rights of {facts.exporter.label}",
     )

@@ -1,52 +1,41 @@
-"""Gather the facts once, record what could not be examined, and run the checks on them."""
+"""Gather the facts once, and record what could not be examined."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import INITIAL_PID_NAMESPACE, Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Attribution, Config
-from exporter.doctor.checks import clients, daemons, directories, exporter, gpus, limits
 from exporter.doctor.checks.daemons import EXPORTER
-from exporter.doctor.directory_readers import read_directory, read_logs, read_rotations
-from exporter.doctor.facts import Area, DaemonFacts, Facts, Identity, NotExamined
-from exporter.doctor.finding import Check, Finding, Occurrence, Report
-from exporter.doctor.formatting import AS_ROOT, ATTRIBUTION_AS_ROOT
+from exporter.doctor.facts import Area, Facts, Identity, NotExamined, cuda_processes, unread_logs
+from exporter.doctor.finding import AS_ROOT, ATTRIBUTION_AS_ROOT
 from exporter.doctor.readers import (
+    HUNG,
     TimeLimit,
     pid_namespaces,
     read_daemons,
+    read_directory,
     read_exporter,
     read_libcuda_probes,
-    read_listeners,
     read_processes,
     read_programs,
     read_units,
-    read_xids,
 )
 from exporter.errors import ConfigError
-from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
 from exporter.report.findings import lost_gpus
 from exporter.report.problem_text import problem_text, source_text
 from exporter.state.devices import serving_daemon
 from exporter.web.web_config import WebSecurity
 
-Value = TypeVar("Value")
-
-LOGROTATE = Path("/etc/logrotate.d")
-
 MAX_PROCESSES = 512
 """How many CUDA processes are examined."""
 
-_HUNG = "it did not answer in time: a process is stuck in the driver, or a file server does not respond"
-_NOT_TRIED = "other readings took too long"
 _LIST_HUNG = ("ps -eo pid,stat,wchan:32,comm | awk '$2 ~ /D/'",)
 
 
@@ -58,77 +47,52 @@ def gather(
     `path` is the PATH of programs. `collect` collects from the node once. `config_problem` is why the configuration is
     unusable.
     """
-    proc = Proc(config.constants.procfs, clock)
-    limit = TimeLimit(clock)
+    proc, limit = Proc(config.constants.procfs, clock), TimeLimit(clock)
     programs = read_programs(config, path, clock)
     node = collect(config)
-    read = limit.read
-    found = read(Area.DIRECTORIES, lambda: _identities((d.name, d.pipe_directory) for d in node.daemons.values()))
-    names = {identity: name for name, identity in (found or {}).items()}
-    daemons = read(Area.DAEMONS, lambda: read_daemons(names, _daemon_pids(node), proc)) or ()
-    first = {each.name: each for each in reversed(daemons)}
+    known = node.daemons.values()
 
-    def of_running(reader: Callable[[Daemon, DaemonFacts, Proc], Value]) -> Mapping[str, Value]:
-        return {name: reader(daemon, first[name], proc) for name, daemon in node.daemons.items() if name in first}
+    def names() -> Mapping[Identity, str]:
+        found = ((Directory(Path(daemon.pipe_directory)).identity(), daemon.name) for daemon in known)
+        return {identity: name for identity, name in found if identity is not None}
 
+    by_identity = limit.read(Area.DIRECTORIES, names) or {}
+    processes_of_daemons = ((daemon.runtime.process, daemon.name) for daemon in known)
+    by_pid = {process.pid: name for process, name in processes_of_daemons if process and process.pid}
+    daemons = limit.read(Area.DAEMONS, lambda: read_daemons(by_identity, by_pid, proc)) or ()
+    first = {daemon.name: daemon for daemon in reversed(daemons)}
     pids = tuple(islice(cuda_processes(node), MAX_PROCESSES))
-    processes = read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
-    every = ((daemon, first.get(name)) for name, daemon in node.daemons.items())
-    directories = read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, each, proc) for d, each in every}) or {}
-    logs = read(Area.LOGS, lambda: of_running(read_logs)) or {}
-    configured_logs = read(Area.LOGS, lambda: _identities((d.name, d.log_directory) for d in config.daemons)) or {}
-    rotations, rotation_problem = read_rotations(tuple(chain(*logs.values())), LOGROTATE)
-    of_daemons = chain.from_iterable((d.declared.unit, d.runtime.unit) for d in node.daemons.values())
-    unit_names = filter(None, (EXPORTER, *of_daemons, *(each.unit for each in processes.values())))
-    private_tmp, unit_problem = read_units(unit_names, Systemctl(clock, path=path))
-    exporter = read_exporter(config, proc, clock)
-    listeners, port_problem = read_listeners(config, exporter, proc)
+    processes = limit.read(Area.PROCESSES, lambda: read_processes(pids, proc)) or {}
+    every = [(daemon, first.get(daemon.name)) for daemon in known]
+    directories = limit.read(Area.DIRECTORIES, lambda: {d.name: read_directory(d, run, proc) for d, run in every}) or {}
+    of_daemons = chain.from_iterable((daemon.declared.unit, daemon.runtime.unit) for daemon in known)
+    units = filter(None, (EXPORTER, *of_daemons, *(process.unit for process in processes.values())))
+    private_tmp, unit_problem = read_units(units, Systemctl(clock, path=path))
     probes = None
     if config.attribution is Attribution.BPF:
-        servers = chain(*(daemon.servers for daemon in node.daemons.values()))
-        probes = read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
+        servers = chain(*(daemon.servers for daemon in known))
+        probes = limit.read(Area.LAUNCHES, lambda: read_libcuda_probes((*pids, *servers), proc, clock))
     facts = Facts(
         config=config,
         node=node,
         config_problem=config_problem,
         web_problem=_web_problem(config),
         programs=programs,
-        kernel_module=_module_version(proc),
         daemons=daemons,
         processes=processes,
         directories=directories,
-        logs=logs,
-        configured_logs=configured_logs,
-        rotations=rotations,
         private_tmp=private_tmp,
-        xids=read_xids(node, config.constants.kmsg),
-        exporter=exporter,
-        listeners=listeners,
+        exporter=read_exporter(config, proc, clock),
         libcuda_probes=probes,
         apart=pid_namespaces(os.getpid(), proc)[:1] not in ((), (INITIAL_PID_NAMESPACE,)),
     )
-    problems = {
-        Area.ROTATION: rotation_problem,
-        Area.UNITS: None if unit_problem is None else problem_text(unit_problem, CollectorName.UNITS),
-        Area.PORTS: port_problem,
-        Area.DIRECTORIES: "; ".join(each.problem for each in directories.values() if each.problem) or None,
-    }
-    hung = (
-        NotExamined(area=each, reason=_HUNG, fix="Find the process that hangs.", commands=_LIST_HUNG)
-        for each in limit.hung
-    )
-    late = (NotExamined(area=each, reason=_NOT_TRIED) for each in limit.not_tried)
-    failed = (_needs_root(area, problem) for area, problem in problems.items() if problem is not None)
-    return replace(facts, not_examined=(*not_examined(facts), *hung, *late, *failed))
-
-
-def cuda_processes(node: Node) -> Iterator[int]:
-    """Yield the PIDs that use a GPU or MPS, except those of MPS itself."""
-    listed = (each.pid for gpu in node.gpus.values() for each in gpu.reading.compute_processes or ())
-    bypassing = chain(*(gpu.bypassing_processes for gpu in node.gpus.values()))
-    clients = chain(*((*daemon.connections.queued, *daemon.clients) for daemon in node.daemons.values()))
-    servers = set(chain(*(daemon.servers for daemon in node.daemons.values())))
-    return (pid for pid in dict.fromkeys((*bypassing, *clients, *listed)) if pid > 0 and pid not in servers)
+    lacking = [*not_examined(facts)]
+    for area, reason in limit.problems.items():
+        fix, commands = ("Find the process that hangs.", _LIST_HUNG) if reason == HUNG else ("", ())
+        lacking.append(NotExamined(area=area, reason=reason, fix=fix, commands=commands))
+    if unit_problem is not None:
+        lacking.append(_needs_root(Area.UNITS, problem_text(unit_problem, "units")))
+    return replace(facts, not_examined=tuple(lacking))
 
 
 def not_examined(facts: Facts) -> Iterator[NotExamined]:
@@ -144,34 +108,35 @@ def not_examined(facts: Facts) -> Iterator[NotExamined]:
     ):
         yield NotExamined(area=Area.GPUS, reason="NVML does not work", reported=True)
     for daemon, _ in facts.running():
-        problems = [log.problem for log in facts.logs.get(daemon.name, ())]
-        reported = daemon.runtime.log_is_lost or any(problems)
-        if reported or not (problems or daemon.in_journal):
+        reported = daemon.runtime.log_is_lost or bool(unread_logs(daemon))
+        if reported or not daemon.log.problems:
             reason = f"that of {daemon.name} was not read"
             yield NotExamined(area=Area.LOGS, reason=reason, commands=AS_ROOT, reported=reported)
-    for name, area in ((CollectorName.DISCOVERY, Area.DAEMONS), (CollectorName.UNITS, Area.UNITS)):
+    unread = "; ".join(directory.problem for directory in facts.directories.values() if directory.problem)
+    if unread:
+        yield _needs_root(Area.DIRECTORIES, unread)
+    for name, area in ((CollectorName.DISCOVERY, Area.DAEMONS), ("units", Area.UNITS)):
         source = node.sources.get(name)
         if source is not None and source.last.problem is not None:
             yield _needs_root(area, source_text(name, source))
+    if facts.exporter.unanswering is not None:
+        reason = f"{facts.config.runtime_directory} cannot be opened ({facts.exporter.unanswering})"
+        yield _needs_root(Area.RIGHTS, f"{reason}, so the report has the rights of this command")
     if probes is not None and not probes.tried:
         yield NotExamined(area=Area.LAUNCHES, reason="only root can test the kernel", commands=ATTRIBUTION_AS_ROOT)
-    yield from _not_examined_processes(facts)
-
-
-def _not_examined_processes(facts: Facts) -> Iterator[NotExamined]:
     of_daemons = [each.process for each in facts.daemons]
     for area, processes in ((Area.DAEMONS, of_daemons), (Area.PROCESSES, facts.processes.values())):
-        unreadable = [str(each.pid) for each in processes if each.variables is None]
+        unreadable = [str(process.pid) for process in processes if process.variables is None]
         if unreadable:
             more = f" and {len(unreadable) - 5} more" if len(unreadable) > 5 else ""
             yield _needs_root(area, f"the environment of PID {', '.join(unreadable[:5])}{more} cannot be read")
     if any(
-        not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(facts.node, gpu.reading) is not None
-        for gpu in facts.node.gpus.values()
+        not gpu.bypassing_known and not gpu.reading.mig_mode and serving_daemon(node, gpu.reading) is not None
+        for gpu in node.gpus.values()
     ):
         reason = "bypassing processes are unknown while a daemon does not list its servers"
         yield NotExamined(area=Area.PROCESSES, reason=reason, reported=True)
-    if sum(1 for _ in cuda_processes(facts.node)) > MAX_PROCESSES:
+    if sum(1 for _ in cuda_processes(node)) > MAX_PROCESSES:
         reason = f"there are more than {MAX_PROCESSES} CUDA processes"
         yield NotExamined(
             area=Area.PROCESSES, reason=reason, fix="The findings are valid for those that were examined."
@@ -182,17 +147,6 @@ def _needs_root(area: Area, reason: str) -> NotExamined:
     return NotExamined(area=area, reason=reason, commands=AS_ROOT)
 
 
-def _identities(paths: Iterable[tuple[str, str | Path]]) -> Mapping[str, Identity]:
-    """Return the identities of those of these directories that exist, by name."""
-    found = ((name, Directory(Path(path)).identity()) for name, path in paths)
-    return {name: identity for name, identity in found if identity is not None}
-
-
-def _daemon_pids(node: Node) -> Mapping[int, str]:
-    processes = ((daemon.runtime.process, name) for name, daemon in node.daemons.items())
-    return {each.pid: name for each, name in processes if each is not None and each.pid is not None}
-
-
 def _web_problem(config: Config) -> str | None:
     try:
         if config.web_config_file is not None:
@@ -200,47 +154,3 @@ def _web_problem(config: Config) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
-
-
-def _module_version(proc: Proc) -> str | None:
-    """Return the version in the first line: `NVRM version: … Kernel Module  580.159.04  …`."""
-    words = (proc.driver() or "").partition("\n")[0].split()
-    return next((word for word in words if word.replace(".", "").isdecimal() and "." in word), None)
-
-
-CHECKS: tuple[Check, ...] = tuple(
-    value
-    for module in (daemons, gpus, directories, clients, limits, exporter)
-    for value in vars(module).values()
-    if isinstance(value, Check)
-)
-"""In the order of their definitions. Findings of one severity are reported in this order."""
-
-
-def examine(facts: Facts) -> Report:
-    """Return the findings, worst first, the checks that found nothing, and those that lack facts."""
-    findings = [finding for check in CHECKS for finding in _findings(check, facts)]
-    found = {finding.check.id for finding in findings}
-    not_examined = {each.area for each in facts.not_examined}
-    others = [check for check in CHECKS if check.id not in found]
-    return Report(
-        findings=tuple(sorted(findings, key=lambda finding: -finding.severity)),
-        ok=tuple(check for check in others if not not_examined & set(check.needs)),
-        unknown=tuple(check for check in others if not_examined & set(check.needs)),
-    )
-
-
-def _findings(check: Check, facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for all occurrences that differ only in their places."""
-    where: dict[Occurrence, dict[str, None]] = {}
-    for each in check.find(facts):
-        where.setdefault(replace(each, where=()), {}).update(dict.fromkeys(each.where))
-    for each, places in where.items():
-        yield Finding(
-            check=check,
-            severity=each.severity or check.severity,
-            what=" ".join(filter(None, (check.meaning, each.detail))),
-            where=tuple(places),
-            fix=" ".join(filter(None, (check.fix, each.fix))),
-            commands=each.commands,
-        )

@@ -1,4 +1,4 @@
-"""Readers of processes, programs, units, sockets and rights. A reader never raises: it returns the problem."""
+"""Readers of processes, directories, programs, units and rights. They never raise, but return the problem."""
 
 import contextlib
 import grp
@@ -15,22 +15,21 @@ from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
-from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
-from exporter.collectors.pipe_dir import Directory, Root, on_host
+from exporter.collectors.control_daemons import ControlDaemons
+from exporter.collectors.kernel_log import KernelLog
+from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import BoundedCalls
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
-from exporter.doctor.directory_readers import read_namespaces
 from exporter.doctor.facts import (
     Area,
     Capability,
     DaemonFacts,
+    DirectoryFacts,
     ExporterProcess,
     Identity,
     LibcudaProbesFacts,
-    Listener,
     ProcessFacts,
     Programs,
 )
@@ -38,7 +37,8 @@ from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_n
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.node import CollectorName, Node
+from exporter.model.daemon import Daemon
+from exporter.model.node import CollectorName
 from exporter.model.observation import ProcessReading
 from exporter.model.problem import Problem
 from exporter.model.settings import (
@@ -51,9 +51,8 @@ from exporter.model.settings import (
 )
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
-from exporter.parse.kernel_log import exonerates, parse_bus_id, parse_kernel_record, parse_xid
 from exporter.parse.printable import is_service_name
-from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
+from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files
 from exporter.report.problem_text import problem_text
 from exporter.status_client import NAME
 
@@ -63,7 +62,9 @@ READ_SECONDS = 15.0
 """Long enough to read all processes, on a busy machine."""
 TOTAL_SECONDS = 28.0
 
-_MAX_SOCKET_BYTES = 1 << 22
+HUNG = "it did not answer in time: a process is stuck in the driver, or a file server does not respond"
+NOT_TRIED = "other readings took too long"
+
 _VARIABLES = (PIPE_DIRECTORY, LOG_DIRECTORY, VISIBLE_DEVICES, ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT)
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only compared, not written to)
 _DELETED = " (deleted)"
@@ -78,102 +79,30 @@ _JOURNAL_GROUP = "systemd-journal"
 
 
 class TimeLimit:
-    """Stops to wait for a reading after some seconds, and remembers the areas in which one hung or was not tried."""
+    """Stops to wait for a reading after some seconds. `problems` are why areas were not read: HUNG or NOT_TRIED."""
 
     def __init__(self, clock: Clock, seconds: float = READ_SECONDS, total: float = TOTAL_SECONDS) -> None:
         """No reading takes longer than `seconds`, and none begins after `total` seconds."""
         self._clock = clock
         self._seconds = seconds
         self._ends = clock.monotonic() + total
-        self.hung: list[Area] = []
-        self.not_tried: list[Area] = []
+        self.problems: dict[Area, str] = {}
 
     def read(self, area: Area, read: Callable[[], Value]) -> Value | None:
         """Return what is read; None if a reading of the area hangs or was not tried. Raises what the reading raises."""
         left = self._ends - self._clock.monotonic()
-        if area in (*self.hung, *self.not_tried):
-            return None
         if left <= 0:
-            self.not_tried.append(area)
+            self.problems.setdefault(area, NOT_TRIED)
+        if area in self.problems:
             return None
         results: list[Value] = []
         BoundedCalls(min(self._seconds, left)).call(area, lambda: results.append(read()), None)
         if not results:
-            self.hung.append(area)
+            self.problems[area] = HUNG
         return results[0] if results else None
 
 
-def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:
-    """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
-    machine = machine_named(os.uname().machine)
-    tried = os.geteuid() == 0 or machine is None
-    refused = kernel_refusal() if tried else None
-    if machine is None:
-        return LibcudaProbesFacts(refused=refused)
-    libraries = Libraries(proc, clock, machine)
-    try:
-        found = libraries.find(pids)
-    finally:
-        libraries.close()
-    paths = tuple(each.path for each in found.libraries)
-    return LibcudaProbesFacts(tried=tried, refused=refused, libraries=paths, problems=found.problems)
-
-
-def kernel_refusal() -> str | None:
-    """Return why the kernel refuses the programs; None if it accepts them."""
-    file = os.memfd_create("probe-test")
-    try:
-        os.truncate(file, mmap.PAGESIZE)
-        probes = LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)
-        try:
-            probes.attach(f"/proc/self/fd/{file}", {PROBE_POINTS[0].name: 0})
-            check_seccomp(probes, os.uname().machine)
-        finally:
-            probes.close()
-    except BpfError as error:
-        return str(error)
-    finally:
-        os.close(file)
-    return None
-
-
-def read_listeners(config: Config, exporter: ExporterProcess, proc: Proc) -> tuple[tuple[Listener, ...], str | None]:
-    """Return the processes that listen on the exporter's addresses, and why they are unknown."""
-    # With a systemd socket, systemd listens for the service.
-    wanted = [] if config.systemd_socket else [each for each in config.listen if each[1]]
-    if not wanted:
-        return (), None
-    tables = _socket_tables(config.constants.procfs)
-    if tables is None:
-        return (), "the table of sockets (/proc/net/tcp) cannot be read"
-    sockets = [each for table in tables for each in tcp_listeners(table)]
-    links = (path for path in proc.open_files(exporter.pid) if path.startswith("socket:["))
-    own = {int(path[8:-1]) for path in links if path[8:-1].isdecimal()}
-    listeners: list[Listener] = []
-    for host, port in wanted:
-        found = next((each for each in sockets if each.conflicts_with(host, port)), None)
-        if found is not None:
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            # If the sockets of the service cannot be read, its user decides.
-            is_own = found.inode in own if own else found.uid == exporter.uid
-            listeners.append(Listener(address=address, uid=found.uid, is_service=exporter.is_service and is_own))
-    if listeners and exporter.unanswering is not None:
-        return (), "a service seems to run, and cannot be asked whether it listens there"
-    return tuple(listeners), None
-
-
-def _socket_tables(proc: Path) -> tuple[str, ...] | None:
-    """Return the tables of TCP sockets of this process's network namespace; None if they cannot be read."""
-    tables: list[str] = []
-    for name in ("tcp", "tcp6"):
-        try:
-            with (proc / "self" / "net" / name).open("rb") as file:
-                tables.append(file.read(_MAX_SOCKET_BYTES).decode(errors="replace"))
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return tuple(tables) or None
+# -- processes -----------------------------------------------------------------------------------------------------
 
 
 def read_processes(pids: Iterable[int], proc: Proc) -> Mapping[int, ProcessFacts]:
@@ -209,42 +138,99 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
 
 def read_daemons(names: Mapping[Identity, str], pids: Mapping[int, str], proc: Proc) -> tuple[DaemonFacts, ...]:
     """Return the control daemons that run in these pipe directories or have these PIDs, with their names."""
-    found: list[DaemonFacts] = []
+    daemons: list[DaemonFacts] = []
     for daemon in ControlDaemons(proc).all():
         process = read_process(daemon.facts, proc)
         name = pids.get(daemon.pid) or (None if process.pipe is None else names.get(process.pipe))
         if name is not None:
-            found.append(_daemon(name, daemon, process, proc))
-    return tuple(found)
-
-
-def _daemon(name: str, daemon: ControlDaemon, process: ProcessFacts, proc: Proc) -> DaemonFacts:
-    logs, root = process.variable(LOG_DIRECTORY), Root(proc, daemon.pid, daemon.facts.start_ticks)
-    return DaemonFacts(
-        name=name,
-        process=process,
-        own_pid=daemon.own_pid,
-        arguments=daemon.arguments,
-        outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
-        open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
-        logs=None if logs is None else _identity(logs, root),
-        namespaces=read_namespaces(process.pipe_directory, root),
-    )
+            facts = DaemonFacts(
+                name=name,
+                process=process,
+                own_pid=daemon.own_pid,
+                arguments=daemon.arguments,
+                outdated=(proc.program(daemon.pid) or "").endswith(_DELETED),
+                open_files=max_open_files(proc.text(daemon.pid, "limits") or ""),
+                written=tuple(path for path in proc.open_files(daemon.pid) if ".log" in path),
+            )
+            daemons.append(facts)
+    return tuple(daemons)
 
 
 def pid_namespaces(pid: int, proc: Proc) -> tuple[int, ...]:
     """Return the inodes of a process's PID namespace and of its ancestors, as far as they are visible."""
-    found: list[int] = []
+    namespaces: list[int] = []
     for above in range(min(len(proc.namespaced_pids(pid)), _MAX_NAMESPACES)):
         namespace = proc.pid_namespace(pid, above)
         if namespace is None:
             break
-        found.append(namespace)
-    return tuple(found)
+        namespaces.append(namespace)
+    return tuple(namespaces)
 
 
 def _identity(path: str, root: Root) -> Identity | None:
     return Directory(Path(path), root).identity() if path.startswith("/") and "\0" not in path else None
+
+
+# -- pipe directories ----------------------------------------------------------------------------------------------
+
+
+def read_directory(daemon: Daemon, running: DaemonFacts | None, proc: Proc) -> DirectoryFacts:
+    """Return the daemon's pipe directory as the running daemon sees it, else by its path in this mount namespace."""
+    directories, problem = [Directory(Path(daemon.pipe_directory))], None
+    root = _root(running, proc)
+    if running is not None and running.process.variables is not None and root is not None:
+        directories.insert(0, Directory(Path(running.process.pipe_directory), root))
+    for directory in directories:
+        try:
+            return _directory_facts(directory)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = f"{directory.path}: {error.strerror}"
+    return DirectoryFacts(path=daemon.pipe_directory, problem=problem)
+
+
+def _root(running: DaemonFacts | None, proc: Proc) -> Root | None:
+    ticks = None if running is None else proc.start_ticks(running.process.pid)
+    return None if running is None or ticks is None else Root(proc, running.process.pid, ticks)
+
+
+def _directory_facts(directory: Directory) -> DirectoryFacts:
+    files: dict[str, int] = {}
+    with directory.opened() as descriptor:
+        mode = os.fstat(descriptor).st_mode
+        for name, is_kind in ((PID_FILE, stat.S_ISREG), (FIFO, stat.S_ISFIFO)):
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                files |= {name: stat.S_IMODE(found)} if is_kind(found) else {}
+    pipe_files = directory.files()
+    return DirectoryFacts(
+        path=_path_here(directory),
+        closed=_closed(directory, mode),
+        writable=bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX,
+        pid=None if pipe_files is None else pipe_files.pid,
+        pid_file_mode=files.get(PID_FILE),
+        log_fifo_mode=files.get(FIFO),
+    )
+
+
+def _closed(directory: Directory, mode: int) -> str | None:
+    """Return the first directory of the path that other users cannot enter."""
+    for parent in reversed(directory.path.parents):
+        above = Directory(parent, directory.root)
+        with contextlib.suppress(OSError), above.opened() as descriptor:
+            if not os.fstat(descriptor).st_mode & stat.S_IXOTH:
+                return _path_here(above)
+    return None if mode & stat.S_IXOTH else _path_here(directory)
+
+
+def _path_here(directory: Directory) -> str:
+    """Return a path of the directory in this mount namespace; it may lead through the root of a process."""
+    here = Directory(directory.path)
+    return str(here) if here.identity() == directory.identity() else str(directory)
+
+
+# -- programs and units --------------------------------------------------------------------------------------------
 
 
 def read_programs(config: Config, path: str, clock: Clock) -> Programs:
@@ -259,8 +245,8 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     )
     reply = client.send(VERSION_FLAG)
     if reply.exit_code == 0:
-        found = _VERSION.search(reply.stdout)
-        return Programs(control=control, server=server, version=None if found is None else found[1])
+        version = _VERSION.search(reply.stdout)
+        return Programs(control=control, server=server, version=None if version is None else version[1])
     problem = reply.stderr.strip() or ("no answer" if reply.exit_code is None else f"exit code {reply.exit_code}")
     return Programs(control=control, server=server, problem=problem)
 
@@ -276,9 +262,12 @@ def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str,
         return None, reply.problem
     blocks = reply.text.split("\n\n")
     values = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
-    loaded = [each for each in values if each.get("LoadState") == "loaded" and "Id" in each]
+    loaded = [unit for unit in values if unit.get("LoadState") == "loaded" and "Id" in unit]
     # Since systemd 257, the value may also be `disconnected`.
-    return {each["Id"]: each.get("PrivateTmp", "") not in ("", "no") for each in loaded}, None
+    return {unit["Id"]: unit.get("PrivateTmp", "") not in ("", "no") for unit in loaded}, None
+
+
+# -- the exporter --------------------------------------------------------------------------------------------------
 
 
 def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
@@ -288,19 +277,27 @@ def read_exporter(config: Config, proc: Proc, clock: Clock) -> ExporterProcess:
     is_service = status is not None
     if pid is None or status is None:
         pid, status = os.getpid(), proc.status(os.getpid()) or ""
-    found = effective_user(status)
-    uid = os.geteuid() if found is None else found
-    groups = group_ids(status)
-    capabilities = effective_capabilities(status)
+    user = effective_user(status)
+    uid, groups, capabilities = (
+        os.geteuid() if user is None else user,
+        group_ids(status),
+        effective_capabilities(status),
+    )
+    if is_service and uid != 0:
+        kernel_log = None if capabilities >> Capability.SYSLOG & 1 else "it lacks CAP_SYSLOG"
+    else:
+        kernel_log = _kernel_log(config, clock)
+    reads_journal = uid == 0
+    with contextlib.suppress(KeyError):
+        reads_journal |= grp.getgrnam(_JOURNAL_GROUP).gr_gid in groups
     return ExporterProcess(
         pid=pid,
         uid=uid,
-        groups=groups,
         capabilities=capabilities,
         is_service=is_service,
         unanswering=problem,
-        journal_group=_group(_JOURNAL_GROUP),
-        kernel_log=_service_kernel_log(capabilities) if is_service and uid != 0 else _kernel_log(config, clock),
+        reads_journal=reads_journal,
+        kernel_log=kernel_log,
         state_directory=str(config.state_directory),
         state_problem=_state_problem(config.state_directory, uid, groups, is_service=is_service),
         pid_namespaces=pid_namespaces(pid, proc),
@@ -322,13 +319,6 @@ def _service(runtime_directory: Path) -> tuple[int | None, str | None]:
     return int(pid) or None, None
 
 
-def _group(name: str) -> int | None:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
-
-
 def _kernel_log(config: Config, clock: Clock) -> str | None:
     log = KernelLog(config.constants.kmsg, clock)
     try:
@@ -336,24 +326,6 @@ def _kernel_log(config: Config, clock: Clock) -> str | None:
         return None if problem is None else problem_text(problem, CollectorName.KERNEL)
     finally:
         log.close()
-
-
-def read_xids(
-    node: Node, kernel_log: Path, read: Callable[[Path, int], Iterable[str]] = last_records
-) -> Mapping[str, int]:
-    """Return the last Xid of each GPU, by UUID, that the kernel still stores and that no program causes."""
-    addresses = {parse_bus_id(gpu.reading.pci_bus_id or ""): uuid for uuid, gpu in node.gpus.items()}
-    found: dict[str, int] = {}
-    with contextlib.suppress(OSError):
-        for record in filter(None, map(parse_kernel_record, read(kernel_log, MAX_RECORDS))):
-            xid = parse_xid(record.message)
-            if xid is not None and xid.bus_id in addresses and exonerates(xid.number):
-                found[addresses[xid.bus_id]] = xid.number
-    return found
-
-
-def _service_kernel_log(capabilities: int) -> str | None:
-    return None if capabilities >> Capability.SYSLOG & 1 else "it lacks CAP_SYSLOG"
 
 
 def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_service: bool) -> str | None:
@@ -371,3 +343,40 @@ def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_serv
     write = stat.S_IWUSR if found.st_uid == uid else stat.S_IWGRP if found.st_gid in groups else stat.S_IWOTH
     mode = stat.S_IMODE(found.st_mode)
     return None if found.st_mode & write else f"it belongs to UID {found.st_uid} and has mode {mode:04o}"
+
+
+# -- the kernel ----------------------------------------------------------------------------------------------------
+
+
+def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:
+    """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
+    machine = machine_named(os.uname().machine)
+    tried = os.geteuid() == 0 or machine is None
+    refused = kernel_refusal() if tried else None
+    if machine is None:
+        return LibcudaProbesFacts(refused=refused)
+    libraries = Libraries(proc, clock, machine)
+    try:
+        found = libraries.find(pids)
+    finally:
+        libraries.close()
+    paths = tuple(library.path for library in found.libraries)
+    return LibcudaProbesFacts(tried=tried, refused=refused, libraries=paths, problems=found.problems)
+
+
+def kernel_refusal() -> str | None:
+    """Return why the kernel refuses the programs; None if it accepts them."""
+    file = os.memfd_create("probe-test")
+    try:
+        os.truncate(file, mmap.PAGESIZE)
+        probes = LibcudaProbes(Kernel(), boot_ns=lambda: 0, sms=1)
+        try:
+            probes.attach(f"/proc/self/fd/{file}", {PROBE_POINTS[0].name: 0})
+            check_seccomp(probes, os.uname().machine)
+        finally:
+            probes.close()
+    except BpfError as error:
+        return str(error)
+    finally:
+        os.close(file)
+    return None

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address
 
 _DELETED = " (deleted)"
 
@@ -184,42 +183,8 @@ def group_ids(text: str) -> frozenset[int]:
 
 # -- /proc/net -----------------------------------------------------------------------------------------------------
 
-_LISTENING = re.compile(
-    r"^ *[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A [0-9A-F:]+ [0-9A-F:]+ [0-9A-F]+"
-    r" +([0-9]+) +[0-9]+ ([0-9]+) ",
-    re.MULTILINE,
-)
 _ACCEPTS_CONNECTIONS = "00010000"
 """SO_ACCEPTCON."""
-
-Address = IPv4Address | IPv6Address
-
-
-@dataclass(frozen=True, slots=True)
-class TcpListener:
-    """A listening socket: its address, its user, and its inode, which identifies its process."""
-
-    address: Address
-    port: int
-    uid: int
-    inode: int
-
-    def conflicts_with(self, host: str, port: int) -> bool:
-        """Return whether another process cannot listen there. An empty host means all addresses."""
-        own = str(self.address)
-        names = (own, "localhost") if own in ("127.0.0.1", "::1") else (own,)
-        return port == self.port and (not host or self.address.is_unspecified or host in names)
-
-
-def tcp_listeners(text: str) -> Iterator[TcpListener]:
-    """Yield the listening sockets of /proc/net/tcp or tcp6.
-
-    An address is a row of 32-bit words, each with its last byte first, as on all machines that run CUDA.
-    """
-    for digits, port, uid, inode in _LISTENING.findall(text):
-        packed = b"".join(bytes.fromhex(digits[start : start + 8])[::-1] for start in range(0, len(digits), 8))
-        address = IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
-        yield TcpListener(address, int(port, 16), int(uid), int(inode))
 
 
 def boot_time(text: str) -> float | None:

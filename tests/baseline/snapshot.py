@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from exporter.config.options import DEFAULTS
-
+from exporter.config.settings import Config
 from exporter.demo.failures import FAILURES, PlannedFailure
 from exporter.demo.simulation import Simulation
+from exporter.doctor.checks import examine
 from exporter.doctor.finding import report_object, report_text
-from exporter.doctor.gather import examine
 from exporter.dry_run import dry_run, policy_for
 from exporter.history import History
 from exporter.model.node import Node
@@ -72,7 +71,7 @@ def recordings() -> Iterator[tuple[str, Any]]:
             recording = Recording(file)
             start, history = recording.header.node(), History()
             observations = list(recording.observations())
-        policy = policy_for(start, Mode.ACT, DEFAULTS.constants.rules)
+        policy = policy_for(start, Mode.ACT, Config().constants.rules)
         moments = {observations[len(observations) * part // MOMENTS - 1].at for part in range(1, MOMENTS)}
         found, node = [], start
         for node, events in dry_run(start, observations, policy):

@@ -16,7 +16,7 @@ from exporter.collectors.log_file import read_tail
 from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import CONTROL_LOG, PID_FILE, SERVER_LOG, STDOUT, Directory, on_host
 from exporter.collectors.proc import Proc
-from exporter.doctor.directory_readers import read_directory, read_logs
+from exporter.doctor.readers import read_directory
 from exporter.libcuda_probes.mapped_libraries import open_path
 from exporter.model.action import SaveEvidence
 from exporter.model.daemon import Daemon
@@ -78,7 +78,6 @@ def test_nothing_but_regular_files_is_opened(kind: str, monkeypatch: pytest.Monk
     saved = dict(snapshot(action(SaveEvidence()), Node(), location, proc=Path("/proc"), kmsg=None))
     assert not saved.keys() & set(names)
     assert read_directory(daemon, None, proc).pid is None
-    assert not any(log.size for log in read_logs(daemon, None, proc))
     with pytest.raises(OSError, match="regular file"):
         list(read_tail(location))
     assert open_path(tmp_path / SERVER_LOG) is None

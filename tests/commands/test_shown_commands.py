@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from exporter.cli import COMMANDS
-from exporter.doctor.gather import CHECKS
+from exporter.doctor.checks import CHECKS
 from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.report.problem_text import problem_text

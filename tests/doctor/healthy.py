@@ -11,13 +11,12 @@ from exporter.doctor.facts import (
     DirectoryFacts,
     ExporterProcess,
     Facts,
-    LogFacts,
     ProcessFacts,
     Programs,
-    Rotation,
 )
 from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
+from exporter.model.observation import LogFile
 from exporter.model.problem import Problem
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from tests.builders import (
@@ -37,6 +36,7 @@ from tests.builders import node as unseen_node
 
 DAEMON = "/run/nvidia-mps"
 LOGS = f"{DAEMON}/log"
+CONTROL_LOG = f"{LOGS}/control.log"
 BYPASSING = 700
 PIPE, OTHER_PIPE = (1, 1), (1, 2)
 SHARED, OTHER_SHARED = (2, 1), (3, 1)
@@ -56,7 +56,8 @@ def node() -> Node:
         compute_capability="9.0",
     )
     running = replace(daemon_process(daemon=DAEMON, unit=UNIT), protocol=2)
-    return reduced(*at_work(CLIENT, daemon=DAEMON), running, reading, look(), start=unseen_node(DAEMON)).node
+    log = LogFile(at=AT, daemon=DAEMON, file="control.log", size=1000, unread=0)
+    return reduced(*at_work(CLIENT, daemon=DAEMON), running, log, reading, look(), start=unseen_node(DAEMON)).node
 
 
 def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
@@ -76,10 +77,14 @@ def process(pid: int = CLIENT, **changes: Any) -> ProcessFacts:
 def daemon(**changes: Any) -> DaemonFacts:
     """Return the control daemon with these changes of it or of its process."""
     of_process = {name: changes.pop(name) for name in tuple(changes) if name in ProcessFacts.__slots__}
-    variables = {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | of_process.pop("variables", {})
+    own = of_process.pop("variables", {})
+    variables = None if own is None else {PIPE_DIRECTORY: DAEMON, LOG_DIRECTORY: LOGS} | own
     usual: dict[str, Any] = {"uid": 0, "user": "root", "command": "nvidia-cuda-mps", "variables": variables}
-    control = process(CONTROL, **usual | of_process)
-    return DaemonFacts(**{"name": DAEMON, "process": control, "own_pid": CONTROL, "open_files": 16384} | changes)
+    control = process(**{"pid": CONTROL} | usual | of_process)
+    return DaemonFacts(
+        **{"name": DAEMON, "process": control, "own_pid": CONTROL, "open_files": 16384, "written": (CONTROL_LOG,)}
+        | changes
+    )
 
 
 def directory(**changes: Any) -> DirectoryFacts:
@@ -87,20 +92,13 @@ def directory(**changes: Any) -> DirectoryFacts:
     return DirectoryFacts(**{"path": DAEMON, "pid": CONTROL, "pid_file_mode": 0o644} | changes)
 
 
-def log(**changes: Any) -> LogFacts:
-    """Return the daemon's log with these changes."""
-    return LogFacts(**{"path": f"{LOGS}/control.log", "size": 1000} | changes)
-
-
 def exporter_process(**changes: Any) -> ExporterProcess:
     """Return the service's process, with all rights that it can use and these changes."""
     usual: dict[str, Any] = {
         "pid": 900,
         "uid": 990,
-        "groups": frozenset({101, 990}),
         "capabilities": ALL_RIGHTS & ~(1 << Capability.DAC_OVERRIDE),
         "is_service": True,
-        "journal_group": 101,
         "pid_namespaces": (NODES,),
     }
     return ExporterProcess(**usual | changes)
@@ -121,12 +119,9 @@ def healthy(**changes: Any) -> Facts:
         "config": configured(),
         "node": node(),
         "programs": Programs(control="/usr/bin/nvidia-cuda-mps-control", server="/usr/bin/…-server", version="13000"),
-        "kernel_module": "580.159.04",
         "daemons": (daemon(),),
         "processes": {CLIENT: process()},
         "directories": {DAEMON: directory()},
-        "logs": {DAEMON: (log(),)},
-        "rotations": (Rotation(path=f"{LOGS}/control.log", file="/etc/logrotate.d/mps", truncates=True),),
         "private_tmp": {UNIT: False},
         "exporter": exporter_process(),
     }

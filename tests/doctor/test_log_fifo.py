@@ -10,9 +10,9 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors.proc import Proc
-from exporter.doctor.directory_readers import read_directory
+from exporter.doctor.checks import examine
 from exporter.doctor.finding import Severity
-from exporter.doctor.gather import examine
+from exporter.doctor.readers import read_directory
 from exporter.model.daemon import Daemon
 from tests.builders import UNIT
 from tests.doctor.healthy import DAEMON, daemon, directory, healthy
@@ -140,16 +140,11 @@ def test_shows_the_commands_that_restrict_the_fifo() -> None:
     assert install.endswith(f"/systemd/{DROP_IN.relative_to(SYSTEMD)}")
 
 
-def test_runs_the_command_as_the_user_of_the_daemon() -> None:
+def test_runs_the_command_as_the_user_of_the_daemon_and_quotes_the_path() -> None:
     """The user could replace the fifo with a link to a file of root."""
-    ((_, _, commands),) = findings(directories=OPEN, daemons=(daemon(uid=1000, user="alice"),))
-    assert commands[0] == f"sudo -u '#1000' chmod 0600 {DAEMON}/log"
-
-
-def test_quotes_the_path_of_the_fifo() -> None:
-    hostile = directory(path="/run/a b; reboot", log_fifo_mode=0o777)
-    ((_, _, commands),) = findings(directories={DAEMON: hostile})
-    assert commands[0] == "chmod 0600 '/run/a b; reboot/log'"
+    hostile = {DAEMON: directory(path="/run/a b; reboot", log_fifo_mode=0o777)}
+    ((_, _, commands),) = findings(directories=hostile, daemons=(daemon(uid=1000, user="alice"),))
+    assert commands[0] == "sudo -u '#1000' chmod 0600 '/run/a b; reboot/log'"
 
 
 def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users(subtests: pytest.Subtests) -> None:
@@ -159,13 +154,6 @@ def test_omits_the_warning_for_a_daemon_with_one_server_for_all_users(subtests: 
             assert "log almost nothing" not in fix
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"directories": {DAEMON: directory(log_fifo_mode=0o600)}},
-        {"directories": {DAEMON: directory(log_fifo_mode=0o777, closed="/run")}},
-        {"directories": {DAEMON: directory()}},
-    ],
-)
-def test_reports_no_fifo_that_other_users_cannot_open(changes: dict[str, object]) -> None:
-    assert findings(**changes) == []
+def test_reports_no_fifo_that_other_users_cannot_open() -> None:
+    for changes in ({"log_fifo_mode": 0o600}, {"log_fifo_mode": 0o777, "closed": "/run"}, {}):
+        assert findings(directories={DAEMON: directory(**changes)}) == []

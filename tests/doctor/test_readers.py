@@ -2,33 +2,29 @@
 
 import os
 import shutil
-import socket
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.pipe_dir import Root
 from exporter.collectors.proc import Proc
 from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
-from exporter.doctor.directory_readers import read_directory, read_logs, read_namespaces, read_rotations
-from exporter.doctor.facts import Area, DaemonFacts, DirectoryFacts, LogFacts, ProcessFacts, Programs
+from exporter.doctor.facts import Area, DirectoryFacts, ProcessFacts, Programs
 from exporter.doctor.readers import (
+    HUNG,
+    NOT_TRIED,
     TimeLimit,
+    read_directory,
     read_exporter,
     read_libcuda_probes,
-    read_listeners,
     read_process,
     read_programs,
     read_units,
-    read_xids,
 )
 from exporter.model.daemon import Daemon
 from exporter.service_socket import ServiceSocket
-from tests.builders import GPU, gpu_reading, reduced
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually
@@ -62,20 +58,6 @@ def test_an_empty_pipe_directory_means_the_default(start: Starter) -> None:
     reading = PROC.facts(start(env={"CUDA_MPS_PIPE_DIRECTORY": ""}).pid)
     assert reading is not None
     assert read_process(reading, PROC).pipe_directory == "/tmp/nvidia-mps"
-
-
-def test_reads_the_directories_of_namespaces(tmp_path: Path, start: Starter) -> None:
-    for each in ("shared/large/inner", "uid_0/default", "No-Name/default"):
-        (tmp_path / each).mkdir(parents=True)
-    (tmp_path / "linked").symlink_to(tmp_path / "No-Name")
-    (tmp_path / "log").touch()
-    reading = PROC.facts(start().pid)
-    assert reading is not None
-
-    found = read_namespaces(str(tmp_path), Root(PROC, reading.pid, reading.start_ticks))
-
-    paths = (tmp_path / each for each in ("shared", "shared/large", "uid_0", "uid_0/default"))
-    assert found == {(each.stat().st_dev, each.stat().st_ino) for each in paths}
 
 
 def test_recognizes_a_deleted_program(tmp_path: Path, start: Starter) -> None:
@@ -119,43 +101,6 @@ def test_returns_a_problem_for_a_file_in_place_of_the_directory(tmp_path: Path) 
     assert "Not a directory" in (read_directory(daemon(tmp_path), None, PROC).problem or "")
 
 
-def test_reads_the_size_of_logs_and_refuses_a_fifo(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    (log / "server.log").write_text("x" * 10)
-    os.mkfifo(log / "control.log")
-    logs = {Path(each.path).name: each for each in read_logs(daemon(tmp_path), None, PROC)}
-    assert logs["server.log"].size == 10
-    assert logs["control.log"].problem == "it is not a regular file"
-
-
-def test_a_missing_server_log_is_not_a_problem(tmp_path: Path) -> None:
-    (missing,) = read_logs(daemon(tmp_path), None, PROC)
-    assert (Path(missing.path).name, missing.problem) == ("control.log", "No such file or directory")
-
-
-def test_finds_a_renamed_log_by_the_daemons_open_files(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    with (log / "control.log").open("w"):
-        (log / "control.log").rename(log / "control.log.1")
-        (log / "control.log").touch()
-        own = DaemonFacts(name="d", process=ProcessFacts(pid=os.getpid()), own_pid=os.getpid())
-        (read,) = read_logs(daemon(tmp_path), own, PROC)
-    assert read.renamed == str(log / "control.log.1")
-
-
-def test_reads_the_rotations_of_a_log(tmp_path: Path) -> None:
-    log = LogFacts(path="/var/log/nvidia-mps/control.log")
-    (tmp_path / "mps").write_text("/var/log/nvidia-mps/*.log {\n copytruncate\n}\n")
-    (tmp_path / "rsyslog").write_text("/var/log/syslog {\n}\n")
-    (rotation,), problem = read_rotations((log,), tmp_path)
-    assert (rotation.path, rotation.file, rotation.truncates, problem) == (log.path, str(tmp_path / "mps"), True, None)
-    assert read_rotations((log,), tmp_path / "none") == ((), None)
-    (tmp_path / "a directory").mkdir()
-    assert "Is a directory" in (read_rotations((log,), tmp_path)[1] or "")
-
-
 def test_reads_whether_units_have_a_private_tmp(tmp_path: Path) -> None:
     systemctl = tmp_path / "systemctl"
     known = "Id=a.service\nLoadState=loaded\nPrivateTmp=yes\n\nId=b.service\nLoadState=loaded\nPrivateTmp=no\n"
@@ -177,24 +122,19 @@ def test_units_are_unknown_without_systemd(tmp_path: Path) -> None:
     assert (units, problem is None) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("echo CUDA MPS Control binary version: 13000", ("13000", None)),
-        ("echo what?", (None, None)),
-        ("echo no such library >&2; exit 127", (None, "no such library")),
-        ("exit 3", (None, "exit code 3")),
-    ],
-)
-def test_reads_the_version_of_the_programs(
-    tmp_path: Path, script: str, expected: tuple[str | None, str | None]
-) -> None:
+def test_reads_the_version_of_the_programs(tmp_path: Path, subtests: pytest.Subtests) -> None:
     control = tmp_path / "nvidia-cuda-mps-control"
-    control.write_text(f"#!/bin/sh\n{script}\n")
-    control.chmod(0o755)
-    programs = read_programs(Config(daemons=()), f"{tmp_path}:{os.defpath}", SystemClock())
-    assert (programs.version, programs.problem) == expected
-    assert (programs.control, programs.server) == (str(control), None)
+    for script, version, problem in [
+        ("echo CUDA MPS Control binary version: 13000", "13000", None),
+        ("echo what?", None, None),
+        ("echo no such library >&2; exit 127", None, "no such library"),
+        ("exit 3", None, "exit code 3"),
+    ]:
+        control.write_text(f"#!/bin/sh\n{script}\n")
+        control.chmod(0o755)
+        with subtests.test(script=script):
+            programs = read_programs(Config(daemons=()), f"{tmp_path}:{os.defpath}", SystemClock())
+            assert programs == Programs(control=str(control), version=version, problem=problem)
 
 
 def test_returns_no_programs_if_none_is_installed(tmp_path: Path) -> None:
@@ -208,29 +148,16 @@ def test_the_command_itself_is_the_exporter_process_without_a_service(tmp_path: 
     assert (found.unanswering, found.state_problem) == (None, None)
 
 
-def test_identifies_the_service_and_its_port(tmp_path: Path) -> None:
+def test_identifies_the_service(tmp_path: Path) -> None:
     service = ServiceSocket(tmp_path, {})
     service.open()
     try:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            address = listening.getsockname()
-            config = Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path, listen=(address,))
-            found = read_exporter(config, PROC, SystemClock())
-            assert found.is_service
-            ((listener,), problem) = read_listeners(config, found, PROC)
-            assert (listener.is_service, problem) == (True, None)
+        found = read_exporter(
+            Config(daemons=(), runtime_directory=tmp_path, state_directory=tmp_path), PROC, SystemClock()
+        )
+        assert (found.pid, found.is_service) == (os.getpid(), True)
     finally:
         service.close()
-
-
-def test_listeners_are_unknown_if_the_service_cannot_be_identified(tmp_path: Path) -> None:
-    """For example, if another user than root runs doctor."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = Config(daemons=(), runtime_directory=tmp_path, listen=(listening.getsockname(),))
-        closed = replace(read_exporter(config, PROC, SystemClock()), unanswering="Permission denied")
-        listeners, problem = read_listeners(config, closed, PROC)
-    assert listeners == ()
-    assert problem is not None
 
 
 def test_gives_up_a_hung_reading_and_skips_its_area() -> None:
@@ -238,7 +165,7 @@ def test_gives_up_a_hung_reading_and_skips_its_area() -> None:
     assert limit.read(Area.LOGS, released.wait) is None
     released.set()
     assert limit.read(Area.LOGS, released.wait) is None
-    assert limit.hung == [Area.LOGS]
+    assert limit.problems == {Area.LOGS: HUNG}
     assert TimeLimit(HandClock(), seconds=30).read(Area.LOGS, released.wait) is True
 
 
@@ -248,7 +175,7 @@ def test_begins_no_reading_after_the_time_of_all() -> None:
     assert limit.read(Area.LOGS, lambda: "read") == "read"
     clock.time += 28
     assert limit.read(Area.DAEMONS, lambda: "read") is None
-    assert (limit.hung, limit.not_tried) == ([], [Area.DAEMONS])
+    assert limit.problems == {Area.DAEMONS: NOT_TRIED}
 
 
 def test_an_error_of_a_reading_is_not_a_hang() -> None:
@@ -273,17 +200,3 @@ def test_tests_the_kernel_and_leaves_no_descriptor() -> None:
     assert found.refused is None or found.refused.startswith("cannot ")
     assert found.problems == ()
     assert set(os.listdir("/proc/self/fd")) <= before
-
-
-def test_reads_the_last_xid_that_no_program_causes_from_the_kernel_log() -> None:
-    node = reduced(gpu_reading(pci_bus_id="00000000:00:06.0")).node
-    texts = (
-        "NVRM: Xid (PCI:0000:00:06): 79, pid=7, GPU has fallen off the bus.",
-        "NVRM: Xid (PCI:0000:00:06): 31, pid=7, name=train, MMU Fault",
-        "NVRM: Xid (PCI:0000:00:07): 95, another GPU",
-        "no Xid",
-    )
-    records = [f"4,{number},{number},-;{text}" for number, text in enumerate(texts)]
-
-    assert read_xids(node, Path("/dev/kmsg"), lambda *_: records) == {GPU: 79}
-    assert read_xids(node, Path("/nowhere")) == {}

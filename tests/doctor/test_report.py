@@ -4,10 +4,9 @@ import json
 import shlex
 import tomllib
 
+from exporter.doctor.checks import CHECKS, examine
 from exporter.doctor.facts import Area, NotExamined, Programs
-from exporter.doctor.finding import WIDTH, report_object, report_text
-from exporter.doctor.formatting import config_line, process_label, quoted, shown
-from exporter.doctor.gather import CHECKS, examine
+from exporter.doctor.finding import WIDTH, config_line, process_label, quoted, report_object, report_text, shown
 from exporter.model.settings import PIPE_DIRECTORY
 from tests.doctor.healthy import BYPASSING, DAEMON, directory, exporter_process, healthy, process, with_bypassing
 
@@ -42,8 +41,8 @@ def test_verbose_lists_passed_and_unknown_checks() -> None:
     text = report_text(examine(facts), facts, verbose=True)
     found_nothing, _, unknown = text.partition("Unknown: ")
     assert found_nothing.startswith("Found nothing: ")
-    assert " daemon-hung," in found_nothing
-    assert "log-not-followed, " in unknown
+    assert " daemon-outdated," in found_nothing
+    assert "log-not-followed,\n" in unknown
     assert "Not examined, or not in full: logs. 4 checks are incomplete." in text.splitlines()
 
 
@@ -97,12 +96,12 @@ def test_json_has_all_parts_of_the_report() -> None:
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {"version", "exit_code", "counts", "findings", "ok", "unknown", "not_examined"}
     assert found["counts"] == {"error": 1, "warning": 0, "advice": 1}
-    assert [finding["id"] for finding in found["findings"]] == ["control-program-unusable", "kernel-log-closed"]
+    assert [finding["id"] for finding in found["findings"]] == ["mps-program-unusable", "kernel-log-closed"]
     assert all(
         set(finding) == {"severity", "id", "code", "what", "where", "fix", "commands", "doc"}
         for finding in found["findings"]
     )
-    assert "daemon-hung" in found["unknown"]
+    assert "reported-by-status" in found["unknown"]
     assert found["not_examined"][0]["reason"].isprintable()
 
 

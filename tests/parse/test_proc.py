@@ -1,6 +1,5 @@
 """Files of /proc, with any name or path that a process can choose."""
 
-from ipaddress import ip_address
 from itertools import product
 
 import pytest
@@ -8,13 +7,11 @@ import pytest
 from exporter.parse import proc
 from exporter.parse.proc import (
     MappedFile,
-    TcpListener,
     effective_user,
     group_ids,
     listening_unix_sockets,
     max_open_files,
     parse_mapped_file,
-    tcp_listeners,
 )
 
 HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
@@ -182,45 +179,6 @@ def test_returns_the_addresses_of_the_environment(subtests: pytest.Subtests) -> 
         with subtests.test(span=span, found=found):
             text = f"513 (a) b) {FIELDS} " + "0 " * 24 + span + "\n"
             assert proc.environment_addresses(text) == found
-
-
-IPV4 = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:29B5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  990        0 3884137 1 0000000000000000 100
-   1: 0100007F:0050 0100007F:D431 01 00000000:00000000 00:00000000 00000000    0        0 41 1 0000000000000000 20 4 30
-"""
-IPV6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
-   0: 00000000000000000000000000000000:29B5 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 \
-00000000    33        0 77 1 0000000000000000 100 0 0 10 0
-   1: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 \
-00000000     0        0 78 1 0000000000000000 100 0 0 10 0
-"""
-
-
-def test_returns_listening_tcp_sockets_with_user_and_inode() -> None:
-    assert list(tcp_listeners(IPV4)) == [TcpListener(ip_address("127.0.0.1"), 10677, 990, 3884137)]
-    assert list(tcp_listeners(IPV6)) == [
-        TcpListener(ip_address("::"), 10677, 33, 77),
-        TcpListener(ip_address("::1"), 8080, 0, 78),
-    ]
-    assert list(tcp_listeners("nothing of the kind\n" * 3)) == []
-
-
-def test_a_listener_conflicts_with_the_same_address_and_port(subtests: pytest.Subtests) -> None:
-    for where, host, conflicts in [
-        ("127.0.0.1", "127.0.0.1", True),
-        ("127.0.0.1", "localhost", True),
-        ("127.0.0.1", "", True),
-        ("127.0.0.1", "192.0.2.1", False),
-        ("0.0.0.0", "192.0.2.1", True),
-        ("::", "127.0.0.1", True),
-        ("::1", "::1", True),
-    ]:
-        with subtests.test(where=where, host=host, conflicts=conflicts):
-            listener = TcpListener(ip_address(where), 10677, 0, 1)
-            assert listener.conflicts_with(host, 10677) is conflicts
-            assert not listener.conflicts_with(host, 10678)
 
 
 SOCKETS_HEAD = "Num       RefCount Protocol Flags    Type St Inode Path\n"

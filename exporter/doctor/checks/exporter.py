@@ -1,16 +1,18 @@
-"""Checks of the exporter: configuration, rights, watchdog, attribution, web server."""
+"""Checks of the exporter: configuration, rights, watchdog, attribution."""
 
 from collections.abc import Iterator
 
 from exporter.config.settings import Attribution, DaemonConfig
 from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
-from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import (
+from exporter.doctor.finding import (
     AS_ROOT,
     ATTRIBUTION_AS_ROOT,
     DROP_INS,
     RESTART_EXPORTER,
     UNITS,
+    Occurrence,
+    Severity,
+    check,
     error_text,
     quoted,
     shown,
@@ -20,13 +22,12 @@ from exporter.model.settings import Mode
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 
 
-@check(
-    Severity.ERROR,
-    fix="Correct it, and check it with `serve --config.check`.",
-    doc="docs/configuration.md",
-)
+@check(Severity.ERROR, doc="docs/configuration.md")
 def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
-    """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start."""
+    """A flag, a variable, the configuration file or the web config file is invalid. The exporter does not start.
+
+    Correct it, and check it with `serve --config.check`.
+    """
     if facts.config_problem is not None:
         yield Occurrence(
             detail=f"The error is: {shown(facts.config_problem)}. The other checks ignore the configuration.",
@@ -41,13 +42,12 @@ def configuration_unusable(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(
-    Severity.WARNING,
-    fix="Make the service's user its owner, as the unit does (StateDirectory=).",
-    doc="docs/security.md",
-)
+@check(Severity.WARNING, Area.RIGHTS, doc="docs/security.md")
 def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state."""
+    """The exporter cannot write to its state directory. A restart loses incidents and the watchdog's state.
+
+    Make the service's user its owner, as the unit does (StateDirectory=).
+    """
     exporter = facts.exporter
     if exporter.state_problem is not None:
         directory = quoted(exporter.state_directory)
@@ -59,36 +59,17 @@ def history_not_writable(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ERROR, fix="Set `unit` or `restart_command` in the daemon's [[daemons]].", doc="docs/watchdog.md")
+@check(Severity.ERROR, doc="docs/watchdog.md")
 def acts_without_restart(facts: Facts) -> Iterator[Occurrence]:
-    """The watchdog may act, but has no unit or command to restart a daemon."""
+    """The watchdog may act, but has no unit or command to restart a daemon.
+
+    Set `unit` or `restart_command` in the daemon's [[daemons]].
+    """
     for configured in facts.config.daemons:
         daemon = facts.node.daemons.get(configured.name)
         unit = configured.unit or (None if daemon is None else daemon.declared.unit)
         if _acts(configured, facts) and unit is None and not configured.restart_command:
             yield Occurrence((shown(configured.name),), commands=('unit = "nvidia-cuda-mps.service"',))
-
-
-@check(
-    Severity.WARNING,
-    fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
-    doc="docs/start.md",
-)
-def acts_without_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The watchdog may act, but lacks rights. It cannot end hung daemons or run commands as their users."""
-    acting = [each for each in facts.config.daemons if _acts(each, facts)]
-    missing = facts.exporter.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
-    if missing and (acting or facts.config.watchdog is Mode.ACT):
-        yield Occurrence(
-            tuple(shown(each.name) for each in acting),
-            detail=_lacks(facts.exporter, missing),
-            commands=(
-                f"{DROP_INS}/act.conf",
-                f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
-                "systemctl try-restart polkit",
-                RESTART_EXPORTER,
-            ),
-        )
 
 
 def _acts(configured: DaemonConfig, facts: Facts) -> bool:
@@ -99,23 +80,52 @@ def _lacks(exporter: ExporterProcess, missing: str) -> str:
     return f"{exporter.label[:1].upper()}{exporter.label[1:]} (UID {exporter.uid}) lacks {missing}."
 
 
-@check(Severity.WARNING, fix="Run the service from its unit, or doctor as root.", doc="docs/security.md")
-def ptrace_right_missing(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter lacks CAP_SYS_PTRACE. It assumes that daemons serve all GPUs, and misses those in containers."""
+@check(Severity.WARNING, Area.RIGHTS, doc="docs/security.md")
+def exporter_rights(facts: Facts) -> Iterator[Occurrence]:
+    """The exporter lacks a capability, or has one too many.
+
+    Give it the rights of the delivered unit and its drop-ins, and no others.
+    """
     exporter = facts.exporter
-    missing = exporter.lacks(Capability.SYS_PTRACE)
     others = [each for each in facts.daemons if each.process.uid != exporter.uid]
+    missing = exporter.lacks(Capability.SYS_PTRACE)
     if missing and (others or not facts.daemons):
         yield Occurrence(
             tuple(shown(each.name) for each in others),
-            detail="Paths of programs and exit statuses are also unknown. " + _lacks(exporter, missing),
+            detail="It assumes that daemons serve all GPUs, and misses those in containers. Paths of programs and exit "
+            f"statuses are also unknown. {_lacks(exporter, missing)}",
             commands=(_UNIT, RESTART_EXPORTER) if exporter.is_service else AS_ROOT,
+        )
+    acting = tuple(shown(each.name) for each in facts.config.daemons if _acts(each, facts))
+    missing = exporter.lacks(Capability.KILL, Capability.SETUID, Capability.SETGID)
+    if missing and (acting or facts.config.watchdog is Mode.ACT):
+        yield Occurrence(
+            acting,
+            detail="The watchdog may act, but cannot end hung daemons or run commands as their users. "
+            + _lacks(exporter, missing),
+            fix="Install the drop-in `act.conf` and the polkit rule. They allow restarts of units.",
+            commands=(
+                f"{DROP_INS}/act.conf",
+                f"install -Dm 644 -t /etc/polkit-1/rules.d {UNITS}/50-cuda-mps-exporter.rules",
+                "systemctl try-restart polkit",
+                RESTART_EXPORTER,
+            ),
+        )
+    if exporter.uid != 0 and not exporter.lacks(Capability.DAC_OVERRIDE):
+        yield Occurrence(
+            detail="It has CAP_DAC_OVERRIDE, but is not root. Daemons of other users refuse its queries (measured, "
+            "R580).",
+            commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",),
+            severity=Severity.ERROR,
         )
 
 
-@check(Severity.ADVICE, fix="Install the drop-in `kernel-log.conf` (CAP_SYSLOG).", doc="docs/security.md")
+@check(Severity.ADVICE, Area.RIGHTS, doc="docs/security.md")
 def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain."""
+    """The exporter cannot read the kernel log. It misses some Xids, and root causes are less certain.
+
+    Install the drop-in `kernel-log.conf` (CAP_SYSLOG).
+    """
     if facts.exporter.kernel_log is not None:
         yield Occurrence(
             detail=f"For {facts.exporter.label}: {shown(facts.exporter.kernel_log)}.",
@@ -123,27 +133,12 @@ def kernel_log_closed(facts: Facts) -> Iterator[Occurrence]:
         )
 
 
-@check(Severity.ERROR, fix="Remove the capability. The delivered unit does not have it.", doc="docs/security.md")
-def too_many_rights(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter has CAP_DAC_OVERRIDE, but is not root. Other users' daemons refuse its queries (measured, R580)."""
-    if facts.exporter.uid != 0 and not facts.exporter.lacks(Capability.DAC_OVERRIDE):
-        yield Occurrence(commands=("systemctl edit cuda-mps-exporter  # AmbientCapabilities=CAP_SYS_PTRACE",))
-
-
-@check(Severity.ADVICE, fix="Run doctor as root, or as the service's user.", doc="docs/security.md")
-def service_not_identified(facts: Facts) -> Iterator[Occurrence]:
-    """The service cannot be identified. The report has the rights of this command instead."""
-    if facts.exporter.unanswering is not None:
-        yield Occurrence(
-            (shown(str(facts.config.runtime_directory)),),
-            detail=error_text(facts.exporter.unanswering),
-            commands=AS_ROOT,
-        )
-
-
-@check(Severity.WARNING, fix="Run doctor as root.", doc="docs/security.md")
+@check(Severity.WARNING, doc="docs/security.md")
 def not_examined(facts: Facts) -> Iterator[Occurrence]:
-    """An area was not fully examined. Mistakes in it are unknown."""
+    """An area was not fully examined. Mistakes in it are unknown.
+
+    Run doctor as root.
+    """
     for each in facts.not_examined:
         if not each.reported:
             yield Occurrence(
@@ -151,9 +146,12 @@ def not_examined(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.WARNING, Area.LAUNCHES, fix="Make it possible, or set --attribution=off.", doc="docs/security.md")
+@check(Severity.WARNING, Area.LAUNCHES, Area.RIGHTS, doc="docs/security.md")
 def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
-    """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients."""
+    """With `attribution=bpf`, launches cannot be counted. SM time is not attributed to these clients.
+
+    Make it possible, or set --attribution=off.
+    """
     missing, probes = _missing_for_bpf(facts.exporter), facts.libcuda_probes
     if facts.config.attribution is Attribution.BPF and missing:
         is_service = facts.exporter.is_service
@@ -181,21 +179,3 @@ def launches_not_counted(facts: Facts) -> Iterator[Occurrence]:
 def _missing_for_bpf(exporter: ExporterProcess) -> str:
     """Return what the exporter lacks; CAP_SYS_ADMIN includes the other two."""
     return exporter.lacks(Capability.SYS_ADMIN) and exporter.lacks(Capability.BPF, Capability.PERFMON)
-
-
-@check(
-    Severity.ERROR,
-    Area.PORTS,
-    fix="End the program, or change `web.listen-address`. In that case, change Prometheus, too.",
-    doc="docs/security.md",
-)
-def port_taken(facts: Facts) -> Iterator[Occurrence]:
-    """Another program uses the exporter's port."""
-    for listener in facts.listeners:
-        if not listener.is_service:
-            port = listener.address.rpartition(":")[2]
-            yield Occurrence(
-                (shown(listener.address),),
-                detail=f"It runs as UID {listener.uid}.",
-                commands=(f"ss -ltnp 'sport = :{port}'", "cuda-mps-exporter serve --web.listen-address=:10678"),
-            )

@@ -1,98 +1,83 @@
-"""Checks of the driver and the GPUs."""
+"""Checks of the driver, the GPUs, and the limits and devices of daemons and clients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from exporter.doctor.facts import Area, Facts
-from exporter.doctor.finding import Occurrence, Severity, check
-from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, nvml_problem, shown
+from exporter.doctor.facts import Area, Facts, ProcessFacts
+from exporter.doctor.finding import (
+    Occurrence,
+    Severity,
+    check,
+    daemon_label,
+    error_text,
+    gpu_label,
+    nvml_problem,
+    process_label,
+    shown,
+)
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
 from exporter.model.problem import ProblemCode
-from exporter.model.settings import VISIBLE_DEVICES
-from exporter.parse.mps_variables import is_device_visible, visible_device_entries
-from exporter.parse.protocol3 import PROTOCOL
-from exporter.report.findings import lost_gpus
+from exporter.model.settings import (
+    ACTIVE_THREAD_PERCENTAGE,
+    PINNED_MEMORY_LIMIT,
+    VISIBLE_DEVICES,
+)
+from exporter.parse.mps_variables import (
+    is_device_visible,
+    parse_memory_limits,
+    parse_percentage,
+    visible_device_entries,
+)
 from exporter.report.problem import FindingCode
 from exporter.report.problem_text import problem_text
-from exporter.state import devices, gpus
-from exporter.state.devices import serving_daemon
+from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
+from exporter.state.gpus import LOST
 from exporter.state.limits import BEFORE_VOLTA
-from exporter.view import gpu_name
-
-_OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST, ProblemCode.PACKAGE_CONFLICT)
-"""Problems of NVML that have a check of their own. They leave GPUs unread, but the driver is there."""
 
 
-@check(FindingCode.GPU_LOST, Area.GPUS)
-def gpu_lost(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU does not respond, or NVML no longer lists it."""
-    for gpu, problem in lost_gpus(facts.node):
-        yield Occurrence(
-            (f"GPU {shown(gpu_name(facts.node, gpu))}",),
-            detail=error_text(problem_text(problem, CollectorName.NVML)),
-            commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
-        )
+@check(Severity.ERROR, Area.GPUS)
+def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
+    """NVML does not work, or finds no GPU. The exporter cannot read the GPUs.
 
-
-@check(
-    Severity.ERROR,
-    fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases them on "
-    "`cuda-mps-exporter pause`.",
-)
-def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
-    """The driver's libraries and kernel module have different versions. No CUDA process or MPS server can start."""
-    problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH:
-        version = "" if facts.kernel_module is None else f" ({shown(facts.kernel_module)})"
-        yield Occurrence(
-            detail=f"The driver was upgraded, but the old module{version} is still loaded.",
-            commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
-        )
-
-
-@check(
-    Severity.ERROR,
-    fix="Load or install the driver. In a container, provide its libraries and devices (--gpus all, or "
-    "NVIDIA_VISIBLE_DEVICES).",
-)
-def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
-    """NVML does not work. The exporter cannot read the GPUs."""
-    problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
-        yield Occurrence(detail=error_text(problem_text(problem, CollectorName.NVML)))
-    elif problem is not None and problem.code not in _OTHER_CHECKS and not facts.node.gpus:
-        loaded = facts.kernel_module is not None
-        fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
-        yield Occurrence(
-            detail=error_text(problem_text(problem, CollectorName.NVML)),
-            fix=fix,
-            commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
-        )
-
-
-@check(Severity.ERROR, fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.")
-def nvml_package_hidden(facts: Facts) -> Iterator[Occurrence]:
-    """The Python package pynvml hides the module of nvidia-ml-py. The exporter does not read the GPUs through it."""
-    problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.PACKAGE_CONFLICT:
-        yield Occurrence(commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"))
-
-
-@check(
-    Severity.WARNING, Area.GPUS, fix="In a container, set NVIDIA_VISIBLE_DEVICES=all. Otherwise read the kernel log."
-)
-def no_gpu(facts: Facts) -> Iterator[Occurrence]:
-    """The driver works, but finds no GPU."""
-    source = facts.node.sources.get(CollectorName.NVML)
-    if source is not None and source.last.problem is None and not facts.node.gpus:
-        yield Occurrence(commands=("nvidia-smi -L", "dmesg | grep -i NVRM"))
+    Repair the installation of the driver. In a container, provide its libraries and devices (--gpus all, or
+    NVIDIA_VISIBLE_DEVICES).
+    """
+    source, problem = facts.node.sources.get(CollectorName.NVML), nvml_problem(facts)
+    match None if problem is None else problem.code:
+        case None:
+            if source is not None and not facts.node.gpus:
+                yield Occurrence(
+                    detail="The driver works, but finds no GPU. The kernel log may have the reason.",
+                    commands=("nvidia-smi -L", "dmesg | grep -i NVRM"),
+                    severity=Severity.WARNING,
+                )
+        case ProblemCode.DRIVER_MISMATCH:
+            yield Occurrence(
+                detail="The driver was upgraded, but the old kernel module is still loaded. No CUDA process or MPS "
+                "server can start.",
+                fix="Reboot. Or end all processes that use the GPUs, and reload the modules. The exporter releases "
+                "them on `cuda-mps-exporter pause`.",
+                commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
+            )
+        case ProblemCode.PACKAGE_CONFLICT:
+            yield Occurrence(
+                detail="The Python package pynvml hides the module of nvidia-ml-py.",
+                fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.",
+                commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
+            )
+        case ProblemCode.GPU_LOST:
+            return  # The driver works, and `status` reports the GPU.
+        case _ if problem is not None and not facts.node.gpus:
+            on_host = problem.code is not ProblemCode.CONTAINER_WITHOUT_GPUS
+            commands = ("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml") if on_host else ()
+            yield Occurrence(detail=error_text(problem_text(problem, CollectorName.NVML)), commands=commands)
 
 
 @check(FindingCode.GPU_UNREADABLE, Area.GPUS)
 def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML returns an error for a GPU."""
     for gpu in facts.node.gpus.values():
-        if gpu.reading.problem is not None and gpu.reading.problem.code not in gpus.LOST:
+        if gpu.reading.problem is not None and gpu.reading.problem.code not in LOST:
             yield Occurrence(
                 (gpu_label(gpu),),
                 detail=error_text(problem_text(gpu.reading.problem, CollectorName.NVML)),
@@ -100,41 +85,41 @@ def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ERROR, Area.GPUS, fix="Set EXCLUSIVE_PROCESS. It admits the MPS server, and through it the clients.")
-def compute_mode_prohibited(facts: Facts) -> Iterator[Occurrence]:
-    """The compute mode is PROHIBITED. No process can use CUDA, with MPS or without."""
+@check(Severity.ADVICE, Area.GPUS)
+def compute_mode(facts: Facts) -> Iterator[Occurrence]:
+    """The compute mode of a GPU does not suit MPS. EXCLUSIVE_PROCESS admits the MPS server, and through it clients.
+
+    Set EXCLUSIVE_PROCESS before the daemon starts. A reboot resets it.
+    """
+    served = {gpu.reading.gpu for gpu in _served(facts)}
     for gpu in facts.node.gpus.values():
+        commands = (f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS",)
         if gpu.reading.compute_mode == "prohibited":
-            yield Occurrence((gpu_label(gpu),), commands=(_exclusive(gpu),))
-
-
-@check(
-    Severity.ADVICE,
-    Area.GPUS,
-    fix="If only MPS should use the GPU, set EXCLUSIVE_PROCESS. Then a process that bypasses MPS gets an error. Set it "
-    "before the daemon starts. A reboot resets it.",
-)
-def compute_mode_default(facts: Facts) -> Iterator[Occurrence]:
-    """The compute mode of a GPU with MPS is Default. A process that does not find the daemon silently bypasses MPS."""
-    for gpu in _served(facts):
-        if gpu.reading.compute_mode == "default":
+            yield Occurrence(
+                (gpu_label(gpu),),
+                detail="It is PROHIBITED: no process can use CUDA, with MPS or without.",
+                commands=commands,
+                severity=Severity.ERROR,
+            )
+        elif gpu.reading.compute_mode == "default" and gpu.reading.gpu in served:
             count = len(gpu.bypassing)
             yield Occurrence(
                 (gpu_label(gpu),),
-                detail=f"Bypassing processes now: {count}." if count else "",
-                commands=(_exclusive(gpu),),
+                detail="It is Default: a process that does not find the daemon silently bypasses MPS."
+                + (f" Bypassing processes now: {count}." if count else ""),
+                fix="Then such a process gets an error. Ignore this if other processes must use the GPU without MPS.",
+                commands=commands,
                 severity=Severity.WARNING if count else None,
             )
 
 
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    fix="Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, if MPS should "
-    "share the whole GPU.",
-)
+@check(Severity.WARNING, Area.GPUS)
 def mig(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which."""
+    """A GPU with MPS has MIG enabled, but its daemon names no instance. CUDA uses one, and it is unknown which.
+
+    Give each daemon its own instance (CUDA_VISIBLE_DEVICES=MIG-…) and directories. Or disable MIG, to share the
+    whole GPU.
+    """
     for gpu in _served(facts):
         if gpu.reading.mig_mode:
             yield Occurrence(
@@ -144,72 +129,43 @@ def mig(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, Area.DAEMONS, fix=REPORT_DIFFERENCES, doc="docs/support.md")
-def untried_on_hardware(facts: Facts) -> Iterator[Occurrence]:
-    """The exporter supports a part of this node by NVIDIA's documentation, not tried on hardware."""
-    for gpu in _served(facts):
-        if gpu.reading.mig is not None:
-            yield Occurrence((gpu_label(gpu),), detail="A daemon serves a MIG instance.")
-    for daemon, each in facts.running():
-        if daemon.runtime.protocol == PROTOCOL:
-            yield Occurrence((daemon_label(each),), detail="A daemon uses protocol 3.")
-
-
-@check(
-    Severity.WARNING,
-    Area.GPUS,
-    fix="Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it "
-    "without MPS (time slices).",
-)
+@check(Severity.WARNING, Area.GPUS)
 def pre_volta(facts: Facts) -> Iterator[Occurrence]:
-    """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server."""
+    """A GPU with MPS is older than Volta. It has no limits or memory isolation, and any fault ends the server.
+
+    Share it only among trusted processes. If its servers do not start, as in containers of Kubernetes, share it
+    without MPS (time slices).
+    """
     for gpu in _served(facts):
-        if devices.is_from_volta(gpu.reading) is False:
+        if is_from_volta(gpu.reading) is False:
             capability = shown(gpu.reading.compute_capability or "")
             yield Occurrence(
                 (gpu_label(gpu),), detail=f"Its compute capability is {capability}. It admits {BEFORE_VOLTA} clients."
             )
 
 
-@check(Severity.ADVICE, Area.GPUS, fix="Enable nvidia-persistenced.")
+@check(Severity.ADVICE, Area.GPUS)
 def persistence_off(facts: Facts) -> Iterator[Occurrence]:
-    """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up."""
+    """Persistence mode is off. An idle GPU loses its compute mode, and the next client waits until it is up.
+
+    Enable nvidia-persistenced.
+    """
     for gpu in _served(facts):
         if gpu.reading.persistence_mode is False:
             yield Occurrence((gpu_label(gpu),), commands=("systemctl enable --now nvidia-persistenced",))
 
 
-@check(
-    Severity.ERROR,
-    Area.GPUS,
-    Area.DAEMONS,
-    fix="If the GPU was there before, see the kernel log. Otherwise name GPUs by UUID, and restart the daemon.",
-)
-def gpu_not_there(facts: Facts) -> Iterator[Occurrence]:
-    """A daemon's CUDA_VISIBLE_DEVICES names a GPU that NVML does not list. CUDA ignores the rest of the list."""
-    if not facts.node.gpus or nvml_problem(facts) is not None:
-        return
-    for _, each in facts.running():
-        visible = each.process.variable(VISIBLE_DEVICES)
-        for entry in () if visible is None else visible_device_entries(visible):
-            if entry.startswith("MIG") or any(
-                is_device_visible(entry, gpu.reading.index, uuid) for uuid, gpu in facts.node.gpus.items()
-            ):
-                continue
-            yield Occurrence(
-                (daemon_label(each),), detail=f"The entry is {shown(entry) or 'empty'}.", commands=("nvidia-smi -L",)
-            )
-            break
-
-
-@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, fix="Give each daemon its own GPUs, or stop all but one.")
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS)
 def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
-    """Several daemons serve one GPU. Their clients share it by time slices."""
+    """Several daemons serve one GPU. Their clients share it by time slices.
+
+    Give each daemon its own GPUs, or stop all but one.
+    """
     for gpu in facts.node.gpus.values():
         running = [
             shown(daemon.name)
             for daemon, each in facts.running()
-            if each.process.variables is not None and devices.serves_gpu(facts.node, daemon, gpu.reading)
+            if each.process.variables is not None and serves_gpu(facts.node, daemon, gpu.reading)
         ]
         names = tuple(dict.fromkeys(running))
         if len(names) > 1:
@@ -218,12 +174,106 @@ def gpu_of_two_daemons(facts: Facts) -> Iterator[Occurrence]:
             )
 
 
+@check(Severity.WARNING, Area.GPUS, Area.DAEMONS, Area.PROCESSES)
+def visible_devices_wrong(facts: Facts) -> Iterator[Occurrence]:
+    """CUDA_VISIBLE_DEVICES names a GPU that a daemon or a client does not have. CUDA ignores the rest of the list.
+
+    Name GPUs by UUID, or remove the variable, and restart the process.
+    """
+    listed = {} if nvml_problem(facts) else {uuid: gpu.reading.index for uuid, gpu in facts.node.gpus.items()}
+    for daemon, each in facts.running():
+        unknown = _unknown_device(each.process, listed)
+        if unknown is not None:
+            yield Occurrence(
+                (daemon_label(each),),
+                detail=f"The daemon's entry is {unknown}. NVML lists no such GPU.",
+                fix="If the GPU was there before, see the kernel log.",
+                commands=("nvidia-smi -L",),
+                severity=Severity.ERROR,
+            )
+        ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
+        for process in facts.clients_of(daemon):
+            unknown = _unknown_device(process, ordinals)
+            if unknown is not None:
+                yield Occurrence(
+                    (f"{process_label(process)}, of {shown(daemon.name)}",),
+                    detail=f"The client's entry is {unknown}. The daemon has {len(ordinals)} GPUs, from 0 on.",
+                    commands=("nvidia-smi -L",),
+                )
+
+
+def _unknown_device(process: ProcessFacts, ordinals: Mapping[str, int | None]) -> str | None:
+    """Return the first entry that names none of these GPUs. A MIG instance ends the list, and -1 behind a GPU."""
+    visible = process.variable(VISIBLE_DEVICES)
+    for number, entry in enumerate(() if visible is None or not ordinals else visible_device_entries(visible)):
+        if entry.startswith("MIG") or (entry == "-1" and number > 0):
+            return None
+        if not any(is_device_visible(entry, ordinal, uuid) for uuid, ordinal in ordinals.items()):
+            return shown(entry) or "empty"
+    return None
+
+
+@check(Severity.ERROR, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
+def thread_percentage_wrong(facts: Facts) -> Iterator[Occurrence]:
+    """A thread percentage is not a number above 0 and up to 100. MPS ignores it.
+
+    Write a number without a percent sign, and restart the process.
+    """
+    users = [(daemon_label(each), each.process) for _, each in facts.running()]
+    users += [(process_label(process), process) for process in facts.processes.values()]
+    for user, process in users:
+        text = process.variable(ACTIVE_THREAD_PERCENTAGE)
+        if text is not None and parse_percentage(text) is None:
+            yield Occurrence((user,), detail=f"{ACTIVE_THREAD_PERCENTAGE} is {shown(text) or 'empty'}.")
+
+
+@check(Severity.ERROR, Area.GPUS, Area.DAEMONS, Area.PROCESSES, doc="docs/watchdog.md")
+def memory_limit_without_effect(facts: Facts) -> Iterator[Occurrence]:
+    """A memory limit does not limit a client, and MPS reports no error.
+
+    Give each device of a client its share, in G or M. Name devices by the daemon's own ordinals. They start at 0,
+    whatever its CUDA_VISIBLE_DEVICES is.
+    """
+    # A limit in a daemon's environment has no effect (measured, R580). If one entry names a device that is not visible,
+    # a client has no limit at all (published by NVIDIA for driver 615.71).
+    for each in facts.daemons:
+        if each.process.variable(PINNED_MEMORY_LIMIT) is not None:
+            yield Occurrence(
+                (daemon_label(each),),
+                detail=f"{PINNED_MEMORY_LIMIT} has no effect in the environment of a daemon.",
+                fix="Set the limit by command after each start, or let the watchdog do so (`pinned_memory_limits`).",
+                severity=Severity.WARNING,
+            )
+    for daemon in facts.node.daemons.values():
+        ordinals = {uuid: ordinal for ordinal, uuid in gpus_by_ordinal(facts.node, daemon).items()}
+        for process in facts.clients_of(daemon):
+            devices, visible = device_count(facts.node, daemon), process.variable(VISIBLE_DEVICES)
+            if visible is not None:
+                devices = min(devices, sum(map(bool, visible_device_entries(visible))))
+            limits = parse_memory_limits(process.variable(PINNED_MEMORY_LIMIT) or "")
+            wrong = list(_wrong_limits(limits, ordinals, devices))
+            if wrong:
+                yield Occurrence(
+                    (process_label(process),),
+                    detail=f"In {PINNED_MEMORY_LIMIT}, {' '.join(wrong)}",
+                    commands=(f"{PINNED_MEMORY_LIMIT}=0=2G,1=512M",),
+                )
+
+
+def _wrong_limits(limits: Mapping[str, int | None], ordinals: Mapping[str, int], devices: int) -> Iterator[str]:
+    """Yield what is wrong with limits in bytes, None if it is not a size, by ordinal or UUID. `devices` are visible."""
+    for name, size in limits.items():
+        ordinal = int(name) if name.isascii() and name.isdecimal() and len(name) < 4 else ordinals.get(name)
+        if ordinal is None:
+            yield f"{shown(name)} names no device."
+        elif not size:
+            yield f"the limit of device {ordinal} is not a size."
+        elif ordinal >= devices > 0:
+            yield f"device {ordinal} is not visible. The number of visible devices is {devices}."
+
+
 def _served(facts: Facts) -> Iterator[Gpu]:
     """Yield the GPUs that a known daemon serves, or would serve if it ran."""
     for gpu in facts.node.gpus.values():
         if gpu.reading.problem is None and serving_daemon(facts.node, gpu.reading) is not None:
             yield gpu
-
-
-def _exclusive(gpu: Gpu) -> str:
-    return f"nvidia-smi -i {gpu.reading.index or 0} -c EXCLUSIVE_PROCESS"
