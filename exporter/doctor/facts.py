@@ -73,7 +73,8 @@ class ProcessFacts:
     """A process that uses CUDA, or a control daemon.
 
     `variables` are those of MPS and CUDA, None if they cannot be read. `pipe` is the pipe directory that the process
-    uses, in its mount namespace, and `shared_memory` its /dev/shm. `pid_namespaces` begins with the innermost.
+    uses, in its mount namespace, `logs` its log directory and `shared_memory` its /dev/shm. `pid_namespaces` begins
+    with the innermost.
     """
 
     pid: int
@@ -85,6 +86,7 @@ class ProcessFacts:
     variables: Mapping[str, str] | None = None
     pipe: Identity | None = None
     shared_memory: Identity | None = None
+    logs: Identity | None = None
     pid_namespaces: tuple[int, ...] = ()
 
     def variable(self, name: str) -> str | None:
@@ -204,6 +206,7 @@ class Facts:
     web_problem: str | None = None
     programs: Programs = field(default_factory=Programs)
     daemons: tuple[DaemonFacts, ...] = ()
+    configured_logs: Mapping[str, Identity] = field(default_factory=dict)
     processes: Mapping[int, ProcessFacts] = field(default_factory=dict)
     directories: Mapping[str, DirectoryFacts] = field(default_factory=dict)
     private_tmp: Mapping[str, bool] | None = None

@@ -56,6 +56,10 @@ def gather(
         found = ((Directory(Path(daemon.pipe_directory)).identity(), daemon.name) for daemon in known)
         return {identity: name for identity, name in found if identity is not None}
 
+    def configured_logs() -> Mapping[str, Identity]:
+        found = ((daemon.name, Directory(daemon.log_directory).identity()) for daemon in config.daemons)
+        return {name: identity for name, identity in found if identity is not None}
+
     by_identity = limit.read(Area.DIRECTORIES, names) or {}
     processes_of_daemons = ((daemon.runtime.process, daemon.name) for daemon in known)
     by_pid = {process.pid: name for process, name in processes_of_daemons if process and process.pid}
@@ -79,6 +83,7 @@ def gather(
         web_problem=_web_problem(config),
         programs=programs,
         daemons=daemons,
+        configured_logs=limit.read(Area.DIRECTORIES, configured_logs) or {},
         processes=processes,
         directories=directories,
         private_tmp=private_tmp,

@@ -132,6 +132,7 @@ def read_process(reading: ProcessReading, proc: Proc) -> ProcessFacts:
         variables=variables,
         pipe=None if variables is None else _identity(pipe, root),
         shared_memory=_identity(_SHARED_MEMORY, root),
+        logs=_identity((variables or {}).get(LOG_DIRECTORY) or "", root),
         pid_namespaces=pid_namespaces(pid, proc),
     )
 

@@ -338,6 +338,13 @@ def found(facts: Facts) -> list[Finding]:
     return list(examine(facts).findings)
 
 
+def test_accepts_one_log_directory_with_two_paths() -> None:
+    facts = of_daemon(variables={LOG_DIRECTORY: "/mps/log"}, logs=(1, 2))
+    for inode, reported in ((2, False), (3, True)):
+        report = examine(replace(facts, configured_logs={DAEMON: (1, inode)}))
+        assert ("log-directory-differs" in {finding.check.id for finding in report.findings}) is reported
+
+
 def test_reports_nothing_on_a_node_without_mistakes() -> None:
     report = examine(healthy())
     assert (report.findings, report.unknown, report.exit_code) == ((), (), 0)

@@ -401,8 +401,10 @@ def log_directory_differs(facts: Facts) -> Iterator[Occurrence]:
     for configured in facts.config.daemons:
         for each in facts.daemons_of(configured.name):
             actual, named = each.process.variable(LOG_DIRECTORY), str(configured.log_directory)
-            # In a container, the same directory may have another path.
-            if actual is not None and actual.rstrip("/") != named and each.process.container is None:
+            logs = each.process.logs
+            if actual is None or (logs is not None and logs == facts.configured_logs.get(configured.name)):
+                continue  # The same directory can have several paths.
+            if actual.rstrip("/") != named and each.process.container is None:
                 yield Occurrence(
                     (shown(configured.name),),
                     detail=f"The configuration names {shown(named)}, the daemon uses {shown(actual)}.",
