@@ -14,7 +14,7 @@ from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import ActionDone, Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.state.reducer import reduce
 from exporter.usage.launch_history import LIBCUDA_PROBES
 from exporter.watchdog.context import Policy
@@ -31,7 +31,7 @@ SLOW_SECONDS = 5
 DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4
 
-NVML_FAILED = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
+NVML_FAILED = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
 
 
 class Simulation:

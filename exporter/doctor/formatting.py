@@ -9,7 +9,7 @@ from exporter.config.reload import policy_of
 from exporter.doctor.facts import DaemonFacts, Facts, ProcessFacts
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.parse.printable import LONGEST_PROBLEM, is_service_name, printable
 from exporter.report.remedy import address_of, commands_to_start, commands_to_stop, control_command, start_command
 from exporter.report.text import display_name, process_text, short_gpu
@@ -49,7 +49,7 @@ def gpu_label(gpu: Gpu) -> str:
     return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
 
 
-def nvml_problem(facts: Facts) -> Problem | None:
+def nvml_problem(facts: Facts) -> Reason | None:
     """Return why NVML does not work, if so."""
     source = facts.node.sources.get(NVML)
     return None if source is None else source.last.problem

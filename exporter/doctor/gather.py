@@ -34,7 +34,7 @@ from exporter.errors import ConfigError
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.report.findings import lost_gpus
-from exporter.report.problem_text import problem_text, source_text
+from exporter.report.reasons import reason_text, source_text
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.web.web_config import WebSecurity
 
@@ -109,7 +109,7 @@ def gather(
     )
     problems = {
         Area.ROTATION: rotation_problem,
-        Area.UNITS: None if unit_problem is None else problem_text(unit_problem, "units"),
+        Area.UNITS: None if unit_problem is None else reason_text(unit_problem, "units"),
         Area.PORTS: port_problem,
         Area.DIRECTORIES: "; ".join(each.problem for each in directories.values() if each.problem) or None,
     }

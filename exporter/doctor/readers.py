@@ -40,7 +40,7 @@ from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     DEFAULT_PIPE_DIRECTORY,
@@ -55,7 +55,7 @@ from exporter.parse.kernel_log import parse_bus_id, parse_kernel_record, parse_x
 from exporter.parse.printable import is_service_name
 from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
 from exporter.parse.xid_catalogue import exonerates
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 from exporter.state.xids import KERNEL
 from exporter.status_client import NAME
 
@@ -267,7 +267,7 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     return Programs(control=control, server=server, problem=problem)
 
 
-def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, bool] | None, Problem | None]:
+def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, bool] | None, Reason | None]:
     """Return which of these services are loaded, and whether their /tmp is private, or why that is unknown.
 
     Without systemd, there is no problem.
@@ -335,7 +335,7 @@ def _kernel_log(config: Config, clock: Clock) -> str | None:
     log = KernelLog(config.constants.kmsg, clock)
     try:
         problem = log.open()
-        return None if problem is None else problem_text(problem, KERNEL)
+        return None if problem is None else reason_text(problem, KERNEL)
     finally:
         log.close()
 

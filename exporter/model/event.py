@@ -193,7 +193,7 @@ class Event:
             value = getattr(self, name)
             if isinstance(value, Reason) and name == "reason":
                 known[name] = value.code
-                known.update({"reason_detail": parameters} if (parameters := value.parameters()) else {})
+                known.update({"reason_detail": parameters} if (parameters := value.parameters_as_json()) else {})
             elif isinstance(value, Reason):
                 known[name] = value.as_json()
             elif isinstance(value, tuple):

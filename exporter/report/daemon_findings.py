@@ -11,8 +11,8 @@ from exporter.parse.control_reply import list_servers
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
-from exporter.report.problem_text import problem_text
 from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, Situation, of_phase
+from exporter.report.reasons import reason_text
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
@@ -210,7 +210,7 @@ def _query_problem(node: Node, daemon: Daemon) -> str | None:
     if source is None or not daemon.supported or daemon.pid_file_spoilt:
         return None
     problem = source.problems.get(daemon.name)
-    return problem_text(problem, CONTROL) if problem is not None and (daemon.ended or daemon.state is None) else None
+    return reason_text(problem, CONTROL) if problem is not None and (daemon.ended or daemon.state is None) else None
 
 
 def _unknown_since(node: Node, daemon: Daemon, at: float) -> float | None:

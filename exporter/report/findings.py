@@ -5,18 +5,16 @@ from collections.abc import Iterable
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.incident import Incident
 from exporter.model.node import CollectorState, Node
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import ServerState
-from exporter.model.values import replace
 from exporter.parse.printable import printable
 from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import MOST_COMMANDS, Finding
 from exporter.report.incident_text import verdict
 from exporter.report.problem import FindingCode
-from exporter.report.problem_text import log_text, problem_text, source_text
 from exporter.report.problems import Situation
-from exporter.report.reasons import text_of
+from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import (
     DOCTOR,
     address_of,
@@ -110,26 +108,26 @@ def _fault(node: Node, at: float, incident: Incident, policy: Policy | None) -> 
 def _lost_gpus(node: Node, at: float) -> Iterable[Finding]:
     """Yield the lost GPUs."""
     for gpu, problem in lost_gpus(node):
-        values = {"gpu": printable(gpu_name(node, gpu)), "problem": problem_text(problem, NVML)}
-        action = RESET if problem.code is ProblemCode.GPU_LOST else REBOOT
+        values = {"gpu": printable(gpu_name(node, gpu)), "problem": reason_text(problem, NVML)}
+        action = RESET if problem.code is ReasonCode.GPU_LOST else REBOOT
         in_quarantine = any(_handles(node, daemon, gpu, at) for daemon in node.daemons.values())
         steps = () if in_quarantine else recovery_steps(node, gpu, action)
         yield Finding(code=FindingCode.GPU_LOST, at=at, gpu=gpu, values=values, steps=steps)
 
 
-def lost_gpus(node: Node) -> Iterable[tuple[str, Problem]]:
+def lost_gpus(node: Node) -> Iterable[tuple[str, Reason]]:
     """Yield the lost GPUs with their problems. A GPU that was lost before the exporter started has only an index."""
     for uuid, gpu in node.gpus.items():
         if gpu.reading.problem is not None and is_lost(gpu.reading):
             yield uuid, gpu.reading.problem
     # A known GPU that NVML does not list may be the one of which it lists only the index.
-    if not any(each.reading.problem == Problem(code=ProblemCode.GPU_NOT_REPORTED) for each in node.gpus.values()):
+    if not any(each.reading.problem == Reason(ReasonCode.GPU_NOT_REPORTED) for each in node.gpus.values()):
         for problem in _problems(node, NVML):
-            if problem.code is ProblemCode.GPU_LOST:
-                yield problem.subject, replace(problem, subject="")
+            if problem.code is ReasonCode.GPU_LOST:
+                yield problem.parameters.get("subject") or "", problem.about(None)
 
 
-def _problems(node: Node, name: str) -> Iterable[Problem]:
+def _problems(node: Node, name: str) -> Iterable[Reason]:
     source = node.sources.get(name)
     return () if source is None else (each for problem in source.problems.values() for each in problem.each)
 
@@ -223,7 +221,7 @@ def _drifted_limits(node: Node, at: float, policy: Policy | None) -> Iterable[Fi
                 at=at,
                 daemon=daemon.name,
                 server=first.server,
-                values={"limits": f"{text_of(first.reason)} {place}{more}"},
+                values={"limits": f"{reason_text(first.reason)} {place}{more}"},
                 commands=tuple(each for each in commands if each is not None),
             )
 
@@ -235,7 +233,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
     if paused:
         yield Finding(code=FindingCode.EXPORTER_PAUSED, at=at, commands=("cuda-mps-exporter resume",))
     lost = any(lost_gpus(node))
-    only_lost = all(each.code is ProblemCode.GPU_LOST for each in _problems(node, NVML))
+    only_lost = all(each.code is ReasonCode.GPU_LOST for each in _problems(node, NVML))
     for name, source in failing.items():
         # Without NVML's last GPU there are no Xid events.
         if name not in paused and not (lost and (name == NVML_EVENTS or (name == NVML and only_lost))):
@@ -246,12 +244,12 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
         problem, mig = gpu.reading.problem, gpu.reading.mig
         of_parent = mig is not None and problem == node.gpus[mig.parent].reading.problem
         if problem is not None and problem.code not in LOST and not of_parent and NVML not in failing:
-            values = {"gpu": printable(gpu_name(node, uuid)), "problem": problem_text(problem, NVML)}
+            values = {"gpu": printable(gpu_name(node, uuid)), "problem": reason_text(problem, NVML)}
             yield Finding(code=FindingCode.GPU_UNREADABLE, at=at, values=values, commands=(DOCTOR,))
     for daemon in View(node).daemons():
         for file, problem in sorted(daemon.log.problems.items()):
             if problem is not None and daemon.state is DaemonState.UP:
-                lost = problem.code is ProblemCode.LOG_TO_STDOUT
+                lost = problem.code is ReasonCode.LOG_TO_STDOUT
                 yield Finding(
                     code=FindingCode.LOG_NOT_FOLLOWED,
                     at=at,
@@ -263,7 +261,7 @@ def _not_collected(node: Node, at: float) -> Iterable[Finding]:
 
 
 def _is_paused(source: CollectorState) -> bool:
-    return all(each.code is ProblemCode.PAUSED for problem in source.problems.values() for each in problem.each)
+    return all(each.code is ReasonCode.PAUSED for problem in source.problems.values() for each in problem.each)
 
 
 def _contradicted_logs(node: Node, at: float) -> Iterable[Finding]:

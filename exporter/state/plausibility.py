@@ -9,7 +9,7 @@ from typing import Any
 from exporter.model.gpu import Gpu, MonotonicCounter
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuProcess, GpuReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 
 ENERGY = "energy_millijoules"
@@ -61,7 +61,7 @@ def is_jump(known: MonotonicCounter, value: int, at: float) -> bool:
     return counted > MOST_WATTS * 1e3 * (max(0.0, at - known.at) + SLACK_SECONDS)
 
 
-def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Problem]]:
+def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Reason]]:
     for name, most in LIMITS.items():
         value = getattr(reading, name)
         if value is not None and not 0 <= value <= most:
@@ -79,8 +79,8 @@ def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Probl
         yield ENERGY, _problem(ENERGY, energy)
 
 
-def _problem(name: str, value: Any) -> Problem:
-    return Problem(code=ProblemCode.IMPLAUSIBLE, subject=name, detail=str(value))
+def _problem(name: str, value: Any) -> Reason:
+    return Reason(ReasonCode.IMPLAUSIBLE, subject=name, detail=str(value))
 
 
 def _with_possible_memory(processes: tuple[GpuProcess, ...] | None, total: int | None) -> tuple[GpuProcess, ...] | None:

@@ -41,7 +41,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.pod_resources import PodResourcesReading
-from exporter.model.problem import ProblemCode, joined
+from exporter.model.reason import ReasonCode, joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
@@ -353,7 +353,7 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
         return _for_daemons(node, lambda daemon: _logs_collected(node, daemon, reading))
     if reading.name == POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
-    hangs = reading.problem is not None and reading.problem.code is ProblemCode.STILL_RUNNING
+    hangs = reading.problem is not None and reading.problem.code is ReasonCode.STILL_RUNNING
     daemon = node.daemons.get(reading.daemon or "")
     if reading.name == CONTROL and hangs and daemon is not None and daemon.answers:
         # A query hangs, for example in the daemon's directory. Whether the daemon still responds is unknown.

@@ -20,7 +20,7 @@ from exporter.collectors.thread import Inbox
 from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState, NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.state.reducer import LOGS, reduce
 from tests.builders import HANGS, absent, denied
 from tests.clocks import HandClock
@@ -162,7 +162,7 @@ def test_reports_a_hanging_log_directory_for_its_daemon_only(logs: LogPool) -> N
 
     assert (timeout_report.name, timeout_report.daemon) == (LOGS, "a")
     assert timeout_report.problem is not None
-    assert timeout_report.problem.code is ProblemCode.STILL_RUNNING
+    assert timeout_report.problem.code is ReasonCode.STILL_RUNNING
 
 
 @pytest.mark.parametrize(("expected", "share"), [(True, 0.25), (False, 1.0)])
@@ -291,7 +291,7 @@ def test_a_reading_without_a_daemon_in_an_old_recording_applies_to_all() -> None
 
 
 def test_a_hanging_log_has_a_problem_until_the_read_ends() -> None:
-    def read(at: float, problem: Problem | None) -> SourceReading:
+    def read(at: float, problem: Reason | None) -> SourceReading:
         return SourceReading(at=at, name=LOGS, seconds=1.0, daemon="a", problem=problem)
 
     missing, longer = absent("/log/a/control.log"), replace(HANGS, seconds=10.0)

@@ -23,7 +23,7 @@ from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import CHECKS, examine, not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.observation import GpuProcess, MigInstance
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
@@ -64,8 +64,8 @@ WORDS = "Failed to start : invalid argument"
 WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
 
 
-LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
-NOT_LISTED = Problem(code=ProblemCode.GPU_NOT_REPORTED)
+LOST = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
+NOT_LISTED = Reason(ReasonCode.GPU_NOT_REPORTED)
 
 
 def bypassing(**changes: Any) -> Facts:
@@ -171,13 +171,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "driver-mismatch",
         ERROR,
         "upgraded, not rebooted",
-        lambda: with_problem(healthy(), failure("Driver/library version mismatch", ProblemCode.DRIVER_MISMATCH)),
+        lambda: with_problem(healthy(), failure("Driver/library version mismatch", ReasonCode.DRIVER_MISMATCH)),
     ),
     (
         "driver-unreadable",
         ERROR,
         "no library",
-        lambda: with_problem(healthy(), failure("Shared Library Not Found", ProblemCode.LIBRARY_MISSING)),
+        lambda: with_problem(healthy(), failure("Shared Library Not Found", ReasonCode.LIBRARY_MISSING)),
     ),
     (
         "no-gpu",
@@ -201,7 +201,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "nvml-package-hidden",
         ERROR,
         "hides the module",
-        lambda: with_problem(healthy(), Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml")),
+        lambda: with_problem(healthy(), Reason(ReasonCode.PACKAGE_CONFLICT, subject="pynvml")),
     ),
     ("gpu-lost", ERROR, "no longer lists", lambda: with_gpu(healthy(), problem=NOT_LISTED)),
     ("gpu-unreadable", ERROR, "lost", lambda: with_gpu(healthy(), problem=failure("GPU is lost"))),

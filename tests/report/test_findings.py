@@ -11,7 +11,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.gpu import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report import status_text
@@ -212,8 +212,8 @@ def test_an_unreadable_gpu_is_a_finding() -> None:
 
 
 def test_a_lost_gpu_is_critical_and_fails() -> None:
-    lost = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
-    no_events = replace(look("nvml_events", at=AT + 1), problem=Problem(code=ProblemCode.NOT_SUPPORTED))
+    lost = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
+    no_events = replace(look("nvml_events", at=AT + 1), problem=Reason(ReasonCode.NOT_SUPPORTED, subject="Xid events"))
 
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=lost), no_events, start=idle()).node)
 
@@ -222,7 +222,7 @@ def test_a_lost_gpu_is_critical_and_fails() -> None:
 
 
 def test_a_gpu_that_was_lost_before_the_start_is_critical() -> None:
-    lost = Problem(code=ProblemCode.GPU_LOST, subject="1", detail="GPU is lost")
+    lost = Reason(ReasonCode.GPU_LOST, subject="1", detail="GPU is lost")
 
     first, known = gpu_reading(at=AT + 1), reduced(look(problem=lost, at=AT + 2), start=idle()).node
 

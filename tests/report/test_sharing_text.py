@@ -8,7 +8,7 @@ import pytest
 from exporter.model.launches import WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import ReasonCode
 from exporter.model.usage import Method, Share
 from exporter.report import status_text
 from exporter.report.objects import node_object, sharing_object
@@ -92,7 +92,7 @@ def test_does_not_show_the_time_with_a_kernel_running_as_sm_time() -> None:
 def test_shows_the_error_if_attribution_fails() -> None:
     failing = reduced(
         SourceReading(
-            at=2.0, name="libcuda_probes", seconds=0.1, problem=failure("bpf: \x1b[1mno", ProblemCode.PROBES_REFUSED)
+            at=2.0, name="libcuda_probes", seconds=0.1, problem=failure("bpf: \x1b[1mno", ReasonCode.PROBES_REFUSED)
         ),
         start=three_clients(),
     )

@@ -223,7 +223,9 @@ class TestOpenFaults:
             with subtests.test(name=name):
                 known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
                 suspects = (
-                    Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),
+                    Suspect(
+                        client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNSPECIFIED, text=name),)
+                    ),
                 )
                 hostile = incident(daemon=name, client_details=known, suspects=suspects)
                 lines = status_text.status_table(

@@ -17,7 +17,7 @@ from exporter.doctor.formatting import (
     without_private_tmp,
 )
 from exporter.model.daemon import SUPPORTED_PROTOCOLS, Daemon, DaemonState
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import ReasonCode
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.report.findings import FULL_RATIO
 from exporter.report.problem import FindingCode
@@ -186,7 +186,7 @@ def _causes_of_early_exits(facts: Facts, daemon: Daemon, each: DaemonFacts) -> I
     if directory is not None and directory.closed is not None:
         yield f"A user's server cannot enter {shown(directory.closed)}: see directory-closed"
     problem = nvml_problem(facts)
-    mismatch = problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH
+    mismatch = problem is not None and problem.code is ReasonCode.DRIVER_MISMATCH
     if each.outdated or mismatch or any(version_mismatch.find(facts)):
         yield "The driver, its libraries or its programs have different versions"
     in_container = each.process.container is not None or daemon.name != daemon.pipe_directory

@@ -6,19 +6,19 @@ from exporter.doctor.facts import Area, Facts
 from exporter.doctor.finding import Occurrence, Severity, check
 from exporter.doctor.formatting import REPORT_DIFFERENCES, daemon_label, error_text, gpu_label, nvml_problem, shown
 from exporter.model.gpu import Gpu
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import ReasonCode
 from exporter.model.settings import VISIBLE_DEVICES
 from exporter.parse.mps_variables import is_device_visible, visible_device_entries
 from exporter.parse.protocol3 import PROTOCOL
 from exporter.report.findings import lost_gpus
 from exporter.report.problem import FindingCode
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 from exporter.state import gpus
 from exporter.state.gpus import NVML, serving_daemon
 from exporter.state.servers import BEFORE_VOLTA
 from exporter.view import gpu_name
 
-_OTHER_CHECKS = (ProblemCode.DRIVER_MISMATCH, ProblemCode.GPU_LOST, ProblemCode.PACKAGE_CONFLICT)
+_OTHER_CHECKS = (ReasonCode.DRIVER_MISMATCH, ReasonCode.GPU_LOST, ReasonCode.PACKAGE_CONFLICT)
 """Problems of NVML that have a check of their own. They leave GPUs unread, but the driver is there."""
 
 
@@ -28,7 +28,7 @@ def gpu_lost(facts: Facts) -> Iterator[Occurrence]:
     for gpu, problem in lost_gpus(facts.node):
         yield Occurrence(
             (f"GPU {shown(gpu_name(facts.node, gpu))}",),
-            detail=error_text(problem_text(problem, NVML)),
+            detail=error_text(reason_text(problem, NVML)),
             commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
         )
 
@@ -41,7 +41,7 @@ def gpu_lost(facts: Facts) -> Iterator[Occurrence]:
 def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
     """The driver's libraries and kernel module have different versions. No CUDA process or MPS server can start."""
     problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.DRIVER_MISMATCH:
+    if problem is not None and problem.code is ReasonCode.DRIVER_MISMATCH:
         version = "" if facts.kernel_module is None else f" ({shown(facts.kernel_module)})"
         yield Occurrence(
             detail=f"The driver was upgraded, but the old module{version} is still loaded.",
@@ -57,13 +57,13 @@ def driver_mismatch(facts: Facts) -> Iterator[Occurrence]:
 def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
     """NVML does not work. The exporter cannot read the GPUs."""
     problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.CONTAINER_WITHOUT_GPUS:
-        yield Occurrence(detail=error_text(problem_text(problem, NVML)))
+    if problem is not None and problem.code is ReasonCode.CONTAINER_WITHOUT_GPUS:
+        yield Occurrence(detail=error_text(reason_text(problem, NVML)))
     elif problem is not None and problem.code not in _OTHER_CHECKS and not facts.node.gpus:
         loaded = facts.kernel_module is not None
         fix = "The module is loaded, so the package with libnvidia-ml is probably missing." if loaded else ""
         yield Occurrence(
-            detail=error_text(problem_text(problem, NVML)),
+            detail=error_text(reason_text(problem, NVML)),
             fix=fix,
             commands=("nvidia-smi", "ldconfig -p | grep libnvidia-ml") if loaded else ("modprobe nvidia", "nvidia-smi"),
         )
@@ -73,7 +73,7 @@ def driver_unreadable(facts: Facts) -> Iterator[Occurrence]:
 def nvml_package_hidden(facts: Facts) -> Iterator[Occurrence]:
     """The Python package pynvml hides the module of nvidia-ml-py. The exporter does not read the GPUs through it."""
     problem = nvml_problem(facts)
-    if problem is not None and problem.code is ProblemCode.PACKAGE_CONFLICT:
+    if problem is not None and problem.code is ReasonCode.PACKAGE_CONFLICT:
         yield Occurrence(commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"))
 
 
@@ -94,7 +94,7 @@ def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
         if gpu.reading.problem is not None and gpu.reading.problem.code not in gpus.LOST:
             yield Occurrence(
                 (gpu_label(gpu),),
-                detail=error_text(problem_text(gpu.reading.problem, NVML)),
+                detail=error_text(reason_text(gpu.reading.problem, NVML)),
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
             )
 
