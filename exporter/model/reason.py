@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Self, TypedDict, Unpack, cast, get_type_hints
 
 from exporter.model.reason_code import ReasonCode as ReasonCode
-from exporter.model.values import convert, replace
+from exporter.model.values import convert, plain, replace
 
 OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 PLACEHOLDER = re.compile(r"\{(\w+)(?::([^}]*))?\}")
@@ -112,7 +112,7 @@ class Reason:
     def parameters_as_json(self) -> dict[str, Any]:
         """Return the parameters as an object for JSON."""
         values = sorted(self.parameters.items(), key=lambda item: _ORDER.index(item[0]))
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
+        return {name: plain(value) for name, value in values}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:

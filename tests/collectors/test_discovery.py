@@ -323,7 +323,7 @@ def test_locates_a_daemon_with_unreadable_environment_by_its_pid_file(
 
 def pids_of(problem: Reason | None) -> list[int | None]:
     """Return the PIDs of a problem."""
-    return [] if problem is None else [each.pid for each in problem.each]
+    return [] if problem is None else [each.parameters.get("pid") for each in problem.each]
 
 
 def test_reports_a_kernel_without_openat2(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_reports_what_to_do_about_an_unreadable_journal(
     def check() -> None:
         problem = log.collect().problem
         assert problem is not None
-        assert problem.detail == stderr
+        assert problem.parameters.get("detail") == stderr
         assert advice in reason_text(problem, JOURNAL)
 
     eventually(check)

@@ -246,7 +246,7 @@ def test_reads_the_real_log_or_reports_a_problem() -> None:
 
     for _ in range(2):
         problem = log.collect().problem
-        assert problem is None or problem.subject == "/dev/kmsg"
+        assert problem is None or problem.parameters.get("subject") == "/dev/kmsg"
         assert log.open() == problem
         log.close()
 

@@ -294,7 +294,7 @@ def test_a_hanging_log_has_a_problem_until_the_read_ends() -> None:
     def read(at: float, problem: Reason | None) -> SourceReading:
         return SourceReading(at=at, name=LOGS, seconds=1.0, daemon="a", problem=problem)
 
-    missing, longer = absent("/log/a/control.log"), replace(HANGS, seconds=10.0)
+    missing, longer = absent("/log/a/control.log"), Reason(ReasonCode.STILL_RUNNING, seconds=10.0)
     node, _ = reduce(ended_daemons(), read(101.0, HANGS))
     assert node.daemons["a"].log.problems == {"server.log": HANGS, "control.log": missing}
     assert node.daemons["b"].log.problems["server.log"] is None

@@ -106,7 +106,7 @@ def test_reports_a_missing_package(serving: Kubelet, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "grpc", None)
     problem = collector(serving.socket).collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ReasonCode.PACKAGE_MISSING, "grpc")
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.PACKAGE_MISSING, "grpc")
 
 
 def test_reports_a_kubelet_that_accepts_and_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_reports_a_kubelet_that_hangs_in_its_second_answer(serving: Kubelet, mon
     monkeypatch.setattr(serving, "answer", lambda *call: time.sleep(next(delays)) or answer(*call))
     problem = collector(serving.socket).collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ReasonCode.TIMEOUT, "GetAllocatableResources")
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.TIMEOUT, "GetAllocatableResources")
 
 
 def test_reports_a_socket_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +207,6 @@ def test_reports_a_socket_that_disappears_after_an_answer(serving: Kubelet, tmp_
     socket.unlink()
     problem = kubelet.collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ReasonCode.NOT_FOUND, str(socket))
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.NOT_FOUND, str(socket))
     socket.symlink_to(serving.socket)
     assert kubelet.collect().problem is None

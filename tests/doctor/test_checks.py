@@ -186,14 +186,14 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda: replace(healthy(), node=replace(healthy().node, gpus={})),
     ),
     ("gpu-lost", ERROR, "GPU is lost", lambda: with_gpu(healthy(), problem=LOST)),
-    ("gpu-lost", ERROR, "GPU is lost", lambda: with_problem(healthy(), replace(LOST, subject="0"))),
+    ("gpu-lost", ERROR, "GPU is lost", lambda: with_problem(healthy(), LOST.about("0"))),
     (
         "gpu-lost",
         ERROR,
         "GPU is lost",
         lambda: with_problem(
             healthy(daemons=(daemon(variables={VISIBLE_DEVICES: OTHER_GPU}),)),
-            replace(LOST, subject="1"),
+            LOST.about("1"),
             one_gpu_remains=True,
         ),
     ),

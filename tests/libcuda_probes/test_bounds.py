@@ -89,7 +89,7 @@ def test_delays_the_retry_after_a_failed_attach(timed: TimedCollector, monkeypat
             problem = timed.collector.collect().problem
             assert problem is not None
             assert problem.code is ReasonCode.LIBRARY_NOT_WATCHED
-            assert "no probe can be there" in problem.detail
+            assert "no probe can be there" in problem.parameters["detail"]
         assert len(tries) == expected
         timed.clock.time += RETRY_SECONDS
 

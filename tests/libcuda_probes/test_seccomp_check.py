@@ -95,7 +95,7 @@ def test_attaches_nothing_outside_the_hosts_pid_namespace(cuda: StandInCuda, mon
     reading = collector.collect()
     assert reading.observations == ()
     assert reading.problem is not None
-    assert "hostPID: true" in reading.problem.detail
+    assert "hostPID: true" in reading.problem.parameters["detail"]
     collector.close()
 
 
