@@ -16,7 +16,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import build
 from exporter.page.page import Page
 from exporter.report import objects, remedy
-from exporter.report.problems import PROBLEMS, REMEDIES
+from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.reasons import ADVICE, reason_text
 from exporter.report.status_text import render_status
 from exporter.report.status_view import view_of
@@ -153,8 +153,8 @@ def of_answers() -> Iterator[Shown]:
 def of_catalogue() -> Iterator[Shown]:
     for code, problem in PROBLEMS.items():
         yield from inline("catalogue", code, f"{problem.meaning} {problem.remedy} {problem.summary}")
-    for situation, text in REMEDIES.items():
-        yield from inline("catalogue", situation, text)
+    for situation in Situation:
+        yield from inline("catalogue", situation.name, situation.remedy)
 
 
 def of_log() -> Iterator[Shown]:

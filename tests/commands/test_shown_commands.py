@@ -9,7 +9,7 @@ import pytest
 from exporter.cli import COMMANDS
 from exporter.doctor.gather import CHECKS
 from exporter.model.reason import ReasonCode
-from exporter.report.problems import PROBLEMS, REMEDIES
+from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.reasons import ADVICE
 from tests.commands.collected import Shown, collected, pages
 from tests.commands.shell import COMMAND_KINDS, VERBS, Kind, UnknownCommandError, kind_of
@@ -85,7 +85,7 @@ PROGRAM = re.compile(
 def test_no_text_of_the_program_has_a_command_without_marks() -> None:
     """Only texts in backquotes and lists of commands are collected."""
     texts = [f"{each.summary} {each.meaning} {each.remedy} {each.detail}" for each in PROBLEMS.values()]
-    texts += [*REMEDIES.values(), *(f"{check.meaning} {check.fix}" for check in CHECKS)]
+    texts += [*(situation.remedy for situation in Situation), *(f"{check.meaning} {check.fix}" for check in CHECKS)]
     texts += [*(code.text for code in ReasonCode), *ADVICE.values()]
     texts += [page.text for page in pages().values()]
 

@@ -11,7 +11,7 @@ import pytest
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS, REMEDIES, Situation
+from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 EXPORTER = ROOT / "exporter"
@@ -19,10 +19,6 @@ EXPORTER = ROOT / "exporter"
 
 def test_each_code_is_defined_once() -> None:
     assert PROBLEMS.keys() == set(FindingCode)
-
-
-def test_each_situation_has_a_remedy() -> None:
-    assert REMEDIES.keys() == set(Situation)
 
 
 @pytest.mark.parametrize(

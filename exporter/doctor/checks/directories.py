@@ -20,7 +20,7 @@ from exporter.doctor.formatting import (
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.printable import is_service_name
 from exporter.report.problem import FindingCode
-from exporter.report.problems import PROBLEMS, REMEDIES, Situation
+from exporter.report.problems import PROBLEMS, Situation
 
 LARGE_BYTES = 256 << 20
 
@@ -169,7 +169,7 @@ def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
             yield Occurrence(
                 (daemon_label(each),),
                 detail=f"Its log goes to its standard output, not to {shown_log}.",
-                fix=REMEDIES[Situation.LOG_TO_STDOUT],
+                fix=Situation.LOG_TO_STDOUT.remedy,
             )
         elif daemon.runtime.journal is not None and exporter.uid != 0 and exporter.journal_group not in exporter.groups:
             yield Occurrence(
