@@ -436,8 +436,9 @@ class ReasonCode(StrEnum):
     UNEXPECTED_ERROR = (
         "unexpected_error",
         "[unexpected {text}|the exporter has a defect: {detail}. Report it with the exporter's log]",
+        "subject",
     )
-    UNSPECIFIED = "unspecified", "[{text}|{detail}]"
+    UNSPECIFIED = "unspecified", "[{text}|{detail}]", "subject"
     """A code of a later version."""
 
 
