@@ -57,7 +57,7 @@ def test_reports_a_problem_on_a_machine_without_the_driver(made: Assembly) -> No
 
 def test_names_the_cause_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
-    assert problem_of(made) == Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.detail)
+    assert problem_of(made) == Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.parameters["detail"])
 
 
 def test_reports_no_problem_in_a_container_without_gpus_on_gke(made: Assembly, tmp_path: Path) -> None:
