@@ -32,7 +32,6 @@ from tests.builders import (
     DAEMON,
     GPU,
     SERVER,
-    at_work,
     backing_off,
     blocked_recovery,
     circuit_open,
@@ -151,16 +150,6 @@ def test_an_idle_watchdog_shows_its_last_action() -> None:
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
     assert text_lines(crashed(reason=waits)) == [HEAD, f"  watchdog: {reason_text(waits)}"]
     assert len(text_lines(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
-
-
-def test_hostile_names_stay_in_their_line() -> None:
-    hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
-    present = reduced(*at_work(daemon=hostile), start=node(hostile)).node
-    foreign = Reason(ReasonCode.UNSPECIFIED, text=hostile)
-    found = replace(CRASHED, indications=(foreign,))
-    known = replace(circuit_open().watches[DAEMON], diagnosis=found, reason=foreign)
-    for each in text_lines(replace(present, watches={hostile: known})):
-        assert each.isprintable()
 
 
 # -- on one line, for the service manager -----------------------------------------------------------------------------
