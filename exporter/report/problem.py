@@ -109,8 +109,6 @@ class Definition:
     none, since the alert's description and its runbook contain them as they are.
     """
 
-    severity: Severity
-
     label: str
     """Two or three words: the state of a daemon or GPU on the page, and the problem in a dashboard's table."""
 
@@ -122,6 +120,8 @@ class Definition:
 
     remedy: str
     """What to do about it, before any commands for the daemon concerned."""
+
+    severity: Severity = Severity.WARNING
 
     summary_since: str = ""
     """The summary if `{since}`, the duration so far, is known. Empty: the same as `summary`."""
@@ -146,7 +146,6 @@ class Definition:
 
 
 _BYPASSING = Definition(
-    severity=Severity.WARNING,
     label="process bypasses MPS",
     summary="CUDA processes bypass MPS on GPU {gpu} of {node}",
     detail=": {processes}",
@@ -159,7 +158,6 @@ _BYPASSING = Definition(
 
 NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
     FindingCode.WORKLOAD_OFTEN_SUSPECTED: Definition(
-        severity=Severity.WARNING,
         label="workload often suspected",
         summary="Workload {workload} on {node} is often suspected of faults",
         meaning="The workload was the likeliest cause of several faults within a day. Each fault ended all clients "
@@ -179,7 +177,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsHardwareXid",
     ),
     FindingCode.HARDWARE_XID: Definition(
-        severity=Severity.WARNING,
         label="hardware Xid recently",
         summary="GPU {gpu} on {node} reported a hardware error (Xid {xid})",
         meaning="The driver reported a failure of memory or of a link. No program causes such an error.",
@@ -188,7 +185,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.GPU_XID: Definition(
-        severity=Severity.WARNING,
         label="Xid recently",
         summary="The driver on {node} reported Xid {xid} for GPU {gpu}",
         meaning="The driver reported an error of the GPU or of a program.",
@@ -218,7 +214,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.WORKLOAD_FILLS_MEMORY: Definition(
-        severity=Severity.WARNING,
         label="workload fills memory",
         summary="Workload {workload} fills the memory of GPU {gpu} on {node}",
         detail=": it has {part} of it, and {free} are free",
@@ -229,7 +224,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.CLIENTS_WAITING: Definition(
-        severity=Severity.WARNING,
         label="clients waiting",
         summary="Clients of MPS daemon {daemon} on {node} wait for another user's clients to exit",
         detail=": {clients}",
@@ -241,7 +235,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.CLIENTS_REFUSED: Definition(
-        severity=Severity.WARNING,
         label="clients refused",
         summary="MPS daemon {daemon} on {node} refuses new clients",
         meaning="MPS refused new clients for another reason than a fault; their programs ended with an error. "
@@ -250,7 +243,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsClientsRefused",
     ),
     FindingCode.CLIENT_SLOTS_NEARLY_FULL: Definition(
-        severity=Severity.WARNING,
         label="client slots nearly full",
         summary="MPS server {server} of {daemon} on {node} has few free client slots",
         meaning="At least nine tenths of the server's client slots have been taken for ten minutes. When all are "
@@ -260,7 +252,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.CLIENT_SLOTS_FULL: Definition(
-        severity=Severity.WARNING,
         label="client slots full",
         summary="MPS server {server} of {daemon} on {node} has no free client slot",
         detail=" ({clients} of {limit})",
@@ -279,7 +270,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=True,
     ),
     FindingCode.LIMITS_DRIFTED: Definition(
-        severity=Severity.WARNING,
         label="limits drifted",
         summary="Limits of MPS daemon {daemon} on {node} differ from the configured ones",
         detail=": {limits}",
@@ -290,7 +280,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsLimitsDrifted",
     ),
     FindingCode.LOG_GROWING: Definition(
-        severity=Severity.WARNING,
         label="log not rotated",
         summary="Log {file} of MPS daemon {daemon} on {node} is larger than 1 GB",
         meaning="The log has been larger than 1 GB for an hour, and is not rotated. When the file system is full, "
@@ -301,7 +290,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.LOG_BLOCKED: Definition(
-        severity=Severity.WARNING,
         label="log blocked",
         summary="MPS daemon {daemon} on {node} no longer writes its logs",
         summary_since="MPS daemon {daemon} has not written its logs for {since}",
@@ -313,7 +301,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.LOG_CONTRADICTED: Definition(
-        severity=Severity.WARNING,
         label="log contradicted",
         summary="Logs of MPS daemon {daemon} on {node} contradict other sources",
         meaning="No other source confirms some lines of the daemon's logs. A user of the node may forge log lines. "
@@ -323,7 +310,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         fails=False,
     ),
     FindingCode.LOG_NOT_FOLLOWED: Definition(
-        severity=Severity.WARNING,
         label="log not followed",
         summary="Exporter on {node} cannot read a log of MPS daemon {daemon}",
         detail=": {problem}",
@@ -359,7 +345,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsExporterLate",
     ),
     FindingCode.EXPORTER_CANNOT_COLLECT: Definition(
-        severity=Severity.WARNING,
         label="exporter cannot collect",
         summary="CUDA MPS exporter on {node} cannot collect {source}",
         detail=": {problem}",
@@ -368,7 +353,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsExporterBlind",
     ),
     FindingCode.EXPORTER_PAUSED: Definition(
-        severity=Severity.WARNING,
         label="exporter paused",
         summary="CUDA MPS exporter on {node} is paused",
         meaning="An operator paused the exporter, so it has closed the driver. It collects nothing from the GPUs.",
@@ -376,7 +360,6 @@ NODE_PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsExporterPaused",
     ),
     FindingCode.CONFIG_RELOAD_FAILED: Definition(
-        severity=Severity.WARNING,
         label="configuration rejected",
         summary="CUDA MPS exporter on {node} rejected its new configuration",
         meaning="The exporter could not use the configuration that it was to load. The previous one stays in force, "

@@ -12,7 +12,6 @@ from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.problem import NODE_PROBLEMS, RUN_DOCTOR, Definition, FindingCode, Severity
 
 _DIED = Definition(
-    severity=Severity.WARNING,
     label="daemon died recently",
     summary="MPS daemon {daemon} on {node} died",
     meaning="The control daemon ended, and no operator stopped it. Its clients, if it had any, ended with it. Limits "
@@ -49,14 +48,12 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsDaemonDead",
     ),
     FindingCode.DAEMON_ENDED: Definition(
-        severity=Severity.WARNING,
         label="ended",
         summary="MPS daemon {daemon} on {node} has ended; it was not expected to run",
         meaning="A discovered control daemon has ended. Neither the configuration nor an enabled unit declares it.",
         remedy="Nothing, unless you need this daemon.",
     ),
     FindingCode.DAEMON_STOPPED: Definition(
-        severity=Severity.WARNING,
         label="stopped",
         summary="An operator stopped MPS daemon {daemon} on {node}",
         summary_since="An operator stopped MPS daemon {daemon} {since} ago",
@@ -66,7 +63,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
     FindingCode.DAEMON_DIED: _DIED,
     FindingCode.DAEMON_DIED_WITH_CLIENTS: replace(_DIED, severity=Severity.CRITICAL, label="daemon died with clients"),
     FindingCode.DAEMON_RESTARTED: Definition(
-        severity=Severity.WARNING,
         label="restarted by the watchdog",
         summary="The watchdog restarted MPS daemon {daemon} on {node}",
         meaning="The control daemon was hung, or a fault did not end, so the watchdog ended the daemon and started "
@@ -75,7 +71,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsDaemonRestarted",
     ),
     FindingCode.DAEMON_STARTING: Definition(
-        severity=Severity.WARNING,
         label="starting",
         summary="MPS daemon {daemon} on {node} is starting",
         summary_since="MPS daemon {daemon} has been starting for {since}",
@@ -90,7 +85,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy="Wait 30 s for the first answer.",
     ),
     FindingCode.DAEMON_STATE_UNKNOWN: Definition(
-        severity=Severity.WARNING,
         label="unknown",
         summary="The state of MPS daemon {daemon} on {node} is unknown",
         summary_since="The state of MPS daemon {daemon} has been unknown for {since}",
@@ -98,7 +92,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy=RUN_DOCTOR,
     ),
     FindingCode.DAEMON_NOT_QUERIED: Definition(
-        severity=Severity.WARNING,
         label="not queried",
         summary="Exporter on {node} cannot query MPS daemon {daemon}",
         detail=": {problem}",
@@ -106,7 +99,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         remedy=RUN_DOCTOR,
     ),
     FindingCode.DAEMON_UNSUPPORTED: Definition(
-        severity=Severity.WARNING,
         label="unsupported",
         summary="MPS daemon {daemon} on {node} uses a protocol that the exporter does not support",
         meaning="The exporter sends no commands to this control daemon. It knows its servers from /proc and their "
@@ -145,7 +137,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsDaemonUnresponsive",
     ),
     FindingCode.DAEMON_HELD: Definition(
-        severity=Severity.WARNING,
         label="session held open",
         summary="An open session blocks commands to MPS daemon {daemon} on {node}",
         summary_since="An open session has blocked commands to MPS daemon {daemon} for {since}",
@@ -157,7 +148,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsDaemonHeld",
     ),
     FindingCode.CONTROL_PROGRAM_HUNG: Definition(
-        severity=Severity.WARNING,
         label="not queried",
         summary="The control program does not answer for MPS daemon {daemon} on {node}, but the daemon accepts "
         "connections",
@@ -200,7 +190,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsServerFault",
     ),
     FindingCode.FAULT: Definition(
-        severity=Severity.WARNING,
         label="fault recently",
         summary="A fatal GPU error hit clients of MPS daemon {daemon} on {node}",
         meaning="A client made a fatal GPU error. MPS ended all clients that share a GPU with it, directly or "
@@ -272,7 +261,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsWatchdogBlocked",
     ),
     FindingCode.WATCHDOG_BLOCKED: Definition(
-        severity=Severity.WARNING,
         label="watchdog blocked",
         summary="The watchdog on {node} cannot act for MPS daemon {daemon} ({reason})",
         meaning="The configuration allows the watchdog to act for the daemon, but something prevents it. If the "
@@ -281,7 +269,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         alert="CudaMpsWatchdogBlocked",
     ),
     FindingCode.ANOTHER_EXPORTER: Definition(
-        severity=Severity.WARNING,
         label="only observed",
         summary="Another exporter on {node} acts for MPS daemon {daemon}; this one only observes",
         meaning="Another exporter of this machine holds the daemon's lock. If the daemon fails, that exporter "
@@ -290,7 +277,6 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsWatchdogBlocked",
     ),
     FindingCode.NO_LOCK: Definition(
-        severity=Severity.WARNING,
         label="only observed",
         summary="The watchdog on {node} cannot lock MPS daemon {daemon}; it only observes",
         meaning="The lock prevents two exporters from acting for one daemon. Without it, the watchdog does not act.",
@@ -298,21 +284,18 @@ PROBLEMS: Mapping[FindingCode, Definition] = {
         runbook="CudaMpsWatchdogBlocked",
     ),
     FindingCode.WATCHDOG_ACTING: Definition(
-        severity=Severity.WARNING,
         label="acting",
         summary="The watchdog acts for MPS daemon {daemon} on {node}",
         meaning="An action of the watchdog is in progress, or its effect is not known yet.",
         remedy="Wait for the result.",
     ),
     FindingCode.RESTART_DELAYED: Definition(
-        severity=Severity.WARNING,
         label="waiting to restart",
         summary="The watchdog waits before it restarts MPS daemon {daemon} on {node} again",
         meaning="The last restart did not help, so the watchdog waits before the next one.",
         remedy="Find out why the daemon fails.",
     ),
     FindingCode.RESTART_LEFT_TO_SYSTEMD: Definition(
-        severity=Severity.WARNING,
         label="left to systemd",
         summary="systemd restarts MPS daemon {daemon} on {node}",
         meaning="The unit of the daemon has a Restart= that applies, so the watchdog waits for systemd.",

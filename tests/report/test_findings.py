@@ -46,12 +46,14 @@ from tests.builders import (
     limited,
     look,
     looks,
+    no_daemon,
     no_nvml,
     node,
     process,
     quarantined,
     reduced,
     refusal,
+    silence,
     suspended,
     three_clients,
     watched,
@@ -158,16 +160,19 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
             assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
-def test_status_succeeds_with_harmless_findings(subtests: pytest.Subtests) -> None:
-    for scene in [idle, three_clients, limited, waiting, full]:
-        with subtests.test(scene=scene):
-            assert status_text.status_answer(scene())["exit_code"] == 0
-
-
-def test_status_fails_with_other_findings(subtests: pytest.Subtests) -> None:
-    for scene in [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml]:
-        with subtests.test(scene=scene):
-            assert status_text.status_answer(scene())["exit_code"] == 1
+def test_status_fails_with_findings_that_are_not_harmless(subtests: pytest.Subtests) -> None:
+    """Otherwise its exit code is 0, for a script that asks whether all is well."""
+    unexpected = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
+    hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+    held = reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node
+    failing = (node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml)
+    for exit_code, scenes in (
+        (0, (unexpected, *(scene() for scene in (idle, three_clients, limited, waiting, full)))),
+        (1, (hung, held, *(scene() for scene in failing))),
+    ):
+        for present in scenes:
+            with subtests.test(exit_code=exit_code, present=present):
+                assert status_text.status_answer(present)["exit_code"] == exit_code
 
 
 def test_reports_a_fault_once() -> None:

@@ -41,7 +41,6 @@ from tests.builders import (
     owned,
     process,
     reduced,
-    refusal,
     silence,
     three_clients,
 )
@@ -270,26 +269,6 @@ class TestJson:
         gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(view_of(gpu_lost()))["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
-
-
-class TestExitCode:
-    """0 where all is well."""
-
-    def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, subtests: pytest.Subtests) -> None:
-        """For a script that asks whether all is well."""
-        for present, code in [
-            (idle(), 0),
-            (three_clients(), 0),
-            (waiting(), 0),
-            (reduced(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
-            (node(), 1),
-            (daemon_dead(), 1),
-            (reduced(*at_work(CLIENT), *fault()).node, 1),
-            (reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
-            (reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
-        ]:
-            with subtests.test(present=present, code=code):
-                assert status_text.status_answer(present)["exit_code"] == code
 
 
 class TestLine:
