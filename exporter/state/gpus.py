@@ -299,7 +299,7 @@ def _rejected_energy(reading: GpuReading) -> MonotonicCounter | None:
     problem = reading.failed.get(ENERGY)
     if problem is None or problem.code is not ReasonCode.IMPLAUSIBLE:
         return None
-    return MonotonicCounter(last=int(problem.parameters["detail"] or 0), total=0, at=reading.at)
+    return MonotonicCounter(last=int(problem.parameters.get("detail") or 0), total=0, at=reading.at)
 
 
 def _discarded(reading: GpuReading) -> int:
