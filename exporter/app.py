@@ -35,9 +35,9 @@ from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.elf import Machine
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 from exporter.state import poll_schedule
 from exporter.state.processes import unnamed_pods
 from exporter.usage.attribution import processes_to_watch
@@ -166,7 +166,7 @@ class Assembly:
             return reading
         if self._config.constants.gke_config.exists():
             return replace(reading, problem=None)
-        problem = Problem(code=ProblemCode.CONTAINER_WITHOUT_GPUS, detail=reading.problem.detail)
+        problem = Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=reading.problem.parameters.get("detail") or "")
         return replace(reading, problem=problem)
 
     def directory(self, location: DaemonLocation) -> DaemonDirectory:
@@ -223,7 +223,7 @@ class Assembly:
             yield self._thread(CollectorName.KERNEL, self._kernel_log.collect, period=CONTINUOUS, quiet=True)
         else:
             structlog.get_logger().info(
-                "kernel_log_not_followed", problem=problem.code.value, text=problem_text(problem, CollectorName.KERNEL)
+                "kernel_log_not_followed", problem=problem.code.value, text=reason_text(problem, CollectorName.KERNEL)
             )
         yield self._thread(
             CollectorName.PODS, _without_problem(self.pods.collect), period=self._config.constants.discovery_period

@@ -9,7 +9,7 @@ from exporter.config.settings import LEVELS
 from exporter.model.event import Event
 from exporter.model.node import Node
 from exporter.model.observation import SourceReading
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 
 MAX_RECORDS = 60
 PERIOD_SECONDS = 60.0
@@ -55,7 +55,7 @@ class EventLog:
             self._log.info(name, source=reading.name, **fields)
         else:
             codes = ",".join(dict.fromkeys(each.code for each in problem.each))
-            text = problem_text(problem, reading.name)
+            text = reason_text(problem, reading.name)
             self._log.warning(name, source=reading.name, problem=codes, text=text, **fields)
 
     def summarize(self, *, force: bool = False) -> None:

@@ -18,7 +18,7 @@ from exporter.collectors.thread import Inbox, Reading, collect_each
 from exporter.config.settings import Config
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.parse.control_reply import list_servers
 from exporter.recording import header_of
@@ -79,7 +79,7 @@ class OneShot:
     def _readings(self, collectors: Mapping[str, Callable[[], Reading]]) -> Mapping[str, Reading]:
         if self.seconds_left > 0:
             return collect_each(min(self._deadline, self.seconds_left), collectors)
-        return dict.fromkeys(collectors, Reading(problem=Problem(code=ProblemCode.NOT_TRIED, seconds=MOST_SECONDS)))
+        return dict.fromkeys(collectors, Reading(problem=Reason(ReasonCode.NOT_TRIED, seconds=MOST_SECONDS)))
 
     def collect_processes(self, processes: Processes) -> None:
         """Read the pipe directories, and the processes that the node refers to."""

@@ -41,7 +41,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.problem import ProblemCode, joined
+from exporter.model.reason import ReasonCode, joined
 from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
@@ -358,7 +358,7 @@ def _collected(node: Node, reading: SourceReading) -> Reduced:
         return _for_daemons(node, lambda step: _logs_collected(step, node, reading))
     if reading.name == CollectorName.POD_RESOURCES and reading.problem is not None:
         return replace(node, pod_resources=None), ()
-    hangs = reading.problem is not None and reading.problem.code is ProblemCode.STILL_RUNNING
+    hangs = reading.problem is not None and reading.problem.code is ReasonCode.STILL_RUNNING
     daemon = node.daemons.get(reading.daemon or "")
     if reading.name == CollectorName.CONTROL and hangs and daemon is not None and daemon.answers:
         # A query hangs, for example in the daemon's directory. Whether the daemon still responds is unknown.

@@ -8,14 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 from exporter.parse.printable import printable_line
-from exporter.report.text import (
-    Line,
-    Piece,
-    StatusText,
-    Style,
-    line_of,
-    text_width,
-)
+from exporter.report.text import Line, Piece, StatusText, Style, line_of, text_width
 
 CHOICES = ("auto", "always", "never")
 

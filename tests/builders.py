@@ -43,7 +43,6 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import CLIENT_PRIORITY, Limits
 from exporter.model.usage import Account, Method, Share, SharedAccount, Split
@@ -287,33 +286,33 @@ def gpu_reading(
     )
 
 
-def failure(detail: str, code: ProblemCode = ProblemCode.DRIVER_ERROR, **fields: Any) -> Problem:
+def failure(detail: str, code: ReasonCode = ReasonCode.DRIVER_ERROR, **fields: Any) -> Reason:
     """A problem with an external text."""
-    return Problem(code=code, detail=detail, **fields)
+    return Reason(code, detail=detail, **fields)
 
 
-def look(source: str = "nvml", *, at: float = AT, problem: Problem | None = None) -> SourceReading:
+def look(source: str = "nvml", *, at: float = AT, problem: Reason | None = None) -> SourceReading:
     """A collection has ended."""
     return SourceReading(at=at, name=source, seconds=0.01, problem=problem)
 
 
-def denied(path: object) -> Problem:
+def denied(path: object) -> Reason:
     """A file without permission to read it."""
-    return failure("Permission denied", ProblemCode.PERMISSION_DENIED, subject=str(path))
+    return failure("Permission denied", ReasonCode.PERMISSION_DENIED, subject=str(path))
 
 
-def absent(path: object) -> Problem:
+def absent(path: object) -> Reason:
     """A file that does not exist."""
-    return failure("No such file or directory", ProblemCode.NOT_FOUND, subject=str(path))
+    return failure("No such file or directory", ReasonCode.NOT_FOUND, subject=str(path))
 
 
-def not_a_file(path: object) -> Problem:
+def not_a_file(path: object) -> Reason:
     """A path that is not a file."""
-    return failure("", ProblemCode.WRONG_FILE_TYPE, subject=str(path))
+    return Reason(ReasonCode.WRONG_FILE_TYPE, subject=str(path))
 
 
-PAUSED = Problem(code=ProblemCode.PAUSED)
-HANGS = Problem(code=ProblemCode.STILL_RUNNING, seconds=5.0)
+PAUSED = Reason(ReasonCode.PAUSED)
+HANGS = Reason(ReasonCode.STILL_RUNNING, seconds=5.0)
 UNREADABLE = denied("server.log")
 
 NO_LIMITS: Mapping[str, str] = {}

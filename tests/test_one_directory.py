@@ -16,7 +16,7 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, PollIntervals
 from exporter.reducer import reduce
 from exporter.state import poll_schedule
@@ -111,7 +111,7 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     assert files.problem is None
 
 
-SHARED = Problem(code=ProblemCode.DIRECTORY_SHARED, subject="b", detail="a")
+SHARED = Reason(ReasonCode.DIRECTORY_SHARED, subject="b", detail="a")
 
 
 def test_threads_report_a_duplicate_as_their_problem(mps: MpsStandIn, tmp_path: Path) -> None:

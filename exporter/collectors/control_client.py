@@ -24,7 +24,7 @@ from exporter.collectors.thread import Reading
 from exporter.model.daemon import Daemon
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlReply, ControlSocket, Observation, ProcessState
-from exporter.model.problem import Problem, ProblemCode, command_failed, of_error, timed_out
+from exporter.model.reason import Reason, ReasonCode, command_failed, of_error, timed_out
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.parse.control_reply import (
     LIST_CLIENTS,
@@ -194,11 +194,11 @@ class ControlClient:
         except OSError as error:
             return Reading(problem=of_error(self._location.pipe, error))
         seen: list[Observation] = []
-        problem: Problem | None = None
+        problem: Reason | None = None
         for command in request.commands:
             stopped = self._stopped_server(command, request.servers)
             if stopped is not None:
-                problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
+                problem = Reason(ReasonCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
             reply = self.send(command, expects_output=request.expects_output(command))
             seen.append(reply)
@@ -210,7 +210,7 @@ class ControlClient:
             self._probes_unanswered = 0
             if outcome is QueryOutcome.UNUSABLE:
                 if reply.exit_code == _NOT_STARTED and reply.stderr == self._missing:
-                    problem = Problem(code=ProblemCode.PROGRAM_MISSING, subject=self._executable)
+                    problem = Reason(ReasonCode.PROGRAM_MISSING, subject=self._executable)
                     break
                 output = (reply.stderr.strip() or reply.stdout.strip())[:200]
                 problem = command_failed(self._executable, reply.exit_code, output)

@@ -28,7 +28,7 @@ from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import BoundedCalls, Reading
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.model.problem import Problem, ProblemCode, joined, of_error
+from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from exporter.parse.cgroup import parse_cgroup
 
@@ -131,13 +131,13 @@ def _ranked(candidates: Iterable[Candidate], key: Callable[[Candidate], str]) ->
     return sorted(((next(counts[key(each)]), each) for each in candidates), key=lambda each: each[0])
 
 
-def too_many(refused: Iterable[Candidate]) -> Problem | None:
+def too_many(refused: Iterable[Candidate]) -> Reason | None:
     """Return who started too many daemons. The text changes with the owners, not with each daemon."""
     owners = sorted({each.owner for each in refused})
     if not owners:
         return None
     named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
-    return Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail=named, limits=(MOST_OF_A_USER, MOST_DAEMONS))
+    return Reason(ReasonCode.TOO_MANY_DAEMONS, detail=named, limits=(MOST_OF_A_USER, MOST_DAEMONS))
 
 
 class Discovery:
@@ -198,7 +198,7 @@ class Discovery:
         except OSError as error:
             problems.append(of_error(error.filename, error))
         if self._calls.hanging:
-            problems.append(Problem(code=ProblemCode.DIRECTORY_HANGS))
+            problems.append(Reason(ReasonCode.DIRECTORY_HANGS))
         return Reading((*changed, *declared), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
@@ -213,10 +213,10 @@ class Discovery:
 
     def _running(
         self, daemons: Sequence[ControlDaemon], now: float
-    ) -> tuple[dict[str, tuple[Candidate, ControlDaemon]], list[Problem | None]]:
+    ) -> tuple[dict[str, tuple[Candidate, ControlDaemon]], list[Reason | None]]:
         """Return the daemons with a known location, root's first, and why others have none."""
         known = self._known_directories()
-        problems: list[Problem | None] = []
+        problems: list[Reason | None] = []
         running: dict[str, tuple[Candidate, ControlDaemon]] = {}
         counts: Counter[str] = Counter()
         subordinate = _subordinate_uids(self._subordinate_uids)
@@ -245,9 +245,9 @@ class Discovery:
                 )
                 running.setdefault(location.name, (candidate, daemon))
             elif daemon.environment is None:
-                problems.append(Problem(code=ProblemCode.PROCESS_NOT_READABLE, pid=daemon.pid))
+                problems.append(Reason(ReasonCode.PROCESS_NOT_READABLE, pid=daemon.pid))
             elif not can_open_below_roots():
-                problems.append(Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
+                problems.append(Reason(ReasonCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
         return running, problems
 
     def _is_on_host(self, daemon: ControlDaemon) -> bool:

@@ -8,7 +8,7 @@ from exporter.clock import Clock
 from exporter.collectors.child import Child, run
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.model.problem import Problem, ProblemCode, command_failed, joined, not_started, timed_out
+from exporter.model.reason import Reason, ReasonCode, command_failed, joined, not_started, timed_out
 from exporter.parse.systemd import JOURNAL_FIELDS, SUPPRESSED_MESSAGE_ID, JournalEntry, parse_journal_entry
 
 FILE = "stdout"
@@ -41,8 +41,8 @@ class UnitJournal:
         self._cursor: str | None = None
         self._unfinished: str | None = None
         """The stream whose last entry was an unfinished line."""
-        self._problem: Problem | None = None
-        self._reported: tuple[Problem | None] | None = None
+        self._problem: Reason | None = None
+        self._reported: tuple[Reason | None] | None = None
 
     def collect(self) -> Reading:
         """Return the new lines, without waiting."""
@@ -90,7 +90,7 @@ class UnitJournal:
         except (OSError, ValueError) as error:
             self._fail(not_started(self._journalctl[0], error))
 
-    def _fail(self, problem: Problem) -> None:
+    def _fail(self, problem: Reason) -> None:
         self.close()
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         self._problem = problem
@@ -147,11 +147,11 @@ class UnitJournal:
             self._unfinished = None
         return continues
 
-    def _failure(self, exit_code: int, stderr: str) -> Problem:
+    def _failure(self, exit_code: int, stderr: str) -> Reason:
         if "permission" in stderr:
-            return Problem(code=ProblemCode.PERMISSION_DENIED, subject=f"journal:{self.unit}", detail=stderr)
+            return Reason(ReasonCode.PERMISSION_DENIED, subject=f"journal:{self.unit}", detail=stderr)
         if stderr.startswith(_NO_JOURNAL):
-            return Problem(code=ProblemCode.NOT_FOUND, subject=f"journal:{self.unit}", detail=stderr)
+            return Reason(ReasonCode.NOT_FOUND, subject=f"journal:{self.unit}", detail=stderr)
         return command_failed(self._command, exit_code, stderr)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
 from exporter.model.observation import KernelRecord
-from exporter.model.problem import Problem, ProblemCode, of_error
+from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.parse.kernel_log import parse_kernel_record, parse_oom_kill
 
 MAX_RECORDS = 1000
@@ -84,7 +84,7 @@ class KernelLog:
         self._opener = opener
         self._descriptor: int | None = None
 
-    def open(self) -> Problem | None:
+    def open(self) -> Reason | None:
         """Open the log unless it is open. Return the problem if that fails."""
         if self._descriptor is None:
             try:
@@ -110,14 +110,14 @@ class KernelLog:
 
     def _read(self, descriptor: int) -> Reading:
         records: list[KernelRecord] = []
-        problem: Problem | None = None
+        problem: Reason | None = None
         for _ in range(MAX_RECORDS):
             try:
                 raw = os.read(descriptor, MAX_RECORD_BYTES)
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                problem = Problem(code=ProblemCode.RECORDS_LOST, subject=str(self._path))
+                problem = Reason(ReasonCode.RECORDS_LOST, subject=str(self._path))
                 continue
             except OSError as error:
                 self.close()
@@ -125,7 +125,7 @@ class KernelLog:
                 break
             if not raw:
                 self.close()
-                problem = Problem(code=ProblemCode.NOT_READABLE, subject=str(self._path))
+                problem = Reason(ReasonCode.NOT_READABLE, subject=str(self._path))
                 break
             text = raw.decode(errors="replace").rstrip("\n")
             if _is_wanted(text):

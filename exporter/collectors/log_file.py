@@ -9,7 +9,7 @@ from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.pipe_dir import DaemonLocation, open_file
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
-from exporter.model.problem import Problem, ProblemCode, of_error
+from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.parse.log_line import filter_lines, last_critical_lines, numbers_in_line, pids_in_line
 
 CHUNK = 1 << 14
@@ -195,8 +195,8 @@ class LogFollower:
         self._logs: list[OpenLog] = []
         self._was_absent = False
         self._offsets: dict[tuple[int, int], int] = {}
-        self._problem: Problem | None = None
-        self._reported: tuple[Problem | None, int, int] | None = None
+        self._problem: Reason | None = None
+        self._reported: tuple[Reason | None, int, int] | None = None
         self._path_check_due = float("-inf")
         self._known = Budget(clock, LINES_PER_SECOND, MIN_LINES)
         self._critical = Budget(clock, LINES_PER_SECOND, MIN_LINES)
@@ -274,7 +274,7 @@ class LogFollower:
         namespace.update({number for line in lines for number in pids_in_line(line)})
         return [namespace.outer(numbers_in_line(line)) for line in lines]
 
-    def _check_path(self) -> Problem | None:
+    def _check_path(self) -> Reason | None:
         """Open the file at the path unless it is open. The first file is read from its end if it existed from start."""
         problem = None
         try:
@@ -361,5 +361,5 @@ class LogFollower:
         return [*critical, *newest]
 
 
-def _is_absent(problem: Problem | None) -> bool:
-    return problem is not None and problem.code is ProblemCode.NOT_FOUND
+def _is_absent(problem: Reason | None) -> bool:
+    return problem is not None and problem.code is ReasonCode.NOT_FOUND

@@ -9,7 +9,7 @@ from exporter.collectors.log_file import LogFollower
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.model.observation import LogFile
-from exporter.model.problem import Problem, joined
+from exporter.model.reason import Reason, joined
 
 PERIOD = 0.15
 """If a log has no notifications, a new line is observed within 0.2 s, also on a busy machine."""
@@ -44,7 +44,7 @@ class DaemonLogs:
         self._followed: DaemonLocation | None = None
         self._applied_part = 1.0
         self._followers: tuple[LogFollower, ...] = ()
-        self._problem: Problem | None = None
+        self._problem: Reason | None = None
 
     def collect(self) -> Reading:
         """Return all new lines. Usually there are none, which takes a few system calls."""

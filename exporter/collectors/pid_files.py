@@ -25,7 +25,7 @@ from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.workload_processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import DaemonProcess
-from exporter.model.problem import Problem, ProblemCode, joined, of_error
+from exporter.model.reason import Reason, ReasonCode, joined, of_error
 from exporter.model.settings import DEFAULT_PROTOCOL
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -117,7 +117,7 @@ class PidFiles:
         self._clock = clock
         self._found: dict[str, DaemonProcess] = {}
         self._identities = identities or Identities()
-        self._unreadable: dict[str, Problem] = {}
+        self._unreadable: dict[str, Reason] = {}
         self._repeat_due = 0.0
 
     def changed(self, locations: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
@@ -154,10 +154,10 @@ class PidFiles:
         return all(each.pid is not None or each.same_as is not None for each in self._found.values())
 
     @property
-    def problem(self) -> Problem | None:
+    def problem(self) -> Reason | None:
         """The daemons that cannot be examined, or are not followed because another one has their directory."""
         shared = (
-            Problem(code=ProblemCode.DIRECTORY_SHARED, subject=each.daemon, detail=each.same_as)
+            Reason(ReasonCode.DIRECTORY_SHARED, subject=each.daemon, detail=each.same_as)
             for each in self._found.values()
             if each.same_as is not None
         )

@@ -12,7 +12,7 @@ from typing import Any
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
 from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
-from exporter.model.problem import Problem, ProblemCode, of_error, timed_out
+from exporter.model.reason import Reason, ReasonCode, of_error, timed_out
 
 DEADLINE_SECONDS = 3.0
 """Both calls of a collection together may take so long."""
@@ -81,14 +81,14 @@ class PodResources:
                 allocatable=names.by_resource(answer.devices),
             )
         except ImportError as error:
-            return Reading(problem=Problem(code=ProblemCode.PACKAGE_MISSING, subject=error.name or "grpc"))
+            return Reading(problem=Reason(ReasonCode.PACKAGE_MISSING, subject=error.name or "grpc"))
         except Exception as error:
             return Reading(problem=_problem(calling, error))
         self._has_answered = True
         return Reading((reading,))
 
 
-def _unusable(socket: Path) -> Problem:
+def _unusable(socket: Path) -> Reason:
     try:
         socket.lstat()
     except OSError as error:
@@ -102,13 +102,13 @@ def _call(channel: Any, method: str, request: Any, seconds: float) -> bytes:
     return answer
 
 
-def _problem(calling: str, error: Any) -> Problem:
+def _problem(calling: str, error: Any) -> Reason:
     status, detail = (error.code().name, error.details()) if hasattr(error, "code") else (type(error).__name__, error)
     if status == "DEADLINE_EXCEEDED":
         return timed_out(calling, DEADLINE_SECONDS)
     if status == "RESOURCE_EXHAUSTED" or isinstance(error, _TooLargeError):
-        return Problem(code=ProblemCode.ANSWER_TOO_LARGE, subject=calling)
-    return Problem(code=ProblemCode.CALL_FAILED, subject=calling, detail=f"{status}: {detail}")
+        return Reason(ReasonCode.ANSWER_TOO_LARGE, subject=calling)
+    return Reason(ReasonCode.CALL_FAILED, subject=calling, detail=f"{status}: {detail}")
 
 
 def _containers(pods: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

@@ -15,7 +15,7 @@ from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
 from exporter.model.observation import Observation, PodFound, ProcessExit, ProcessReading, ProcessState
-from exporter.model.problem import Problem, ProblemCode, of_error
+from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
 from exporter.parse.cgroup import parse_pod_directory
 from exporter.parse.proc import children_page_faults
@@ -192,7 +192,7 @@ class Processes:
                 self._open_pidfd(pid, self._known[pid])
             self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
         if self._unknown:
-            problem = Problem(code=ProblemCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
+            problem = Reason(ReasonCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
         observations += self._exits(self._ended(0.0 if observations else self._wait))
         return Reading(tuple(observations), problem)
 

@@ -12,7 +12,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.model.observation import Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 
 DEFECT_SECONDS = 1.0
 """How long a thread waits after its collector raised an exception."""
@@ -45,7 +45,7 @@ class Reading:
     """What one collection returns: observations, and the problem that made it incomplete."""
 
     observations: tuple[Observation, ...] = ()
-    problem: Problem | None = None
+    problem: Reason | None = None
     more: bool = False
     """Whether the collector left something unread, so as not to return too much at once."""
     idle: bool = False
@@ -58,13 +58,13 @@ class Defects:
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
-    def problem(self, source: str, error: Exception) -> Problem:
+    def problem(self, source: str, error: Exception) -> Reason:
         """Return an exception as a problem, and log it if it is a new one."""
         detail = f"{type(error).__name__}: {error}"
         if detail not in self._logged and len(self._logged) < MOST_LOGGED:
             self._logged.add(detail)
             structlog.get_logger().error("source_raised", source=source, exc_info=error)
-        return Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail)
+        return Reason(ReasonCode.UNEXPECTED_ERROR, detail=detail)
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class CollectorThread:
         self._defects = Defects()
         self._reported_at = NEVER
         """NEVER if the next reading must be reported."""
-        self._reported_problem: Problem | None = None
+        self._reported_problem: Reason | None = None
         self._uneventful: deque[SourceReading] = deque(maxlen=1)
         self._began: float | None = None
         self._timeout_reported_at = NEVER
@@ -185,7 +185,7 @@ class CollectorThread:
     def _collect_once(self) -> Reading:
         self._began = began = self.clock.monotonic()
         reading = _collect_safely(self.name, self.collect, self._defects)
-        if reading.problem is not None and reading.problem.code is ProblemCode.UNEXPECTED_ERROR:
+        if reading.problem is not None and reading.problem.code is ReasonCode.UNEXPECTED_ERROR:
             self._stopped.wait(DEFECT_SECONDS)
         self._report(reading, self.clock.monotonic() - began)
         # Only after the report: once the thread is not busy, the inbox has all that was collected.
@@ -206,7 +206,7 @@ class CollectorThread:
         else:
             self._uneventful.append(report)
 
-    def _source_reading(self, seconds: float, problem: Problem | None, *, more: bool = False) -> SourceReading:
+    def _source_reading(self, seconds: float, problem: Reason | None, *, more: bool = False) -> SourceReading:
         return SourceReading(
             at=self.clock.now(), name=self.name, seconds=seconds, problem=problem, daemon=self.daemon, more=more
         )
@@ -311,5 +311,5 @@ def _collect_safely(name: str, collect: Callable[[], Reading], defects: Defects)
         return Reading(problem=defects.problem(name, error))
 
 
-def _still_running(seconds: float) -> Problem:
-    return Problem(code=ProblemCode.STILL_RUNNING, seconds=round(seconds, 1))
+def _still_running(seconds: float) -> Reason:
+    return Reason(ReasonCode.STILL_RUNNING, seconds=round(seconds, 1))

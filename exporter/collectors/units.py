@@ -11,7 +11,7 @@ from exporter.collectors.pipe_dir import Directory, open_file
 from exporter.collectors.thread import Reading
 from exporter.model.daemon import NamedBy
 from exporter.model.observation import DaemonFound, UnitState
-from exporter.model.problem import Problem, command_failed, not_started, timed_out
+from exporter.model.reason import Reason, command_failed, not_started, timed_out
 from exporter.model.settings import (
     DEFAULT_LOG_DIRECTORY,
     DEFAULT_PIPE_DIRECTORY,
@@ -40,7 +40,7 @@ class Shown:
     """The output of `systemctl show`, or the problem that prevented it; neither if systemd does not run."""
 
     text: str | None = None
-    problem: Problem | None = None
+    problem: Reason | None = None
 
 
 class Systemctl:

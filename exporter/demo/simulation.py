@@ -15,7 +15,7 @@ from exporter.model.action import Action, ActionKind
 from exporter.model.event import Event
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import ActionDone, Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.reducer import reduce
 from exporter.watchdog.context import Policy
 from exporter.watchdog.evaluation import evaluate
@@ -32,7 +32,7 @@ SLOW_SECONDS = 5
 DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4
 
-NVML_FAILED = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
+NVML_FAILED = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
 
 
 class Simulation:

@@ -9,7 +9,7 @@ from exporter.collectors.pipe_dir import SERVER_LOG
 from exporter.config.settings import Config
 from exporter.model.daemon import MULTI_USER, Daemon
 from exporter.model.node import Node
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
 
 
@@ -236,12 +236,12 @@ class Facts:
         return (self.processes[pid] for pid in pids if pid in self.processes)
 
 
-def unread_logs(daemon: Daemon) -> tuple[Problem, ...]:
+def unread_logs(daemon: Daemon) -> tuple[Reason, ...]:
     """Return why logs of a daemon were not read. Before its first server, it has no log of servers."""
     return tuple(
         problem
         for file, problem in daemon.log.problems.items()
-        if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ProblemCode.NOT_FOUND)
+        if problem is not None and not (file.endswith(SERVER_LOG) and problem.code is ReasonCode.NOT_FOUND)
     )
 
 

@@ -14,7 +14,7 @@ from exporter import __version__
 from exporter.doctor.facts import Area, DaemonFacts, Facts, ProcessFacts
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.parse.printable import LONGEST_PROBLEM, printable
 from exporter.report import problem
 from exporter.report.problem import FindingCode
@@ -151,7 +151,7 @@ def gpu_label(gpu: Gpu) -> str:
     return f"GPU ({names})" if gpu.reading.index is None else f"GPU {gpu.reading.index} ({names})"
 
 
-def nvml_problem(facts: Facts) -> Problem | None:
+def nvml_problem(facts: Facts) -> Reason | None:
     """Return why NVML does not work, if so."""
     source = facts.node.sources.get(CollectorName.NVML)
     return None if source is None else source.last.problem

@@ -29,7 +29,7 @@ from exporter.doctor.readers import (
 from exporter.errors import ConfigError
 from exporter.model.node import CollectorName, Node
 from exporter.report.findings import lost_gpus
-from exporter.report.problem_text import problem_text, source_text
+from exporter.report.reasons import reason_text, source_text
 from exporter.state.devices import serving_daemon
 from exporter.web.web_config import WebSecurity
 
@@ -96,7 +96,7 @@ def gather(
         fix, commands = ("Find the process that hangs.", _LIST_HUNG) if reason == HUNG else ("", ())
         lacking.append(NotExamined(area=area, reason=reason, fix=fix, commands=commands))
     if unit_problem is not None:
-        lacking.append(_needs_root(Area.UNITS, problem_text(unit_problem, "units")))
+        lacking.append(_needs_root(Area.UNITS, reason_text(unit_problem, "units")))
     return replace(facts, not_examined=tuple(lacking))
 
 

@@ -40,7 +40,7 @@ from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName
 from exporter.model.observation import ProcessReading
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     DEFAULT_PIPE_DIRECTORY,
@@ -53,7 +53,7 @@ from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.printable import is_service_name
 from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 from exporter.status_client import NAME
 
 Value = TypeVar("Value")
@@ -252,7 +252,7 @@ def read_programs(config: Config, path: str, clock: Clock) -> Programs:
     return Programs(control=control, server=server, problem=problem)
 
 
-def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, bool] | None, Problem | None]:
+def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str, bool] | None, Reason | None]:
     """Return which of these services are loaded, and whether their /tmp is private, or why that is unknown.
 
     Without systemd, there is no problem.
@@ -324,7 +324,7 @@ def _kernel_log(config: Config, clock: Clock) -> str | None:
     log = KernelLog(config.constants.kmsg, clock)
     try:
         problem = log.open()
-        return None if problem is None else problem_text(problem, CollectorName.KERNEL)
+        return None if problem is None else reason_text(problem, CollectorName.KERNEL)
     finally:
         log.close()
 

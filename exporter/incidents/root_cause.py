@@ -8,7 +8,7 @@ from typing import NamedTuple
 from exporter.model.incident import EarlyDisconnect, FaultKind, Incident, InFlightWork, Suspect
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
-from exporter.parse.kernel_log import exonerates
+from exporter.parse.xid_catalogue import exonerates
 
 Z = 1.959964
 """The normal distribution's 97.5 % quantile."""

@@ -15,7 +15,7 @@ from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
-from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.reason import Reason, ReasonCode, joined
 
 CLEANUP_SECONDS = 10.0
 """How often the counts of processes that have ended are deleted."""
@@ -197,7 +197,7 @@ class LibcudaCollector:
         except DriverError as error:
             return Reading(problem=error.problem)
         except BpfError as error:
-            return Reading(problem=Problem(code=ProblemCode.PROBES_REFUSED, detail=str(error)))
+            return Reading(problem=Reason(ReasonCode.PROBES_REFUSED, detail=str(error)))
         return Reading((work, *uses), joined(problems))
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class LibcudaCollector:
         self._attached.clear()
         self._libraries.close()
 
-    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Problem | None]:
+    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Reason | None]:
         """Return how busy the GPUs were, and why they could not be read."""
         try:
             return self._uses(), None
@@ -234,10 +234,10 @@ class LibcudaCollector:
         self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
         return probes
 
-    def _attach_all(self, probes: LibcudaProbes) -> list[Problem | None]:
+    def _attach_all(self, probes: LibcudaProbes) -> list[Reason | None]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
         found = self._libraries.find(self._pids)
-        problems: list[Problem | None] = [_not_watched(why) for why in found.problems]
+        problems: list[Reason | None] = [_not_watched(why) for why in found.problems]
         now = self._clock.monotonic()
         if self._paused_until is not None and now < self._paused_until:
             return problems
@@ -351,5 +351,5 @@ class LibcudaCollector:
         return ticks is not None and began_ns(ticks) <= work.first_ns
 
 
-def _not_watched(why: str) -> Problem:
-    return Problem(code=ProblemCode.LIBRARY_NOT_WATCHED, detail=why)
+def _not_watched(why: str) -> Reason:
+    return Reason(ReasonCode.LIBRARY_NOT_WATCHED, detail=why)

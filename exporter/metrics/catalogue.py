@@ -6,16 +6,7 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import (
-    allocation,
-    clients,
-    daemons,
-    exporter_health,
-    faults,
-    gpus,
-    usage_totals,
-    watchdog,
-)
+from exporter.metrics import allocation, clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
 from exporter.metrics.family import Family, Group
 from exporter.view import View
 

@@ -7,7 +7,7 @@ from exporter.metrics.daemons import DAEMON
 from exporter.metrics.family import NODE, Choice, Samples, Scope, family, group
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorState
-from exporter.model.problem import ProblemCode
+from exporter.model.reason_code import COLLECTOR_CODES
 from exporter.view import HistoryStatus, View
 
 _SOURCE: Scope[CollectorState] = Scope(
@@ -49,7 +49,7 @@ EXPORTER = group(
     "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`.",
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None),
     "Whether the most recent collection succeeded (1) or not (0).",
-    family("cuda_mps_exporter_source_problem_info", ("source", Choice("problem", ProblemCode)), _source_problems),
+    family("cuda_mps_exporter_source_problem_info", ("source", Choice("problem", COLLECTOR_CODES)), _source_problems),
     "Why the source could not be collected, always 1. Absent if the most recent collection succeeded.",
     _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds),
     "Duration of the most recent collection. If it hangs, its duration so far.",

@@ -9,7 +9,7 @@ from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, Acti
 from exporter.model.daemon import Daemon
 from exporter.model.settings import Mode
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
-from exporter.parse.kernel_log import REBOOT, RESET
+from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.view import View
 from exporter.watchdog import restart_budget
 from exporter.watchdog.context import Policy, block_reasons

@@ -14,7 +14,7 @@ from exporter.model.observation import (
     SessionHolder,
     SocketProbes,
 )
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
 from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import replace
@@ -301,12 +301,12 @@ class DefaultLimits:
 class LogState:
     """The logs of a daemon: whether they are followed, and what they claim."""
 
-    problems: Mapping[str, Problem | None] = field(default_factory=dict)
+    problems: Mapping[str, Reason | None] = field(default_factory=dict)
     """Why each file cannot be followed; None if it is followed."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     unread: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that were not read yet."""
-    stuck: Problem | None = None
+    stuck: Reason | None = None
     """The problem of a read that does not end; `problems` has it, too."""
     own_commands: LoggedCommands = NOTHING_LOGGED
     """Whether the exporter's own commands appear in the log."""

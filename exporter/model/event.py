@@ -42,59 +42,6 @@ _FREQUENT = _Traits(frequent=True)
 _FREQUENT_WARNING = _Traits(Severity.WARNING, frequent=True)
 
 
-class EventName(StrEnum):
-    """Every kind of event there is, with its severity."""
-
-    DAEMON_UP = "daemon_up", _INFO
-    DAEMON_LOST = "daemon_lost", _URGENT_ERROR
-    DAEMON_STOPPED = "daemon_stopped", _INFO
-    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT
-    DAEMON_RESPONSIVE = "daemon_responsive", _INFO
-    SERVER_STARTED = "server_started", _FREQUENT
-    SERVER_EXITED = "server_exited", _FREQUENT
-    SERVER_STATE = "server_state", _FREQUENT
-    CLIENT_CONNECTED = "client_connected", _FREQUENT
-    CLIENT_DISCONNECTED = "client_disconnected", _FREQUENT
-    CLIENT_REFUSED = "client_refused", _FREQUENT
-    CLIENT_WAITING = "client_waiting", _FREQUENT
-    PROCESS_BYPASSING = "process_bypassing", _FREQUENT
-    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING
-    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING
-    GPU_XID = "gpu_xid", _FREQUENT
-    GPU_LOST = "gpu_lost", _URGENT_ERROR
-    FAULT = "fault", _URGENT_ERROR
-    FAULT_CHANGED = "fault_changed", _WARNING
-    FAULT_RECOVERED = "fault_recovered", _WARNING
-    FAULT_OPEN = "fault_open", _INFO
-    DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
-    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO
-    WATCHDOG_ACTS = "watchdog_acts", _WARNING
-    WATCHDOG_ACTED = "watchdog_acted", _WARNING
-    WATCHDOG_WAITS = "watchdog_waits", _INFO
-    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR
-    CIRCUIT_CLOSED = "circuit_closed", _URGENT
-    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR
-    DAEMON_RELEASED = "daemon_released", _URGENT
-    LIMITS_DRIFTED = "limits_drifted", _WARNING
-    LIMITS_IN_FORCE = "limits_in_force", _INFO
-    LIMITS_BYPASSED = "limits_bypassed", _WARNING
-    LOG_CONTRADICTED = "log_contradicted", _WARNING
-    LOG_BLOCKED = "daemon_log_blocked", _WARNING
-    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO
-    DAEMON_RESUMED = "daemon_resumed", _INFO
-    EXPORTER_PAUSED = "exporter_paused", _WARNING
-    EXPORTER_RESUMED = "exporter_resumed", _INFO
-
-    _value_: str
-    traits: _Traits
-
-    def __new__(cls, name: str, traits: _Traits) -> Self:
-        """Make a member whose value is `name`."""
-        member = str.__new__(cls, name)
-        member._value_, member.traits = name, traits
-        return member
-
-
 class Topic(StrEnum):
     """What an event of the timeline is about, in the order of its rows."""
 
@@ -106,39 +53,61 @@ class Topic(StrEnum):
     OPERATOR = "operator"
 
 
-TOPICS: Mapping[EventName, Topic] = {
-    EventName.FAULT: Topic.FAULT,
-    EventName.FAULT_RECOVERED: Topic.FAULT,
-    EventName.CLIENT_FAULT_CONTAINED: Topic.FAULT,
-    EventName.SERVER_CRASH_LOOP: Topic.FAULT,
-    EventName.GPU_XID: Topic.FAULT,
-    EventName.GPU_LOST: Topic.FAULT,
-    EventName.DAEMON_LOST: Topic.DAEMON,
-    EventName.DAEMON_UP: Topic.DAEMON,
-    EventName.DAEMON_UNRESPONSIVE: Topic.DAEMON,
-    EventName.DAEMON_RESPONSIVE: Topic.DAEMON,
-    EventName.LOG_BLOCKED: Topic.DAEMON,
-    EventName.LOG_UNBLOCKED: Topic.DAEMON,
-    EventName.LOG_CONTRADICTED: Topic.DAEMON,
-    EventName.WATCHDOG_WOULD_ACT: Topic.WATCHDOG,
-    EventName.WATCHDOG_ACTS: Topic.WATCHDOG,
-    EventName.WATCHDOG_ACTED: Topic.WATCHDOG,
-    EventName.WATCHDOG_WAITS: Topic.WATCHDOG,
-    EventName.CIRCUIT_OPENED: Topic.WATCHDOG,
-    EventName.CIRCUIT_CLOSED: Topic.WATCHDOG,
-    EventName.DAEMON_QUARANTINED: Topic.WATCHDOG,
-    EventName.DAEMON_RELEASED: Topic.WATCHDOG,
-    EventName.CLIENT_REFUSED: Topic.CLIENT,
-    EventName.CLIENT_WAITING: Topic.CLIENT,
-    EventName.PROCESS_BYPASSING: Topic.CLIENT,
-    EventName.LIMITS_DRIFTED: Topic.LIMIT,
-    EventName.LIMITS_IN_FORCE: Topic.LIMIT,
-    EventName.LIMITS_BYPASSED: Topic.LIMIT,
-    EventName.DAEMON_STOPPED: Topic.OPERATOR,
-    EventName.DAEMON_RESUMED: Topic.OPERATOR,
-    EventName.EXPORTER_PAUSED: Topic.OPERATOR,
-    EventName.EXPORTER_RESUMED: Topic.OPERATOR,
-}
+class EventName(StrEnum):
+    """Every kind of event there is, with its severity, and its topic if the timeline has it."""
+
+    DAEMON_UP = "daemon_up", _INFO, Topic.DAEMON
+    DAEMON_LOST = "daemon_lost", _URGENT_ERROR, Topic.DAEMON
+    DAEMON_STOPPED = "daemon_stopped", _INFO, Topic.OPERATOR
+    DAEMON_UNRESPONSIVE = "daemon_unresponsive", _URGENT, Topic.DAEMON
+    DAEMON_RESPONSIVE = "daemon_responsive", _INFO, Topic.DAEMON
+    SERVER_STARTED = "server_started", _FREQUENT
+    SERVER_EXITED = "server_exited", _FREQUENT
+    SERVER_STATE = "server_state", _FREQUENT
+    CLIENT_CONNECTED = "client_connected", _FREQUENT
+    CLIENT_DISCONNECTED = "client_disconnected", _FREQUENT
+    CLIENT_REFUSED = "client_refused", _FREQUENT, Topic.CLIENT
+    CLIENT_WAITING = "client_waiting", _FREQUENT, Topic.CLIENT
+    PROCESS_BYPASSING = "process_bypassing", _FREQUENT, Topic.CLIENT
+    CLIENT_FAULT_CONTAINED = "client_fault_contained", _FREQUENT_WARNING, Topic.FAULT
+    SERVER_CRASH_LOOP = "server_crash_loop", _URGENT_WARNING, Topic.FAULT
+    GPU_XID = "gpu_xid", _FREQUENT, Topic.FAULT
+    GPU_LOST = "gpu_lost", _URGENT_ERROR, Topic.FAULT
+    FAULT = "fault", _URGENT_ERROR, Topic.FAULT
+    FAULT_CHANGED = "fault_changed", _WARNING
+    FAULT_RECOVERED = "fault_recovered", _WARNING, Topic.FAULT
+    FAULT_OPEN = "fault_open", _INFO
+    DAEMON_DIAGNOSED = "daemon_diagnosed", _WARNING
+    WATCHDOG_WOULD_ACT = "watchdog_would_act", _INFO, Topic.WATCHDOG
+    WATCHDOG_ACTS = "watchdog_acts", _WARNING, Topic.WATCHDOG
+    WATCHDOG_ACTED = "watchdog_acted", _WARNING, Topic.WATCHDOG
+    WATCHDOG_WAITS = "watchdog_waits", _INFO, Topic.WATCHDOG
+    CIRCUIT_OPENED = "circuit_opened", _URGENT_ERROR, Topic.WATCHDOG
+    CIRCUIT_CLOSED = "circuit_closed", _URGENT, Topic.WATCHDOG
+    DAEMON_QUARANTINED = "daemon_quarantined", _URGENT_ERROR, Topic.WATCHDOG
+    DAEMON_RELEASED = "daemon_released", _URGENT, Topic.WATCHDOG
+    LIMITS_DRIFTED = "limits_drifted", _WARNING, Topic.LIMIT
+    LIMITS_IN_FORCE = "limits_in_force", _INFO, Topic.LIMIT
+    LIMITS_BYPASSED = "limits_bypassed", _WARNING, Topic.LIMIT
+    LOG_CONTRADICTED = "log_contradicted", _WARNING, Topic.DAEMON
+    LOG_BLOCKED = "daemon_log_blocked", _WARNING, Topic.DAEMON
+    LOG_UNBLOCKED = "daemon_log_unblocked", _INFO, Topic.DAEMON
+    DAEMON_RESUMED = "daemon_resumed", _INFO, Topic.OPERATOR
+    EXPORTER_PAUSED = "exporter_paused", _WARNING, Topic.OPERATOR
+    EXPORTER_RESUMED = "exporter_resumed", _INFO, Topic.OPERATOR
+
+    _value_: str
+    traits: _Traits
+    topic: Topic | None
+
+    def __new__(cls, name: str, traits: _Traits, topic: Topic | None = None) -> Self:
+        """Make a member whose value is `name`."""
+        member = str.__new__(cls, name)
+        member._value_, member.traits, member.topic = name, traits, topic
+        return member
+
+
+TOPICS: Mapping[EventName, Topic] = {event: event.topic for event in EventName if event.topic is not None}
 """The events of the timeline. Others, such as each connection of a client, would displace them."""
 
 
@@ -193,7 +162,7 @@ class Event:
             value = getattr(self, name)
             if isinstance(value, Reason) and name == "reason":
                 known[name] = value.code
-                known.update({"reason_detail": parameters} if (parameters := value.parameters()) else {})
+                known.update({"reason_detail": parameters} if (parameters := value.parameters_as_json()) else {})
             elif isinstance(value, Reason):
                 known[name] = value.as_json()
             elif isinstance(value, tuple):

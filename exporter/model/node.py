@@ -20,7 +20,7 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.usage import GpuAttribution, Split, UsageTotals
 from exporter.model.watchdog import WatchdogState
 
@@ -49,7 +49,7 @@ class CollectorState:
     """Results of a collector."""
 
     last: SourceReading
-    problems: Mapping[DaemonName, Problem] = field(default_factory=dict)
+    problems: Mapping[DaemonName, Reason] = field(default_factory=dict)
     """Current problems by daemon, or under "" if the collector is for the whole node."""
     last_success: float | None = None
     failures: int = 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from exporter.model.action import ActionKind, ActionReason
 from exporter.model.identity import PodResourcesReading, ProcessIdentity, WorkloadProcess
 from exporter.model.launches import GpuUse, WorkReading
-from exporter.model.problem import Problem
 from exporter.model.reason import Reason
 
 
@@ -139,7 +138,7 @@ class UnitState:
 
     at: float
     unit: str
-    problem: Problem | None = None
+    problem: Reason | None = None
     load: str = ""
     active: str = ""
     sub: str = ""
@@ -289,7 +288,7 @@ class GpuReading:
 
     at: float
     gpu: GpuUuid
-    problem: Problem | None = None
+    problem: Reason | None = None
     index: int | None = None
     name: str | None = None
     compute_processes: tuple[GpuProcess, ...] | None = None
@@ -314,7 +313,7 @@ class GpuReading:
     gpm_supported: bool | None = None
     mig: MigInstance | None = None
     instances: tuple[GpuUuid, ...] | None = None
-    failed: Mapping[str, Problem] = field(default_factory=dict)
+    failed: Mapping[str, Reason] = field(default_factory=dict)
     """Why single values could not be read this time, by name. These are None too."""
 
 
@@ -424,7 +423,7 @@ class LogFile:
     at: float
     daemon: DaemonName
     file: str
-    problem: Problem | None = None
+    problem: Reason | None = None
     size: int | None = None
     unread: int | None = None
     followed: bool = True
@@ -440,7 +439,7 @@ class SourceReading:
     at: float
     name: str
     seconds: float
-    problem: Problem | None = None
+    problem: Reason | None = None
     daemon: DaemonName | None = None
     more: bool = False
 

@@ -53,6 +53,8 @@ Built = TypeVar("Built")
 
 def plain(value: Any) -> Any:
     """Return a value of the model as JSON can express it. Fields that are None by default are omitted if None."""
+    if hasattr(value, "of_json"):
+        return value.as_json()
     if is_dataclass(value):
         parts = ((part, getattr(value, part.name)) for part in fields(value))
         return {part.name: plain(item) for part, item in parts if item is not None or part.default is not None}
@@ -68,11 +70,13 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
 
     Raises ValueError with the name of a key that is missing or has a wrong type.
     """
+    if hasattr(kind, "of_json"):
+        return kind.of_json(values)  # type: ignore[attr-defined, no-any-return]
     hints = _hints(kind)  # type: ignore[arg-type]
     built: dict[str, Any] = {}
     for part in fields(kind):  # type: ignore[arg-type]
         if part.name in values:
-            built[part.name] = _convert(values[part.name], hints[part.name], part.name)
+            built[part.name] = convert(values[part.name], hints[part.name], part.name)
         elif part.default is MISSING and part.default_factory is MISSING:
             raise ValueError(f"{part.name!r} is missing")
     return kind(**built)
@@ -83,7 +87,8 @@ def _hints(kind: type[Any]) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _convert(value: Any, hint: Any, name: str) -> Any:
+def convert(value: Any, hint: Any, name: str) -> Any:
+    """Return a value from JSON as this type. Raise ValueError, with the name of its key, if it is not of the type."""
     for each in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         if each is float and type(value) in (int, float) and abs(value) <= _MAX:
             return float(value)
@@ -92,12 +97,12 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
         if each in (str, bool, NoneType) and type(value) is each:
             return value
         if isinstance(value, list) and get_origin(each) is tuple:
-            return tuple(_convert(item, get_args(each)[0], name) for item in value)
+            return tuple(convert(item, get_args(each)[0], name) for item in value)
         if isinstance(value, dict) and is_dataclass(each):
             return build(each, value)  # type: ignore[arg-type]
         if isinstance(value, dict) and get_origin(each) is Mapping:
             of_key, of_item = get_args(each)
-            return {of_key(key): _convert(item, of_item, name) for key, item in value.items()}
+            return {of_key(key): convert(item, of_item, name) for key, item in value.items()}
         if type(value) is str and isinstance(each, type) and issubclass(each, Enum):
             with contextlib.suppress(ValueError):
                 return each(value)

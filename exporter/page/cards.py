@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
-from exporter.model.problem import LOG_BLOCKED
+from exporter.model.reason import LOG_BLOCKED
 from exporter.model.server import ServerState
 from exporter.model.settings import Mode
 from exporter.model.watchdog import WatchdogPhase, WatchdogState
 from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import Severity
-from exporter.report.problem_text import log_text
 from exporter.report.problems import of_phase
+from exporter.report.reasons import log_text
 from exporter.report.status_text import counts_text
 from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, mebibytes

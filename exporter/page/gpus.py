@@ -9,8 +9,8 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.usage import Share
 from exporter.parse.printable import printable
 from exporter.report.problem import FindingCode, Severity
-from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS
+from exporter.report.reasons import reason_text
 from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import (
     GpuView,
@@ -225,7 +225,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         severity=PROBLEMS[FindingCode.GPU_UNREADABLE].severity if reading.problem is not None else severity,
         sharing="cannot be read" if reading.problem is not None else sharing,
         busy="" if reading.gpu_percent is None else f"{reading.gpu_percent} % of the time busy",
-        problem=None if reading.problem is None else problem_text(reading.problem, CollectorName.NVML),
+        problem=None if reading.problem is None else reason_text(reading.problem, CollectorName.NVML),
         filled=f"{mebibytes(used or 0)} of {mebibytes(total or 0)}" if known else unknown,
         free=f"{mebibytes(max(0, (total or 0) - (used or 0)))} free" if known else "",
         known=known,

@@ -14,7 +14,7 @@ from exporter.page.plots import Hour
 from exporter.parse.printable import printable
 from exporter.report.incident_text import affected_count, verdict
 from exporter.report.problem import Severity
-from exporter.report.reasons import text_of
+from exporter.report.reasons import reason_text
 from exporter.report.status_view import StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, pid_text, short_gpu, short_time
 from exporter.view import gpu_name
@@ -236,4 +236,4 @@ def _details(view: StatusView, event: Event) -> Iterable[str]:
 
 
 def _text(each: Reason | str) -> str:
-    return text_of(each) if isinstance(each, Reason) else _REASONS.get(each, printable(code_text(each)))
+    return reason_text(each) if isinstance(each, Reason) else _REASONS.get(each, printable(code_text(each)))

@@ -9,7 +9,7 @@ from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.observation import DaemonName, GpuUuid
 from exporter.parse.printable import printable
 from exporter.report.problem import ON_NODE, Definition, FindingCode, Severity
-from exporter.report.problems import ADDED, PROBLEMS, REMEDIES, Situation
+from exporter.report.problems import PROBLEMS, Situation
 from exporter.report.remedy import ManualStep
 from exporter.report.text import duration_text
 
@@ -82,8 +82,8 @@ class Finding:
         """What to do, before the commands."""
         if self.situation is None:
             return self.definition.remedy
-        text = REMEDIES[self.situation].format_map(self._values())
-        return f"{text} {self.definition.remedy}" if self.situation in ADDED else text
+        text = self.situation.remedy.format_map(self._values())
+        return f"{text} {self.definition.remedy}" if self.situation.added else text
 
     def _values(self) -> Mapping[str, str]:
         """Return the values of placeholders; one that is missing is unknown."""

@@ -6,8 +6,8 @@ from shlex import quote
 
 from exporter.model.gpu import IncidentXid
 from exporter.model.incident import ClientDetails, FaultKind, Incident, IncidentEnd, Suspect
-from exporter.parse.kernel_log import xid_meaning
 from exporter.parse.printable import printable
+from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.reasons import texts_of
 from exporter.report.remedy import Address, command_to_end_server, command_to_kill
 from exporter.report.text import (

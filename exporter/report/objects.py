@@ -13,13 +13,12 @@ from exporter.model.settings import Mode
 from exporter.model.usage import Share
 from exporter.model.values import plain
 from exporter.model.watchdog import Diagnosis, WatchdogState
-from exporter.parse.kernel_log import xid_meaning
 from exporter.parse.printable import printable
+from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.incident_text import details, in_flight, incidents_table, likelihood, verdict
-from exporter.report.problem_text import problem_object, problem_text
-from exporter.report.reasons import reason_object
+from exporter.report.reasons import problem_object, reason_object, reason_text
 from exporter.report.remedy import Address, AddressOf, address_of, command_to_end_server, command_to_kill
 from exporter.report.status_view import ClientView, DaemonView, GpuView, ServerView, StatusView
 from exporter.report.text import SIMULATED, Lines, line_of, utc_time, warning
@@ -364,7 +363,7 @@ def _gpu(node: Node, shown: GpuView) -> dict[str, Any]:
         "uuid": shown.uuid,
         "index": reading.index,
         "name": reading.name,
-        "problem": None if problem is None else problem_object(problem, problem_text(problem, CollectorName.NVML)),
+        "problem": None if problem is None else problem_object(problem, reason_text(problem, CollectorName.NVML)),
         "memory_used_bytes": reading.memory_used_bytes,
         "memory_total_bytes": reading.memory_total_bytes,
         "bypassing": list(shown.gpu.bypassing),

@@ -13,9 +13,9 @@ from exporter.model.node import Node
 from exporter.model.observation import GpuUuid
 from exporter.model.settings import PIPE_DIRECTORY
 from exporter.model.watchdog import Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
-from exporter.parse.kernel_log import RESET, xid_meaning
 from exporter.parse.printable import is_service_name, printable
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL, is_given_as_arguments
+from exporter.parse.xid_catalogue import RESET, xid_meaning
 from exporter.report.problems import of_phase
 from exporter.report.text import short_gpu
 from exporter.state.processes import pod_of_daemon, process_id

@@ -7,7 +7,7 @@ from typing import Any
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import DaemonName
-from exporter.model.problem import LOG_BLOCKED
+from exporter.model.reason import LOG_BLOCKED
 from exporter.model.server import Server, ServerState
 from exporter.model.values import plain
 from exporter.parse.printable import printable
@@ -15,7 +15,7 @@ from exporter.report.finding import state_text
 from exporter.report.incident_text import brief, details
 from exporter.report.objects import node_object
 from exporter.report.problem import Severity
-from exporter.report.problem_text import log_text, problem_text, source_text
+from exporter.report.reasons import log_text, reason_text, source_text
 from exporter.report.remedy import address_of
 from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import (
@@ -397,4 +397,4 @@ def _collection_errors(view: StatusView) -> Iterable[str]:
             files = daemon.log.problems.items()
             yield from (f"log: {log_text(file, problem)}" for file, problem in files if problem is not None)
         if daemon.log.own_commands.blocked_since is not None:
-            yield f"log of {name}: {problem_text(LOG_BLOCKED)}"
+            yield f"log of {name}: {reason_text(LOG_BLOCKED)}"

@@ -10,7 +10,7 @@ from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.server import Client, Server
 from exporter.model.settings import Mode
 from exporter.model.usage import Sample
@@ -20,7 +20,7 @@ from exporter.parse.printable import printable
 from exporter.report.finding import Finding, severity_and_label
 from exporter.report.findings import findings
 from exporter.report.problem import FindingCode, Severity
-from exporter.report.problem_text import source_text
+from exporter.report.reasons import source_text
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
 from exporter.state.bypassing import sharing_mode
@@ -207,7 +207,7 @@ class CollectorView:
     """A collector: its error, when it last succeeded, and how long its last collection took."""
 
     name: str
-    problem: Problem | None
+    problem: Reason | None
 
     text: str
     """The error in words; empty if there is none."""

@@ -12,7 +12,7 @@ from exporter.parse.printable import printable
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode
 from exporter.report.problems import CONDITION_CODES, PROBLEMS, of_phase
-from exporter.report.reasons import text_of, texts_of
+from exporter.report.reasons import reason_text, texts_of
 from exporter.report.remedy import SUSPENDED, quarantine_cause
 from exporter.report.text import (
     Line,
@@ -129,7 +129,7 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
     if action is None and last is not None:
         action = f"{'' if last.begun else 'would '}{code_text(last.kind)}: {code_text(last.reason)}"
     elif action is None and watch.reason is not None:
-        action = text_of(watch.reason)
+        action = reason_text(watch.reason)
     return WatchdogSummary(
         problem=not harmless,
         fault=found is not None and found.condition is Condition.FAULT,
@@ -139,7 +139,7 @@ def watchdog_summary(node: Node, daemon: Daemon) -> WatchdogSummary | None:
         process=None if found is None or found.process is None else _process(node, found.process),
         action=action,
         observes=phase is None and last is not None and not last.begun,
-        error=None if watch.problem is None else text_of(watch.problem),
+        error=None if watch.problem is None else reason_text(watch.problem),
     )
 
 

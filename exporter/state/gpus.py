@@ -8,7 +8,7 @@ from exporter.model.gpu import Gpu, MonotonicCounter
 from exporter.model.launches import GpuUse
 from exporter.model.node import Node
 from exporter.model.observation import GpuProcess, GpuReading, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.state.bypassing import bypassing_processes
 from exporter.state.devices import serving_daemons
@@ -16,7 +16,7 @@ from exporter.state.devices import serving_daemons
 LEFT_REMEMBERED_SECONDS = 60.0
 """How long it is remembered that a process has left NVML's MPS list."""
 
-LOST = (ProblemCode.GPU_LOST, ProblemCode.GPU_NOT_REPORTED)
+LOST = (ReasonCode.GPU_LOST, ReasonCode.GPU_NOT_REPORTED)
 """Problems of a GPU that NVML reports as a fact. With any other one, the GPU may be well."""
 
 STALE_SECONDS = 5.0
@@ -72,7 +72,7 @@ def mark_unread_gpus(node: Node, collected: SourceReading) -> tuple[Node, tuple[
     return node, events
 
 
-def _unread(node: Node, last: GpuReading, collected: SourceReading) -> Problem:
+def _unread(node: Node, last: GpuReading, collected: SourceReading) -> Reason:
     """Return why a GPU was not read. If a problem is not of one known GPU, it is unknown whether NVML lists this one.
 
     A MIG instance has the problem of its GPU.
@@ -81,11 +81,11 @@ def _unread(node: Node, last: GpuReading, collected: SourceReading) -> Problem:
     if parent is not None and parent.reading.problem is not None:
         return parent.reading.problem
     if last.at >= collected.at - collected.seconds - CLOCK_SLACK_SECONDS:
-        return Problem(code=ProblemCode.STILL_RUNNING, seconds=collected.seconds)
+        return Reason(ReasonCode.STILL_RUNNING, seconds=collected.seconds)
     for each in () if collected.problem is None else collected.problem.each:
-        if each.code not in LOST and each.subject.partition(" ")[0] not in node.gpus:
+        if each.code not in LOST and (each.parameters.get("subject") or "").partition(" ")[0] not in node.gpus:
             return each
-    return Problem(code=ProblemCode.GPU_NOT_REPORTED)
+    return Reason(ReasonCode.GPU_NOT_REPORTED)
 
 
 def _lost(before: Gpu | None, reading: GpuReading) -> tuple[Event, ...]:
@@ -141,13 +141,13 @@ def _energy(before: Gpu | None, reading: GpuReading) -> MonotonicCounter | None:
 
 def _rejected_energy(reading: GpuReading) -> MonotonicCounter | None:
     problem = reading.failed.get(ENERGY)
-    if problem is None or problem.code is not ProblemCode.IMPLAUSIBLE:
+    if problem is None or problem.code is not ReasonCode.IMPLAUSIBLE:
         return None
-    return MonotonicCounter(last=int(problem.detail), total=0, at=reading.at)
+    return MonotonicCounter(last=int(problem.parameters.get("detail") or 0), total=0, at=reading.at)
 
 
 def _discarded(reading: GpuReading) -> int:
-    return sum(problem.code is ProblemCode.IMPLAUSIBLE for problem in reading.failed.values())
+    return sum(problem.code is ReasonCode.IMPLAUSIBLE for problem in reading.failed.values())
 
 
 def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
@@ -246,7 +246,7 @@ def is_jump(known: MonotonicCounter, value: int, at: float) -> bool:
     return counted > MOST_WATTS * 1e3 * (max(0.0, at - known.at) + SLACK_SECONDS)
 
 
-def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Problem]]:
+def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Reason]]:
     for name, most in LIMITS.items():
         value = getattr(reading, name)
         if value is not None and not 0 <= value <= most:
@@ -264,8 +264,8 @@ def _wrong(before: Gpu | None, reading: GpuReading) -> Iterator[tuple[str, Probl
         yield ENERGY, _problem(ENERGY, energy)
 
 
-def _problem(name: str, value: Any) -> Problem:
-    return Problem(code=ProblemCode.IMPLAUSIBLE, subject=name, detail=str(value))
+def _problem(name: str, value: Any) -> Reason:
+    return Reason(ReasonCode.IMPLAUSIBLE, subject=name, detail=str(value))
 
 
 def _with_possible_memory(processes: tuple[GpuProcess, ...] | None, total: int | None) -> tuple[GpuProcess, ...] | None:

@@ -15,7 +15,7 @@ from exporter.model.daemon import (
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogFile, LogGap, LoggedCommands, LogLine, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.control_reply import EXPORTER_QUERIES, LIST_SERVERS
@@ -35,7 +35,7 @@ JOURNAL = "stdout"
 _COMMAND = "] Cmd:"
 
 
-_LOST = Problem(code=ProblemCode.LOG_TO_STDOUT)
+_LOST = Reason(ReasonCode.LOG_TO_STDOUT)
 
 
 def with_stdout(daemon: Daemon, *, foreground: bool | None, in_file: bool | None) -> Daemon:
@@ -74,7 +74,7 @@ def file_read(daemon: Daemon, observed: LogFile) -> Daemon:
     )
 
 
-def files_collected(daemon: Daemon, problem: Problem | None) -> Daemon:
+def files_collected(daemon: Daemon, problem: Reason | None) -> Daemon:
     """Return the daemon with the `problem` of one collection of all its logs.
 
     If no file has this problem, the collection as a whole hangs or failed. Until one ends, no file is followed.

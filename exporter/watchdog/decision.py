@@ -13,9 +13,10 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import AllowedAction, Mode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition, Diagnosis, EscalationStep, Quarantine, WatchdogPhase
-from exporter.parse.kernel_log import REBOOT, RECOVERY_XID, RESET, exonerates, xid_meaning
+from exporter.parse.kernel_log import RECOVERY_XID
 from exporter.parse.proc import mps_program
 from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
+from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, xid_meaning
 from exporter.state import devices
 from exporter.state.processes import client_id
 from exporter.watchdog import restart_budget

@@ -11,15 +11,7 @@ from exporter.model.settings import Mode
 from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, LastAction, OngoingAction, WatchdogPhase, WatchdogState
 from exporter.watchdog import decision, diagnosis, limit_enforcement, restart_budget, verification
-from exporter.watchdog.context import (
-    Context,
-    Decision,
-    Evaluated,
-    PlannedAction,
-    Policy,
-    Wait,
-    count_action,
-)
+from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, count_action
 
 Evaluation = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
 

@@ -216,8 +216,8 @@ def _unit_obstacle(context: Context, since: float) -> Wait | None:
 def _unusable(unit: UnitState) -> Reason | None:
     """Return why the unit cannot be restarted at all; None if it can."""
     if unit.problem is not None:
-        problem = unit.problem
-        return Reason(ReasonCode.UNIT_UNREADABLE, unit=unit.unit, state=problem.code, text=problem.detail or None)
+        why = unit.problem.parameters.get("detail") or None
+        return Reason(ReasonCode.UNIT_UNREADABLE, unit=unit.unit, state=unit.problem.code, text=why)
     if unit.load != "loaded":
         return Reason(ReasonCode.UNIT_NOT_LOADED, unit=unit.unit, state=unit.load or None)
     return None

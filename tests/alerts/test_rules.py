@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE
-from exporter.parse.kernel_log import REBOOT, RESET, XIDS, exonerates
+from exporter.parse.xid_catalogue import REBOOT, RESET, XIDS, exonerates
 from exporter.report.problem import Definition
 from exporter.report.problems import PROBLEMS
 from tests.alerts.files import PROMETHEUS, RULES, RUNBOOKS, UNIT_TESTS, Check, Rule, checks, read, rules, seconds

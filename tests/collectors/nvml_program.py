@@ -60,7 +60,10 @@ PROGRAM = """
 
     def brief(one):
         problem = getattr(one, "problem", None)
-        return problem and "; ".join(": ".join(filter(None, (p.code, p.subject, p.detail))) for p in problem.each)
+        return problem and "; ".join(": ".join(words(each)) for each in problem.each)
+
+    def words(problem):
+        return filter(None, (problem.code, *map(problem.parameters.get, ("subject", "detail"))))
 
     def do(number, name, arguments):
         result = (globals().get(name) or getattr(nvml, name))(*arguments)

@@ -15,7 +15,7 @@ from exporter.collectors.control_client import ATTEMPTS, ControlClient, SessionL
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
 from exporter.model.observation import ControlReply
-from exporter.model.problem import Problem, ProblemCode, command_failed
+from exporter.model.reason import Reason, ReasonCode, command_failed
 from exporter.parse.control_reply import VERSION_FLAG, QueryOutcome, query_outcome
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.standin.mps import MpsStandIn, is_alive
@@ -318,7 +318,7 @@ def test_reports_a_missing_program(client: Client, tmp_path: Path) -> None:
     reading = control.collect()
 
     assert len(reading.observations) == 1
-    assert reading.problem == Problem(code=ProblemCode.PROGRAM_MISSING, subject=missing)
+    assert reading.problem == Reason(ReasonCode.PROGRAM_MISSING, subject=missing)
 
 
 @pytest.mark.parametrize(("mode", "error"), [(0o644, "Permission denied"), (0o755, "Exec format error")])

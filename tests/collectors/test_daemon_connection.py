@@ -19,7 +19,7 @@ from exporter.collectors.pipe_dir import Directory, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity
 from exporter.model.observation import ControlReply, ControlSocket, Observation
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -248,7 +248,7 @@ def test_does_not_send_a_query_that_a_stopped_server_must_answer(
     (reply,) = reading.observations
     assert isinstance(reply, ControlReply)
     assert (reply.command, reply.exit_code) == ("get_server_list", 0)
-    assert reading.problem == Problem(code=ProblemCode.SERVER_STOPPED, subject=query, pid=server)
+    assert reading.problem == Reason(ReasonCode.SERVER_STOPPED, subject=query, pid=server)
     assert query not in mps.control_log
 
 

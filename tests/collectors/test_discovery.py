@@ -17,7 +17,7 @@ from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.model.daemon import FORGOTTEN_SECONDS, NamedBy
 from exporter.model.observation import DaemonFound
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.containers import Container
@@ -318,12 +318,12 @@ def test_locates_a_daemon_with_unreadable_environment_by_its_pid_file(
     assert (unreadable.protocol, unreadable.observation("x").foreground) == (None, False)
     problem = Discovery(patterns=(), proc=Path("/proc"), clock=HandClock()).collect().problem
     assert problem is not None
-    assert problem.code is ProblemCode.PROCESS_NOT_READABLE
+    assert problem.code is ReasonCode.PROCESS_NOT_READABLE
 
 
-def pids_of(problem: Problem | None) -> list[int | None]:
+def pids_of(problem: Reason | None) -> list[int | None]:
     """Return the PIDs of a problem."""
-    return [] if problem is None else [each.pid for each in problem.each]
+    return [] if problem is None else [each.parameters.get("pid") for each in problem.each]
 
 
 def test_reports_a_kernel_without_openat2(mps: MpsStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_reports_a_kernel_without_openat2(mps: MpsStandIn, monkeypatch: pytest.M
 
     assert reading.observations == ()
     assert reading.problem is not None
-    assert Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
+    assert Reason(ReasonCode.NOT_SUPPORTED, subject="openat2(2)", pid=mps.pid) in reading.problem.each
 
     with_patterns = Discovery(patterns=[f"{mps.pipe_directory.parent}/*"], proc=Path("/proc"), clock=HandClock())
     assert [each.daemon for each in with_patterns.collect().observations] == [str(mps.pipe_directory)]

@@ -16,7 +16,7 @@ from exporter.collectors.proc import Proc
 from exporter.model.daemon import Daemon, DaemonState, Declaration, NamedBy
 from exporter.model.node import Node
 from exporter.model.observation import DaemonProcess, ProcessReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.reducer import reduce
@@ -141,9 +141,9 @@ def test_reports_ignored_daemons_by_owner_in_a_stable_text() -> None:
     assert too_many(()) is None
     problem = too_many(candidates("UID 1000", 3))
     assert problem == too_many(candidates("UID 1000", 48))
-    assert problem == Problem(code=ProblemCode.TOO_MANY_DAEMONS, detail="UID 1000", limits=(16, 64))
+    assert problem == Reason(ReasonCode.TOO_MANY_DAEMONS, detail="UID 1000", limits=(16, 64))
     many = too_many([candidate("", f"UID {n}", 0.0) for n in range(1, 9)])
-    assert many == replace(problem, detail="UID 1, UID 2, UID 3, ...")
+    assert many == Reason(ReasonCode.TOO_MANY_DAEMONS, detail="UID 1, UID 2, UID 3, ...", limits=(16, 64))
 
 
 def start_fake(start: Starter, directory: Path, uid: int) -> subprocess.Popen[bytes]:
@@ -191,7 +191,9 @@ def test_fake_daemons_of_one_user_do_not_hide_another_users_daemon(
     assert str(tmp_path / "other") in found
     assert len(found) == 3
     assert reading.problem is not None
-    assert (ProblemCode.TOO_MANY_DAEMONS, "UID 65534") in [(each.code, each.detail) for each in reading.problem.each]
+    assert (ReasonCode.TOO_MANY_DAEMONS, "UID 65534") in [
+        (each.code, each.parameters.get("detail")) for each in reading.problem.each
+    ]
 
     local.set_named([on_host("named", tmp_path / "fake3", tmp_path)])
     clock.time += 10

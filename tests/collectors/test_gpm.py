@@ -12,7 +12,7 @@ import pytest
 from exporter.collectors.nvml import gpu as nvml_gpu
 from exporter.collectors.nvml.collector import GpuUses
 from exporter.collectors.nvml.driver import Driver, DriverError
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 
 GPUS = ("GPU-0", "GPU-1")
@@ -35,7 +35,7 @@ class FakeDriver(Driver):
     def joined(self, within: float) -> Iterator[None]:
         """Raise DriverError if the driver is not open."""
         if not self.open:
-            raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
+            raise DriverError(Reason(ReasonCode.DRIVER_NOT_OPEN))
         yield
 
 

@@ -14,9 +14,9 @@ from exporter.collectors.child import LONGEST_LINE
 from exporter.collectors.journal import DEADLINE_SECONDS, RETRY_SECONDS, Journal
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine
-from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
+from exporter.model.reason import Reason, ReasonCode, command_failed, timed_out
 from exporter.parse.systemd import SUPPRESSED_MESSAGE_ID
-from exporter.report.problem_text import JOURNAL, problem_text
+from exporter.report.reasons import JOURNAL, reason_text
 from tests.clocks import HandClock
 from tests.eventually import eventually
 from tests.standin.journald import BURST, Journald
@@ -34,7 +34,7 @@ class FollowedJournal:
     journal: Journal
     clock: HandClock
     lines: list[str] = field(default_factory=list)
-    states: list[Problem | str | None] = field(default_factory=list)
+    states: list[Reason | str | None] = field(default_factory=list)
     lost: int = 0
 
     def collect(self) -> Reading:
@@ -62,7 +62,7 @@ class FollowedJournal:
         self.lines.clear()
         self.lost = 0
 
-    def until_states(self, *states: Problem | None) -> None:
+    def until_states(self, *states: Reason | None) -> None:
         """Collect until exactly these states of the journal itself have been observed."""
 
         def check() -> None:
@@ -166,7 +166,7 @@ def test_reports_why_the_last_lines_cannot_be_read(journalctl: FakeJournalctl, l
     state, lines = log.journal.journal_of("node", UNIT).tail()
 
     assert state.problem is not None
-    assert (state.problem.code, lines) == (ProblemCode.PERMISSION_DENIED, [])
+    assert (state.problem.code, lines) == (ReasonCode.PERMISSION_DENIED, [])
 
 
 def test_reads_all_entries_of_a_unit_without_earlier_entries(journalctl: FakeJournalctl, log: FollowedJournal) -> None:
@@ -221,8 +221,8 @@ def test_reports_what_to_do_about_an_unreadable_journal(
     def check() -> None:
         problem = log.collect().problem
         assert problem is not None
-        assert problem.detail == stderr
-        assert advice in problem_text(problem, JOURNAL)
+        assert problem.parameters.get("detail") == stderr
+        assert advice in reason_text(problem, JOURNAL)
 
     eventually(check)
 
@@ -233,9 +233,7 @@ def test_reports_a_problem_without_journalctl() -> None:
     journal.follow({"node": UNIT})
     reading = journal.collect()
 
-    problem = Problem(
-        code=ProblemCode.COMMAND_NOT_STARTED, subject="/nowhere/journalctl", detail="No such file or directory"
-    )
+    problem = Reason(ReasonCode.COMMAND_NOT_STARTED, subject="/nowhere/journalctl", detail="No such file or directory")
     assert reading == Reading((LogFile(at=1000.0, daemon="node", file="stdout", problem=problem),), problem)
     assert journal.collect() == Reading((), problem)
 
@@ -418,6 +416,6 @@ def test_reports_a_journal_that_the_user_may_not_read(journald: Journald) -> Non
         def check() -> None:
             problem = journal.collect().problem
             assert problem is not None
-            assert problem.code is ProblemCode.PERMISSION_DENIED
+            assert problem.code is ReasonCode.PERMISSION_DENIED
 
         eventually(check)

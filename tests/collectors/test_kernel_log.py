@@ -13,8 +13,8 @@ from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.thread import Reading
 from exporter.model.node import CollectorName
 from exporter.model.observation import KernelRecord
-from exporter.model.problem import Problem, ProblemCode, of_error
-from exporter.report.problem_text import problem_text
+from exporter.model.reason import Reason, ReasonCode, of_error
+from exporter.report.reasons import reason_text
 from tests.builders import denied
 from tests.clocks import HandClock
 
@@ -133,7 +133,7 @@ def test_reports_lost_records_and_reads_the_rest(
     monkeypatch.setattr("exporter.collectors.kernel_log.os.read", overwritten)
 
     first = log.collect()
-    assert (messages(first), first.problem) == ([XID], Problem(code=ProblemCode.RECORDS_LOST, subject="/dev/kmsg"))
+    assert (messages(first), first.problem) == ([XID], Reason(ReasonCode.RECORDS_LOST, subject="/dev/kmsg"))
     assert log.collect() == Reading()
 
 
@@ -143,7 +143,7 @@ def test_reopens_a_log_that_ends(kernel: Kernel, log: KernelLog) -> None:
 
     reading = log.collect()
     assert messages(reading) == [XID]
-    assert reading.problem == Problem(code=ProblemCode.NOT_READABLE, subject="/dev/kmsg")
+    assert reading.problem == Reason(ReasonCode.NOT_READABLE, subject="/dev/kmsg")
     assert log.collect() == Reading()
     kernel.write(GPU_AT)
     assert messages(log.collect()) == [GPU_AT]
@@ -177,7 +177,7 @@ def test_the_problem_text_names_the_remedy(number: int, advice: str) -> None:
 
     problem = log.collect().problem
     assert problem == log.open() == of_error(KMSG, OSError(number, os.strerror(number)))
-    assert advice in problem_text(problem, CollectorName.KERNEL)
+    assert advice in reason_text(problem, CollectorName.KERNEL)
 
 
 def test_tries_to_open_the_log_again(kernel: Kernel) -> None:
@@ -202,7 +202,7 @@ def test_reports_a_missing_log(tmp_path: Path) -> None:
 
     problem = log.collect().problem
     assert problem is not None
-    assert problem.code is ProblemCode.NOT_FOUND
+    assert problem.code is ReasonCode.NOT_FOUND
 
 
 def test_reports_a_log_without_read_permission(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_rejects_a_file_that_is_not_the_kernel_log(tmp_path: Path, kind: str) ->
     reading = KernelLog(Path("/dev/null") if kind == "device" else path, HandClock(), wait=0.0).collect()
 
     assert reading.problem is not None
-    assert reading.problem.code is ProblemCode.WRONG_FILE_TYPE
+    assert reading.problem.code is ReasonCode.WRONG_FILE_TYPE
     assert reading.observations == ()
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -246,7 +246,7 @@ def test_reads_the_real_log_or_reports_a_problem() -> None:
 
     for _ in range(2):
         problem = log.collect().problem
-        assert problem is None or problem.subject == "/dev/kmsg"
+        assert problem is None or problem.parameters.get("subject") == "/dev/kmsg"
         assert log.open() == problem
         log.close()
 

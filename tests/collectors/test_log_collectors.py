@@ -18,10 +18,10 @@ from exporter.collectors.pipe_dir import DaemonLocation, Directory, on_host
 from exporter.collectors.pool import MOST_LINGERING, CollectorPool
 from exporter.collectors.thread import Inbox
 from exporter.model.daemon import Daemon, Declaration, Lifecycle, LogState, NamedBy
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import LogFile, LogLine, Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
-from exporter.reducer import LOGS, reduce
+from exporter.model.reason import Reason, ReasonCode
+from exporter.reducer import reduce
 from tests.builders import HANGS, absent, denied
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
@@ -64,7 +64,7 @@ class LogPool:
     def collector(self, location: DaemonLocation) -> LogCollector:
         """Return a log collector as the service builds it."""
         created = log_collector(
-            LOGS,
+            CollectorName.LOGS,
             location,
             inbox=self.inbox,
             clock=SystemClock(),
@@ -160,9 +160,9 @@ def test_reports_a_hanging_log_directory_for_its_daemon_only(logs: LogPool) -> N
 
     timeout_report = eventually(reported)
 
-    assert (timeout_report.name, timeout_report.daemon) == (LOGS, "a")
+    assert (timeout_report.name, timeout_report.daemon) == (CollectorName.LOGS, "a")
     assert timeout_report.problem is not None
-    assert timeout_report.problem.code is ProblemCode.STILL_RUNNING
+    assert timeout_report.problem.code is ReasonCode.STILL_RUNNING
 
 
 @pytest.mark.parametrize(("expected", "share"), [(True, 0.25), (False, 1.0)])
@@ -270,31 +270,33 @@ def ended_daemons() -> Node:
 
 
 def test_a_complete_read_of_a_log_resolves_the_exit_of_that_daemon_only() -> None:
-    node, events = reduce(ended_daemons(), SourceReading(at=ENDED_AT + 0.1, name=LOGS, seconds=0.01, daemon="a"))
+    node, events = reduce(
+        ended_daemons(), SourceReading(at=ENDED_AT + 0.1, name=CollectorName.LOGS, seconds=0.01, daemon="a")
+    )
 
     assert [event.daemon for event in events] == ["a"]
     assert [name for name, daemon in node.daemons.items() if daemon.lifecycle.unexplained_end_at is not None] == ["b"]
 
 
 def test_a_log_problem_of_one_daemon_does_not_block_the_exit_of_another() -> None:
-    hangs = SourceReading(at=ENDED_AT + 0.1, name=LOGS, seconds=5.0, daemon="a", problem=HANGS)
+    hangs = SourceReading(at=ENDED_AT + 0.1, name=CollectorName.LOGS, seconds=5.0, daemon="a", problem=HANGS)
     node, first = reduce(ended_daemons(), hangs)
-    node, second = reduce(node, SourceReading(at=ENDED_AT + 0.2, name=LOGS, seconds=0.01, daemon="b"))
+    node, second = reduce(node, SourceReading(at=ENDED_AT + 0.2, name=CollectorName.LOGS, seconds=0.01, daemon="b"))
 
     assert [event.daemon for event in (*first, *second)] == ["b"]
 
 
 def test_a_reading_without_a_daemon_in_an_old_recording_applies_to_all() -> None:
-    _, events = reduce(ended_daemons(), SourceReading(at=ENDED_AT + 0.1, name=LOGS, seconds=0.01))
+    _, events = reduce(ended_daemons(), SourceReading(at=ENDED_AT + 0.1, name=CollectorName.LOGS, seconds=0.01))
 
     assert [event.daemon for event in events] == ["a", "b"]
 
 
 def test_a_hanging_log_has_a_problem_until_the_read_ends() -> None:
-    def read(at: float, problem: Problem | None) -> SourceReading:
-        return SourceReading(at=at, name=LOGS, seconds=1.0, daemon="a", problem=problem)
+    def read(at: float, problem: Reason | None) -> SourceReading:
+        return SourceReading(at=at, name=CollectorName.LOGS, seconds=1.0, daemon="a", problem=problem)
 
-    missing, longer = absent("/log/a/control.log"), replace(HANGS, seconds=10.0)
+    missing, longer = absent("/log/a/control.log"), Reason(ReasonCode.STILL_RUNNING, seconds=10.0)
     node, _ = reduce(ended_daemons(), read(101.0, HANGS))
     assert node.daemons["a"].log.problems == {"server.log": HANGS, "control.log": missing}
     assert node.daemons["b"].log.problems["server.log"] is None
@@ -307,6 +309,6 @@ def test_a_hanging_log_has_a_problem_until_the_read_ends() -> None:
 def test_an_unreadable_file_does_not_affect_the_other_file() -> None:
     refused = denied("/log/a/control.log")
     node, _ = reduce(ended_daemons(), LogFile(at=101.0, daemon="a", file="control.log", problem=refused))
-    node, _ = reduce(node, SourceReading(at=101.0, name=LOGS, seconds=0.1, daemon="a", problem=refused))
+    node, _ = reduce(node, SourceReading(at=101.0, name=CollectorName.LOGS, seconds=0.1, daemon="a", problem=refused))
 
     assert node.daemons["a"].log.problems == {"server.log": None, "control.log": refused}

@@ -22,7 +22,7 @@ from exporter.collectors.logs import DaemonLogs
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.builders import absent, denied, not_a_file
 from tests.clocks import HandClock
 
@@ -35,7 +35,7 @@ class FollowedLog:
 
     path: Path
     clock: HandClock = field(default_factory=HandClock)
-    problem: Problem | None = None
+    problem: Reason | None = None
 
     def __post_init__(self) -> None:
         self.follower = LogFollower(on_host("node", self.path.parent, self.path.parent), self.path.name, self.clock)
@@ -52,7 +52,7 @@ class FollowedLog:
             self.problem = each.problem if isinstance(each, LogFile) else self.problem
         return [each.line for each in observations if isinstance(each, LogLine)]
 
-    def states(self) -> list[Problem | None]:
+    def states(self) -> list[Reason | None]:
         """Collect once and return the states of the file itself."""
         return [each.problem for each in self.observe() if isinstance(each, LogFile)]
 
@@ -417,7 +417,7 @@ def test_does_not_follow_a_symbolic_link(log: FollowedLog, tmp_path: Path) -> No
 
     assert log.collect() == []
     assert log.problem is not None
-    assert log.problem.code is ProblemCode.WRONG_FILE_TYPE
+    assert log.problem.code is ReasonCode.WRONG_FILE_TYPE
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["fifo", "directory"])

@@ -12,7 +12,7 @@ import pytest
 from exporter.collectors import nvml as nvml_package
 from exporter.collectors.nvml.driver import Driver, DriverError
 from exporter.collectors.nvml.gpu import MIN_SAMPLE_SECONDS
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.collectors.nvml_program import NvmlProgram, Start, built
 from tests.standin.nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN, Device, NvmlStandIn, Process, fails
 
@@ -142,7 +142,7 @@ def test_does_not_use_another_package_in_place_of_nvidia_ml_py(monkeypatch: pyte
     with pytest.raises(DriverError) as raised, driver.opened():
         pass
 
-    assert raised.value.problem == Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml")
+    assert raised.value.problem == Reason(ReasonCode.PACKAGE_CONFLICT, subject="pynvml")
     assert driver.pause(1.0)
 
 

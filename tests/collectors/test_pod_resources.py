@@ -16,7 +16,7 @@ from exporter.clock import SystemClock
 from exporter.collectors import pod_resources, pod_resources_pb2
 from exporter.collectors.pod_resources import PodResources
 from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import ReasonCode
 from tests.builders import AT, GPU
 from tests.kubelet import Kubelet, claim, kubelet, pod
 
@@ -34,7 +34,7 @@ def collector(path: Path) -> PodResources:
     return PodResources(path, SystemClock())
 
 
-def code(path: Path) -> ProblemCode | None:
+def code(path: Path) -> ReasonCode | None:
     reading = collector(path).collect()
     assert reading.observations == () or reading.problem is None
     return None if reading.problem is None else reading.problem.code
@@ -106,7 +106,7 @@ def test_reports_a_missing_package(serving: Kubelet, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "grpc", None)
     problem = collector(serving.socket).collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ProblemCode.PACKAGE_MISSING, "grpc")
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.PACKAGE_MISSING, "grpc")
 
 
 def test_reports_a_kubelet_that_accepts_and_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_reports_a_kubelet_that_accepts_and_never_answers(tmp_path: Path, monkey
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("hung.sock")
         listener.listen(8)
-        assert code(Path("hung.sock")) is ProblemCode.TIMEOUT
+        assert code(Path("hung.sock")) is ReasonCode.TIMEOUT
 
 
 def test_reports_a_kubelet_that_hangs_in_its_second_answer(serving: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +125,14 @@ def test_reports_a_kubelet_that_hangs_in_its_second_answer(serving: Kubelet, mon
     monkeypatch.setattr(serving, "answer", lambda *call: time.sleep(next(delays)) or answer(*call))
     problem = collector(serving.socket).collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ProblemCode.TIMEOUT, "GetAllocatableResources")
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.TIMEOUT, "GetAllocatableResources")
 
 
 def test_reports_a_socket_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("left.sock")
-    assert code(Path("left.sock")) is ProblemCode.CALL_FAILED
+    assert code(Path("left.sock")) is ReasonCode.CALL_FAILED
 
 
 def test_recovers_from_a_failure_at_the_next_collection(serving: Kubelet) -> None:
@@ -153,13 +153,13 @@ def test_reports_an_answer_that_it_cannot_use(
     serving: Kubelet, method: str, answer: object, capfd: pytest.CaptureFixture[str]
 ) -> None:
     setattr(serving, method, answer)
-    assert code(serving.socket) is ProblemCode.CALL_FAILED
+    assert code(serving.socket) is ReasonCode.CALL_FAILED
     assert capfd.readouterr().err == ""
 
 
 def test_reports_another_service(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert code(tmp_path / "file") is ProblemCode.CALL_FAILED
+    assert code(tmp_path / "file") is ReasonCode.CALL_FAILED
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_reports_another_service(tmp_path: Path) -> None:
 )
 def test_refuses_an_answer_beyond_its_limits(serving: Kubelet, too_large: object) -> None:
     serving.allocate(too_large)
-    assert code(serving.socket) is ProblemCode.ANSWER_TOO_LARGE
+    assert code(serving.socket) is ReasonCode.ANSWER_TOO_LARGE
 
 
 def test_refuses_too_many_containers_and_reads_as_many_as_permitted(serving: Kubelet) -> None:
@@ -185,7 +185,7 @@ def test_refuses_too_many_containers_and_reads_as_many_as_permitted(serving: Kub
     assert isinstance(reading, PodResourcesReading)
     assert len(reading.devices) == 2048
     serving.allocate(*[each] * 2049)
-    assert code(serving.socket) is ProblemCode.ANSWER_TOO_LARGE
+    assert code(serving.socket) is ReasonCode.ANSWER_TOO_LARGE
 
 
 def test_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
@@ -207,6 +207,6 @@ def test_reports_a_socket_that_disappears_after_an_answer(serving: Kubelet, tmp_
     socket.unlink()
     problem = kubelet.collect().problem
     assert problem is not None
-    assert (problem.code, problem.subject) == (ProblemCode.NOT_FOUND, str(socket))
+    assert (problem.code, problem.parameters.get("subject")) == (ReasonCode.NOT_FOUND, str(socket))
     socket.symlink_to(serving.socket)
     assert kubelet.collect().problem is None

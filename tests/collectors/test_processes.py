@@ -21,7 +21,7 @@ from exporter.collectors.proc import Proc
 from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, Processes, affordable_pidfds
 from exporter.collectors.thread import Reading
 from exporter.model.observation import DaemonProcess, Observation, ProcessExit, ProcessReading
-from exporter.model.problem import joined
+from exporter.model.reason import joined
 from tests.clocks import HandClock
 from tests.conftest import Starter
 from tests.eventually import eventually

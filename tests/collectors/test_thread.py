@@ -21,7 +21,7 @@ from exporter.collectors.thread import (
     collect_each,
 )
 from exporter.model.observation import LogLine, Observation, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.builders import UNREADABLE
 from tests.eventually import PATIENCE_SECONDS, eventually
 
@@ -244,7 +244,7 @@ def test_a_full_inbox_is_not_a_timeout(start: Start, inbox: Inbox) -> None:
 
 
 def test_reports_a_problem_and_its_end_as_news(start: Start, inbox: Inbox) -> None:
-    problems: list[Problem | None] = [UNREADABLE, None]
+    problems: list[Reason | None] = [UNREADABLE, None]
     thread = start(lambda: Reading(problem=problems.pop(0) if problems else None), report_interval=3600.0)
 
     assert reported(inbox)[1].problem == UNREADABLE
@@ -254,8 +254,8 @@ def test_reports_a_problem_and_its_end_as_news(start: Start, inbox: Inbox) -> No
     assert nothing_reported(inbox)
 
 
-def defect(detail: str) -> Problem:
-    return Problem(code=ProblemCode.UNEXPECTED_ERROR, detail=detail)
+def defect(detail: str) -> Reason:
+    return Reason(ReasonCode.UNEXPECTED_ERROR, detail=detail)
 
 
 def test_continues_after_a_collector_raised(start: Start, inbox: Inbox) -> None:
@@ -307,7 +307,7 @@ def test_reports_a_hung_collection_once_for_each_deadline(start: Start, inbox: I
         release.set()
 
     assert first.problem is not None
-    assert first.problem.code is ProblemCode.STILL_RUNNING
+    assert first.problem.code is ReasonCode.STILL_RUNNING
     assert 0.2 <= first.seconds < second.seconds
     assert reported(inbox)[1].problem is None
     eventually(lambda: _true(not thread.busy))
@@ -351,7 +351,7 @@ def test_collects_in_parallel_and_leaves_a_hung_collector_behind() -> None:
     release.set()
 
     assert readings == {
-        "hangs": Reading(problem=Problem(code=ProblemCode.STILL_RUNNING, seconds=2.0)),
+        "hangs": Reading(problem=Reason(ReasonCode.STILL_RUNNING, seconds=2.0)),
         "answers": Reading((LINE,)),
         "raises": Reading(problem=defect("ValueError: a defect")),
     }

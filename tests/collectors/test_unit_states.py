@@ -7,7 +7,7 @@ import pytest
 from exporter.collectors.thread import Reading
 from exporter.collectors.units import POLL_SECONDS, URGENT_SECONDS, WITHOUT_SYSTEMD_SECONDS, Systemctl, UnitStates
 from exporter.model.observation import Observation, UnitState
-from exporter.model.problem import command_failed
+from exporter.model.reason import command_failed
 from tests.clocks import HandClock
 from tests.collectors.test_units import FakeSystemctl
 

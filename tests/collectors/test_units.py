@@ -8,7 +8,7 @@ from exporter.clock import Clock, SystemClock
 from exporter.collectors.thread import Reading
 from exporter.collectors.units import Systemctl, Units
 from exporter.model.observation import DaemonFound
-from exporter.model.problem import Problem, ProblemCode, command_failed, timed_out
+from exporter.model.reason import Reason, ReasonCode, command_failed, timed_out
 from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY
 from tests.parse.test_systemd import shown
 
@@ -135,8 +135,8 @@ def test_reports_other_failures(systemctl: FakeSystemctl) -> None:
     systemctl.says(then="echo 'Failed to list units: Access denied' >&2; exit 1")
     assert systemctl.collect().problem == command_failed(str(systemctl.path), 1, "Failed to list units: Access denied")
     systemctl.path.chmod(0o644)
-    assert systemctl.collect().problem == Problem(
-        code=ProblemCode.COMMAND_NOT_STARTED, subject=str(systemctl.path), detail="Permission denied"
+    assert systemctl.collect().problem == Reason(
+        ReasonCode.COMMAND_NOT_STARTED, subject=str(systemctl.path), detail="Permission denied"
     )
 
 

@@ -13,10 +13,11 @@ import yaml
 
 from exporter.cli import COMMANDS
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.values import build
 from exporter.page.page import Page
-from exporter.report import objects, problem_text, remedy
-from exporter.report.problems import PROBLEMS, REMEDIES
-from exporter.report.reasons import text_of
+from exporter.report import objects, remedy
+from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.reasons import ADVICE, reason_text
 from exporter.report.status_text import render_status
 from exporter.report.status_view import view_of
 from exporter.report.text import Style
@@ -152,18 +153,17 @@ def of_answers() -> Iterator[Shown]:
 def of_catalogue() -> Iterator[Shown]:
     for code, problem in PROBLEMS.items():
         yield from inline("catalogue", code, f"{problem.meaning} {problem.remedy} {problem.summary}")
-    for situation, text in REMEDIES.items():
-        yield from inline("catalogue", situation, text)
+    for situation in Situation:
+        yield from inline("catalogue", situation.name, situation.remedy)
 
 
 def of_log() -> Iterator[Shown]:
     """Yield the commands in the texts of reasons and of problems, which the log and `status` show."""
     for code in ReasonCode:
-        known = Reason(code, pid=441, server=513, unit="nvidia-cuda-mps.service", text="text", state="server_suspended")
-        yield from inline("log", code, text_of(known))
-    for name, text in vars(problem_text).items():
-        for _, each in strings(text if isinstance(text, Mapping) and name != "__builtins__" else ""):
-            yield from inline("log", "problem", each)
+        known = {"code": code.value, "pid": 441, "server": 513, "unit": "nvidia-cuda-mps.service", "text": "text"}
+        yield from inline("log", code, reason_text(build(Reason, known)))
+    for text in ADVICE.values():
+        yield from inline("log", "problem", text)
 
 
 def of_doctor() -> Iterator[Shown]:

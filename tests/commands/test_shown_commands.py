@@ -8,11 +8,9 @@ import pytest
 
 from exporter.cli import COMMANDS
 from exporter.doctor.checks import CHECKS
-from exporter.model.problem import Problem, ProblemCode
-from exporter.model.reason import Reason, ReasonCode
-from exporter.report.problem_text import problem_text
-from exporter.report.problems import PROBLEMS, REMEDIES
-from exporter.report.reasons import text_of
+from exporter.model.reason import ReasonCode
+from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.reasons import ADVICE
 from tests.commands.collected import Shown, collected, pages
 from tests.commands.shell import COMMAND_KINDS, VERBS, Kind, UnknownCommandError, kind_of
 
@@ -87,9 +85,8 @@ PROGRAM = re.compile(
 def test_no_text_of_the_program_has_a_command_without_marks() -> None:
     """Only texts in backquotes and lists of commands are collected."""
     texts = [f"{each.summary} {each.meaning} {each.remedy} {each.detail}" for each in PROBLEMS.values()]
-    texts += [*REMEDIES.values(), *(f"{check.meaning} {check.fix}" for check in CHECKS)]
-    texts += [text_of(Reason(code, pid=441, server=513, unit="a.service", text="x")) for code in ReasonCode]
-    texts += [problem_text(Problem(code=code, subject="x"), "control") for code in ProblemCode]
+    texts += [*(situation.remedy for situation in Situation), *(f"{check.meaning} {check.fix}" for check in CHECKS)]
+    texts += [*(code.text for code in ReasonCode), *ADVICE.values()]
     texts += [page.text for page in pages().values()]
 
     assert [each for each in texts if PROGRAM.search(re.sub(r"`[^`]*`", "", each))] == []

@@ -4,12 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from exporter.model.settings import (
-    DEFAULT_LOG_DIRECTORY,
-    DEFAULT_PIPE_DIRECTORY,
-    LOG_DIRECTORY,
-    PIPE_DIRECTORY,
-)
+from exporter.model.settings import DEFAULT_LOG_DIRECTORY, DEFAULT_PIPE_DIRECTORY, LOG_DIRECTORY, PIPE_DIRECTORY
 from tests.deploy.node import Node
 from tests.standin.mps import MpsStandIn, wait_until
 from tests.tools import needed

@@ -17,7 +17,7 @@ from exporter.doctor.facts import (
 from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
 from exporter.model.observation import LogFile
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
 from tests.builders import (
     AT,
@@ -147,7 +147,7 @@ def with_bypassing(facts: Facts, *processes: ProcessFacts) -> Facts:
     return replace(facts, processes={**facts.processes, **{each.pid: each for each in processes}})
 
 
-def with_problem(facts: Facts, problem: Problem, *, one_gpu_remains: bool = False) -> Facts:
+def with_problem(facts: Facts, problem: Reason, *, one_gpu_remains: bool = False) -> Facts:
     """Return the facts of a node where NVML fails, for all GPUs or for another one than that of the daemon."""
     failed = reduced(look(problem=problem), start=unseen_node(DAEMON)).node
     gpus = facts.node.gpus if one_gpu_remains else {}

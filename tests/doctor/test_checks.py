@@ -14,7 +14,7 @@ from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
 from exporter.model.observation import GpuProcess
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import (
     ACTIVE_THREAD_PERCENTAGE,
     LOG_DIRECTORY,
@@ -53,7 +53,7 @@ LIBCUDA = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 ACTS = 1 << Capability.KILL | 1 << Capability.SETUID | 1 << Capability.SETGID
 WORDS = "Failed to start : invalid argument"
 WITHOUT = 1 << Capability.SYS_ADMIN | 1 << Capability.DAC_OVERRIDE
-LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
+LOST = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
 
 
 def of_directory(**changes: Any) -> Facts:
@@ -68,13 +68,13 @@ def of_daemon(**changes: Any) -> Facts:
 
 def unreadable_log() -> Facts:
     """Return facts of a daemon with a log that cannot be read."""
-    problem = Problem(code=ProblemCode.PERMISSION_DENIED, subject=CONTROL_LOG, detail="Permission denied")
+    problem = Reason(ReasonCode.PERMISSION_DENIED, subject=CONTROL_LOG, detail="Permission denied")
     return with_daemon(healthy(), log__problems={"control.log": problem})
 
 
 def without_server_log() -> Facts:
     """Return facts of a daemon that has not started a server yet."""
-    return with_daemon(healthy(), log__problems={"server.log": Problem(code=ProblemCode.NOT_FOUND)})
+    return with_daemon(healthy(), log__problems={"server.log": Reason(ReasonCode.NOT_FOUND, subject="server.log")})
 
 
 def of_exporter(**changes: Any) -> Facts:
@@ -87,8 +87,10 @@ def of_programs(**changes: Any) -> Facts:
     return healthy(programs=Programs(**{"control": "/c", "server": "/s", "version": "13000"} | changes))
 
 
-def without_nvml(code: ProblemCode) -> Facts:
+def without_nvml(code: ReasonCode) -> Facts:
     """Return facts of a node where NVML does not work."""
+    if code is ReasonCode.PACKAGE_CONFLICT:
+        return with_problem(healthy(), Reason(code, subject="pynvml"))
     return with_problem(healthy(), failure("as NVML says", code))
 
 
@@ -155,7 +157,7 @@ def waits_with_another_shm() -> Facts:
 def log_to_a_pipe() -> Facts:
     """Return facts of a daemon whose log goes to a pipe of its container."""
     runtime = {"runtime__foreground": True, "runtime__stdout_in_file": False, "runtime__unit": None}
-    problem = Problem(code=ProblemCode.LOG_TO_STDOUT)
+    problem = Reason(ReasonCode.LOG_TO_STDOUT)
     return with_daemon(healthy(), log__problems={"stdout.log": problem}, **runtime)
 
 
@@ -196,13 +198,13 @@ MISTAKES: tuple[Mistake, ...] = (
     ("mps-program-unusable", WARNING, "cannot start a server", lambda: of_programs(server=None)),
     ("version-mismatch", WARNING, "CUDA 12.4, the driver 13.0", lambda: of_programs(version="12040")),
     ("daemon-outdated", WARNING, "was replaced", lambda: of_daemon(outdated=True)),
-    ("nvml-unusable", ERROR, "old kernel module is", lambda: without_nvml(ProblemCode.DRIVER_MISMATCH)),
-    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ProblemCode.LIBRARY_MISSING)),
-    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ProblemCode.CONTAINER_WITHOUT_GPUS)),
-    ("nvml-unusable", ERROR, "pynvml hides", lambda: without_nvml(ProblemCode.PACKAGE_CONFLICT)),
+    ("nvml-unusable", ERROR, "old kernel module is", lambda: without_nvml(ReasonCode.DRIVER_MISMATCH)),
+    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ReasonCode.LIBRARY_MISSING)),
+    ("nvml-unusable", ERROR, "as NVML says", lambda: without_nvml(ReasonCode.CONTAINER_WITHOUT_GPUS)),
+    ("nvml-unusable", ERROR, "pynvml hides", lambda: without_nvml(ReasonCode.PACKAGE_CONFLICT)),
     ("nvml-unusable", WARNING, "no GPU", lambda: replace(healthy(), node=replace(healthy().node, gpus={}))),
     ("reported-by-status", ERROR, "is lost", lambda: with_gpu(healthy(), problem=LOST)),
-    ("reported-by-status", ERROR, "is lost", lambda: with_problem(healthy(), replace(LOST, subject="0"))),
+    ("reported-by-status", ERROR, "is lost", lambda: with_problem(healthy(), LOST.about("0"))),
     ("gpu-unreadable", ERROR, "NVML returns an error", lambda: with_gpu(healthy(), problem=failure("Unknown Error"))),
     ("compute-mode", ERROR, "no process can use CUDA", lambda: with_gpu(healthy(), compute_mode="prohibited")),
     ("compute-mode", ADVICE, "silently bypasses MPS", lambda: with_gpu(healthy(), compute_mode="default")),

@@ -103,5 +103,5 @@ def hostile(name: str) -> Incident:
         gpus=(name,),
         xids=(IncidentXid(at=AT, number=31, gpu=name, pid=600, name=name),),
         client_details={600: bad, 601: bad},
-        suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNKNOWN, text=name)), client=bad),),
+        suspects=(replace(suspect(600, 0.9, Reason(ReasonCode.UNSPECIFIED, text=name)), client=bad),),
     )

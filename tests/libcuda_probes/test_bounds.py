@@ -14,7 +14,7 @@ from exporter.libcuda_probes.libraries import Libraries, machine_named
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.model.launches import ProcessWork, WorkReading
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import ReasonCode
 from tests.clocks import HandClock
 
 from .process_work import SMS, boot_ns, work_of
@@ -88,8 +88,8 @@ def test_delays_the_retry_after_a_failed_attach(timed: TimedCollector, monkeypat
         for _ in range(10):
             problem = timed.collector.collect().problem
             assert problem is not None
-            assert problem.code is ProblemCode.LIBRARY_NOT_WATCHED
-            assert "no probe can be there" in problem.detail
+            assert problem.code is ReasonCode.LIBRARY_NOT_WATCHED
+            assert "no probe can be there" in problem.parameters["detail"]
         assert len(tries) == expected
         timed.clock.time += RETRY_SECONDS
 

@@ -21,7 +21,7 @@ from exporter.libcuda_probes.collector import (
 from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import Kernel
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 
@@ -290,7 +290,7 @@ def test_close_removes_the_probes(start_collector: Callable[..., TimedCollector]
         assert not probed(target, cuda)
 
 
-NO_DRIVER = Problem(code=ProblemCode.DRIVER_NOT_OPEN)
+NO_DRIVER = Reason(ReasonCode.DRIVER_NOT_OPEN)
 
 
 def test_reports_a_missing_driver(start_collector: Callable[..., TimedCollector]) -> None:

@@ -11,7 +11,7 @@ from exporter.libcuda_probes.libraries import Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.clocks import HandClock
 
 from .process_work import SMS, boot_ns
@@ -69,7 +69,7 @@ def test_attaches_nothing_after_a_failed_check_and_checks_once(cuda: StandInCuda
         boot_ns=boot_ns,
         check_seccomp=harmful,
     )
-    refused = Problem(code=ProblemCode.PROBES_REFUSED, detail="this kernel kills clients")
+    refused = Reason(ReasonCode.PROBES_REFUSED, detail="this kernel kills clients")
     with cuda.started(Work()) as target:
         for _ in range(3):
             reading = collector.collect()
@@ -95,7 +95,7 @@ def test_attaches_nothing_outside_the_hosts_pid_namespace(cuda: StandInCuda, mon
     reading = collector.collect()
     assert reading.observations == ()
     assert reading.problem is not None
-    assert "hostPID: true" in reading.problem.detail
+    assert "hostPID: true" in reading.problem.parameters["detail"]
     collector.close()
 
 

@@ -231,13 +231,13 @@ def hostile() -> StatusInput:
     guilty = ClientDetails(pid=600, client="600-1", command=names[0], user=names[1])
     open_one = incident(
         names[1],
-        Suspect(client=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNKNOWN, text=names[0]),)),
+        Suspect(client=guilty, confidence=0.9, indications=(Reason(ReasonCode.UNSPECIFIED, text=names[0]),)),
         affected=tuple(pids),
         client_details={600: guilty},
         blocking={600: RecoveryDelay(since=AT + 4)},
     )
     happened = Event(
-        at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNKNOWN, text=names[1])
+        at=AT, event=EventName.WATCHDOG_WAITS, daemon=names[0], reason=Reason(ReasonCode.UNSPECIFIED, text=names[1])
     )
     present = split_of(present, {600: flight(0.5)}, dram=0.9)
     parts = tuple(WorkloadPart(workload=Workload(kind=kind, name=name), amount=1.0) for name in names for kind in KINDS)

@@ -5,20 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.parse.kernel_log import (
-    XIDS,
     KernelMessage,
     Xid,
-    XidClass,
-    exonerates,
     parse_bus_id,
     parse_gpu_address,
     parse_kernel_record,
     parse_lost_gpu,
     parse_oom_kill,
     parse_xid,
-    xid_meaning,
 )
 from exporter.parse.printable import LONGEST_TEXT, printable
+from exporter.parse.xid_catalogue import XIDS, XidClass, exonerates, xid_meaning
 from tests.builders import RECORDINGS
 
 XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x0000000a"

@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,10 @@ from exporter.model.observation import (
     SourceReading,
     UnitState,
 )
-from exporter.model.problem import Problem, ProblemCode
-from exporter.model.reason import Reason, ReasonCode
+from exporter.model.reason import Reason, ReasonCode, joined
 from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
+from tests.store.values import whole
 
 HEADER_LINE = '{"recording": 2}\n'
 NOT_STARTED = Reason(ReasonCode.PROGRAM_NOT_STARTED, command="/bin/mps", text="No such file or directory")
@@ -61,16 +60,7 @@ samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_perc
 works = st.builds(
     ProcessWork, pid=counts, first_ns=counts, kernels=counts, flight_ns=counts, open_ns=counts, failed_ns=counts
 )
-single = st.builds(
-    Problem,
-    code=st.sampled_from(ProblemCode),
-    subject=texts,
-    detail=texts,
-    pid=maybe,
-    seconds=st.none() | times,
-    limits=st.lists(counts, max_size=2).map(tuple),
-)
-problems = st.builds(replace, single, others=st.lists(single, max_size=2).map(tuple))
+problems = st.lists(whole(Reason), min_size=1, max_size=3).map(joined)
 anything = st.one_of(
     st.builds(
         ControlReply,

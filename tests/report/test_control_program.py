@@ -2,8 +2,8 @@
 
 from exporter.model.node import Node
 from exporter.model.values import replace
-from exporter.report.daemon_findings import daemon_findings
 from exporter.report.finding import Finding
+from exporter.report.findings import daemon_findings
 from exporter.report.problem import Severity
 from exporter.watchdog.context import DaemonPolicy, Policy
 from exporter.watchdog.evaluation import evaluate

@@ -11,7 +11,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.gpu import RecoveryAction, Xids
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits
 from exporter.model.watchdog import Condition, Diagnosis, WatchdogPhase, WatchdogState
 from exporter.report import status_text
@@ -46,12 +46,14 @@ from tests.builders import (
     limited,
     look,
     looks,
+    no_daemon,
     no_nvml,
     node,
     process,
     quarantined,
     reduced,
     refusal,
+    silence,
     suspended,
     three_clients,
     watched,
@@ -158,16 +160,19 @@ def test_lists_the_most_urgent_finding_first(subtests: pytest.Subtests) -> None:
             assert [(each.text, each.severity) for each in found_in(scene())] == matter
 
 
-def test_status_succeeds_with_harmless_findings(subtests: pytest.Subtests) -> None:
-    for scene in [idle, three_clients, limited, waiting, full]:
-        with subtests.test(scene=scene):
-            assert status_text.status_answer(scene())["exit_code"] == 0
-
-
-def test_status_fails_with_other_findings(subtests: pytest.Subtests) -> None:
-    for scene in [node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml]:
-        with subtests.test(scene=scene):
-            assert status_text.status_answer(scene())["exit_code"] == 1
+def test_status_fails_with_findings_that_are_not_harmless(subtests: pytest.Subtests) -> None:
+    """Otherwise its exit code is 0, for a script that asks whether all is well."""
+    unexpected = reduced(no_daemon(), start=node(DAEMON, expected=False)).node
+    hung = reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node
+    held = reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node
+    failing = (node, daemon_dead, circuit_open, quarantined, suspended, faulted, drifted, no_nvml)
+    for exit_code, scenes in (
+        (0, (unexpected, *(scene() for scene in (idle, three_clients, limited, waiting, full)))),
+        (1, (hung, held, *(scene() for scene in failing))),
+    ):
+        for present in scenes:
+            with subtests.test(exit_code=exit_code, present=present):
+                assert status_text.status_answer(present)["exit_code"] == exit_code
 
 
 def test_reports_a_fault_once() -> None:
@@ -212,8 +217,8 @@ def test_an_unreadable_gpu_is_a_finding() -> None:
 
 
 def test_a_lost_gpu_is_critical_and_fails() -> None:
-    lost = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
-    no_events = replace(look("nvml_events", at=AT + 1), problem=Problem(code=ProblemCode.NOT_SUPPORTED))
+    lost = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
+    no_events = replace(look("nvml_events", at=AT + 1), problem=Reason(ReasonCode.NOT_SUPPORTED, subject="Xid events"))
 
     (found,) = found_in(reduced(GpuReading(at=AT + 1, gpu=GPU, problem=lost), no_events, start=idle()).node)
 
@@ -222,7 +227,7 @@ def test_a_lost_gpu_is_critical_and_fails() -> None:
 
 
 def test_a_gpu_that_was_lost_before_the_start_is_critical() -> None:
-    lost = Problem(code=ProblemCode.GPU_LOST, subject="1", detail="GPU is lost")
+    lost = Reason(ReasonCode.GPU_LOST, subject="1", detail="GPU is lost")
 
     first, known = gpu_reading(at=AT + 1), reduced(look(problem=lost, at=AT + 2), start=idle()).node
 

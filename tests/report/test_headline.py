@@ -1,18 +1,11 @@
 """The head of `status`: whether all is well, who is there, and what is the matter."""
 
-from dataclasses import replace
-
-import pytest
-
-from exporter.model.watchdog import WatchdogPhase
-from exporter.parse.printable import LONGEST_TEXT
 from exporter.report.status_text import MOST_FINDINGS, headline
 from exporter.report.status_view import view_of
 from exporter.report.text import Line, Style
 from exporter.watchdog.context import Policy
 from tests.builders import (
     DAEMON,
-    at_work,
     blocked_recovery,
     daemon_dead,
     idle,
@@ -20,7 +13,6 @@ from tests.builders import (
     node,
     reduced,
     three_clients,
-    watched,
 )
 
 
@@ -54,13 +46,3 @@ def test_counts_findings_that_are_not_shown() -> None:
     names = [f"/run/{number}" for number in range(20)]
     lines = words(list(headline(view_of(reduced(look(), start=node(*names)).node))))
     assert (len(lines), lines[-1]) == (1 + MOST_FINDINGS + 1, f"  and {20 - MOST_FINDINGS} more")
-
-
-def test_hostile_names_stay_in_their_line(subtests: pytest.Subtests) -> None:
-    for name in ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "tab\tbed"]:
-        with subtests.test(name=name):
-            present = reduced(*at_work(daemon=name), start=node(name)).node
-            known = watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]
-            for line in headline(view_of(replace(present, watches={name: known}))):
-                assert line.text.isprintable()
-                assert len(line.text) < 2 * LONGEST_TEXT

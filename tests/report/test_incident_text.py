@@ -8,7 +8,7 @@ from exporter.report.incident_text import brief, details, incidents_table
 from exporter.report.remedy import Address
 from exporter.report.text import Style, local_time, short_time, text_of
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, SERVER
-from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident, suspect
+from tests.incidents.values import blocked, crowded, ended, incident, suspect
 
 LIVING = {client.pid: client.client for client in blocked().client_details.values()}
 ADDRESS = Address(pipe_directory=DAEMON, servers=frozenset({SERVER}), living=LIVING)
@@ -116,15 +116,6 @@ class TestDetails:
         assert "  Refused    9000 new clients, because the server was in FAULT (error 807)" in shown
         assert len(shown) < 200
 
-    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
-        """Nor speaks to the terminal."""
-        for name in HOSTILE:
-            with subtests.test(name=name):
-                for line in (each.text for each in details(hostile(name), NOW, Address(pipe_directory=f"/tmp/{name}"))):
-                    assert line.isprintable()
-                    assert len(line) < 20_000 if "CUDA_MPS_PIPE_DIRECTORY" in line else len(line) < 400
-                assert len(details(hostile(name), NOW, None)) == len(details(hostile("train"), NOW, None))
-
 
 class TestBrief:
     """One line of it."""
@@ -152,13 +143,6 @@ class TestBrief:
     def test_shows_the_state(self, fault: Incident, line: str) -> None:
         """It also shows the suspect."""
         assert brief(fault, NOW) == line
-
-    def test_is_one_line_with_hostile_names(self, subtests: pytest.Subtests) -> None:
-        """And no endless one."""
-        for name in HOSTILE:
-            with subtests.test(name=name):
-                assert brief(hostile(name), NOW).isprintable()
-                assert len(brief(hostile(name), NOW)) < 500
 
 
 class TestTable:
@@ -200,12 +184,3 @@ class TestTable:
     def test_no_incidents(self) -> None:
         """In words."""
         assert text_of(incidents_table((), NOW)) == "No incidents.\n"
-
-    def test_hostile_names_stay_in_their_cell(self, subtests: pytest.Subtests) -> None:
-        """A row stays a row."""
-        for name in HOSTILE:
-            with subtests.test(name=name):
-                lines = text_of(incidents_table([hostile(name)], NOW)).splitlines()
-                assert len(lines) == 2
-                assert all(line.isprintable() for line in lines)
-                assert max(map(len, lines)) < 400

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.node import Node
 from exporter.model.watchdog import Quarantine, WatchdogPhase, WatchdogState
 from exporter.report import remedy
-from tests.builders import AT, DAEMON, GPU, circuit_open, idle, watched
+from tests.builders import AT, DAEMON, GPU, circuit_open, idle
 
 QUARANTINED = WatchdogState(
     phase=WatchdogPhase.QUARANTINED, quarantine=Quarantine(at=AT, xid=95, gpu=GPU, action="RESET_GPU")
@@ -74,14 +74,3 @@ def test_resume_of_a_daemon_reports_whether_it_was_suspended(
 ) -> None:
     answer = remedy.resume_daemon_answer(DAEMON, watch)
     assert (answer["message"], answer.get("exit_code", 0)) == (message, exit_code)
-
-
-def test_hostile_names_stay_in_their_line() -> None:
-    hostile = "/tmp/a\n\x1b[2J"
-    present = replace(circuit_open(), daemons={hostile: idle().daemons[DAEMON]})
-    present = replace(present, watches={hostile: watched(idle(), phase=WatchdogPhase.CIRCUIT_OPEN).watches[DAEMON]})
-
-    shown = remedy.resume_answer(present, before=False)["message"].splitlines()
-
-    assert len(shown) == 3
-    assert all(line.isprintable() for line in shown)

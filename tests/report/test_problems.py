@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from string import Formatter
@@ -11,25 +12,21 @@ import pytest
 from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
 from exporter.report.finding import Finding
 from exporter.report.problem import FindingCode, Severity
-from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS, REMEDIES, Situation
+from exporter.report.problems import BLOCK_CODES, CONDITION_CODES, PHASE_CODES, PROBLEMS
 
 ROOT = Path(__file__).parents[2]
 EXPORTER = ROOT / "exporter"
 
 
-def test_each_code_is_defined_once() -> None:
-    assert PROBLEMS.keys() == set(FindingCode)
-
-
-def test_each_situation_has_a_remedy() -> None:
-    assert REMEDIES.keys() == set(Situation)
-
-
-@pytest.mark.parametrize(
-    ("states", "table"), [(Condition, CONDITION_CODES), (WatchdogPhase, PHASE_CODES), (BlockReason, BLOCK_CODES)]
-)
-def test_each_state_has_exactly_one_code(states: type[StrEnum], table: dict[StrEnum, FindingCode]) -> None:
-    assert table.keys() == set(states)
+def test_each_code_and_each_state_has_one_entry() -> None:
+    tables: tuple[tuple[type[StrEnum], Mapping[StrEnum, object]], ...] = (
+        (FindingCode, PROBLEMS),
+        (Condition, CONDITION_CODES),
+        (WatchdogPhase, PHASE_CODES),
+        (BlockReason, BLOCK_CODES),
+    )
+    for codes, table in tables:
+        assert table.keys() == set(codes)
 
 
 def test_no_other_table_has_texts_for_conditions_or_states() -> None:
@@ -47,45 +44,23 @@ def test_no_other_table_has_texts_for_conditions_or_states() -> None:
     assert found == set()
 
 
-def test_texts_are_sentences(subtests: pytest.Subtests) -> None:
-    for code in FindingCode:
+def test_texts_are_short_sentences(subtests: pytest.Subtests) -> None:
+    for code, problem in PROBLEMS.items():
         with subtests.test(code=code):
-            problem = PROBLEMS[code]
             assert re.fullmatch(r"[^.]+", re.sub(r"\d\.\d", "", problem.summary)), "one line, without a full stop"
             assert problem.meaning.endswith(".")
             assert problem.remedy.endswith(".") or code is FindingCode.WELL
             assert "{" not in problem.meaning + problem.remedy
             assert len(problem.label) <= 32
-
-
-def test_sentences_are_short(subtests: pytest.Subtests) -> None:
-    for code in FindingCode:
-        with subtests.test(code=code):
-            problem = PROBLEMS[code]
             for text in (problem.meaning, problem.remedy):
                 longest = max((len(each.split()) for each in re.split(r"[.:;] ", text)), default=0)
                 assert longest <= 30, text
-
-
-def test_a_problem_that_has_a_runbook_names_one_that_exists(subtests: pytest.Subtests) -> None:
-    for code in FindingCode:
-        with subtests.test(code=code):
-            page = PROBLEMS[code].page
-            assert page is None or (ROOT / page).exists()
-
-
-def test_a_finding_without_values_can_be_shown(subtests: pytest.Subtests) -> None:
-    for code in FindingCode:
-        with subtests.test(code=code):
+            assert problem.page is None or (ROOT / problem.page).exists(), "the runbook exists"
+            names = {name for _, name, _, _ in Formatter().parse(problem.summary)}
+            assert "node" in names or problem.alert is None, "an alert shows the summary"
             for since in (None, 0.0):
                 finding = Finding(code=code, at=10.0, since=since)
-                assert "{" not in finding.text + finding.remedy
-
-
-def test_a_summary_names_the_node_where_an_alert_shows_it() -> None:
-    for problem in PROBLEMS.values():
-        names = {name for _, name, _, _ in Formatter().parse(problem.summary)}
-        assert "node" in names or problem.alert is None, problem.summary
+                assert "{" not in finding.text + finding.remedy, "it can be shown without values"
 
 
 def test_values_that_contain_braces_are_shown_as_they_are() -> None:

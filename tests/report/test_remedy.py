@@ -108,14 +108,6 @@ def test_signals_only_a_process_that_was_read_since_the_start() -> None:
     assert commands_to_signal(Node(processes={CONTROL: process(CONTROL, ticks=7)}), stored) == ()
 
 
-def test_quotes_the_pipe_directory(subtests: pytest.Subtests) -> None:
-    for directory in HOSTILE:
-        with subtests.test(directory=directory):
-            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in shlex.split(
-                command_to_end_server(513, at(directory)) or ""
-            )
-
-
 @pytest.mark.parametrize("directory", NOT_ONE_LINE)
 def test_writes_no_command_for_an_unprintable_directory(directory: str) -> None:
     assert command_to_end_server(513, at(directory)) is None
@@ -130,17 +122,6 @@ def test_writes_no_command_without_an_address() -> None:
 
 def test_writes_no_command_for_a_server_without_a_pid() -> None:
     assert command_to_end_server(-513, at(DAEMON)) is None
-
-
-def test_start_command_quotes_both_directories(subtests: pytest.Subtests) -> None:
-    for directory in HOSTILE:
-        with subtests.test(directory=directory):
-            (command,) = started(moved(daemon_dead(), pipe=directory, log=f"{directory}/log"))
-
-            words = shlex.split(command)
-            assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
-            assert f"CUDA_MPS_LOG_DIRECTORY={directory}/log" in words
-            assert words[-2:] == ["nvidia-cuda-mps-control", "-d"]
 
 
 def test_resume_command_quotes_the_name(subtests: pytest.Subtests) -> None:
@@ -286,7 +267,7 @@ SCENES = {
 def test_commands_name_the_directory_and_start_commands_the_user(subtests: pytest.Subtests) -> None:
     for uid, directory, scene in product([0, 1000], [PIPE, *HOSTILE], SCENES):
         with subtests.test(uid=uid, directory=directory, scene=scene):
-            commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=LOG), uid), Policy()))
+            commands = list(shown(of_user(moved(SCENES[scene], pipe=directory, log=f"{directory}/log"), uid), Policy()))
 
             assert commands
             for command in commands:
@@ -294,7 +275,7 @@ def test_commands_name_the_directory_and_start_commands_the_user(subtests: pytes
                 if "nvidia-cuda-mps-control" in words:
                     assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in words
                 if words[-1] == "-d":
-                    assert f"CUDA_MPS_LOG_DIRECTORY={LOG}" in words
+                    assert f"CUDA_MPS_LOG_DIRECTORY={directory}/log" in words
                     assert ("#1000" in words) is (uid == 1000)
 
 

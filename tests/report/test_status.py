@@ -41,7 +41,6 @@ from tests.builders import (
     owned,
     process,
     reduced,
-    refusal,
     silence,
     three_clients,
 )
@@ -162,15 +161,6 @@ class TestTable:
         assert "4612 MiB" not in table
         assert "bypassing" not in table
 
-    def test_hostile_names_stay_in_their_cell(self, subtests: pytest.Subtests) -> None:
-        """Nor speaks to the terminal."""
-        for name in ["a\nb", "\x1b[31mred", "x" * 4000, "\u202egnp.exe", "\udcff", "tab\tbed"]:
-            with subtests.test(name=name):
-                table = status_text.status_table(reduced(*at_work(CLIENT), process(user=name, command=name)).node)
-                assert len(table.splitlines()) == 2
-                assert all(line.isprintable() for line in table.splitlines())
-                assert max(map(len, table.splitlines())) < 300
-
 
 class TestJson:
     """The same as one object."""
@@ -279,26 +269,6 @@ class TestJson:
         gpus = {gpu["uuid"]: gpu["problem"] for gpu in node_object(view_of(gpu_lost()))["gpus"]}
         assert gpus[GPU] is None
         assert gpus[OTHER_GPU]
-
-
-class TestExitCode:
-    """0 where all is well."""
-
-    def test_fails_for_a_daemon_that_is_not_up_or_a_server_in_fault(self, subtests: pytest.Subtests) -> None:
-        """For a script that asks whether all is well."""
-        for present, code in [
-            (idle(), 0),
-            (three_clients(), 0),
-            (waiting(), 0),
-            (reduced(no_daemon(), start=node(DAEMON, expected=False)).node, 0),
-            (node(), 1),
-            (daemon_dead(), 1),
-            (reduced(*at_work(CLIENT), *fault()).node, 1),
-            (reduced(*at_work(CLIENT), silence(at=AT + 5), silence(at=AT + 10)).node, 1),
-            (reduced(*at_work(CLIENT), refusal(at=AT + 5), refusal(at=AT + 10)).node, 1),
-        ]:
-            with subtests.test(present=present, code=code):
-                assert status_text.status_answer(present)["exit_code"] == code
 
 
 class TestLine:

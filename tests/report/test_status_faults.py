@@ -1,6 +1,5 @@
 """`status` with failure domains, open faults and past faults."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +30,6 @@ from tests.builders import (
     idle,
     no_nvml,
     node,
-    process,
     reduced,
     three_clients,
     with_living,
@@ -126,15 +124,6 @@ class TestDomains:
         ]
         assert of(no_nvml()) == [None, None, None]
 
-    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
-        """Of who joins GPUs."""
-        for name in HOSTILE:
-            with subtests.test(name=name):
-                who = process(user=name, command=name)
-                lines = status_text.status_table(reduced(who, start=three_clients()).node).splitlines()
-                assert len(lines) == len(status_text.status_table(three_clients()).splitlines())
-                assert all(line.isprintable() for line in lines)
-
 
 def tenant(pid: int = CLIENT, **known: Any) -> ClientDetails:
     return ClientDetails(pid=pid, client=f"{pid}-1", **{"user": "alice", "command": "train.py", **known})
@@ -216,22 +205,6 @@ class TestOpenFaults:
         text = status_text.status_table(replace(present, daemons={DAEMON: elsewhere}))
         assert "shutdown_server" not in text
         assert KILL in text
-
-    def test_hostile_names_stay_in_their_line(self, subtests: pytest.Subtests) -> None:
-        """A daemon's, a user's or a command's."""
-        for name in HOSTILE:
-            with subtests.test(name=name):
-                known: Mapping[int, ClientDetails] = {pid: tenant(pid, user=name, command=name) for pid in (600, 601)}
-                suspects = (
-                    Suspect(client=known[600], confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=name),)),
-                )
-                hostile = incident(daemon=name, client_details=known, suspects=suspects)
-                lines = status_text.status_table(
-                    with_faults(hostile, replace(hostile, id="two", ending=IncidentEnd.RECOVERED))
-                ).splitlines()
-                harmless = with_faults(incident(daemon="gone"), OVER)
-                assert len(lines) == len(status_text.status_table(harmless).splitlines())
-                assert all(line.isprintable() for line in lines)
 
 
 class TestFaultsThatAreOver:

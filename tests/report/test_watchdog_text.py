@@ -22,7 +22,7 @@ from exporter.model.watchdog import (
 )
 from exporter.report import status_text
 from exporter.report.objects import node_object
-from exporter.report.reasons import text_of
+from exporter.report.reasons import reason_text
 from exporter.report.status_view import view_of
 from exporter.report.watchdog_text import MOST_BRIEF, summary_lines
 from exporter.watchdog.context import DaemonPolicy, Policy
@@ -32,7 +32,6 @@ from tests.builders import (
     DAEMON,
     GPU,
     SERVER,
-    at_work,
     backing_off,
     blocked_recovery,
     circuit_open,
@@ -149,18 +148,8 @@ def test_an_idle_watchdog_shows_its_last_action() -> None:
     did = replace(would, kind=ActionKind.KILL_CLIENTS, begun=True)
     assert text_lines(crashed(last_action=did)) == [HEAD, "  watchdog: kill clients: crashed"]
     waits = Reason(ReasonCode.SERVERS_CANNOT_START)
-    assert text_lines(crashed(reason=waits)) == [HEAD, f"  watchdog: {text_of(waits)}"]
+    assert text_lines(crashed(reason=waits)) == [HEAD, f"  watchdog: {reason_text(waits)}"]
     assert len(text_lines(crashed(phase=WatchdogPhase.BACKOFF, reason=waits))) == 2, "and nothing twice"
-
-
-def test_hostile_names_stay_in_their_line() -> None:
-    hostile = "a\n\x1b[2J\N{RIGHT-TO-LEFT OVERRIDE}'$(reboot)`"
-    present = reduced(*at_work(daemon=hostile), start=node(hostile)).node
-    foreign = Reason(ReasonCode.UNKNOWN, text=hostile)
-    found = replace(CRASHED, indications=(foreign,))
-    known = replace(circuit_open().watches[DAEMON], diagnosis=found, reason=foreign)
-    for each in text_lines(replace(present, watches={hostile: known})):
-        assert each.isprintable()
 
 
 # -- on one line, for the service manager -----------------------------------------------------------------------------

@@ -11,16 +11,16 @@ from exporter.app import Assembly
 from exporter.clock import SystemClock
 from exporter.collectors.thread import Inbox, Reading
 from exporter.config.settings import Config
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests import program
 
-PROBLEM = Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded")
+PROBLEM = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded")
 
 
 class Nvml:
     """One that cannot be read, or can."""
 
-    def __init__(self, problem: Problem | None) -> None:
+    def __init__(self, problem: Reason | None) -> None:
         self._problem = problem
 
     def collect(self) -> Reading:
@@ -45,7 +45,7 @@ def on_the_node(tmp_path: Path) -> Path:
     return path
 
 
-def problem_of(made: Assembly, problem: Problem | None = PROBLEM) -> Problem | None:
+def problem_of(made: Assembly, problem: Reason | None = PROBLEM) -> Reason | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made, "nvml", Nvml(problem))
         return made.collect_gpus().problem
@@ -57,7 +57,7 @@ def test_reports_a_problem_on_a_machine_without_the_driver(made: Assembly) -> No
 
 def test_names_the_cause_if_only_the_container_has_no_gpus(made: Assembly, tmp_path: Path) -> None:
     on_the_node(tmp_path).touch()
-    assert problem_of(made) == Problem(code=ProblemCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.detail)
+    assert problem_of(made) == Reason(ReasonCode.CONTAINER_WITHOUT_GPUS, detail=PROBLEM.parameters["detail"])
 
 
 def test_reports_no_problem_in_a_container_without_gpus_on_gke(made: Assembly, tmp_path: Path) -> None:

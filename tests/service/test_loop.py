@@ -23,7 +23,7 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, LogLine, Observation, Resumed, SourceReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PollIntervals
 from exporter.model.watchdog import Condition
 from exporter.view import View
@@ -256,7 +256,7 @@ def test_a_collector_that_raises_fails_once(harness: LoopHarness) -> None:
     thread = harness.thread("log", collect)
     loop = harness.loop()
 
-    def problem_is(problem: Problem | None) -> None:
+    def problem_is(problem: Reason | None) -> None:
         loop.once(0.01)
         assert loop.node.sources["log"].last.problem == problem
 
@@ -265,7 +265,7 @@ def test_a_collector_that_raises_fails_once(harness: LoopHarness) -> None:
         assert "log" in loop.node.sources
 
     eventually(exists)
-    problem_is(Problem(code=ProblemCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
+    problem_is(Reason(ReasonCode.UNEXPECTED_ERROR, detail="ValueError: a defect"))
     thread.trigger()
     eventually(lambda: problem_is(None))
     assert loop.node.sources["log"].failures == 1

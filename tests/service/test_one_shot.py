@@ -2,7 +2,7 @@
 
 from exporter.clock import SystemClock
 from exporter.collectors.thread import Reading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.one_shot import MOST_SECONDS, OneShot
 from tests.builders import HANGS, node
 from tests.clocks import HandClock
@@ -24,7 +24,7 @@ def test_begins_no_collection_after_its_time_and_says_so() -> None:
 
     assert len(called) == 1
     assert glance.node.sources["control"].last.problem is None
-    assert glance.node.sources["nvml"].last.problem == Problem(code=ProblemCode.NOT_TRIED, seconds=MOST_SECONDS)
+    assert glance.node.sources["nvml"].last.problem == Reason(ReasonCode.NOT_TRIED, seconds=MOST_SECONDS)
 
 
 def test_reports_the_problem_of_one_daemon_after_the_success_of_another() -> None:

@@ -5,7 +5,7 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import LogFile, LogGap, LogLine, Observation, SourceReading
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.reducer import reduce
@@ -160,7 +160,7 @@ def test_a_command_may_be_among_lost_lines() -> None:
 
 
 @pytest.mark.parametrize("problem", [UNREADABLE, None])
-def test_an_unreadable_log_is_not_blocked(problem: Problem | None) -> None:
+def test_an_unreadable_log_is_not_blocked(problem: Reason | None) -> None:
     gone = LogFile(at=AT + 1, daemon=DAEMON, file="control.log", problem=problem, followed=problem is not None)
     assert not is_blocked(gone, *BLOCKED)
 

@@ -6,7 +6,7 @@ from typing import Any
 from exporter.model.daemon import FORGOTTEN_SECONDS, Daemon, Declaration
 from exporter.model.node import Node
 from exporter.model.observation import DaemonFound, DaemonProcess, Observation, ProcessExit, SourceReading
-from exporter.model.problem import Problem
+from exporter.model.reason import Reason
 from exporter.reducer import reduce
 from exporter.view import View
 from tests.builders import HANGS
@@ -38,7 +38,7 @@ def alive_then_gone(at: float = 2.0) -> Iterable[Observation]:
     yield ProcessExit(at=at + 1, pid=77, start_ticks=5)
 
 
-def collected(at: float, problem: Problem | None = None, daemon: str | None = None) -> SourceReading:
+def collected(at: float, problem: Reason | None = None, daemon: str | None = None) -> SourceReading:
     return SourceReading(at=at, name="control", seconds=0.1, problem=problem, daemon=daemon)
 
 

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.gpu import Gpu
 from exporter.model.observation import GpuReading
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from tests.builders import AT, CLIENT, GPU, OTHER_GPU, SENSORS, Reduced, at_work, failure, gpu_reading, look, reduced
 
 BYPASSING = 801
@@ -127,9 +127,7 @@ def test_a_value_that_fails_for_a_while_reports_nothing() -> None:
         {"memory_used_bytes"},
         {"compute_processes", "mps_processes"},
     ):
-        failed = {
-            name: Problem(code=ProblemCode.DRIVER_ERROR, subject=name, detail="Unknown Error") for name in missing
-        }
+        failed = {name: Reason(ReasonCode.DRIVER_ERROR, subject=name, detail="Unknown Error") for name in missing}
         good = [gpu_reading([CLIENT], beside=[BYPASSING], at=AT + passed) for passed in (0, 2)]
         before = reduced(*at_work(CLIENT), *good)
         assert before.of(EventName.PROCESS_BYPASSING)
@@ -144,7 +142,7 @@ def test_a_value_that_fails_for_a_while_reports_nothing() -> None:
         assert gpu(after).has_gpm == gpu(before).has_gpm
 
 
-LOST = Problem(code=ProblemCode.GPU_LOST, detail="GPU is lost")
+LOST = Reason(ReasonCode.GPU_LOST, detail="GPU is lost")
 OTHER = replace(gpu_reading(gpu=OTHER_GPU, index=1), at=AT)
 
 
@@ -169,17 +167,17 @@ class TestLostGpu:
         assert lost_events(reduced(ALL, look(), look(at=AT + 10))) == [(GPU, "gpu_not_reported")]
 
     def test_reports_it_while_a_value_of_another_gpu_fails(self) -> None:
-        problem = Problem(code=ProblemCode.DRIVER_ERROR, subject=f"{OTHER_GPU} energy", detail="Unknown Error")
+        problem = Reason(ReasonCode.DRIVER_ERROR, subject=f"{OTHER_GPU} energy", detail="Unknown Error")
         seen = (replace(OTHER, at=AT + 10), look(at=AT + 10, problem=problem))
         assert lost_events(reduced(ALL, OTHER, look(), *seen)) == [(GPU, "gpu_not_reported")]
 
     def test_a_failure_of_nvml_is_no_lost_gpu(self, subtests: pytest.Subtests) -> None:
         for problem in [
-            Problem(code=ProblemCode.PAUSED),
-            Problem(code=ProblemCode.STILL_RUNNING, seconds=12.0),
-            Problem(code=ProblemCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded"),
-            Problem(code=ProblemCode.DRIVER_ERROR, subject="number of GPUs", detail="Unknown Error"),
-            Problem(code=ProblemCode.DRIVER_ERROR, subject="0", detail="Unknown Error"),
+            Reason(ReasonCode.PAUSED),
+            Reason(ReasonCode.STILL_RUNNING, seconds=12.0),
+            Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded"),
+            Reason(ReasonCode.DRIVER_ERROR, subject="number of GPUs", detail="Unknown Error"),
+            Reason(ReasonCode.DRIVER_ERROR, subject="0", detail="Unknown Error"),
         ]:
             with subtests.test(problem=problem):
                 result = reduced(ALL, look(), look(at=AT + 10, problem=problem))

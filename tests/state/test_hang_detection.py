@@ -6,7 +6,7 @@ from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.node import Node
 from exporter.model.observation import Observation
-from exporter.model.problem import ProblemCode
+from exporter.model.reason import timed_out
 from exporter.model.settings import PollIntervals
 from exporter.model.values import replace
 from exporter.reducer import reduce
@@ -23,7 +23,6 @@ from tests.builders import (
     control_log,
     daemon_process,
     exited,
-    failure,
     look,
     no_daemon,
     probe,
@@ -73,7 +72,7 @@ def test_whether_a_daemon_responds_is_unknown_while_a_query_of_it_hangs() -> Non
     unknown = replace(look("control", at=AT + 15, problem=HANGS), daemon="/gone")
     assert reduced(unknown, start=up).node.daemons == up.daemons
     silent = reduced(
-        replace(look("control", at=AT + 15, problem=failure("", ProblemCode.TIMEOUT)), daemon=DAEMON), start=up
+        replace(look("control", at=AT + 15, problem=timed_out("get_server_list", 5.0)), daemon=DAEMON), start=up
     ).node
     assert silent.daemons[DAEMON].state is DaemonState.UP
 

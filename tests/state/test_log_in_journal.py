@@ -7,7 +7,7 @@ import pytest
 from exporter.model.daemon import DaemonState
 from exporter.model.event import EventName
 from exporter.model.observation import DaemonProcess, LogFile, LogGap, LogLine
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.state.lifecycle import LOG_SECONDS
 from tests.builders import AT, CONTROL, DAEMON, at_work, daemon_process, exited, failure, look, reduced, stamped
@@ -83,7 +83,7 @@ def test_reports_a_log_that_goes_to_a_pipe_as_not_followed(unit: str | None) -> 
     absent = LogFile(at=AT, daemon=DAEMON, file="control.log", problem=failure("control.log does not exist"))
     daemon = reduced(*at_work(), absent, to_pipe(unit=unit)).daemon
 
-    assert daemon.log.problems == {"stdout": Problem(code=ProblemCode.LOG_TO_STDOUT)}
+    assert daemon.log.problems == {"stdout": Reason(ReasonCode.LOG_TO_STDOUT)}
     assert not daemon.log_followed
 
 

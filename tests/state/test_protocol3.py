@@ -7,14 +7,7 @@ import pytest
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.observation import (
-    ControlReply,
-    DaemonProcess,
-    GpuProcess,
-    GpuReading,
-    Observation,
-    ProcessReading,
-)
+from exporter.model.observation import ControlReply, DaemonProcess, GpuProcess, GpuReading, Observation, ProcessReading
 from exporter.model.server import ServerState
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, Limits, Mode, PollIntervals
 from exporter.model.values import replace
@@ -188,7 +181,7 @@ def test_reports_different_memory_limits_of_devices_and_sets_none() -> None:
     wanted = Limits(pinned_memory={0: 2 << 30, 1: 1 << 30})
     node, _ = after(reply(3.0, LIST_NAMESPACES, NAMESPACES + "default,training,Ready,2G,100,0,/x\n"))
     checks = check_limits(node.daemons[NAME], wanted, node.at)
-    assert [(check.status, check.reason.device) for check in checks] == [
+    assert [(check.status, check.reason.parameters.get("device")) for check in checks] == [
         (LimitStatus.IN_FORCE, 0),
         (LimitStatus.DRIFTED, 1),
     ]

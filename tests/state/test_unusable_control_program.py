@@ -7,7 +7,7 @@ import pytest
 from exporter.model.daemon import Daemon, DaemonState
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, Observation, SourceReading
-from exporter.model.problem import command_failed
+from exporter.model.reason import command_failed
 from exporter.model.watchdog import Condition
 from exporter.report import status_text
 from exporter.report.finding import severity_and_label

@@ -26,7 +26,7 @@ from tests.store.values import HOSTILE, event, fault, whole
 BROKEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
     diagnosis=Diagnosis(
-        condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),)
+        condition=Condition.CRASHED, since=AT - 1, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),)
     ),
     restarts=(AT - 9, AT - 5),
     failures=2,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exporter.model.event import Event, EventName
 from exporter.model.incident import ClientDetails, Incident, IncidentEnd, Suspect
-from exporter.model.reason import Reason, ReasonCode
+from exporter.model.reason import Parameters, Reason, ReasonCode, parameters_of
 from tests.builders import AT, DAEMON, SERVER
 
 texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
@@ -27,8 +27,18 @@ _PLAIN = {
 
 def whole(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Return a strategy for a dataclass with any values that the types of its fields allow."""
+    if kind is Reason:
+        return st.sampled_from(ReasonCode).flatmap(_reasons)
     hints = get_type_hints(kind)
     return st.builds(kind, **{part.name: _any(hints[part.name]) for part in fields(kind)})
+
+
+def _reasons(code: ReasonCode) -> st.SearchStrategy[Reason]:
+    needed, allowed = parameters_of(code)
+    values = {name: _any(get_args(hint)[0]) for name, hint in get_type_hints(Parameters).items() if name in allowed}
+    optional = {name: values[name] for name in allowed - needed}
+    known = st.fixed_dictionaries({name: values[name] for name in needed}, optional=optional)
+    return known.map(lambda parameters: Reason(code, **parameters))
 
 
 def _any(hint: Any) -> st.SearchStrategy[Any]:
@@ -56,7 +66,7 @@ def fault(name: str = "one", *, at: float = AT, ended: float | None = None, **kn
 def rich(name: str = "one") -> Incident:
     """Return an incident with many values, all of them hostile."""
     client = ClientDetails(pid=600, client="600-a", user=HOSTILE, command=HOSTILE, memory_bytes={HOSTILE: 1})
-    suspect = Suspect(client=client, confidence=0.5, indications=(Reason(ReasonCode.UNKNOWN, text=HOSTILE),))
+    suspect = Suspect(client=client, confidence=0.5, indications=(Reason(ReasonCode.UNSPECIFIED, text=HOSTILE),))
     return fault(name, daemon=HOSTILE, affected=(600,), client_details={600: client}, suspects=(suspect,))
 
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.model.node import Node
+from exporter.model.node import CollectorName, Node
 from exporter.model.observation import Observation, PodFound
-from exporter.reducer import POD_RESOURCES
 from exporter.usage.allocation import AllocatedShares, ContainerName, PodName, allocation, claim_names
 from tests.builders import (
     AT,
@@ -147,9 +146,11 @@ def test_old_data_are_not_current() -> None:
 
 
 def test_data_from_before_a_failed_collection_are_not_current() -> None:
-    failed = reduced(look(POD_RESOURCES, at=AT + 5, problem=HANGS), start=allocated()).node
+    failed = reduced(look(CollectorName.POD_RESOURCES, at=AT + 5, problem=HANGS), start=allocated()).node
     assert allocation(failed) == {}
-    again = reduced(pod_resources(TRAINER, at=AT + 20), look(POD_RESOURCES, at=AT + 20), start=failed).node
+    again = reduced(
+        pod_resources(TRAINER, at=AT + 20), look(CollectorName.POD_RESOURCES, at=AT + 20), start=failed
+    ).node
     assert of_gpu(again).allocated == 2
 
 

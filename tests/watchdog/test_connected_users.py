@@ -5,6 +5,7 @@ from random import Random
 
 from exporter.model.daemon import DaemonState
 from exporter.model.observation import ControlSocket, Observation
+from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition
 from tests.builders import SERVER, probe, refusal, servers, silence
@@ -49,7 +50,7 @@ def test_a_hold_is_shown_with_its_process_and_user() -> None:
         at = DEATH + 10 * number
         post.observe(silence(at=at), _connection(at + 2, True), holder(at + 3))
     assert (post.daemon.state, post.condition) == (DaemonState.HELD, Condition.HELD)
-    assert (post.diagnosis.indications[0].pid, post.diagnosis.indications[0].user) == (700, "alice")
+    assert post.diagnosis.indications[0] == Reason(ReasonCode.SESSION_OPEN, pid=700, user="alice")
 
 
 def test_a_user_who_also_stops_an_own_server_restarts_nothing() -> None:

@@ -69,7 +69,7 @@ ROWS = {
     "stopped": Row(quits(), why=Reason(ReasonCode.STOPPED_BY_OPERATOR)),
     "suspended": Row(hangs(), 90, "restart", HANGS),
     "suspended, with more patience": Row(
-        hangs(), 300, "restart", replace(HANGS, seconds=300.0), rules={"hung_after": 300.0}
+        hangs(), 300, "restart", Reason(ReasonCode.HANG_TOO_RECENT, seconds=300.0), rules={"hung_after": 300.0}
     ),
     "unresponsive": Row(silences(), 90, "restart", HANGS),
     "in the driver": Row(

@@ -66,7 +66,7 @@ GAPS = (0.0, 0.6, 3.0, 12.0, 70.0, 95.0, 1000.0)
 MANDATES = (BY_COMMAND, BY_COMMAND, BY_UNIT, DaemonPolicy())
 MODES = (Mode.ACT, Mode.ACT, Mode.ACT, Mode.OBSERVE)
 UNHEARD = Reason(ReasonCode.NO_RESULT)
-OUTCOMES = (None, None, None, Reason(ReasonCode.PROGRAM_FAILED, exit_code=1), UNHEARD)
+OUTCOMES = (None, None, None, Reason(ReasonCode.PROGRAM_FAILED, command="start", exit_code=1), UNHEARD)
 LIVES, PHRASES_EACH = 100, 30
 
 

@@ -12,7 +12,7 @@ from exporter.watchdog import restart_budget
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.watchdog.watched_daemon import DEATH, NEXT, WatchedDaemon, alive, dies, hangs, left, returns
 
-FAILED = Reason(ReasonCode.PROGRAM_FAILED, exit_code=1)
+FAILED = Reason(ReasonCode.PROGRAM_FAILED, command="start", exit_code=1)
 BREAKER = (EventName.CIRCUIT_OPENED, EventName.CIRCUIT_CLOSED)
 
 

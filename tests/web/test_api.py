@@ -171,7 +171,7 @@ def test_forbids_caching_and_answers_head_without_a_body(web: Web, page: str) ->
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name: str) -> None:
-    known = Reason(ReasonCode.UNKNOWN, text=name)
+    known = Reason(ReasonCode.UNSPECIFIED, text=name)
     happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=known, indications=(known,)),))
 
     (fault,), (one,) = data(web, INCIDENTS), data(web, EVENTS)

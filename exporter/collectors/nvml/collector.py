@@ -16,7 +16,7 @@ from exporter.collectors.nvml.mig import MigInstances
 from exporter.collectors.thread import Defects, Reading
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
-from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.reason import Reason, ReasonCode, joined
 
 NAME = "nvml"
 """The name of the collector in the log."""
@@ -156,7 +156,7 @@ class XidEvents:
                 self._register(pynvml.nvmlDeviceGetHandleByIndex(index))
         if not self._uuids:
             self._free()
-            raise DriverError(Problem(code=ProblemCode.NOT_SUPPORTED, subject="Xid events"))
+            raise DriverError(Reason(ReasonCode.NOT_SUPPORTED, subject="Xid events"))
 
     def _register(self, handle: Any) -> None:
         if _address(handle) in self._uuids:
@@ -247,16 +247,16 @@ class Nvml:
         readings = tuple(result for result in results if isinstance(result, GpuReading))
         return Reading(readings, joined((*values.problems.values(), *map(_problem, results))))
 
-    def _with_instances(self, index: int, result: GpuReading | Problem) -> list[GpuReading | Problem]:
+    def _with_instances(self, index: int, result: GpuReading | Reason) -> list[GpuReading | Reason]:
         """Return the reading of a GPU, and those of its MIG instances."""
-        if isinstance(result, Problem) or not result.mig_mode or result.problem is not None:
+        if isinstance(result, Reason) or not result.mig_mode or result.problem is not None:
             return [result]
         if index not in self._instances:
             self._instances[index] = MigInstances(self._gpus[index].handle, self._clock, self._gpm_lock)
         readings = self._instances[index].read(result)
         return [replace(result, instances=tuple(each.gpu for each in readings)), *readings]
 
-    def _read_gpu(self, index: int) -> GpuReading | Problem:
+    def _read_gpu(self, index: int) -> GpuReading | Reason:
         """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
         self._driver.raise_if_paused()
         try:
@@ -266,7 +266,7 @@ class Nvml:
                 self._uuids[index] = gpu.uuid
             twin = next(each for each, uuid in self._uuids.items() if uuid == gpu.uuid)
             if twin != index:
-                problem = Problem(code=ProblemCode.DUPLICATE_UUID, subject=gpu.uuid, detail=f"{twin} and {index}")
+                problem = Reason(ReasonCode.DUPLICATE_UUID, subject=gpu.uuid, detail=f"{twin} and {index}")
                 return GpuReading(at=self._clock.now(), gpu=f"{gpu.uuid}#{index}", index=index, problem=problem)
             return gpu.read(self._utilizations.setdefault(gpu.uuid, ProcessUtilizations()))
         except pynvml.NVMLError as error:
@@ -284,7 +284,7 @@ class Nvml:
             problem = self._defects.problem(NAME, error)
             uuid = self._uuids.get(index)
             if uuid is None:
-                return replace(problem, subject=str(index))
+                return problem.about(str(index))
             return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=problem)
 
     def _free(self) -> None:
@@ -298,12 +298,12 @@ class Nvml:
         self._uuids.clear()
 
 
-def _problem(result: GpuReading | Problem) -> Problem | None:
+def _problem(result: GpuReading | Reason) -> Reason | None:
     """Return what could not be read. That a known GPU is lost is a fact, not a failure of this collector."""
-    if isinstance(result, Problem):
+    if isinstance(result, Reason):
         return result
-    if result.problem is not None and result.problem.code is ProblemCode.GPU_LOST:
+    if result.problem is not None and result.problem.code is ReasonCode.GPU_LOST:
         return None
     if result.problem is not None:
-        return replace(result.problem, subject=result.gpu)
-    return joined(replace(each, subject=f"{result.gpu} {name}") for name, each in result.failed.items())
+        return result.problem.about(result.gpu)
+    return joined(each.about(f"{result.gpu} {name}") for name, each in result.failed.items())

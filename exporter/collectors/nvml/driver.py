@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from exporter.model.problem import Problem, ProblemCode
+from exporter.model.reason import Reason, ReasonCode
 
 # ruff: noqa: SLF001 (nvidia-ml-py and ctypes have no public function to unload a library)
 
@@ -44,31 +44,31 @@ GPU_LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 """No reading of this GPU is valid any more."""
 
 _CODES = {
-    **dict.fromkeys(GPU_LOST, ProblemCode.GPU_LOST),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ProblemCode.DRIVER_NOT_LOADED,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: ProblemCode.DRIVER_MISMATCH,
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ProblemCode.LIBRARY_MISSING,
+    **dict.fromkeys(GPU_LOST, ReasonCode.GPU_LOST),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ReasonCode.DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: ReasonCode.DRIVER_MISMATCH,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ReasonCode.LIBRARY_MISSING,
 }
 
 
 class DriverError(Exception):
     """The driver cannot be read."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Reason) -> None:
         super().__init__(problem)
         self.problem = problem
 
 
-def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Problem:
+def nvml_problem(error: pynvml.NVMLError, gpu: str = "") -> Reason:
     """Return an error of NVML, of this GPU if one is given. The library has the error's text, so it must be mapped."""
-    return Problem(code=_CODES.get(error.value, ProblemCode.DRIVER_ERROR), subject=gpu, detail=str(error))
+    return Reason(_CODES.get(error.value, ReasonCode.DRIVER_ERROR), subject=gpu or None, detail=str(error))
 
 
 class Values:
     """Reads single values. One that fails is None and a problem, and the others remain valid."""
 
     def __init__(self) -> None:
-        self.problems: dict[str, Problem] = {}
+        self.problems: dict[str, Reason] = {}
         """The problem of each value that failed, by its name."""
 
     def read(self, name: str, function: Callable[..., Value], *arguments: Any) -> Value | None:
@@ -158,9 +158,9 @@ class Driver:
             self._changed.wait_for(self._is_usable if join else self._can_open, within)
             self.raise_if_paused()
             if self._in_transition or self._lost:
-                raise DriverError(Problem(code=ProblemCode.DRIVER_HANGS))
+                raise DriverError(Reason(ReasonCode.DRIVER_HANGS))
             if join and not self._open:
-                raise DriverError(Problem(code=ProblemCode.DRIVER_NOT_OPEN))
+                raise DriverError(Reason(ReasonCode.DRIVER_NOT_OPEN))
             opening = self._in_transition = not self._open
             self._users += 1
         try:
@@ -181,9 +181,9 @@ class Driver:
     def raise_if_paused(self) -> None:
         """Raise DriverError if the driver is paused, or will be unloaded."""
         if self._paused:
-            raise DriverError(Problem(code=ProblemCode.PAUSED))
+            raise DriverError(Reason(ReasonCode.PAUSED))
         if self._is_withdrawn():
-            raise DriverError(Problem(code=ProblemCode.DRIVER_WITHDRAWN, subject=str(self._ready_file)))
+            raise DriverError(Reason(ReasonCode.DRIVER_WITHDRAWN, subject=str(self._ready_file)))
 
     def _is_withdrawn(self) -> bool:
         """Return whether the driver will be unloaded. What cannot be read changes nothing."""
@@ -225,7 +225,7 @@ class Driver:
         try:
             if hasattr(pynvml, "__path__"):
                 # This package has the same name. NVML is never unloaded through it, and never returns after a pause.
-                raise DriverError(Problem(code=ProblemCode.PACKAGE_CONFLICT, subject="pynvml"))
+                raise DriverError(Reason(ReasonCode.PACKAGE_CONFLICT, subject="pynvml"))
             with self._translated():
                 pynvml.nvmlInit()
                 opened = True

@@ -28,8 +28,8 @@ from exporter.parse.printable import is_service_name
 from exporter.policy import policy_of
 from exporter.report.findings import FULL_RATIO, findings
 from exporter.report.problem import FindingCode
-from exporter.report.problem_text import problem_text
 from exporter.report.problems import PROBLEMS, Situation
+from exporter.report.reasons import reason_text
 from exporter.report.remedy import DOCTOR
 from exporter.report.text import duration_text, failed_starts_text, mebibytes
 from exporter.state.devices import serves_gpu
@@ -383,10 +383,10 @@ def log_not_followed(facts: Facts) -> Iterator[Occurrence]:
                 commands=(f"{DROP_INS}/journal.conf", RESTART_EXPORTER),
             )
         for problem in unread_logs(daemon) if not daemon.runtime.log_is_lost else ():
-            path = problem.subject
+            path = problem.parameters.get("subject") or ""
             yield Occurrence(
                 (shown(path) or daemon_label(each),),
-                detail=error_text(problem_text(problem, CollectorName.LOGS)),
+                detail=error_text(reason_text(problem, CollectorName.LOGS)),
                 fix="Let it enter the log directory (mode 0755), and check `log_directory` in the configuration.",
                 commands=(f"ls -ld {quoted(path.rpartition('/')[0])} {quoted(path)}",) if path.startswith("/") else (),
             )

@@ -16,12 +16,8 @@ from exporter.doctor.finding import (
 )
 from exporter.model.gpu import Gpu
 from exporter.model.node import CollectorName
-from exporter.model.problem import ProblemCode
-from exporter.model.settings import (
-    ACTIVE_THREAD_PERCENTAGE,
-    PINNED_MEMORY_LIMIT,
-    VISIBLE_DEVICES,
-)
+from exporter.model.reason import ReasonCode
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, VISIBLE_DEVICES
 from exporter.parse.mps_variables import (
     is_device_visible,
     parse_memory_limits,
@@ -29,7 +25,7 @@ from exporter.parse.mps_variables import (
     visible_device_entries,
 )
 from exporter.report.problem import FindingCode
-from exporter.report.problem_text import problem_text
+from exporter.report.reasons import reason_text
 from exporter.state.devices import device_count, gpus_by_ordinal, is_from_volta, serves_gpu, serving_daemon
 from exporter.state.gpus import LOST
 from exporter.state.limits import BEFORE_VOLTA
@@ -51,7 +47,7 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
                     commands=("nvidia-smi -L", "dmesg | grep -i NVRM"),
                     severity=Severity.WARNING,
                 )
-        case ProblemCode.DRIVER_MISMATCH:
+        case ReasonCode.DRIVER_MISMATCH:
             yield Occurrence(
                 detail="The driver was upgraded, but the old kernel module is still loaded. No CUDA process or MPS "
                 "server can start.",
@@ -59,18 +55,18 @@ def nvml_unusable(facts: Facts) -> Iterator[Occurrence]:
                 "them on `cuda-mps-exporter pause`.",
                 commands=("fuser -v /dev/nvidia*", "modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia"),
             )
-        case ProblemCode.PACKAGE_CONFLICT:
+        case ReasonCode.PACKAGE_CONFLICT:
             yield Occurrence(
                 detail="The Python package pynvml hides the module of nvidia-ml-py.",
                 fix="Uninstall pynvml, and install nvidia-ml-py again. Then restart the exporter.",
                 commands=("pip uninstall pynvml", "pip install --force-reinstall nvidia-ml-py"),
             )
-        case ProblemCode.GPU_LOST:
+        case ReasonCode.GPU_LOST:
             return  # The driver works, and `status` reports the GPU.
         case _ if problem is not None and not facts.node.gpus:
-            on_host = problem.code is not ProblemCode.CONTAINER_WITHOUT_GPUS
+            on_host = problem.code is not ReasonCode.CONTAINER_WITHOUT_GPUS
             commands = ("modprobe nvidia", "nvidia-smi", "ldconfig -p | grep libnvidia-ml") if on_host else ()
-            yield Occurrence(detail=error_text(problem_text(problem, CollectorName.NVML)), commands=commands)
+            yield Occurrence(detail=error_text(reason_text(problem, CollectorName.NVML)), commands=commands)
 
 
 @check(FindingCode.GPU_UNREADABLE, Area.GPUS)
@@ -80,7 +76,7 @@ def gpu_unreadable(facts: Facts) -> Iterator[Occurrence]:
         if gpu.reading.problem is not None and gpu.reading.problem.code not in LOST:
             yield Occurrence(
                 (gpu_label(gpu),),
-                detail=error_text(problem_text(gpu.reading.problem, CollectorName.NVML)),
+                detail=error_text(reason_text(gpu.reading.problem, CollectorName.NVML)),
                 commands=("nvidia-smi -q", "dmesg | grep -i -e NVRM -e Xid"),
             )
 
