@@ -317,7 +317,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
 
 def _outdated(node: Node, known: GpuAttribution, clients: frozenset[int]) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = known.estimates.indices.keys() - {kernel_times.LONGER}
+    pids = known.estimates.indices.keys()
     works = () if known.work is None else known.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 
