@@ -7,8 +7,7 @@ from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, famil
 from exporter.model.identity import WorkloadKind
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.printable import printable
-from exporter.usage.capacity import Bound, GpuSharing
-from exporter.usage.client_limits import thread_ratio
+from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View
 

@@ -111,7 +111,7 @@ def test_without_contention_no_client_is_starved() -> None:
 def test_names_the_client_with_most_use() -> None:
     found = of(split(three_clients(), {TRAIN: flight(0.5), VLLM: flight(0.1)}, dram=0.9)).contention
     assert found is not None
-    assert (found.pid, found.share) == (TRAIN, flight(0.5))
+    assert found.pid == TRAIN
 
 
 @pytest.mark.parametrize(
