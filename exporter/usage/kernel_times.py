@@ -262,13 +262,13 @@ def _observed(
     # A client that began within the window has contended only since then.
     active = max((delta.flight_ns for delta in launched.values()), default=0) / (gpu.seconds * 1e9)
     contention_at_first = _contention(area, gpu.busy, gpu.capacity * min(1.0, active or 1.0))
-    shortest = min((time.mean for time in in_flight.values()), default=0.0)
+    shortest = min((latency.mean for latency in in_flight.values()), default=0.0)
     observed = {}
-    for pid, (time, error) in in_flight.items():
+    for pid, (latency, error) in in_flight.items():
         if error is not None:
             of_client = contention_at_first if estimates.mean(pid) is None else contention
             waited = of_client * WAIT * shortest
-            mean = time - waited
+            mean = latency - waited
             error = math.hypot(error, of_client * SHARED_ERROR * mean, WAIT_ERROR * waited)
             observed[pid] = _KernelTime(mean, error)
     return observed
