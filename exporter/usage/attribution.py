@@ -80,15 +80,15 @@ def attribute(node: Node, seen: Observation) -> Node:
             node = _with_state(node, gpu, replace(_state(node, gpu), gpm_read_at=at))
             return _with_window(node, gpu, at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
         case GpuReading(gpu=gpu, at=at, problem=None):
-            known = _state(node, gpu)
-            if known.gpm_read_at is not None and abs(at - known.gpm_read_at) < GPM_SECONDS:
+            state = _state(node, gpu)
+            if state.gpm_read_at is not None and abs(at - state.gpm_read_at) < GPM_SECONDS:
                 return node
             if seen.sm_utilization is not None and seen.gpm_seconds is not None:
                 return _with_window(node, gpu, at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
-            node = _with_state(node, gpu, replace(known, read_at=at))
+            node = _with_state(node, gpu, replace(state, read_at=at))
             active = _time_active(seen)
-            if known.read_at is not None and active is not None and node.work is not None:
-                return _with_window(node, gpu, at, at - known.read_at, active, None, measured=False)
+            if state.read_at is not None and active is not None and node.work is not None:
+                return _with_window(node, gpu, at, at - state.read_at, active, None, measured=False)
     return node
 
 
@@ -97,8 +97,8 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
 
     NVML is read more rarely, and a client may work alone for some seconds only.
     """
-    known, readings = _state(node, uuid), node.launch_history.readings[-2:]
-    if known.gpm_read_at is not None or known.read_at is None or len(readings) < 2 or readings[1] is not node.work:
+    state, readings = _state(node, uuid), node.launch_history.readings[-2:]
+    if state.gpm_read_at is not None or state.read_at is None or len(readings) < 2 or readings[1] is not node.work:
         return node
     before, work = readings
     seconds = (work.boot_ns - before.boot_ns) / 1e9
@@ -111,9 +111,9 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
     deltas = _deltas(node, uuid, before, work, clients, frozenset())
     capacity = seconds * work.sms * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=capacity, measured=False)
-    estimates = known.estimates.without(_outdated(node, known, clients))
+    estimates = state.estimates.without(_outdated(node, state, clients))
     estimates = kernel_times.updated(estimates, deltas, use, complete=False)
-    return _with_state(node, uuid, replace(known, estimates=estimates))
+    return _with_state(node, uuid, replace(state, estimates=estimates))
 
 
 def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:
@@ -135,8 +135,8 @@ def _with_window(
 
     `busy` is the fraction of the SMs that were busy; if it is not `measured`, of the time with any kernel running.
     """
-    gpu, known = node.gpus.get(uuid), _state(node, uuid)
-    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(known, at):
+    gpu, state = node.gpus.get(uuid), _state(node, uuid)
+    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(state, at):
         return node
     if gpu.reading.mig_mode:
         # Its instances have the SM time.
@@ -144,12 +144,12 @@ def _with_window(
     busy = min(max(busy, 0.0), 1.0)
     bypassing, mps = _bypassing_parts(gpu)
     present = _clients_on(node, gpu)
-    clients = present | _left_since(node, gpu, known, present)
+    clients = present | _left_since(node, gpu, state, present)
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
     # The first window without GPM takes long. It has the readings that are remembered.
-    before = known.work or (None if measured else next(iter(node.launch_history.readings), None))
+    before = state.work or (None if measured else next(iter(node.launch_history.readings), None))
     launches = _launches(node, uuid, before, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
@@ -157,7 +157,7 @@ def _with_window(
     if launches.known:
         rate = launches.rates[-1]
         deltas = {pid: delta.scaled(seconds / rate.seconds) for pid, delta in rate.deltas.items() if pid in clients}
-    estimates = known.estimates.without(_outdated(node, known, clients))
+    estimates = state.estimates.without(_outdated(node, state, clients))
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
         complete = clients <= deltas.keys()
@@ -165,7 +165,7 @@ def _with_window(
     shares: dict[int, Share] = {}
     withheld: Mapping[int, Share] = {}
     unknown = clients
-    if mps and measured and len(clients) == 1 and clients == known.clients:
+    if mps and measured and len(clients) == 1 and clients == state.clients:
         shares, unknown = dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)), frozenset()
     elif mps and launches.known and capacity:
         changes = {} if launches.watched else launches.changes
@@ -186,16 +186,16 @@ def _with_window(
         unknown=unknown if measured and mps else unknown | (bypassing.keys() - shares.keys()),
         measured=measured,
     )
-    known = replace(
-        known,
-        windows=with_window(known.windows, split),
+    state = replace(
+        state,
+        windows=with_window(state.windows, split),
         estimates=estimates,
         clients=present,
-        work=work or known.work,
+        work=work or state.work,
         rates=launches.rates,
     )
-    node = _with_state(node, uuid, known)
-    windows = {uuid: state.windows for uuid, state in node.attribution.items() if state.windows}
+    node = _with_state(node, uuid, state)
+    windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
 
@@ -234,15 +234,15 @@ def _launches(
     left: frozenset[int],
 ) -> _Launches:
     """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
-    known = _state(node, uuid)
+    state = _state(node, uuid)
     if work is None or before is None or work.boot_ns <= before.boot_ns:
-        return _Launches(rates=known.rates)
+        return _Launches(rates=state.rates)
     fraction = _watched_fraction(node, before.boot_ns, work.boot_ns)
     seconds = (work.boot_ns - before.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
-        return _Launches(rates=known.rates, known=bool(known.rates))
+        return _Launches(rates=state.rates, known=bool(state.rates))
     rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
-    return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
+    return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
 def _time_active(gpu: GpuReading) -> float | None:
@@ -260,9 +260,9 @@ def _utilization(gpu: GpuReading) -> Mapping[int, float]:
     return {pid: sum(values) / len(values) for pid, values in percentages.items()}
 
 
-def _is_late(known: GpuAttribution, at: float) -> bool:
+def _is_late(state: GpuAttribution, at: float) -> bool:
     """Return whether a window is late or a repetition. If it seems to be much older, the clock was set."""
-    return bool(known.windows) and 0 <= known.windows[-1].at - at <= LATE_SECONDS
+    return bool(state.windows) and 0 <= state.windows[-1].at - at <= LATE_SECONDS
 
 
 def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
@@ -276,12 +276,12 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     return frozenset((logged | (listed & clients)) - servers)
 
 
-def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[int]) -> frozenset[int]:
+def _left_since(node: Node, gpu: Gpu, state: GpuAttribution, present: frozenset[int]) -> frozenset[int]:
     """Return the clients that were on a GPU at some time since the last window and are not there now."""
-    left = set(known.clients)
-    if known.windows:
+    left = set(state.clients)
+    if state.windows:
         for daemon in node.daemons.values():
-            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > known.windows[-1].at}
+            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > state.windows[-1].at}
             left.update(recently.intersection(_logged_on(node, daemon, gpu, daemon.connections.recently_disconnected)))
     return frozenset(left - present)
 
@@ -309,10 +309,10 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
     return parts, max(0.0, 1 - sum(parts.values()))
 
 
-def _outdated(node: Node, known: GpuAttribution, clients: frozenset[int]) -> set[int]:
+def _outdated(node: Node, state: GpuAttribution, clients: frozenset[int]) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = known.estimates.indices.keys()
-    works = () if known.work is None else known.work.processes
+    pids = state.estimates.indices.keys()
+    works = () if state.work is None else state.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 
 

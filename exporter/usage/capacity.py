@@ -121,8 +121,8 @@ class Headroom:
     def binding(self) -> Bound | None:
         """The smallest bound; None if a bound that is needed is not known, unless another one of them is 0."""
         none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
-        known = none_fits or self.by_bound.keys() >= NEEDED
-        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if known else None
+        is_known = none_fits or self.by_bound.keys() >= NEEDED
+        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if is_known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +147,13 @@ class GpuSharing:
     @property
     def memory_held(self) -> int | None:
         """The memory of the clients for which it is known, in bytes."""
-        known = [each.memory for each in self.clients if each.memory is not None]
-        return sum(known) if known else None
+        sizes = [client.memory for client in self.clients if client.memory is not None]
+        return sum(sizes) if sizes else None
 
     @property
     def shares(self) -> Sequence[Share]:
         """The known shares of the clients."""
-        return [each.share for each in self.clients if each.share is not None]
+        return [client.share for client in self.clients if client.share is not None]
 
     @property
     def sm_used(self) -> float | None:
@@ -173,24 +173,24 @@ class GpuSharing:
     @property
     def unwatched(self) -> Sequence[ClientUsage]:
         """The clients that are not probed, although the probes are attached."""
-        return [each for each in self.clients if each.watched is False]
+        return [client for client in self.clients if client.watched is False]
 
     @property
     def idle(self) -> Sequence[ClientUsage]:
         """The clients that hold memory and, even with their error, used next to nothing of the SMs."""
         return [
-            each
-            for each in self.clients
-            if each.memory and each.share and each.share.sm + each.share.error < IDLE_BELOW
+            client
+            for client in self.clients
+            if client.memory and client.share and client.share.sm + client.share.error < IDLE_BELOW
         ]
 
     @property
     def over_limit(self) -> Sequence[ClientUsage]:
         """The clients that hold more memory than they may have, as if a limit was set after they allocated it."""
         return [
-            each
-            for each in self.clients
-            if each.memory_limit is not None and (each.memory or 0) > each.memory_limit + CONTEXT_BYTES
+            client
+            for client in self.clients
+            if client.memory_limit is not None and (client.memory or 0) > client.memory_limit + CONTEXT_BYTES
         ]
 
 
@@ -245,8 +245,8 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
 
 def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
-    found: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
-    held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
+    by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
+    held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in by_gpu}
     splits, work = fresh_splits(node), current_reading(node)
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
@@ -256,10 +256,10 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
             threads = thread_ratio(node, daemon, client)
-            for uuid in gpus & found.keys():
+            for uuid in gpus & by_gpu.keys():
                 split = splits.get(uuid)
                 limit_known, limit = memory_limit(node, daemon, client, uuid, gpus, ordinals)
-                found[uuid].append(
+                by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
                         client=client,
@@ -272,8 +272,8 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
                     )
                 )
     return {
-        uuid: sorted(clients, key=lambda each: (each.client.connected_at, each.client.pid))
-        for uuid, clients in found.items()
+        uuid: sorted(clients, key=lambda usage: (usage.client.connected_at, usage.client.pid))
+        for uuid, clients in by_gpu.items()
         if clients
     }
 
@@ -295,10 +295,10 @@ def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
     """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    needs = sorted(need for each in clients if (need := max(each.memory or 0, each.memory_limit or 0)))
-    if used is None or total is None or not needs or not all(each.memory_limit_known for each in clients):
+    needs = sorted(need for client in clients if (need := max(client.memory or 0, client.memory_limit or 0)))
+    if used is None or total is None or not needs or not all(client.memory_limit_known for client in clients):
         return None
-    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in clients)
+    reserved = sum(max(0, (client.memory_limit or 0) - (client.memory or 0)) for client in clients)
     return (total - used - reserved) // needs[ceil(LARGE_CLIENT * len(needs)) - 1]
 
 
@@ -317,7 +317,7 @@ def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float,
 def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
     """Return how many clients the servers still accept; None if it is not known for one of them."""
     free = 0
-    for name, pid in {(each.daemon, each.client.server) for each in clients}:
+    for name, pid in {(client.daemon, client.client.server) for client in clients}:
         daemon = node.daemons[name]
         server = daemon.servers.get(pid)
         limit = None if server is None else clients_limit(node, daemon, server)
