@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from operator import attrgetter, mul
+from operator import mul
 
 from exporter.model.identity import Workload
 from exporter.model.launches import ProcessWork, WorkReading
@@ -97,28 +97,22 @@ class WorkDelta:
         return max(float(self.kernels + self.graph_kernels), self.widths / sms)
 
 
-_COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
+_COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
 _OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
-_counts = attrgetter(*_COUNTS, *_OPEN.values())
+"""The counts of open spans, which are added to these."""
 
 
-def _with_open(work: ProcessWork | None) -> list[int]:
-    """Return the counts of a process, open spans included, in the order of _COUNTS."""
-    if work is None:
-        return [0] * len(_COUNTS)
-    found = _counts(work)
-    counts = dict(zip(_COUNTS, found, strict=False))
-    for name, value in zip(_OPEN, found[len(_COUNTS) :], strict=True):
-        counts[name] += value
-    return list(counts.values())
+def _count(work: ProcessWork, name: str) -> int:
+    count: int = getattr(work, name) + (getattr(work, _OPEN[name]) if name in _OPEN else 0)
+    return count
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
     """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    earlier, later = _with_open(before), _with_open(now)
-    growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
+    growth = {name: _count(now, name) - (0 if before is None else _count(before, name)) for name in _COUNTS}
+    growth = {name: min(MAX_DELTA, max(0, count)) for name, count in growth.items()}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
 
 

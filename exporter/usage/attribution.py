@@ -136,7 +136,10 @@ def _with_window(
     `busy` is the fraction of the SMs that were busy; if it is not `measured`, of the time with any kernel running.
     """
     gpu, state = node.gpus.get(uuid), _state(node, uuid)
-    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(state, at):
+    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS:
+        return node
+    # If it seems to be much older, the clock was set.
+    if state.windows and 0 <= state.windows[-1].at - at <= LATE_SECONDS:
         return node
     if gpu.reading.mig_mode:
         # Its instances have the SM time.
@@ -258,11 +261,6 @@ def _utilization(gpu: GpuReading) -> Mapping[int, float]:
     for sample in gpu.process_utilization or ():
         percentages.setdefault(sample.pid, []).append(sample.sm_percent)
     return {pid: sum(values) / len(values) for pid, values in percentages.items()}
-
-
-def _is_late(state: GpuAttribution, at: float) -> bool:
-    """Return whether a window is late or a repetition. If it seems to be much older, the clock was set."""
-    return bool(state.windows) and 0 <= state.windows[-1].at - at <= LATE_SECONDS
 
 
 def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
