@@ -148,11 +148,6 @@ def sm_utilization(processes: Iterable[SimulatedProcess]) -> float:
     return min(1.0, sum(process.sm_utilization for process in processes))
 
 
-def watts(load: float) -> float:
-    """Return the power of a GPU."""
-    return 115 + 560 * load
-
-
 def _dram_bandwidth(sm: float) -> float:
     return min(0.92, 1.05 * sm)
 
@@ -161,6 +156,7 @@ def gpu_reading(
     at: float,
     gpu: str,
     load: float,
+    watts: float,
     energy_joules: float,
     server: int | None,
     clients: Iterable[SimulatedProcess],
@@ -199,7 +195,7 @@ def gpu_reading(
         compute_mode="default",
         mig_mode=False,
         persistence_mode=True,
-        power_milliwatts=round(watts(load) * 1000),
+        power_milliwatts=round(watts * 1000),
         sm_utilization=load,
         dram_bandwidth=_dram_bandwidth(load),
         gpm_seconds=5.0,

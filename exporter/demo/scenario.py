@@ -1,6 +1,6 @@
 """The simulated node: configuration and state of its daemons and GPUs. The wording of the logs is that of R580."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from exporter.demo.gpus import (
     SimulatedWorkload,
     gpu_reading,
     sm_utilization,
-    watts,
 )
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.node import Node
@@ -34,7 +33,7 @@ from exporter.model.observation import (
     SessionHolder,
 )
 from exporter.model.pod_resources import ContainerDevices, PodResourcesReading
-from exporter.model.settings import VISIBLE_DEVICES, Limits, Mode
+from exporter.model.settings import VISIBLE_DEVICES, Mode
 from exporter.report.text import utc_time
 from exporter.watchdog.evaluation import START
 
@@ -101,14 +100,16 @@ class SimulatedDaemon:
     """A control daemon and its server. A client uses one GPU, or all GPUs of a group.
 
     `pid` is None while the daemon is down, and `server` if it has no server. `threads` is the active thread percentage
-    of the server. `fault` has the PIDs of the clients affected by the fault that the server handles, and `refused` is
-    how many clients it has refused since. `holder` is the process with an open session, which excludes all others.
+    of the server, and `default_threads` that of a new one. `fault` has the PIDs of the clients affected by the fault
+    that the server handles, and `refused` is how many clients it has refused since. `holder` is the process with an
+    open session, which excludes all others.
     """
 
     name: str
     groups: tuple[tuple[str, ...], ...]
     workloads: tuple[SimulatedWorkload, ...]
-    limits: Limits
+    default_threads: float
+    memory_limits: Mapping[int, int]
     chance: Chance
     pid: int | None = None
     start_ticks: int = 0
@@ -128,11 +129,6 @@ class SimulatedDaemon:
     def gpus(self) -> tuple[str, ...]:
         """Return its GPUs in the order of their ordinals."""
         return tuple(gpu for group in self.groups for gpu in group)
-
-    @property
-    def default_threads(self) -> float:
-        """Return the active thread percentage of a new server."""
-        return self.limits.active_thread_percentage or 100.0
 
     @property
     def answers(self) -> bool:
@@ -177,7 +173,7 @@ class SimulatedDaemon:
             "get_default_active_thread_percentage": f"{self.default_threads:.1f}\n",
             "get_default_client_priority": "0\n",
         }
-        for device, limit in self.limits.pinned_memory.items():
+        for device, limit in self.memory_limits.items():
             replies[f"get_default_device_pinned_mem_limit {device}"] = f"{limit >> 30}G\n"
         if self.server is not None:
             replies[f"get_server_status {self.server}"] = "ACTIVE\n" if self.fault is None else "FAULT\n"
@@ -206,8 +202,7 @@ class SimulatedDaemon:
         return ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
 
     def _failed(self, at: float, stderr: str = "", code: int | None = 1, seconds: float = 0.002) -> ControlReply:
-        command = "get_server_list"
-        return ControlReply(at=at, daemon=self.name, command=command, exit_code=code, stderr=stderr, seconds=seconds)
+        return replace(self._reply(at, "get_server_list", ""), exit_code=code, stderr=stderr, seconds=seconds)
 
     def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
         stamp = utc_time(at).removesuffix("Z").replace("T", " ")
@@ -276,7 +271,7 @@ class SimulatedDaemon:
         self.server, self.threads = self.chance.new_pid(), self.default_threads
         yield self.log(at, f"Starting new server {self.server} for user {SERVER.uid}")
         yield self.server_log(at, f"Active Threads Percentage set to {self.default_threads:.1f}")
-        for device, limit in self.limits.pinned_memory.items():
+        for device, limit in self.memory_limits.items():
             yield self.server_log(at, f"Device pinned memory limit for device {device} set to 0x{limit:x} bytes")
         yield self.server_log(at, "Server Priority set to 0")
         yield self.log(at, f"NEW SERVER {self.server}: Ready")
@@ -341,7 +336,14 @@ class Scenario:
         self.chance = Chance(seed)
         groups = ((GPUS[:2], GPUS[2:3]), (GPUS[3:4],), (GPUS[4:],))
         self.training, self.inference, self.notebooks = self.daemons = tuple(
-            SimulatedDaemon(config.name, gpus, workloads, config.limits, self.chance)
+            SimulatedDaemon(
+                config.name,
+                gpus,
+                workloads,
+                config.limits.active_thread_percentage or 100.0,
+                config.limits.pinned_memory,
+                self.chance,
+            )
             for config, gpus, workloads in zip(DAEMONS, groups, (TRAINERS, SERVING, NOTEBOOKS), strict=True)
         )
         self.energy_joules = {gpu: self.chance.uniform(1e8, 9e8) for gpu in GPUS}
@@ -370,8 +372,9 @@ class Scenario:
                 clients = [client for client in daemon.clients.values() if gpu in client.gpus]
                 bypassing = [process for process in self.bypassing.values() if gpu in process.gpus]
                 load = min(1.0, sm_utilization((*clients, *bypassing)) * self.chance.uniform(0.95, 1.05))
-                self.energy_joules[gpu] += watts(load) * seconds
-                yield gpu_reading(at, gpu, load, self.energy_joules[gpu], daemon.server, clients, bypassing)
+                watts = 115 + 560 * load
+                self.energy_joules[gpu] += watts * seconds
+                yield gpu_reading(at, gpu, load, watts, self.energy_joules[gpu], daemon.server, clients, bypassing)
         yield from (process.reading(at) for process in self.bypassing.values())
 
     def pod_resources(self, at: float) -> PodResourcesReading:

@@ -1,7 +1,7 @@
 """Clues to the root cause: clients that disconnected before the fault, and work in flight."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum, auto
+from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -154,24 +154,15 @@ def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> b
 class Unknown(Enum):
     """Why it is unknown whether a client had work in flight at the fault."""
 
-    PROBED_TOO_SHORTLY = auto()
-    """The probes were attached less than MIN_PROBED_NS before the fault."""
-    PROBES_DETACHED = auto()
-    """The probes were detached for a part of the time around the fault."""
-    OTHER_PROCESS = auto()
-    """The counts are of another process that has or had the PID."""
-    EARLIER_ERROR = auto()
-    """A synchronisation failed long before the fault. Since then, the probes count no work."""
-    NO_COUNTS = auto()
-    """The probes counted nothing of the client."""
-    EARLIER_WORK = auto()
-    """A kernel may still run that the client launched while it was not probed."""
-    LAUNCHED_AFTERWARDS = auto()
-    """The client launched after the fault, and nothing is open."""
-    CONTEXT_CLOSED = auto()
-    """A synchronisation failed. The client may then have closed its context, and with it the open spans."""
-    NOT_READ_AGAIN = auto()
-    """The client was not read after the fault, and may have launched since the reading before it."""
+    PROBED_TOO_SHORTLY = "The probes were attached less than MIN_PROBED_NS before the fault."
+    PROBES_DETACHED = "The probes were detached for a part of the time around the fault."
+    OTHER_PROCESS = "The counts are of another process that has or had the PID."
+    EARLIER_ERROR = "A synchronisation failed long before the fault. Since then, the probes count no work."
+    NO_COUNTS = "The probes counted nothing of the client."
+    EARLIER_WORK = "A kernel may still run that the client launched while it was not probed."
+    LAUNCHED_AFTERWARDS = "The client launched after the fault, and nothing is open."
+    CONTEXT_CLOSED = "A synchronisation failed. Then the client may have closed its context with the open spans."
+    NOT_READ_AGAIN = "The client was not read after the fault, and may have launched since the reading before it."
 
 
 class _Counts(NamedTuple):

@@ -35,9 +35,11 @@ _GPU_SM: Scope[GpuUsage] = Scope(("gpu",), _with_sm_time)
 
 
 def _labels(account: Account) -> Labels:
-    if isinstance(account, SharedAccount):
-        return SHARED_ACCOUNTS[account], ""
-    return account.kind, printable(account.name)
+    return (
+        (SHARED_ACCOUNTS[account], "")
+        if isinstance(account, SharedAccount)
+        else (account.kind, printable(account.name))
+    )
 
 
 def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:

@@ -86,7 +86,10 @@ def attribute(node: Node, seen: Observation) -> Node:
             if seen.sm_utilization is not None and seen.gpm_seconds is not None:
                 return _with_window(node, gpu, at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
             node = _with_state(node, gpu, replace(state, read_at=at))
-            active = _time_active(seen)
+            # The fraction of the time with any kernel running, by NVML's samples since the last reading.
+            active = None if seen.gpu_percent is None else seen.gpu_percent / 100
+            if seen.process_utilization is not None:
+                active = sum(_utilization(seen).values()) / 100
             if state.read_at is not None and active is not None and node.work is not None:
                 return _with_window(node, gpu, at, at - state.read_at, active, None, measured=False)
     return node
@@ -246,13 +249,6 @@ def _launches(
         return _Launches(rates=state.rates, known=bool(state.rates))
     rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
     return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
-
-
-def _time_active(gpu: GpuReading) -> float | None:
-    """Return the fraction of the time with any kernel running, by NVML's samples since the last reading."""
-    if gpu.process_utilization is None:
-        return None if gpu.gpu_percent is None else gpu.gpu_percent / 100
-    return sum(_utilization(gpu).values()) / 100
 
 
 def _utilization(gpu: GpuReading) -> Mapping[int, float]:

@@ -120,6 +120,9 @@ FULL_BUSY = 0.95                # of all SMs      | F |  0.00,  0.00 | +0.07, +0
 FULL_BUSY_ERROR = 0.15          # of all SMs      | F |  0.00,  0.00 |  0.00,  0.00
 # fmt: on
 
+Deltas = Mapping[int, WorkDelta]
+"""What each client did in a window, by PID."""
+
 
 class _KernelTime(NamedTuple):
     """Mean time of a client's kernels in nanoseconds, and its standard error."""
@@ -138,9 +141,7 @@ class _TimeInFlight(NamedTuple):
     error: float | None
 
 
-def updated(
-    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], gpu: GpuBusy, *, complete: bool
-) -> KernelTimeEstimates:
+def updated(estimates: KernelTimeEstimates, deltas: Deltas, gpu: GpuBusy, *, complete: bool) -> KernelTimeEstimates:
     """Update the estimates after a window. What `gpu` reports counts only if `deltas` has all clients (`complete`)."""
     launched = {pid: delta for pid, delta in deltas.items() if delta.widths}
     continuing = sum(delta.area for pid, delta in deltas.items() if _continues(estimates, pid, delta))
@@ -161,7 +162,7 @@ def updated(
     return _with_active_time(estimates, launched, gpu)
 
 
-def used_sm_time(estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], gpu: GpuBusy) -> dict[int, float]:
+def used_sm_time(estimates: KernelTimeEstimates, deltas: Deltas, gpu: GpuBusy) -> dict[int, float]:
     """Return the expected SM time of each client, in nanoseconds of one SM; at most what was in flight.
 
     A client that launched nothing may have work in flight from before. Such clients share what the others leave of
@@ -176,7 +177,7 @@ def used_sm_time(estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta]
 
 
 def relative_errors(
-    estimates: KernelTimeEstimates, deltas: Mapping[int, WorkDelta], used: Mapping[int, float], *, complete: bool
+    estimates: KernelTimeEstimates, deltas: Deltas, used: Mapping[int, float], *, complete: bool
 ) -> dict[int, float]:
     """Return the standard error of each client's `used` time, as a fraction of the sum.
 
@@ -251,11 +252,7 @@ def _time_in_flight(delta: WorkDelta, capacity: float) -> _TimeInFlight:
 
 
 def _observed(
-    estimates: KernelTimeEstimates,
-    launched: Mapping[int, WorkDelta],
-    in_flight: Mapping[int, _TimeInFlight],
-    gpu: GpuBusy,
-    area: float,
+    estimates: KernelTimeEstimates, launched: Deltas, in_flight: Mapping[int, _TimeInFlight], gpu: GpuBusy, area: float
 ) -> Mapping[int, _KernelTime]:
     """Return the kernel times that the bursts show. On a contended GPU, a kernel waits about as long as all others."""
     contention = _contention(area, gpu.busy, gpu.capacity)
@@ -278,10 +275,7 @@ def _observed(
 
 
 def _with_first_estimates(
-    estimates: KernelTimeEstimates,
-    launched: Mapping[int, WorkDelta],
-    observed: Mapping[int, _KernelTime],
-    capacity: float,
+    estimates: KernelTimeEstimates, launched: Deltas, observed: Mapping[int, _KernelTime], capacity: float
 ) -> KernelTimeEstimates:
     """Add the estimates of new clients, replace impossible ones, and those for which this window has better ones."""
     for pid, delta in launched.items():
@@ -336,11 +330,7 @@ def _with_observations(
 
 
 def _with_sm_time(
-    estimates: KernelTimeEstimates,
-    launched: Mapping[int, WorkDelta],
-    gpu: GpuBusy,
-    continuing: float,
-    contention: float,
+    estimates: KernelTimeEstimates, launched: Deltas, gpu: GpuBusy, continuing: float, contention: float
 ) -> KernelTimeEstimates:
     """Correct the estimates by GPM's SM time. Work that is `continuing` may have used a part of it."""
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
@@ -355,9 +345,7 @@ def _with_sm_time(
     return estimates.updated(weights, gpu.busy, error, slowdown_weight=slowdown_weight)
 
 
-def _with_active_time(
-    estimates: KernelTimeEstimates, launched: Mapping[int, WorkDelta], gpu: GpuBusy
-) -> KernelTimeEstimates:
+def _with_active_time(estimates: KernelTimeEstimates, launched: Deltas, gpu: GpuBusy) -> KernelTimeEstimates:
     """Correct the estimates by the time with any kernel running, as if the clients' kernels overlapped by chance."""
     fraction = gpu.busy / gpu.capacity
     if fraction > LARGEST_ACTIVE:
