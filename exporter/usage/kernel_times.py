@@ -21,12 +21,13 @@ from typing import NamedTuple
 
 from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
 
-# The fitted constants: name, value, unit, source, effect. Source: M is measured on an H200 (driver 580.159.04), F is
-# fitted to mixes of clients on it (tests/attribution). Effect: how much the mean error of the shares changes over all
-# mixes there, in percentage points of all SMs, if the constant is 20 % smaller, or 20 % larger: first with GPM, where
-# the mean error is 1.42, then without GPM, where it is 3.93. No such change moves the fraction of shares within two
-# standard errors of the truth by more than 0.7 points. A negative effect is an improvement of these mixes only.
-# 0.00 may also mean that few of them depend on the constant.
+# The fitted constants: name, value, unit, source, effect. Source: M is measured on an H200 (driver 580.159.04). F is
+# fitted to mixes of clients on it (tests/attribution); so counts each value without a record of a measurement. Effect:
+# how much the mean error of the shares changes over all mixes there, the fitted ones included, in percentage points of
+# all SMs, if the constant is 20 % smaller, or 20 % larger: first with GPM, where the mean error is 1.42, then without
+# GPM, where it is 3.93. The fraction of shares within two standard errors of the truth changes by at most 0.7 points
+# over all mixes, and by 3.2 in a group of them. A negative effect is an improvement of these mixes only. 0.00 may also
+# mean that few of them depend on the constant.
 # fmt: off
 
 # A burst that ends with a synchronisation takes this time in addition to its kernels. Standard error.
