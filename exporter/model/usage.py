@@ -103,8 +103,7 @@ _OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
 
 
 def _count(work: ProcessWork, name: str) -> int:
-    count: int = getattr(work, name) + (getattr(work, _OPEN[name]) if name in _OPEN else 0)
-    return count
+    return int(getattr(work, name) + (getattr(work, _OPEN[name]) if name in _OPEN else 0))
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
