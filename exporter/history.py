@@ -64,48 +64,49 @@ class History:
         self._max_incidents = max_incidents
         self._max_events = max_events
         self._added: Mapping[str, Incident] = {}
-        self.incidents = self._newest({each.id: each for each in incidents})
-        newest = sorted(events, key=lambda each: -each.at)
+        self.incidents = self._newest({incident.id: incident for incident in incidents})
+        newest = sorted(events, key=lambda event: -event.at)
         self.events = self._shares(newest)
         self.timeline = _timeline(newest)
-        self.samples = tuple(sorted(samples, key=lambda each: each.at))
+        self.samples = tuple(sorted(samples, key=lambda sample: sample.at))
 
     def add(self, node: Node, events: Sequence[Event]) -> tuple[Sample, ...]:
         """Add the result of a cycle; an incident replaces its earlier state. Return the new sample, if one is due."""
         if node.incidents is not self._added:
             self._added = node.incidents
-            known = {**{each.id: each for each in self.incidents}, **node.incidents}
-            self.incidents = self._newest(known, expected_daemons(node))
+            by_id = {**{incident.id: incident for incident in self.incidents}, **node.incidents}
+            self.incidents = self._newest(by_id, expected_daemons(node))
         if events:
             self.events = (*reversed(events), *self.events)
             if len(self.events) > self._max_events + self._max_events // SPARE:
                 self.events = self._shares(self.events, expected_daemons(node))
-            new = [each for each in reversed(events) if each.event in TOPICS]
+            new = [event for event in reversed(events) if event.event in TOPICS]
             if new:
                 self.timeline = _timeline((*new, *self.timeline), expected_daemons(node))
         before, self.samples = self.samples, with_sample(self.samples, node)
         return () if self.samples is before else self.samples[-1:]
 
     def _shares(self, events: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
-        return select_fairly(events, self._max_events, lambda each: each.daemon, expected)
+        return select_fairly(events, self._max_events, lambda event: event.daemon, expected)
 
-    def _newest(self, known: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
-        ordered = sorted(known.values(), key=lambda each: -each.detected_at)
-        selected = {each.id for each in select_fairly(ordered, self._max_incidents, lambda each: each.daemon, expected)}
-        return tuple(each for each in ordered if each.id in selected or each.open)
+    def _newest(self, by_id: Mapping[str, Incident], expected: Collection[str] = ()) -> tuple[Incident, ...]:
+        ordered = sorted(by_id.values(), key=lambda incident: -incident.detected_at)
+        selected = select_fairly(ordered, self._max_incidents, lambda incident: incident.daemon, expected)
+        ids = {incident.id for incident in selected}
+        return tuple(incident for incident in ordered if incident.id in ids or incident.open)
 
 
 def _timeline(newest: Sequence[Event], expected: Collection[str] = ()) -> tuple[Event, ...]:
-    found = [each for each in newest if each.event in TOPICS]
-    if len(found) <= 2 * MAX_TIMELINE:
-        return tuple(found)
+    timeline = [event for event in newest if event.event in TOPICS]
+    if len(timeline) <= 2 * MAX_TIMELINE:
+        return tuple(timeline)
     selected = (
         select_fairly(
-            [each for each in found if each.event.traits.frequent is frequent],
+            [event for event in timeline if event.event.traits.frequent is frequent],
             MAX_TIMELINE - MAX_TIMELINE // SPARE,
-            lambda each: each.daemon,
+            lambda event: event.daemon,
             expected,
         )
         for frequent in (False, True)
     )
-    return tuple(sorted(chain.from_iterable(selected), key=lambda each: -each.at))
+    return tuple(sorted(chain.from_iterable(selected), key=lambda event: -event.at))

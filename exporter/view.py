@@ -93,7 +93,7 @@ class View:
         """
         shown = self._old_enough
         if len(shown) > self.max_clients:
-            shown = sorted(shown, key=lambda each: (each[1].connected_at, each[1].pid))[: self.max_clients]
+            shown = sorted(shown, key=lambda item: (item[1].connected_at, item[1].pid))[: self.max_clients]
         processes = self.node.processes
         return [(daemon, client, client_id(client, processes.get(client.pid))) for daemon, client in shown]
 
@@ -113,11 +113,11 @@ class View:
 
 def memory_by_process(node: Node) -> MemoryByProcess:
     """Return the bytes that each process uses, by its PID and by GPU."""
-    found: dict[int, dict[str, int]] = {}
+    by_pid: dict[int, dict[str, int]] = {}
     for uuid, gpu in node.gpus.items():
         for pid, used in used_bytes(gpu.reading).items():
-            found.setdefault(pid, {})[uuid] = used
-    return found
+            by_pid.setdefault(pid, {})[uuid] = used
+    return by_pid
 
 
 def gpu_name(node: Node, uuid: str) -> str:

@@ -4,13 +4,11 @@ Log lines, Xids and their order are as measured on R580. The log and the Xid nam
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from exporter.config.checks import checked, duration, shown
-from exporter.demo.daemon import SimulatedDaemon, context
-from exporter.demo.gpus import pci_address
-from exporter.demo.scenario import Scenario
-from exporter.demo.workloads import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess
+from exporter.demo.gpus import BYPASSING, CONTEXT_BYTES, GIBIBYTE, SERVING, TRAINERS, SimulatedProcess, pci_address
+from exporter.demo.scenario import CLIENTS_LIMIT, Scenario, SimulatedDaemon, context
 from exporter.errors import ConfigError
 from exporter.model.observation import GpuEvent, KernelRecord, Observation, Resumed
 
@@ -32,12 +30,12 @@ def _fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observatio
     daemon = scenario.training
     if daemon.pid is None or daemon.fault is not None:
         return
-    yield from _connect_enough(scenario, daemon, at)
+    yield from _connect_enough(scenario, at)
     scenario.faults += 1
     clients = _sharing(daemon)
     if killed := scenario.faults % 2:
         *clients, culprit = clients
-        named = blamed = next(each for each in clients if set(each.gpus) & set(culprit.gpus))
+        named = blamed = next(client for client in clients if set(client.gpus) & set(culprit.gpus))
         gpu, error = next(gpu for gpu in named.gpus if gpu in culprit.gpus), LOST_INSTRUCTIONS
         yield from daemon.disconnect(at - 0.2, culprit, killed=True)
         yield culprit.exit(at - 0.19, wait_status=9)
@@ -58,39 +56,35 @@ def _fault_block(
     """Log the fault. All affected clients but the first exit at once."""
     fatal = "fatal GPU error."
     lines = [f"Client {{PID: {blamed.pid}, Context: 1}} encountered a {fatal}", f"Server is handling a {fatal}"]
-    for each in affected:
-        for number, gpu in enumerate(each.gpus, start=1):
-            device = daemon.gpus.index(gpu)
-            lines.append(f"Client {context(each.pid, number)} on device {device} to be torn down")
-    for each in affected:
-        lines.append(f"All clients belonging to error trigging process {each.pid} will be torn down")
-        lines.append(f"Client {context(each.pid, 1)} on the error-trigging process {each.pid} to be torn down")
+    for client in affected:
+        for number, gpu in enumerate(client.gpus, start=1):
+            lines.append(f"Client {context(client.pid, number)} on device {daemon.gpus.index(gpu)} to be torn down")
+    for client in affected:
+        lines.append(f"All clients belonging to error trigging process {client.pid} will be torn down")
+        lines.append(f"Client {context(client.pid, 1)} on the error-trigging process {client.pid} to be torn down")
     lines += ["The following devices will be reset:", *map(str, range(len(daemon.groups[0])))]
-    lines += ["The following client process have a sticky error set:", *(str(each.pid) for each in affected)]
+    lines += ["The following client process have a sticky error set:", *(str(client.pid) for client in affected)]
     yield from (daemon.server_log(at, line) for line in lines)
-    daemon.fault, daemon.refused = frozenset(each.pid for each in affected), 0
-    first, *others = affected
-    first.ends_at = at + seconds
-    for each in others:
-        yield from daemon.disconnect(at + 0.03, each)
+    daemon.fault, daemon.refused = frozenset(client.pid for client in affected), 0
+    affected[0].ends_at = at + seconds
+    for client in affected[1:]:
+        yield from daemon.disconnect(at + 0.03, client)
 
 
 def _contained_fault(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Let an assertion on the device fail. It ends one client alone."""
     daemon = scenario.training
-    if daemon.pid is None or daemon.fault is not None:
-        return
-    yield from _connect_enough(scenario, daemon, at)
-    *_, newest = daemon.clients.values()
-    yield from daemon.disconnect(at, newest, why="Worker is in reset.")
+    if daemon.pid is not None and daemon.fault is None:
+        yield from _connect_enough(scenario, at)
+        *_, newest = daemon.clients.values()
+        yield from daemon.disconnect(at, newest, why="Worker is in reset.")
 
 
 def _hardware_xid(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Let a GPU's memory fail, so that it needs a reset, until an operator runs `resume`."""
     daemon = scenario.inference
-    (gpu,) = (each for each in scenario.gpus if each.uuid in daemon.gpus)
     text = "pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x0). Physical Address: 0x17a2c0e00"
-    yield from _xid(at, gpu.uuid, UNCONTAINED, text)
+    yield from _xid(at, daemon.gpus[0], UNCONTAINED, text)
     scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
 
 
@@ -101,20 +95,20 @@ def _xid(at: float, gpu: str, number: int, text: str) -> Iterator[Observation]:
     yield GpuEvent(at=at, type=CRITICAL_XID, xid=number, gpu=gpu)
 
 
-def _connect_enough(scenario: Scenario, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
+def _connect_enough(scenario: Scenario, at: float) -> Iterator[Observation]:
     """Connect clients until four share the first group of GPUs, one of them on all of its GPUs."""
-    chance, group = scenario.factory.random, daemon.groups[0]
+    daemon, chance = scenario.training, scenario.chance
+    group = daemon.groups[0]
     shared = any(client.gpus == group for client in daemon.clients.values())
     while not shared or len(_sharing(daemon)) < 4:
         gpus = (chance.choice(group),) if shared else group
         shared = True
-        client = scenario.factory.new_process(chance.choice(daemon.workloads), gpus, at + 600)
-        yield from daemon.connect(at - 1, client)
+        yield from daemon.connect(at - 1, chance.new_process(chance.choice(daemon.workloads), gpus, at + 600))
 
 
 def _sharing(daemon: SimulatedDaemon) -> list[SimulatedProcess]:
     """Return the clients on the first group of GPUs, the newest last."""
-    return [each for each in daemon.clients.values() if set(each.gpus) <= set(daemon.groups[0])]
+    return [client for client in daemon.clients.values() if set(client.gpus) <= set(daemon.groups[0])]
 
 
 # Outages
@@ -122,34 +116,27 @@ def _sharing(daemon: SimulatedDaemon) -> list[SimulatedProcess]:
 
 def _daemon_restarts(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Restart a daemon in half a second, between two scrapes."""
-    daemon = scenario.training
-    if daemon.pid is not None:
-        yield from daemon.die(at - 0.6)
-        yield from daemon.start(at - 0.1)
+    if scenario.training.pid is not None:
+        yield from scenario.training.die(at - 0.6)
+        yield from scenario.training.start(at - 0.1)
 
 
 def _daemon_dies(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """End a daemon until an operator starts it. One of its clients returns without MPS."""
     daemon = scenario.training
-    if daemon.pid is None:
-        return
-    yield from daemon.die(at)
-    yield from _bypass(scenario, at, seconds)
-    scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
+    if daemon.pid is not None:
+        yield from daemon.die(at)
+        yield from _bypass(scenario, at, seconds)
+        scenario.later(at + seconds, lambda at: daemon.start(at) if daemon.pid is None else ())
 
 
 def _daemon_keeps_dying(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """End a daemon after each start, until an operator fixes it and runs `resume`."""
     daemon = scenario.notebooks
-    daemon.dies_after_start = True
+    daemon.keeps_dying_until = at + seconds
     if daemon.pid is not None:
         yield from daemon.die(at)
-
-    def fix(at: float) -> Iterator[Observation]:
-        daemon.dies_after_start = False
-        yield Resumed(at=at, daemon=daemon.name)
-
-    scenario.later(at + seconds, fix)
+    scenario.later(at + seconds, lambda at: [Resumed(at=at, daemon=daemon.name)])
 
 
 def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
@@ -161,15 +148,19 @@ def _daemon_hangs(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
 def _session_held(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Leave a session with a daemon open, which excludes all others."""
     daemon = scenario.inference
-    daemon.holder = scenario.factory.new_process(daemon.workloads[0], (), at + seconds)
+    daemon.holder = scenario.chance.new_process(daemon.workloads[0], (), at + seconds)
     yield daemon.holder.reading(at)
     scenario.later(at + seconds, daemon.answer_again)
 
 
 def _servers_crash(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
-    """End a daemon's server, and each later one before it is ready."""
-    scenario.notebooks.servers_crash_until = at + seconds
-    yield from scenario.notebooks.lose_server(at)
+    """End a daemon's server and its clients, and each later server before it is ready."""
+    daemon = scenario.notebooks
+    daemon.servers_crash_until = at + seconds
+    if daemon.server is not None:
+        yield daemon.log(at, f"Server {daemon.server} exited with status 1")
+    daemon.server = daemon.fault = None
+    daemon.clients.clear()
 
 
 def _nvml_fails(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
@@ -185,8 +176,8 @@ def _server_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
     daemon = scenario.inference
     if not daemon.answers:
         return
-    while len(daemon.clients) < daemon.clients_limit:
-        yield from daemon.connect(at, scenario.factory.new_process(SERVING[1], daemon.gpus[:1], at + seconds))
+    while len(daemon.clients) < CLIENTS_LIMIT:
+        yield from daemon.connect(at, scenario.chance.new_process(SERVING[1], daemon.gpus[:1], at + seconds))
     for client in daemon.clients.values():
         client.ends_at = at + seconds
     yield from daemon.refuse_client(at)
@@ -197,21 +188,21 @@ def _user_waits(scenario: Scenario, at: float, seconds: float) -> Iterator[Obser
     daemon = scenario.inference
     if not daemon.answers:
         return
-    yield from _connect_one(scenario, daemon, at, seconds)
-    queued = [scenario.factory.new_process(TRAINERS[2], (), at + seconds) for _ in range(2)]
-    for each in queued:
-        yield each.reading(at)
-        user = f"NEW CLIENT {each.pid} from user {each.workload.uid}"
+    yield from _connect_one(daemon, at, seconds)
+    queued = [scenario.chance.new_process(TRAINERS[2], (), at + seconds) for _ in range(2)]
+    for process in queued:
+        yield process.reading(at)
+        user = f"NEW CLIENT {process.pid} from user {process.workload.uid}"
         yield daemon.log(at, f"{user}: Server is not ready, push client to pending list")
-    clients = len(daemon.clients)
-    yield daemon.log(at, f"Server {daemon.server} has {clients} active worker threads. Server will not shutdown.")
-    scenario.later(at + seconds, lambda at: [each.exit(at) for each in queued])
+    threads = f"{len(daemon.clients)} active worker threads"
+    yield daemon.log(at, f"Server {daemon.server} has {threads}. Server will not shutdown.")
+    scenario.later(at + seconds, lambda at: [process.exit(at) for process in queued])
 
 
 def _bypass(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Start a process without MPS on a GPU of a daemon."""
     gpu = scenario.training.gpus[0]
-    process = scenario.factory.new_process(BYPASSING, (gpu,), at + seconds)
+    process = scenario.chance.new_process(BYPASSING, (gpu,), at + seconds)
     if process.used_bytes <= scenario.free_bytes(gpu):
         scenario.bypassing[process.pid] = process
         yield process.reading(at)
@@ -222,28 +213,28 @@ def _memory_full(scenario: Scenario, at: float, seconds: float) -> Iterator[Obse
     daemon, gpu = scenario.training, scenario.training.gpus[-1]
     if not daemon.answers or daemon.fault is not None:
         return
-    of_others = [each for each in daemon.clients.values() if gpu in each.gpus and each.workload != TRAINERS[0]]
-    if not of_others:
-        yield from daemon.connect(at, scenario.factory.new_process(TRAINERS[1], (gpu,), at + seconds))
+    others = [client for client in daemon.clients.values() if gpu in client.gpus and client.workload != TRAINERS[0]]
+    if not others:
+        yield from daemon.connect(at, scenario.chance.new_process(TRAINERS[1], (gpu,), at + seconds))
     # The client's workload needs more than half of the memory.
-    for each in of_others[1:]:
-        yield from daemon.disconnect(at, each)
-    for each in daemon.clients.values():
-        each.ends_at = max(each.ends_at, at + seconds) if gpu in each.gpus else each.ends_at
+    for client in others[1:]:
+        yield from daemon.disconnect(at, client)
+    for client in daemon.clients.values():
+        client.ends_at = max(client.ends_at, at + seconds) if gpu in client.gpus else client.ends_at
     used = scenario.free_bytes(gpu) - 3 * GIBIBYTE
     if used > CONTEXT_BYTES:
-        client = SimulatedProcess(scenario.factory.new_pid(), TRAINERS[0], (gpu,), used, at + seconds)
-        yield from daemon.connect(at, client)
+        pid = scenario.chance.new_pid()
+        yield from daemon.connect(at, SimulatedProcess(pid, TRAINERS[0], (gpu,), used, at + seconds))
 
 
 def _limits_drift(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
     """Give clients the whole GPU, until an operator reverts it, or the watchdog if it may act."""
-    for each in (scenario.training, scenario.inference):
-        if each.answers and each.fault is None:
-            yield from _connect_one(scenario, each, at, seconds)
-            yield from each.set_threads(at, 100.0)
-    daemon = scenario.training
-    scenario.later(at + seconds, lambda at: daemon.set_threads(at, daemon.default_threads))
+    for daemon in (scenario.training, scenario.inference):
+        if daemon.answers and daemon.fault is None:
+            yield from _connect_one(daemon, at, seconds)
+            yield from daemon.set_threads(at, 100.0)
+    training = scenario.training
+    scenario.later(at + seconds, lambda at: training.set_threads(at, training.default_threads))
 
 
 def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Observation]:
@@ -252,20 +243,17 @@ def _unknown_line(scenario: Scenario, at: float, seconds: float) -> Iterator[Obs
         yield scenario.training.log(at, "Rebalancing worker lanes after topology change")
 
 
-def _connect_one(scenario: Scenario, daemon: SimulatedDaemon, at: float, seconds: float) -> Iterator[Observation]:
+def _connect_one(daemon: SimulatedDaemon, at: float, seconds: float) -> Iterator[Observation]:
     """Connect a client if the daemon has none, so that it has a server."""
     if not daemon.clients:
-        client = scenario.factory.new_process(daemon.workloads[-1], daemon.gpus[:1], at + seconds)
-        yield from daemon.connect(at, client)
+        yield from daemon.connect(at, daemon.chance.new_process(daemon.workloads[-1], daemon.gpus[:1], at + seconds))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(NamedTuple):
     """A failure, its default duration in `--at` (0: it is over at once), and when the scenario has it.
 
-    The default duration is long enough for `alert`, the alert that the failure raises.
-
-    The scenario injects it `first` seconds after the start, and then `every` so many seconds, for `seconds`.
+    The default duration is long enough for `alert`, the alert that the failure raises. The scenario injects it `first`
+    seconds after the start, and then `every` so many seconds, for `seconds`.
     """
 
     inject: Callable[[Scenario, float, float], Iterator[Observation]]
@@ -277,56 +265,29 @@ class Failure:
 
 
 FAILURES: Mapping[str, Failure] = {
-    "fault": Failure(alert="CudaMpsFault", inject=_fault, first=-270, every=1200),
-    "fault-held": Failure(alert="CudaMpsServerFault", inject=_fault, lasts=300, first=-570, every=600, seconds=60),
-    "contained-fault": Failure(inject=_contained_fault, first=-400, every=700),
-    "hardware-xid": Failure(
-        alert="CudaMpsQuarantined", inject=_hardware_xid, lasts=600, first=-870, every=3000, seconds=90
-    ),
-    "daemon-restarts": Failure(alert="CudaMpsDaemonDied", inject=_daemon_restarts, first=-450, every=1660),
-    "daemon-dies": Failure(
-        alert="CudaMpsDaemonDead", inject=_daemon_dies, lasts=300, first=-150, every=1500, seconds=45
-    ),
-    "daemon-keeps-dying": Failure(
-        alert="CudaMpsDaemonDead", inject=_daemon_keeps_dying, lasts=300, first=-30, every=2400, seconds=180
-    ),
-    "daemon-hangs": Failure(
-        alert="CudaMpsDaemonUnresponsive", inject=_daemon_hangs, lasts=300, first=520, every=1700, seconds=60
-    ),
-    "session-held": Failure(
-        alert="CudaMpsDaemonHeld", inject=_session_held, lasts=1200, first=12, every=400, seconds=40
-    ),
-    "servers-crash": Failure(
-        alert="CudaMpsServerCrashLoop", inject=_servers_crash, lasts=300, first=-620, every=2600, seconds=30
-    ),
-    "server-full": Failure(
-        alert="CudaMpsClientsRefused", inject=_server_full, lasts=600, first=-330, every=1300, seconds=120
-    ),
-    "user-waits": Failure(
-        alert="CudaMpsClientsWaiting", inject=_user_waits, lasts=1200, first=2, every=800, seconds=90
-    ),
-    "limits-drift": Failure(
-        alert="CudaMpsLimitsDrifted", inject=_limits_drift, lasts=1200, first=-20, every=900, seconds=120
-    ),
-    "bypass": Failure(alert="CudaMpsClientsBypassing", inject=_bypass, lasts=1200, first=-10, every=300, seconds=90),
-    "memory-full": Failure(
-        alert="CudaMpsTenantFillsMemory", inject=_memory_full, lasts=1200, first=-800, every=2000, seconds=120
-    ),
-    "unknown-line": Failure(inject=_unknown_line, first=-650, every=950),
-    "nvml-fails": Failure(alert="CudaMpsExporterBlind", inject=_nvml_fails, lasts=1200),
+    # inject, alert, lasts, first, every, seconds
+    "fault": Failure(_fault, "CudaMpsFault", 0, -270, 1200),
+    "fault-held": Failure(_fault, "CudaMpsServerFault", 300, -570, 600, 60),
+    "contained-fault": Failure(_contained_fault, None, 0, -400, 700),
+    "hardware-xid": Failure(_hardware_xid, "CudaMpsQuarantined", 600, -870, 3000, 90),
+    "daemon-restarts": Failure(_daemon_restarts, "CudaMpsDaemonDied", 0, -450, 1660),
+    "daemon-dies": Failure(_daemon_dies, "CudaMpsDaemonDead", 300, -150, 1500, 45),
+    "daemon-keeps-dying": Failure(_daemon_keeps_dying, "CudaMpsDaemonDead", 300, -30, 2400, 180),
+    "daemon-hangs": Failure(_daemon_hangs, "CudaMpsDaemonUnresponsive", 300, 520, 1700, 60),
+    "session-held": Failure(_session_held, "CudaMpsDaemonHeld", 1200, 12, 400, 40),
+    "servers-crash": Failure(_servers_crash, "CudaMpsServerCrashLoop", 300, -620, 2600, 30),
+    "server-full": Failure(_server_full, "CudaMpsClientsRefused", 600, -330, 1300, 120),
+    "user-waits": Failure(_user_waits, "CudaMpsClientsWaiting", 1200, 2, 800, 90),
+    "limits-drift": Failure(_limits_drift, "CudaMpsLimitsDrifted", 1200, -20, 900, 120),
+    "bypass": Failure(_bypass, "CudaMpsClientsBypassing", 1200, -10, 300, 90),
+    "memory-full": Failure(_memory_full, "CudaMpsTenantFillsMemory", 1200, -800, 2000, 120),
+    "unknown-line": Failure(_unknown_line, None, 0, -650, 950),
+    "nvml-fails": Failure(_nvml_fails, "CudaMpsExporterBlind", 1200),
 }
 """By their names in `--at`. An hour has all but the last, and the first minute has most."""
 
 
-def recurring(scenario: Scenario, at: float, after: float) -> Iterator[Observation]:
-    """Inject the scenario's failures that are due this many seconds `after` the start."""
-    for each in FAILURES.values():
-        if each.every is not None and after >= each.first and (after - each.first) % each.every < 1:
-            yield from each.inject(scenario, at, each.seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFailure:
+class PlannedFailure(NamedTuple):
     """A failure, its time after the start of the demo, and its duration; both in seconds."""
 
     after: float

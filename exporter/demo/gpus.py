@@ -1,20 +1,141 @@
-"""Simulated GPUs, as NVML and the libcuda probes read them."""
+"""Simulated GPUs, and the workloads and processes that use them, as /proc, NVML and the libcuda probes show them."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from exporter.demo.workloads import CONTEXT_BYTES, GIBIBYTE, SMS, SimulatedProcess
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
-from exporter.model.observation import GpuProcess, GpuReading, Observation, ProcessUtilization
+from exporter.model.observation import (
+    GpuProcess,
+    GpuReading,
+    Observation,
+    ProcessExit,
+    ProcessReading,
+    ProcessUtilization,
+)
+from exporter.model.settings import CLIENT_PRIORITY
 
 GPUS = tuple(f"GPU-{number:08x}-0000-4000-8000-{number:012x}" for number in range(0xA0, 0xA5))
-GPU_BYTES = 141 * GIBIBYTE
-SERVER_BYTES = 66 << 20
+GIBIBYTE = 1 << 30
+GPU_BYTES, SERVER_BYTES, CONTEXT_BYTES = 141 * GIBIBYTE, 66 << 20, 516 << 20
 
-"""Bits of NVML's clocks event reasons (nvml.h)."""
+SMS = 132
+"""Streaming multiprocessors of an H200."""
 
 NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedWorkload:
+    """A program of a user. One workload is noisy, and one is idle.
+
+    `gibibytes` is the least and the most memory of a GPU. A process has kernels in flight for the fraction `duty` of
+    the time, which use `sms` SMs. `pod` has UID, name and namespace. `environment` has its variables of CLIENT_LIMITS.
+    """
+
+    user: str
+    uid: int
+    command: str
+    gibibytes: tuple[int, int]
+    cgroup: str
+    duty: float
+    sms: int
+    pod: tuple[str, str, str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _of_pod(pod: tuple[str, str, str], container: str) -> str:
+    slices = "0::/kubepods.slice/kubepods-burstable.slice"
+    return f"{slices}/kubepods-burstable-pod{pod[0].replace('-', '_')}.slice/cri-containerd-{container * 64}.scope"
+
+
+_VLLM = ("7d4f5c1e-2b8a-4a53-9f0e-6c1d2b3a4e5f", "vllm-6f9c7d-x2x4q", "inference")
+_EMBED = ("c2a9e6b0-41d7-4c7e-8a35-0f9b8d7c6e51", "embed-0", "inference")
+_SYSTEM = "0::/system.slice"
+_JOB = f"{_SYSTEM}/slurmstepd.scope/job_{{}}/step_0/user/task_0"
+
+TRAINERS = (
+    SimulatedWorkload("alice", 1001, "train.py", (8, 24), _JOB.format(4711), 0.5, 24),
+    SimulatedWorkload("bob", 1002, "finetune.py", (6, 16), _JOB.format(4712), 0.9, 56),
+    SimulatedWorkload("erin", 1005, "python3", (2, 6), "0::/user.slice/user-1005.slice/session-7.scope", 0.004, 16),
+    SimulatedWorkload("dave", 1004, "render-worker", (1, 4), f"{_SYSTEM}/docker-{'5' * 64}.scope", 0.3, 16),
+)
+SERVING = (
+    SimulatedWorkload("carol", 1003, "vllm", (16, 24), _of_pod(_VLLM, "a"), 0.5, 24, _VLLM),
+    SimulatedWorkload("carol", 1003, "embed-worker", (1, 4), _of_pod(_EMBED, "b"), 0.1, 8, _EMBED),
+    SimulatedWorkload(
+        "carol", 1003, "rerank", (2, 6), f"{_SYSTEM}/rerank.service", 0.1, 8, environment={CLIENT_PRIORITY: "1"}
+    ),
+)
+NOTEBOOKS = (SimulatedWorkload("frank", 1006, "jupyter-lab", (2, 6), f"{_SYSTEM}/jupyter.service", 0.004, 16),)
+BYPASSING = replace(TRAINERS[2], duty=0.3)
+SERVER = SimulatedWorkload("root", 0, "nvidia-cuda-mps-server", (0, 0), f"{_SYSTEM}/nvidia-cuda-mps.service", 0.0, 0)
+
+
+@dataclass(slots=True)
+class SimulatedProcess:
+    """A process that uses GPUs, and the same memory on each, until `ends_at`."""
+
+    pid: int
+    workload: SimulatedWorkload
+    gpus: tuple[str, ...]
+    used_bytes: int
+    ends_at: float
+    first_read_ns: int = 0
+    """When the probes first read it."""
+
+    @property
+    def start_ticks(self) -> int:
+        """Return its start, in clock ticks since boot."""
+        return self.pid * 100
+
+    @property
+    def duty(self) -> float:
+        """Return the fraction of the time in which it has kernels in flight. It varies with the PID."""
+        return min(1.0, self.workload.duty * (0.8 + self.pid % 5 / 10))
+
+    @property
+    def sm_utilization(self) -> float:
+        """Return the fraction of the SMs that it uses on each of its GPUs."""
+        return self.duty * self.workload.sms / SMS / max(1, len(self.gpus))
+
+    def reading(self, at: float) -> ProcessReading:
+        """Return its entry in /proc."""
+        return ProcessReading(
+            at=at,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            started=at,
+            uid=self.workload.uid,
+            user=self.workload.user,
+            command=self.workload.command,
+            cgroup=f"{self.workload.cgroup}\n",
+            environment=self.workload.environment,
+        )
+
+    def exit(self, at: float, wait_status: int | None = None) -> ProcessExit:
+        """Return its exit."""
+        return ProcessExit(at=at, pid=self.pid, start_ticks=self.start_ticks, wait_status=wait_status)
+
+
+class Chance(random.Random):
+    """Makes the random choices, and starts processes. The same seed gives the same ones."""
+
+    last_pid = 40_000
+
+    def happens(self, every: float) -> bool:
+        """Return whether an event happens in this second that happens every so many seconds on average."""
+        return self.random() < 1 / every
+
+    def new_pid(self) -> int:
+        """Return an unused PID."""
+        self.last_pid += self.randint(1, 40)
+        return self.last_pid
+
+    def new_process(self, workload: SimulatedWorkload, gpus: tuple[str, ...], ends_at: float) -> SimulatedProcess:
+        """Start a process of a workload."""
+        used = self.randint(*workload.gibibytes) * GIBIBYTE + CONTEXT_BYTES
+        return SimulatedProcess(self.new_pid(), workload, gpus, used, ends_at)
 
 
 def pci_address(gpu: str) -> str:
@@ -22,107 +143,84 @@ def pci_address(gpu: str) -> str:
     return f"0000:{GPUS.index(gpu) + 6:02x}:00"
 
 
-def sm_utilization(gpu: str, processes: Iterable[SimulatedProcess]) -> float:
-    """Return the fraction of a GPU's SMs that the processes use."""
-    return min(1.0, sum(each.sm_utilization for each in processes if gpu in each.gpus))
+def sm_utilization(processes: Iterable[SimulatedProcess]) -> float:
+    """Return the fraction of a GPU's SMs that its processes use."""
+    return min(1.0, sum(process.sm_utilization for process in processes))
 
 
-def dram_bandwidth(sm: float) -> float:
-    """Return the fraction of the memory bandwidth that is used with this SM utilization."""
+def _dram_bandwidth(sm: float) -> float:
     return min(0.92, 1.05 * sm)
 
 
-@dataclass(slots=True)
-class SimulatedGpu:
-    """A GPU with the counters that it has itself."""
-
-    uuid: str
-    energy_joules: float
-    """Uncorrected ECC errors."""
-    read_at: float | None = None
-
-    def reading(
-        self,
-        at: float,
-        chance: random.Random,
-        server: int | None,
-        clients: Iterable[SimulatedProcess],
-        bypassing: Iterable[SimulatedProcess],
-    ) -> GpuReading:
-        """Return NVML's reading of the GPU with an MPS server, its clients, and processes that bypass MPS."""
-        clients = [each for each in clients if self.uuid in each.gpus]
-        bypassing = [each for each in bypassing if self.uuid in each.gpus]
-        mps = _listed(clients)
-        compute = (*mps, *_listed(bypassing))
-        by_process = {each.pid: each.sm_utilization for each in bypassing}
-        if server is not None:
-            compute = (GpuProcess(pid=server, used_bytes=SERVER_BYTES), *compute)
-            by_process = {server: sm_utilization(self.uuid, clients), **by_process}
-        load = min(1.0, sm_utilization(self.uuid, (*clients, *bypassing)) * chance.uniform(0.95, 1.05))
-        watts = 115 + 560 * load
-        self.energy_joules += watts * (0.0 if self.read_at is None else at - self.read_at)
-        self.read_at = at
-        return GpuReading(
-            at=at,
-            gpu=self.uuid,
-            index=GPUS.index(self.uuid),
-            name="NVIDIA H200 (simulated)",
-            pci_bus_id=f"0000{pci_address(self.uuid)}.0",
-            compute_processes=compute,
-            mps_processes=mps,
-            process_utilization=tuple(_sample(at, pid, sm) for pid, sm in by_process.items()),
-            gpu_percent=round(100 * load),
-            memory_percent=round(55 * load),
-            memory_used_bytes=sum(each.used_bytes or 0 for each in compute) + CONTEXT_BYTES,
-            memory_total_bytes=GPU_BYTES,
-            energy_millijoules=int(self.energy_joules * 1000),
-            driver_version="580.95.05",
-            cuda_version="13.0",
-            compute_mode="default",
-            mig_mode=False,
-            persistence_mode=True,
-            power_milliwatts=round(watts * 1000),
-            sm_utilization=load,
-            dram_bandwidth=dram_bandwidth(load),
-            gpm_seconds=5.0,
-        )
+def gpu_reading(
+    at: float,
+    gpu: str,
+    load: float,
+    watts: float,
+    energy_joules: float,
+    server: int | None,
+    clients: Iterable[SimulatedProcess],
+    bypassing: Iterable[SimulatedProcess],
+) -> GpuReading:
+    """Return NVML's reading of a GPU with an MPS server, its clients, and processes that bypass MPS."""
+    mps, others = (
+        tuple(GpuProcess(pid=process.pid, used_bytes=process.used_bytes) for process in processes)
+        for processes in (clients, bypassing)
+    )
+    compute = (*mps, *others)
+    used = {process.pid: process.sm_utilization for process in bypassing}
+    if server is not None:
+        compute = (GpuProcess(pid=server, used_bytes=SERVER_BYTES), *compute)
+        used = {server: sm_utilization(clients), **used}
+    percents = {pid: round(100 * sm) for pid, sm in used.items()}
+    return GpuReading(
+        at=at,
+        gpu=gpu,
+        index=GPUS.index(gpu),
+        name="NVIDIA H200 (simulated)",
+        pci_bus_id=f"0000{pci_address(gpu)}.0",
+        compute_processes=compute,
+        mps_processes=mps,
+        process_utilization=tuple(
+            ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2)
+            for pid, percent in percents.items()
+        ),
+        gpu_percent=round(100 * load),
+        memory_percent=round(55 * load),
+        memory_used_bytes=sum(process.used_bytes or 0 for process in compute) + CONTEXT_BYTES,
+        memory_total_bytes=GPU_BYTES,
+        energy_millijoules=int(energy_joules * 1000),
+        driver_version="580.95.05",
+        cuda_version="13.0",
+        compute_mode="default",
+        mig_mode=False,
+        persistence_mode=True,
+        power_milliwatts=round(watts * 1000),
+        sm_utilization=load,
+        dram_bandwidth=_dram_bandwidth(load),
+        gpm_seconds=5.0,
+    )
 
 
-def _listed(processes: Iterable[SimulatedProcess]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(pid=each.pid, used_bytes=each.used_bytes) for each in processes)
+def probe_readings(at: float, gpus: Sequence[str], processes: Sequence[SimulatedProcess]) -> Iterator[Observation]:
+    """Yield one second of all processes, as libcuda probes read it, and the utilization of the GPUs in it."""
+    now = int(at * NS)
+    yield WorkReading(
+        at=at,
+        boot_ns=now,
+        seconds=1.0,
+        sms=SMS,
+        processes=tuple(_work(process, now) for process in processes),
+        watched=tuple(process.pid for process in processes),
+    )
+    for gpu in gpus:
+        sm = sm_utilization([process for process in processes if gpu in process.gpus])
+        yield GpuUse(at=at, gpu=gpu, seconds=1.0, sm_utilization=sm, dram_bandwidth=_dram_bandwidth(sm))
 
 
-def _sample(at: float, pid: int, sm: float) -> ProcessUtilization:
-    percent = round(100 * sm)
-    return ProcessUtilization(pid=pid, timestamp_us=int(at * 1e6), sm_percent=percent, memory_percent=percent // 2)
-
-
-class SimulatedProbes:
-    """The launch counts of processes, as libcuda probes read them each second. Nothing in them is random."""
-
-    def __init__(self) -> None:
-        self._first_ns: dict[int, int] = {}
-        """When each process was first read."""
-
-    def readings(self, at: float, gpus: Sequence[str], processes: Iterable[SimulatedProcess]) -> Iterator[Observation]:
-        """Yield one second of all processes, and the utilization of the GPUs in it."""
-        processes, now = tuple(processes), int(at * NS)
-        self._first_ns = {each.pid: self._first_ns.get(each.pid, now) for each in processes}
-        yield WorkReading(
-            at=at,
-            boot_ns=now,
-            seconds=1.0,
-            sms=SMS,
-            processes=tuple(_work(each, self._first_ns[each.pid], now) for each in processes),
-            watched=tuple(self._first_ns),
-        )
-        for gpu in gpus:
-            sm = sm_utilization(gpu, processes)
-            yield GpuUse(at=at, gpu=gpu, seconds=1.0, sm_utilization=sm, dram_bandwidth=dram_bandwidth(sm))
-
-
-def _work(process: SimulatedProcess, first_ns: int, now: int) -> ProcessWork:
+def _work(process: SimulatedProcess, now: int) -> ProcessWork:
     """Return the work since the first reading. Each kernel has a span and a burst of its own."""
+    first_ns = process.first_read_ns = process.first_read_ns or now
     seconds, width = (now - first_ns) // NS + 1, process.workload.sms
     kernels, flight_ns = seconds * (50 + process.pid % 400), seconds * int(process.duty * NS)
     return ProcessWork(

@@ -1,22 +1,55 @@
-"""The simulated node: the configuration of its daemons, and its present state."""
+"""The simulated node: configuration and state of its daemons and GPUs. The wording of the logs is that of R580."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exporter.config.settings import Config, DaemonConfig
-from exporter.demo.daemon import SimulatedDaemon
-from exporter.demo.gpus import GPU_BYTES, GPUS, SimulatedGpu
-from exporter.demo.workloads import GIBIBYTE, NOTEBOOKS, SERVING, TRAINERS, ProcessFactory, SimulatedProcess
+from exporter.demo.gpus import (
+    GIBIBYTE,
+    GPU_BYTES,
+    GPUS,
+    NOTEBOOKS,
+    SERVER,
+    SERVING,
+    TRAINERS,
+    Chance,
+    SimulatedProcess,
+    SimulatedWorkload,
+    gpu_reading,
+    sm_utilization,
+)
 from exporter.dry_run import START
 from exporter.model.daemon import Daemon, Declaration
 from exporter.model.identity import ContainerDevices, PodResourcesReading
 from exporter.model.node import Node
-from exporter.model.observation import Observation
-from exporter.model.settings import Mode
+from exporter.model.observation import (
+    ControlReply,
+    ControlSocket,
+    DaemonProcess,
+    LogFile,
+    LogLine,
+    Observation,
+    PodFound,
+    ProcessExit,
+    SessionHolder,
+)
+from exporter.model.settings import VISIBLE_DEVICES, Mode
+from exporter.report.text import utc_time
 
-CLIENTS_LIMIT = 12
-"""Maximum clients of a server: few, so that a server can be full."""
+CONTROL_LOG, SERVER_LOG = "control.log", "server.log"
+
+QUERY_SECONDS, RETRY_SECONDS = 30, 2
+"""Intervals between queries of a daemon that answers, and of one that does not."""
+
+CLIENTS_LIMIT, MOST_CLIENTS = 12, 8
+"""Maximum clients of a server: few, so that a server can be full. A daemon has at most MOST_CLIENTS, if no failure adds
+more."""
+
+MOST_REFUSED = 3
+"""Clients that a server in FAULT refuses."""
+
+DIES_AFTER_SECONDS = 3
 
 DAEMONS = tuple(
     DaemonConfig(
@@ -34,7 +67,6 @@ DAEMONS = tuple(
     )
 )
 
-
 SHARED_GPU, SHARES, IDLE_POD = "nvidia.com/gpu.shared", 10, ("notebook-0", "research")
 """The resource of Kubernetes, its devices on one GPU, and the name and namespace of a pod that uses no GPU."""
 
@@ -46,31 +78,276 @@ def simulated_config(config: Config) -> Config:
 
 def initial_node() -> Node:
     """Return the node before the first observation."""
-    paths = {each.name: (str(each.pipe_directory), str(each.log_directory)) for each in DAEMONS}
-    return Node(
-        daemons={
-            name: Daemon(
-                name=name,
-                pipe_directory=pipe,
-                log_directory=log,
-                declared=Declaration(expected=True, clients_limit=CLIENTS_LIMIT),
-            )
-            for name, (pipe, log) in paths.items()
-        }
+    daemons = (
+        Daemon(
+            name=config.name,
+            pipe_directory=str(config.pipe_directory),
+            log_directory=str(config.log_directory),
+            declared=Declaration(expected=True, clients_limit=CLIENTS_LIMIT),
+        )
+        for config in DAEMONS
     )
+    return Node(daemons={daemon.name: daemon for daemon in daemons})
+
+
+def context(pid: int, number: int) -> str:
+    """Return a client's context as the log names it. Number 0 is the connection of the process."""
+    return f"{{PID: {pid}, Context ID: {number}}}"
+
+
+@dataclass(slots=True)
+class SimulatedDaemon:
+    """A control daemon and its server. A client uses one GPU, or all GPUs of a group.
+
+    `pid` is None while the daemon is down, and `server` if it has no server. `threads` is the active thread percentage
+    of the server, and `default_threads` that of a new one. `fault` has the PIDs of the clients affected by the fault
+    that the server handles, and `refused` is how many clients it has refused since. `holder` is the process with an
+    open session, which excludes all others.
+    """
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+    workloads: tuple[SimulatedWorkload, ...]
+    default_threads: float
+    memory_limits: Mapping[int, int]
+    chance: Chance
+    pid: int | None = None
+    start_ticks: int = 0
+    started: float = 0.0
+    server: int | None = None
+    threads: float = 100.0
+    fault: frozenset[int] | None = None
+    refused: int = 0
+    hangs: bool = False
+    holder: SimulatedProcess | None = None
+    keeps_dying_until: float = 0.0
+    servers_crash_until: float = 0.0
+    log_bytes: dict[str, int] = field(default_factory=lambda: {CONTROL_LOG: 38 << 20, SERVER_LOG: 211 << 20})
+    clients: dict[int, SimulatedProcess] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Return its GPUs in the order of their ordinals."""
+        return tuple(gpu for group in self.groups for gpu in group)
+
+    @property
+    def answers(self) -> bool:
+        """Return whether it answers queries."""
+        return self.pid is not None and not self.hangs and self.holder is None
+
+    def second(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[Observation]:
+        """Yield what it does in a second, if no failure and no operator changes it."""
+        if self.pid is None:
+            if self.started == 0.0:
+                yield from self.start(at)
+            return
+        if at < self.keeps_dying_until and at - self.started >= DIES_AFTER_SECONDS:
+            yield from self.die(at)
+            return
+        for client in [client for client in self.clients.values() if at >= client.ends_at]:
+            yield from self.disconnect(at, client)
+        if self.fault is not None:
+            yield from self._handle_fault(at, self.fault)
+        elif self.answers:
+            yield from self._new_clients(at, free_bytes)
+        if int(at) % (QUERY_SECONDS if self.answers else RETRY_SECONDS) == 0:
+            yield from self.query(at) if self.answers else self._query_in_vain(at)
+
+    # Logs and replies
+
+    def log(self, at: float, text: str) -> LogLine:
+        """Write a line to control.log."""
+        return self._line(at, CONTROL_LOG, f"Control {self.pid or 0:5}", text)
+
+    def server_log(self, at: float, text: str) -> LogLine:
+        """Write a line to server.log."""
+        return self._line(at, SERVER_LOG, f"Server {self.server or 0:5}", text)
+
+    def query(self, at: float) -> Iterator[Observation]:
+        """Yield the log sizes and the replies to all queries."""
+        for file, size in self.log_bytes.items():
+            yield LogFile(at=at, daemon=self.name, file=file, problem=None, size=size, unread=0)
+        yield self.log(at, "Cmd:get_server_list")
+        replies = {
+            "get_server_list": "" if self.server is None else f"{self.server}\n",
+            "get_default_active_thread_percentage": f"{self.default_threads:.1f}\n",
+            "get_default_client_priority": "0\n",
+        }
+        for device, limit in self.memory_limits.items():
+            replies[f"get_default_device_pinned_mem_limit {device}"] = f"{limit >> 30}G\n"
+        if self.server is not None:
+            replies[f"get_server_status {self.server}"] = "ACTIVE\n" if self.fault is None else "FAULT\n"
+            replies[f"get_client_list {self.server}"] = "".join(f"{pid}\n" for pid in self.clients)
+            replies[f"get_active_thread_percentage {self.server}"] = f"{self.threads:.1f}\n"
+        for command, reply in replies.items():
+            yield self._reply(at, command, reply)
+
+    def _query_in_vain(self, at: float) -> Iterator[Observation]:
+        if self.holder is None:
+            yield self._failed(at, code=None, seconds=1.0)
+            yield ControlSocket(at=at, daemon=self.name, listening=True, answers=False)
+        else:
+            yield self._failed(at, "Cannot send command to MPS control daemon process\n")
+            yield SessionHolder(
+                at=at,
+                daemon=self.name,
+                pid=self.holder.pid,
+                start_ticks=self.holder.start_ticks,
+                started=at,
+                uid=self.holder.workload.uid,
+                user=self.holder.workload.user,
+            )
+
+    def _reply(self, at: float, command: str, stdout: str) -> ControlReply:
+        return ControlReply(at=at, daemon=self.name, command=command, exit_code=0, stdout=stdout, seconds=0.002)
+
+    def _failed(self, at: float, stderr: str = "", code: int | None = 1, seconds: float = 0.002) -> ControlReply:
+        return replace(self._reply(at, "get_server_list", ""), exit_code=code, stderr=stderr, seconds=seconds)
+
+    def _line(self, at: float, file: str, writer: str, text: str) -> LogLine:
+        stamp = utc_time(at).removesuffix("Z").replace("T", " ")
+        line = f"[{stamp} {writer}] {text}"
+        self.log_bytes[file] += len(line) + 1
+        return LogLine(at=at, daemon=self.name, file=file, line=line)
+
+    # Lifecycle of the daemon and its server
+
+    def start(self, at: float) -> Iterator[Observation]:
+        """Start the daemon. It has no server yet."""
+        self.pid, self.start_ticks, self.started = self.chance.new_pid(), int(at * 100), at
+        self.hangs, self.holder = False, None
+        yield self.log(at, f"Starting control daemon using socket {self.name}/control")
+        yield self.log(at, "CUDA MPS Control binary version: 13000")
+        yield DaemonProcess(
+            at=at,
+            daemon=self.name,
+            pid=self.pid,
+            start_ticks=self.start_ticks,
+            started=at,
+            uid=0,
+            environment={VISIBLE_DEVICES: ",".join(self.gpus)},
+        )
+        yield from self.query(at)
+
+    def die(self, at: float) -> Iterator[Observation]:
+        """End the daemon, its server and its clients."""
+        yield ProcessExit(at=at, pid=self.pid or 0, start_ticks=self.start_ticks)
+        self.pid = self.server = self.fault = self.holder = None
+        self.hangs = False
+        self.clients.clear()
+        yield self._failed(at, "Cannot find MPS control daemon process\n")
+        yield DaemonProcess(at=at, daemon=self.name, pid=None, pid_file_left=True)
+
+    def answer_again(self, at: float) -> Iterator[Observation]:
+        """End a hang or a session that excludes others."""
+        self.hangs, self.holder = False, None
+        if self.pid is not None:
+            yield from self.query(at)
+
+    def set_threads(self, at: float, percentage: float) -> Iterator[Observation]:
+        """Set the active thread percentage of the server, as an operator does."""
+        if self.server is None or not self.answers:
+            return
+        self.threads = percentage
+        yield self.log(at, "NEW UI")
+        yield self.log(at, f"Cmd:set_active_thread_percentage {self.server} {percentage:g}")
+        yield self.log(at, "UI closed")
+        yield self._reply(at, f"get_active_thread_percentage {self.server}", f"{percentage:.1f}\n")
+
+    def _handle_fault(self, at: float, affected: frozenset[int]) -> Iterator[Observation]:
+        """Refuse new clients until the last affected client has exited. Then recover, and answer the queries."""
+        if self.refused < MOST_REFUSED and self.chance.happens(10):
+            self.refused += 1
+            client = context(self.chance.new_pid(), 0)
+            yield self.server_log(at, f"Server teardown in progress. Refusing to accept new client {client}")
+            yield self.server_log(at, f"Failed to accept client {client} with status 807")
+        if not affected & self.clients.keys():
+            self.fault = None
+            for device in range(len(self.groups[0])):
+                yield self.server_log(at, f"Destroy server context on device {device} (NVIDIA H200)")
+            yield from self.query(at)
+
+    def _start_server(self, at: float) -> Iterator[Observation]:
+        self.server, self.threads = self.chance.new_pid(), self.default_threads
+        yield self.log(at, f"Starting new server {self.server} for user {SERVER.uid}")
+        yield self.server_log(at, f"Active Threads Percentage set to {self.default_threads:.1f}")
+        for device, limit in self.memory_limits.items():
+            yield self.server_log(at, f"Device pinned memory limit for device {device} set to 0x{limit:x} bytes")
+        yield self.server_log(at, "Server Priority set to 0")
+        yield self.log(at, f"NEW SERVER {self.server}: Ready")
+        yield SimulatedProcess(self.server, SERVER, self.gpus[:1], 0, at).reading(at)
+
+    # Clients
+
+    def _new_clients(self, at: float, free_bytes: Callable[[str], int]) -> Iterator[Observation]:
+        chance = self.chance
+        if at < self.servers_crash_until:
+            if int(at) % 2:
+                server = chance.new_pid()
+                yield self.log(at, f"Starting new server {server} for user 0")
+                yield self.log(at + 0.02, f"Server {server} exited with status 1")
+        elif len(self.clients) >= CLIENTS_LIMIT:
+            if chance.happens(10):
+                yield from self.refuse_client(at)
+        elif len(self.clients) < MOST_CLIENTS and chance.happens(20):
+            group = chance.choice(self.groups)
+            gpus = group if chance.happens(3) else (chance.choice(group),)
+            client = chance.new_process(chance.choice(self.workloads), gpus, at + chance.uniform(60, 900))
+            if all(client.used_bytes <= free_bytes(gpu) for gpu in gpus):
+                yield from self.connect(at, client)
+
+    def connect(self, at: float, client: SimulatedProcess) -> Iterator[Observation]:
+        """Connect a client. Start a server for the first one."""
+        if self.server is None:
+            yield from self._start_server(at)
+        self.clients[client.pid] = client
+        for number, gpu in enumerate(client.gpus, start=1):
+            yield self.server_log(at, f"Client {context(client.pid, number)} connected")
+            yield self.server_log(at, f"Device NVIDIA H200 (uuid {gpu}) is associated")
+            yield self.server_log(at, f"Status of client {context(client.pid, number)} is ACTIVE")
+        yield client.reading(at)
+        if client.workload.pod is not None:
+            uid, name, namespace = client.workload.pod
+            yield PodFound(at=at, uid=uid, name=name, namespace=namespace)
+
+    def disconnect(
+        self, at: float, client: SimulatedProcess, *, killed: bool = False, why: str = ""
+    ) -> Iterator[LogLine]:
+        """End a client's contexts. If it was killed with a kernel in flight, the server waits for the kernel."""
+        del self.clients[client.pid]
+        others = sum(len(other.gpus) for other in self.clients.values())
+        for number in range(1, len(client.gpus) + 1):
+            text = why or f"Number of active client contexts is {others + len(client.gpus) - number}."
+            yield self.server_log(at, f"Client {context(client.pid, number)} exiting. {text}")
+        if not killed:
+            yield self.server_log(at, f"Client process {client.pid} disconnected")
+
+    def refuse_client(self, at: float) -> Iterator[Observation]:
+        """Refuse a client, since the server has its maximum number of clients."""
+        yield self.server_log(at, f"Client {context(self.chance.new_pid(), 1)} connected")
+        limit = f"Maximum number of clients ({CLIENTS_LIMIT}) reached."
+        yield self.server_log(at, f"Failed to accept new client. {limit}")
 
 
 class Scenario:
     """The state of the simulated node."""
 
     def __init__(self, seed: int) -> None:
-        self.factory = ProcessFactory(seed)
+        self.chance = Chance(seed)
         groups = ((GPUS[:2], GPUS[2:3]), (GPUS[3:4],), (GPUS[4:],))
         self.training, self.inference, self.notebooks = self.daemons = tuple(
-            SimulatedDaemon(config.name, gpus, workloads, config.limits, CLIENTS_LIMIT, self.factory)
+            SimulatedDaemon(
+                config.name,
+                gpus,
+                workloads,
+                config.limits.active_thread_percentage or 100.0,
+                config.limits.pinned_memory,
+                self.chance,
+            )
             for config, gpus, workloads in zip(DAEMONS, groups, (TRAINERS, SERVING, NOTEBOOKS), strict=True)
         )
-        self.gpus = tuple(SimulatedGpu(gpu, self.factory.random.uniform(1e8, 9e8)) for gpu in GPUS)
+        self.energy_joules = {gpu: self.chance.uniform(1e8, 9e8) for gpu in GPUS}
+        self.gpus_read_at: float | None = None
         self.bypassing: dict[int, SimulatedProcess] = {}
         """Processes that use a GPU without MPS."""
         self.nvml_fails_until = 0.0
@@ -78,37 +355,37 @@ class Scenario:
         self._pending: list[tuple[float, Callable[[float], Iterable[Observation]]]] = []
 
     @property
-    def clients(self) -> Sequence[SimulatedProcess]:
-        """Return the clients of all daemons."""
-        return [client for daemon in self.daemons for client in daemon.clients.values()]
-
-    @property
     def processes(self) -> Sequence[SimulatedProcess]:
-        """Return all processes that use a GPU."""
-        return [*self.clients, *self.bypassing.values()]
+        """Return all processes that use a GPU, the clients first."""
+        return [*(client for daemon in self.daemons for client in daemon.clients.values()), *self.bypassing.values()]
 
     def free_bytes(self, gpu: str) -> int:
         """Return the free memory of a GPU."""
-        return GPU_BYTES - sum(each.used_bytes for each in self.processes if gpu in each.gpus)
+        return GPU_BYTES - sum(process.used_bytes for process in self.processes if gpu in process.gpus)
 
     def nvml_readings(self, at: float) -> Iterator[Observation]:
         """Yield NVML's readings of the GPUs, and the processes that it lists but no daemon does."""
-        servers = {gpu: daemon.server for daemon in self.daemons for gpu in daemon.gpus}
-        for gpu in self.gpus:
-            yield gpu.reading(at, self.factory.random, servers[gpu.uuid], self.clients, self.bypassing.values())
-        yield from (each.reading(at) for each in self.bypassing.values())
+        seconds = 0.0 if self.gpus_read_at is None else at - self.gpus_read_at
+        self.gpus_read_at = at
+        for daemon in self.daemons:
+            for gpu in daemon.gpus:
+                clients = [client for client in daemon.clients.values() if gpu in client.gpus]
+                bypassing = [process for process in self.bypassing.values() if gpu in process.gpus]
+                load = min(1.0, sm_utilization((*clients, *bypassing)) * self.chance.uniform(0.95, 1.05))
+                watts = 115 + 560 * load
+                self.energy_joules[gpu] += watts * seconds
+                yield gpu_reading(at, gpu, load, watts, self.energy_joules[gpu], daemon.server, clients, bypassing)
+        yield from (process.reading(at) for process in self.bypassing.values())
 
     def pod_resources(self, at: float) -> PodResourcesReading:
         """Return the kubelet's answers: each pod of the inference daemon has a share, and one more pod is idle."""
-        gpu, *_ = self.inference.gpus
-        pods = [each.pod[1:] for each in SERVING if each.pod is not None]
-        devices = (
-            ContainerDevices(
-                namespace=namespace, pod=name, container="main", resource=SHARED_GPU, ids=(f"{gpu}::{number}",)
-            )
-            for number, (name, namespace) in enumerate([*pods, IDLE_POD])
-        )
+        [gpu] = self.inference.gpus
         ids = tuple(f"{gpu}::{number}" for number in range(SHARES))
+        pods = [*(workload.pod[1:] for workload in SERVING if workload.pod is not None), IDLE_POD]
+        devices = (
+            ContainerDevices(namespace=namespace, pod=name, container="main", resource=SHARED_GPU, ids=(share,))
+            for share, (name, namespace) in zip(ids, pods, strict=False)
+        )
         return PodResourcesReading(at=at, devices=tuple(devices), allocatable={SHARED_GPU: ids})
 
     def later(self, at: float, action: Callable[[float], Iterable[Observation]]) -> None:
@@ -117,7 +394,7 @@ class Scenario:
 
     def due(self, at: float) -> Iterator[Observation]:
         """Yield what happens up to this time, the oldest first."""
-        due = sorted((each for each in self._pending if each[0] <= at), key=lambda each: each[0])
-        self._pending = [each for each in self._pending if each[0] > at]
+        due = sorted((item for item in self._pending if item[0] <= at), key=lambda item: item[0])
+        self._pending = [item for item in self._pending if item[0] > at]
         for _, action in due:
             yield from action(at)

@@ -6,9 +6,8 @@ from functools import partial
 
 from exporter.clock import Clock
 from exporter.collectors.thread import Reading
-from exporter.demo.daemon import SimulatedDaemon
-from exporter.demo.failures import FAILURES, PlannedFailure, recurring
-from exporter.demo.gpus import GPUS, SimulatedProbes
+from exporter.demo.failures import FAILURES, PlannedFailure
+from exporter.demo.gpus import GPUS, probe_readings
 from exporter.demo.scenario import Scenario
 from exporter.dry_run import CHANCE
 from exporter.model.action import Action, ActionKind
@@ -23,13 +22,9 @@ from exporter.watchdog.evaluation import evaluate
 PAST_SECONDS, CALM_SECONDS = 900.0, 300.0
 """How much of the past is simulated before the demo starts; the latter if it is calm."""
 
-MOST_CLIENTS = 8
-"""Clients of a daemon, if no failure adds more."""
-
 FREQUENT = (CollectorName.LOGS, CollectorName.PROCESS)
 SLOW = (CollectorName.CONTROL, CollectorName.KERNEL, CollectorName.NVML_EVENTS, CollectorName.POD_RESOURCES)
 SLOW_SECONDS = 5
-DIES_AFTER_SECONDS = 3
 ACTION_SECONDS = 0.4
 
 NVML_FAILED = Reason(ReasonCode.DRIVER_NOT_LOADED, detail="Driver Not Loaded (simulated)")
@@ -41,7 +36,6 @@ class Simulation:
     def __init__(self, seed: int, clock: Clock, *, calm: bool = False, past: float = PAST_SECONDS) -> None:
         """Start `past` seconds ago. If it is `calm`, only planned failures are injected."""
         self._scenario = Scenario(seed)
-        self._probes = SimulatedProbes()
         self._clock = clock
         self._starts_at = float(int(clock.now()))
         self._at = self._starts_at - past
@@ -50,9 +44,9 @@ class Simulation:
 
     def plan(self, failures: Sequence[PlannedFailure]) -> None:
         """Inject these failures. Their times count from the last simulated second."""
-        for each in failures:
-            inject = partial(FAILURES[each.failure].inject, self._scenario)
-            self._scenario.later(self._at + each.after, partial(inject, seconds=each.seconds))
+        for planned in failures:
+            inject = partial(FAILURES[planned.failure].inject, self._scenario)
+            self._scenario.later(self._at + planned.after, partial(inject, seconds=planned.seconds))
 
     def do(self, action: Action, _node: Node) -> None:
         """Accept an action of the watchdog, from its thread."""
@@ -63,7 +57,7 @@ class Simulation:
 
     def collect(self) -> Reading:
         """Return all observations since the last collection."""
-        return Reading(tuple(seen for second in self.seconds() for seen in second))
+        return Reading(tuple(observation for second in self.seconds() for observation in second))
 
     def seconds(self) -> Iterator[Sequence[Observation]]:
         """Yield the same, second by second."""
@@ -75,11 +69,13 @@ class Simulation:
         scenario, slow = self._scenario, int(at) % SLOW_SECONDS == 0
         yield from self._act(at)
         yield from scenario.due(at)
-        if not self._calm:
-            yield from recurring(scenario, at, after=at - self._starts_at)
+        after = at - self._starts_at
+        for failure in () if self._calm else FAILURES.values():
+            if failure.every is not None and after >= failure.first and (after - failure.first) % failure.every < 1:
+                yield from failure.inject(scenario, at, failure.seconds)
         for daemon in scenario.daemons:
-            yield from self._daemon(daemon, at)
-        for process in [each for each in scenario.bypassing.values() if at >= each.ends_at]:
+            yield from daemon.second(at, scenario.free_bytes)
+        for process in [process for process in scenario.bypassing.values() if at >= process.ends_at]:
             del scenario.bypassing[process.pid]
             yield process.exit(at)
         problem = NVML_FAILED if at < scenario.nvml_fails_until else None
@@ -88,7 +84,7 @@ class Simulation:
                 yield from scenario.nvml_readings(at)
             yield SourceReading(at=at, name=CollectorName.NVML, seconds=0.004, problem=problem)
             yield scenario.pod_resources(at)
-        yield from self._probes.readings(at, () if problem else GPUS, scenario.processes)
+        yield from probe_readings(at, () if problem else GPUS, scenario.processes)
         yield SourceReading(at=at, name=CollectorName.LIBCUDA_PROBES, seconds=0.1, problem=problem)
         for source in (*FREQUENT, *SLOW) if slow else FREQUENT:
             yield SourceReading(at=at, name=source, seconds=0.002)
@@ -97,7 +93,7 @@ class Simulation:
         """Run the actions that the watchdog has started."""
         while not self._started.empty():
             action = self._started.get()
-            daemon = next(each for each in self._scenario.daemons if each.name == action.daemon)
+            [daemon] = (daemon for daemon in self._scenario.daemons if daemon.name == action.daemon)
             if action.kind is ActionKind.RESTART:
                 if daemon.pid is not None:
                     yield from daemon.die(at)
@@ -107,44 +103,13 @@ class Simulation:
                 yield from daemon.query(at)
             yield ActionDone(at=at, daemon=daemon.name, kind=action.kind, reason=action.reason, seconds=ACTION_SECONDS)
 
-    def _daemon(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-        if daemon.pid is None:
-            if daemon.started == 0.0:
-                yield from daemon.start(at)
-            return
-        if daemon.dies_after_start and at - daemon.started >= DIES_AFTER_SECONDS:
-            yield from daemon.die(at)
-            return
-        yield from daemon.disconnect_ended(at)
-        if daemon.fault is not None:
-            yield from daemon.handle_fault(at)
-        elif daemon.answers:
-            yield from self._new_clients(daemon, at)
-        yield from daemon.query_if_due(at)
-
-    def _new_clients(self, daemon: SimulatedDaemon, at: float) -> Iterator[Observation]:
-        factory = self._scenario.factory
-        if at < daemon.servers_crash_until:
-            if int(at) % 2:
-                yield from daemon.fail_to_start_server(at)
-        elif len(daemon.clients) >= daemon.clients_limit:
-            if factory.happens(10):
-                yield from daemon.refuse_client(at)
-        elif len(daemon.clients) < MOST_CLIENTS and factory.happens(20):
-            chance = factory.random
-            group = chance.choice(daemon.groups)
-            gpus = group if factory.happens(3) else (chance.choice(group),)
-            client = factory.new_process(chance.choice(daemon.workloads), gpus, at + chance.uniform(60, 900))
-            if all(client.used_bytes <= self._scenario.free_bytes(gpu) for gpu in gpus):
-                yield from daemon.connect(at, client)
-
 
 def advance(node: Node, simulation: Simulation, policy: Policy) -> Iterator[tuple[Node, tuple[Event, ...]]]:
     """Reduce and evaluate each second up to the present. Yield the node after it, and its events."""
     for second in simulation.seconds():
         events: list[Event] = []
-        for seen in second:
-            node, new = reduce(node, seen)
+        for observation in second:
+            node, new = reduce(node, observation)
             events.extend(new)
         node, evaluated, actions = evaluate(node, policy, at=node.at, chance=CHANCE)
         for action in actions:

@@ -1,6 +1,7 @@
 """Clues to the root cause: clients that disconnected before the fault, and work in flight."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -41,11 +42,13 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
     clues = incident.clues
     disconnects = [
-        each
-        for each in daemon.connections.disconnects.values()
-        if each.server == incident.server and not each.logged_twice and _existed(node, daemon, each.pid)
+        disconnect
+        for disconnect in daemon.connections.disconnects.values()
+        if disconnect.server == incident.server
+        and not disconnect.logged_twice
+        and _existed(node, daemon, disconnect.pid)
     ]
-    in_reset = [each.pid for each in disconnects if each.in_reset and each.at >= incident.detected_at]
+    in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
     clues = replace(
         clues,
         named=clues.named if block is None or block.named is None else block.named,
@@ -53,16 +56,16 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
     )
     if incident.settled:
         return clues
-    early = {each.pid: each for each in clues.early_disconnects}
-    for each in disconnects:
-        seconds = _seconds_before(each, incident)
-        if each.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
-            early[each.pid] = _early_disconnect(node, each, seconds)
+    early = {client.pid: client for client in clues.early_disconnects}
+    for disconnect in disconnects:
+        seconds = _seconds_before(disconnect, incident)
+        if disconnect.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
+            early[disconnect.pid] = _early_disconnect(node, disconnect, seconds)
     # The reason why an earlier run of the exporter did not trust the log is not known to this run.
     restored = node.began_at is not None and incident.detected_at < node.began_at
     return replace(
         clues,
-        early_disconnects=tuple(each for pid, each in early.items() if pid not in daemon.clients),
+        early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
         in_flight_work=_in_flight_work(node, daemon, incident),
         log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
     )
@@ -71,7 +74,7 @@ def gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLog
 def suspected_pids(clues: Clues) -> frozenset[int]:
     """Return all PIDs that the clues point at."""
     named = () if clues.named is None else (clues.named,)
-    return frozenset((*named, *clues.in_reset, *(each.pid for each in clues.early_disconnects)))
+    return frozenset((*named, *clues.in_reset, *(client.pid for client in clues.early_disconnects)))
 
 
 def without(clues: Clues, pids: Collection[int]) -> Clues:
@@ -80,8 +83,8 @@ def without(clues: Clues, pids: Collection[int]) -> Clues:
         clues,
         named=None if clues.named in pids else clues.named,
         in_reset=tuple(pid for pid in clues.in_reset if pid not in pids),
-        early_disconnects=tuple(each for each in clues.early_disconnects if each.pid not in pids),
-        in_flight_work=tuple(each for each in clues.in_flight_work if each.pid not in pids),
+        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in pids),
+        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in pids),
     )
 
 
@@ -128,7 +131,7 @@ def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
     if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
         return True
     disconnects = daemon.connections.disconnects
-    if any(each.logged_twice and each.server == incident.server for each in disconnects.values()):
+    if any(client.logged_twice and client.server == incident.server for client in disconnects.values()):
         return True
     gone = [pid for pid in incident.affected if pid not in daemon.clients]
     return 0 < sum(pid in disconnects for pid in gone) < len(gone)
@@ -146,6 +149,20 @@ def _has_unaffected_clients(node: Node, daemon: Daemon, incident: Incident) -> b
 
 
 # -- work in flight ------------------------------------------------------------------------------------------------
+
+
+class Unknown(Enum):
+    """Why it is unknown whether a client had work in flight at the fault."""
+
+    PROBED_TOO_SHORTLY = "The probes were attached less than MIN_PROBED_NS before the fault."
+    PROBES_DETACHED = "The probes were detached for a part of the time around the fault."
+    OTHER_PROCESS = "The counts are of another process that has or had the PID."
+    EARLIER_ERROR = "A synchronisation failed long before the fault. Since then, the probes count no work."
+    NO_COUNTS = "The probes counted nothing of the client."
+    EARLIER_WORK = "A kernel may still run that the client launched while it was not probed."
+    LAUNCHED_AFTERWARDS = "The client launched after the fault, and nothing is open."
+    CONTEXT_CLOSED = "A synchronisation failed. Then the client may have closed its context with the open spans."
+    NOT_READ_AGAIN = "The client was not read after the fault, and may have launched since the reading before it."
 
 
 class _Counts(NamedTuple):
@@ -167,17 +184,18 @@ class _Counts(NamedTuple):
 def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
     """Return what is known of each affected client. What was known before stays if nothing newer is known."""
     readings, affected = node.launch_history.readings, set(incident.affected)
-    known = {each.pid: each for each in incident.clues.in_flight_work if each.pid in affected}
+    known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in affected}
     if not readings:
         return tuple(known.values())
     fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
     counts = _counts(readings, fault_ns)
-    if counts is not None:
+    if isinstance(counts, _Counts):
         for process, alive in _affected_processes(node, incident, fault_ns):
             client = _client(daemon, process.pid)
             one_context = len(usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
             work = _work_of(counts, process, one_context=one_context, alive=alive)
-            known.update({} if work is None else {work.pid: work})
+            if isinstance(work, InFlightWork):
+                known[work.pid] = work
     return tuple(known.values())
 
 
@@ -191,70 +209,73 @@ def _affected_processes(node: Node, incident: Incident, fault_ns: int) -> Iterab
             yield death.process, False
 
 
-def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
-    """Return the counts around a fault; None if the probes were not attached all the time."""
-    before = [each for each in readings if each.boot_ns < fault_ns]
-    after = readings[len(before) : len(before) + 1]
-    first = max((index for index, each in enumerate(before) if each.boot_ns <= fault_ns - MIN_PROBED_NS), default=None)
-    if first is None:
-        return None
-    before = before[first:]
-    around = (*before, *after)
-    if any(new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairwise(around)):
-        return None
+def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | Unknown:
+    """Return the counts around a fault, if the probes were attached all the time."""
+    number = sum(reading.boot_ns < fault_ns for reading in readings)
+    after = readings[number : number + 1]
+    enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
+    if not enough:
+        return Unknown.PROBED_TOO_SHORTLY
+    before = readings[enough[-1] : number]
+    if any(
+        new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairwise((*before, *after))
+    ):
+        return Unknown.PROBES_DETACHED
     return _Counts(
         fault_ns=fault_ns,
-        probed=frozenset(before[0].watched).intersection(*(each.watched for each in before[:-1])),
+        probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
         probed_before=frozenset(before[-1].watched),
-        before={each.pid: each for each in before[-1].processes},
+        before={work.pid: work for work in before[-1].processes},
         before_is_recent=fault_ns - before[-1].boot_ns <= RECENT_NS,
-        after={each.pid: each for reading in after for each in reading.processes},
-        healthy={each.pid: each for reading in before for each in reading.processes if not each.failed_ns},
+        after={work.pid: work for reading in after for work in reading.processes},
+        healthy={work.pid: work for reading in before for work in reading.processes if not work.failed_ns},
     )
 
 
-def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | None:
-    """Return whether a client had work in flight; None if that is unknown.
+def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | Unknown:
+    """Return whether a client had work in flight.
 
     It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
     saw its first CUDA call, or a successful synchronisation of its only context.
     """
     pid, fault_ns = process.pid, counts.fault_ns
     before, after = counts.before.get(pid), counts.after.get(pid)
-    for each in (before, after):
-        if each is not None and not may_belong_to(each.first_ns, process):
-            return None
-        if each is not None and 0 < each.failed_ns < fault_ns - FAILED_NS:
-            return None
+    for work in (before, after):
+        if work is not None and not may_belong_to(work.first_ns, process):
+            return Unknown.OTHER_PROCESS
+        if work is not None and 0 < work.failed_ns < fault_ns - FAILED_NS:
+            return Unknown.EARLIER_ERROR
     after = after if after is not None and after.first_ns < fault_ns else None
     last = after or before
     if last is None:
-        return None
+        return Unknown.NO_COUNTS
     complete = last.initialized_ns > 0 or (one_context and last.synced_ns > 0)
     if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
-        return None
+        return Unknown.EARLIER_WORK
     if after is not None or last.failed_ns:
-        found = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
-        return None if found is not None and not found.in_flight and not complete else found
+        result = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
+        idle = isinstance(result, InFlightWork) and not result.in_flight
+        return Unknown.EARLIER_WORK if idle and not complete else result
     # A client that has exited may have launched since this reading, but it cannot have synchronised.
-    open_before = last.open_ns and counts.before_is_recent
-    return _result(last, fault_ns, in_flight=True) if open_before else None
+    if last.open_ns and counts.before_is_recent:
+        return _result(last, fault_ns, in_flight=True)
+    return Unknown.NOT_READ_AGAIN
 
 
-def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:
+def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | Unknown:
     """Return the result by the first reading after the fault.
 
-    A client whose synchronisation failed may have closed its context, and with it the open spans. The fault may precede
-    even the last reading before its detection, which then is `after`. `healthy` is from before the fault in any case.
+    The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
+    the fault in any case.
     """
     if after.open_ns:
         return _result(after, fault_ns, in_flight=after.open_since_ns <= fault_ns)
     if after.launched_ns > fault_ns:
-        return None
+        return Unknown.LAUNCHED_AFTERWARDS
     if after.failed_ns and after.launched_ns:
         idle = healthy is not None and not healthy.open_ns
         if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):
-            return None
+            return Unknown.CONTEXT_CLOSED
     return _result(after, fault_ns, in_flight=False)
 
 

@@ -7,36 +7,39 @@ from exporter.metrics.family import Choice, Items, Labels, Samples, Scope, famil
 from exporter.model.identity import WorkloadKind
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.printable import printable
-from exporter.usage.capacity import Bound, GpuSharing
-from exporter.usage.client_limits import thread_ratio
+from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
 from exporter.usage.last_minute import fresh_splits
 from exporter.view import View
 
-PURSES = {
+SHARED_ACCOUNTS = {
     SharedAccount.SERVER: "mps_server",
     SharedAccount.OTHERS: "others",
     SharedAccount.UNATTRIBUTED: "unattributed",
 }
-"""The label workload_kind of usage without a workload."""
+"""The label workload_kind of an account without a workload."""
 
 SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
 """Microseconds in a second, millijoules in a joule, milliseconds in a second: totals are integers."""
 
 
-def _sm_books(view: View) -> Items[GpuUsage]:
-    """Return the books of the GPUs: without GPM, only what was estimated by launches."""
-    for uuid, book in view.gpu_usage():
+def _with_sm_time(view: View) -> Items[GpuUsage]:
+    """Return the usage of the GPUs with known SM time: without GPM, only of those with estimates by launches."""
+    for uuid, usage in view.gpu_usage():
         gpu = view.node.gpus.get(uuid)
-        if book.total.sm_us or (gpu is not None and gpu.has_gpm):
-            yield (uuid,), book
+        if usage.total.sm_us or (gpu is not None and gpu.has_gpm):
+            yield (uuid,), usage
 
 
-_BOOK: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), book) for gpu, book in view.gpu_usage()))
-_SM_BOOK: Scope[GpuUsage] = Scope(("gpu",), _sm_books)
+_GPU: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), usage) for gpu, usage in view.gpu_usage()))
+_GPU_SM: Scope[GpuUsage] = Scope(("gpu",), _with_sm_time)
 
 
-def _workload(payer: Account) -> Labels:
-    return (PURSES[payer], "") if isinstance(payer, SharedAccount) else (payer.kind, printable(payer.name))
+def _labels(account: Account) -> Labels:
+    return (
+        (SHARED_ACCOUNTS[account], "")
+        if isinstance(account, SharedAccount)
+        else (account.kind, printable(account.name))
+    )
 
 
 def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:
@@ -47,29 +50,33 @@ def _summed(amounts: Iterable[tuple[Labels, int]], parts: int) -> Samples:
     return ((labels, amount / parts) for labels, amount in totals.items())
 
 
-def _used(of: Callable[[Usage], int], parts: int, books: Scope[GpuUsage]) -> Callable[[View], Samples]:
-    """Read the usage of each workload, by method."""
+def _used(of: Callable[[Usage], int], parts: int, gpus: Scope[GpuUsage]) -> Callable[[View], Samples]:
+    """Read the usage of each account, by method."""
 
     def amounts(view: View) -> Iterable[tuple[Labels, int]]:
-        for labels, book in books.items(view):
-            for (payer, method), used in book.by_account.items():
-                if payer is not SharedAccount.CLOSED:
-                    yield (*labels, *_workload(payer), "" if method is None else method.value), of(used)
+        for labels, usage in gpus.items(view):
+            for (account, method), used in usage.by_account.items():
+                if account is not SharedAccount.CLOSED:
+                    yield (*labels, *_labels(account), "" if method is None else method.value), of(used)
 
-    return lambda each: _summed(amounts(each), parts)
+    return lambda view: _summed(amounts(view), parts)
 
 
 def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], float]:
     """Read the usage of workloads with ended series."""
-    return lambda book: (
-        sum(of(used) for (payer, _), used in book.by_account.items() if payer is SharedAccount.CLOSED) / parts
+    return lambda usage: (
+        sum(of(used) for (account, _), used in usage.by_account.items() if account is SharedAccount.CLOSED) / parts
     )
 
 
 def _memory(view: View) -> Samples:
-    held = ((gpu, *line) for gpu, book in view.gpu_usage() for line in book.memory_byte_ms.items())
-    shown = (((gpu, *_workload(payer)), amount) for gpu, payer, amount in held if payer is not SharedAccount.CLOSED)
-    return _summed(shown, MEMORY_PARTS)
+    amounts = (
+        ((gpu, *_labels(account)), amount)
+        for gpu, usage in view.gpu_usage()
+        for account, amount in usage.memory_byte_ms.items()
+        if account is not SharedAccount.CLOSED
+    )
+    return _summed(amounts, MEMORY_PARTS)
 
 
 def _shares(view: View) -> Items[Share]:
@@ -81,7 +88,7 @@ def _shares(view: View) -> Items[Share]:
 
 
 _SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
-_WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *PURSES.values())), "workload")
+_WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_ACCOUNTS.values())), "workload")
 
 USAGE = group(
     "Usage totals and SM time",
@@ -90,30 +97,30 @@ USAGE = group(
     family(
         "cuda_mps_workload_sm_seconds_total",
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
-        _used(lambda used: used.sm_us, SM_PARTS, _SM_BOOK),
+        _used(lambda used: used.sm_us, SM_PARTS, _GPU_SM),
     ),
     "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use.",
     family(
         "cuda_mps_workload_energy_joules_total",
         ("gpu", *_WORKLOAD, Choice("method", ("", *Method))),
-        _used(lambda used: used.energy_mj, ENERGY_PARTS, _BOOK),
+        _used(lambda used: used.energy_mj, ENERGY_PARTS, _GPU),
     ),
     "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed if that is unknown.",
     family("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory),
     "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour.",
-    _SM_BOOK.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS),
+    _GPU_SM.value("cuda_mps_gpu_sm_seconds_total", lambda usage: usage.total.sm_us / SM_PARTS),
     "SM time of the GPU: the sum over workloads and ended series. Without GPM, that of the estimates by launches.",
-    _BOOK.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS),
+    _GPU.value("cuda_mps_gpu_accounted_energy_joules_total", lambda usage: usage.total.energy_mj / ENERGY_PARTS),
     "Energy of the GPU while the exporter ran: the sum over workloads and ended series.",
-    _SM_BOOK.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
+    _GPU_SM.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)),
     "SM time of workloads with ended series.",
-    _BOOK.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
+    _GPU.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)),
     "Energy of workloads with ended series.",
     _SHARE.values(
-        "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
+        "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda share: {share.method: share.sm}
     ),
     "Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown.",
-    _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error),
+    _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda share: share.error),
     "Standard error of the client's SM utilization, including the time for which it is unknown.",
     family(
         "cuda_mps_gpu_sm_unattributed_ratio",
@@ -123,7 +130,7 @@ USAGE = group(
     "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM.",
 )
 
-_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
+_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), use) for gpu, use in view.sharing.items()))
 
 
 def _client_threads(view: View) -> Samples:
@@ -136,10 +143,10 @@ def _client_threads(view: View) -> Samples:
 def _client_memory_limit(view: View) -> Samples:
     shown = {(daemon.name, client.pid): client_id for daemon, client, client_id in view.clients}
     for gpu, sharing in view.sharing.items():
-        for each in sharing.clients:
-            client_id = shown.get((each.daemon, each.client.pid))
-            if client_id is not None and each.memory_limit is not None:
-                yield (each.daemon, client_id, gpu), each.memory_limit
+        for client in sharing.clients:
+            client_id = shown.get((client.daemon, client.client.pid))
+            if client_id is not None and client.memory_limit is not None:
+                yield (client.daemon, client_id, gpu), client.memory_limit
 
 
 CAPACITY = group(
@@ -147,11 +154,11 @@ CAPACITY = group(
     "how many more clients fit on each GPU at most",
     "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
     ' and on (job, instance, gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
-    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound),
+    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda sharing: sharing.headroom.by_bound),
     "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown.",
-    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed),
+    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda sharing: sharing.threads_committed),
     "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is unknown.",
-    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed),
+    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda sharing: sharing.memory_committed),
     "Sum of the memory limits of the GPU's clients, divided by its memory. Absent if a client's limit is unknown or "
     "not set.",
     family("cuda_mps_client_active_thread_ratio", ("daemon", "client"), _client_threads),

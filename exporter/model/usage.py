@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from operator import attrgetter, mul
+from operator import mul
 
 from exporter.model.identity import Workload
 from exporter.model.launches import ProcessWork, WorkReading
@@ -97,28 +97,21 @@ class WorkDelta:
         return max(float(self.kernels + self.graph_kernels), self.widths / sms)
 
 
-_COUNTS = tuple(each.name for each in fields(WorkDelta) if each.name != "idle_ns")
+_COUNTS = tuple(count.name for count in fields(WorkDelta) if count.name != "idle_ns")
 _OPEN = {"flight_ns": "open_ns", "area": "open_area", "bound": "open_bound"}
-_counts = attrgetter(*_COUNTS, *_OPEN.values())
+"""The counts of open spans, which are added to these."""
 
 
-def _with_open(work: ProcessWork | None) -> list[int]:
-    """Return the counts of a process, open spans included, in the order of _COUNTS."""
-    if work is None:
-        return [0] * len(_COUNTS)
-    found = _counts(work)
-    counts = dict(zip(_COUNTS, found, strict=False))
-    for name, value in zip(_OPEN, found[len(_COUNTS) :], strict=True):
-        counts[name] += value
-    return list(counts.values())
+def _count(work: ProcessWork, name: str) -> int:
+    return int(getattr(work, name) + (getattr(work, _OPEN[name]) if name in _OPEN else 0))
 
 
 def work_delta(before: ProcessWork | None, now: ProcessWork, at_ns: int) -> WorkDelta:
     """Return what a process did after the reading `before`; all of it if it is new or its counts began anew."""
     if before is not None and before.first_ns != now.first_ns:
         before = None
-    earlier, later = _with_open(before), _with_open(now)
-    growth = {name: min(MAX_DELTA, max(0, b - a)) for name, a, b in zip(_COUNTS, earlier, later, strict=True)}
+    growth = {name: _count(now, name) - (0 if before is None else _count(before, name)) for name in _COUNTS}
+    growth = {name: min(MAX_DELTA, max(0, count)) for name, count in growth.items()}
     return WorkDelta(**growth, idle_ns=max(0, at_ns - now.launched_ns))
 
 
@@ -147,11 +140,13 @@ class GpuBusy:
 
 
 PROCESS_NOISE = 0.002
-"""Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time."""
+"""Standard deviation of the change of a kernel time in one second, as a fraction of the kernel time. A change of 20 %
+has no effect on the recorded mixes (usage/kernel_times.py has the other constants)."""
 
 CREDIBLE_ERRORS = 1.1
 """A measurement further from the expectation, in standard errors, probably shows that a client does something else now.
-With 3, standard errors were too small on full GPUs with changing clients (simulated)."""
+With 3, standard errors were too small on full GPUs with changing clients (simulated). If it is 20 % smaller or larger,
+the mean error of the recorded mixes with GPM is 0.06 or 0.08 points larger."""
 
 LEAST_RELATIVE_ERROR = 3e-5
 """Least standard error of a measurement, as a fraction of the sum of the estimates' deviations in it. With less,
@@ -162,14 +157,15 @@ rounding errors exceed the remaining variance, and a correlation could be more t
 class KernelTimeEstimates:
     """The state of a Kalman filter: mean kernel time of each client, in nanoseconds, and the covariances.
 
-    All are in the order of `pids`; `indices` has the position of each PID. Every window is a measurement: the sum of
+    `indices` has the position of each client, by PID. `slowdown_index` is the position of the slowdown, the fraction by
+    which kernels take longer on a contended GPU; None: it is not estimated. Every window is a measurement: the sum of
     the widths that each client launched, times its kernel time, is the SM time that the GPU measured.
     """
 
-    pids: tuple[int, ...] = ()
     means: tuple[float, ...] = ()
     covariances: tuple[tuple[float, ...], ...] = ()
     indices: Mapping[int, int] = field(default_factory=dict)
+    slowdown_index: int | None = None
 
     def mean(self, pid: int) -> float | None:
         """Return a client's mean kernel time; None without an estimate."""
@@ -178,35 +174,33 @@ class KernelTimeEstimates:
 
     def standard_deviation(self, pid: int) -> float:
         """Return the standard deviation of a client's estimate."""
-        index = self.indices[pid]
-        return math.sqrt(max(0.0, self.covariances[index][index]))
+        return self._deviation(self.indices[pid])
+
+    @property
+    def slowdown(self) -> float | None:
+        """The mean slowdown; None without an estimate."""
+        return None if self.slowdown_index is None else self.means[self.slowdown_index]
 
     def covariance_with_sum(self, weights: Mapping[int, float]) -> dict[int, float]:
-        """Return the covariance of each kernel time with the weighted sum of all."""
-        return dict(zip(self.pids, self._gains(self._vector(weights)), strict=True))
+        """Return the covariance of each client's kernel time with the weighted sum of all."""
+        gains = self._gains(self._vector(weights, 0.0))
+        return {pid: gains[index] for pid, index in self.indices.items()}
 
     def with_client(self, pid: int, mean: float, deviation: float) -> "KernelTimeEstimates":
         """Add a client, with an estimate that is independent of the others."""
-        count = len(self.pids)
-        return KernelTimeEstimates(
-            pids=(*self.pids, pid),
-            means=(*self.means, mean),
-            covariances=(*((*row, 0.0) for row in self.covariances), (*(0.0,) * count, deviation**2)),
-            indices={**self.indices, pid: count},
-        )
+        return replace(self._extended(mean, deviation), indices={**self.indices, pid: len(self.means)})
+
+    def with_slowdown(self, mean: float, deviation: float) -> "KernelTimeEstimates":
+        """Add the slowdown, with an estimate that is independent of the others."""
+        return replace(self._extended(mean, deviation), slowdown_index=len(self.means))
 
     def without(self, pids: Collection[int]) -> "KernelTimeEstimates":
         """Drop the estimates of clients that left."""
-        rest = [index for index, pid in enumerate(self.pids) if pid not in pids]
-        if len(rest) == len(self.pids):
-            return self
-        remaining = tuple(self.pids[index] for index in rest)
-        return KernelTimeEstimates(
-            pids=remaining,
-            means=tuple(self.means[index] for index in rest),
-            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
-            indices={pid: index for index, pid in enumerate(remaining)},
-        )
+        return self._without({self.indices[pid] for pid in pids if pid in self.indices})
+
+    def without_slowdown(self) -> "KernelTimeEstimates":
+        """Drop the slowdown."""
+        return self if self.slowdown_index is None else self._without({self.slowdown_index})
 
     def predicted(self, seconds: float) -> "KernelTimeEstimates":
         """Prediction step after `seconds`: a random walk with PROCESS_NOISE."""
@@ -223,22 +217,26 @@ class KernelTimeEstimates:
         row = (*row[:index], max(row[index], deviation**2), *row[index + 1 :])
         return replace(self, covariances=(*self.covariances[:index], row, *self.covariances[index + 1 :]))
 
-    def inflated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
+    def inflated(
+        self, weights: Mapping[int, float], value: float, deviation: float, *, slowdown_weight: float = 0.0
+    ) -> "KernelTimeEstimates":
         """Scale all covariances up until a measurement, as in `updated`, is just credible."""
-        vector = self._vector(weights)
+        vector = self._vector(weights, slowdown_weight)
         innovation = value - sum(map(mul, self.means, vector))
         variance = sum(map(mul, vector, self._gains(vector)))
         credible = (innovation / CREDIBLE_ERRORS) ** 2 - deviation**2
         if not 0 < variance < credible:
             return self
-        rows = (tuple(each * (credible / variance) for each in row) for row in self.covariances)
+        rows = (tuple(covariance * (credible / variance) for covariance in row) for row in self.covariances)
         return replace(self, covariances=tuple(rows))
 
-    def updated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
+    def updated(
+        self, weights: Mapping[int, float], value: float, deviation: float, *, slowdown_weight: float = 0.0
+    ) -> "KernelTimeEstimates":
         """Update step: the weighted sum of all kernel times was measured as `value`, with this standard error."""
-        vector = self._vector(weights)
+        vector = self._vector(weights, slowdown_weight)
         gains = self._gains(vector)
-        deviations = sum(weight * self.standard_deviation(pid) for weight, pid in zip(vector, self.pids, strict=True))
+        deviations = sum(weight * self._deviation(index) for index, weight in enumerate(vector))
         variance = sum(map(mul, gains, vector)) + max(deviation, LEAST_RELATIVE_ERROR * deviations) ** 2
         if not any(vector) or variance <= 0:
             return self
@@ -247,17 +245,39 @@ class KernelTimeEstimates:
         scaled = [gain / scale for gain in gains]
         # The products are the same in both directions, so that the matrix stays symmetric.
         covariances = tuple(
-            tuple(old - own * each for old, each in zip(row, scaled, strict=True)) if own else row
+            tuple(old - own * other for old, other in zip(row, scaled, strict=True)) if own else row
             for row, own in zip(self.covariances, scaled, strict=True)
         )
         means = [mean + gain * innovation for mean, gain in zip(self.means, gains, strict=True)]
         return replace(self, means=_without_negative(means, covariances), covariances=covariances)
 
-    def _vector(self, weights: Mapping[int, float]) -> list[float]:
-        return [weights.get(pid, 0.0) for pid in self.pids]
+    def _deviation(self, index: int) -> float:
+        return math.sqrt(max(0.0, self.covariances[index][index]))
+
+    def _extended(self, mean: float, deviation: float) -> "KernelTimeEstimates":
+        rows = (*((*row, 0.0) for row in self.covariances), (*(0.0,) * len(self.means), deviation**2))
+        return replace(self, means=(*self.means, mean), covariances=rows)
+
+    def _without(self, dropped: Collection[int]) -> "KernelTimeEstimates":
+        if not dropped:
+            return self
+        rest = [index for index in range(len(self.means)) if index not in dropped]
+        moved = {old: new for new, old in enumerate(rest)}
+        return KernelTimeEstimates(
+            means=tuple(self.means[index] for index in rest),
+            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
+            indices={pid: moved[index] for pid, index in self.indices.items() if index in moved},
+            slowdown_index=None if self.slowdown_index is None else moved.get(self.slowdown_index),
+        )
+
+    def _vector(self, weights: Mapping[int, float], slowdown_weight: float) -> list[float]:
+        vector = [slowdown_weight] * len(self.means)
+        for pid, index in self.indices.items():
+            vector[index] = weights.get(pid, 0.0)
+        return vector
 
     def _gains(self, vector: list[float]) -> list[float]:
-        """The covariance of each kernel time with the weighted sum."""
+        """The covariance of each estimate with the weighted sum."""
         return [sum(map(mul, row, vector)) for row in self.covariances]
 
 
@@ -268,7 +288,7 @@ def _without_negative(means: list[float], covariances: Sequence[Sequence[float]]
         lowest, row = means[index], covariances[index]
         if lowest >= 0 or row[index] <= 0:
             break
-        means = [mean - lowest * each / row[index] for mean, each in zip(means, row, strict=True)]
+        means = [mean - lowest * covariance / row[index] for mean, covariance in zip(means, row, strict=True)]
     return tuple(max(0.0, mean) for mean in means)
 
 

@@ -34,7 +34,7 @@ def sentences(node: Node, found: GpuSharing | None, shares: Mapping[str, Allocat
         for text in (_clients(found), _headroom(found), *_limits(found), *_processes(node, found)):
             yield line_of(text)
         if found.contention is not None:
-            yield line_of(warning(_contention(node, found.contention)))
+            yield line_of(warning(_contention(node, found.contention, found.recent.shares)))
     yield from map(line_of, _allocations(shares))
 
 
@@ -125,11 +125,11 @@ def _allowed(usage: ClientUsage) -> str:
     return f"{mebibytes(usage.memory or 0)} of the {mebibytes(usage.memory_limit or 0)} allowed"
 
 
-def _contention(node: Node, found: BandwidthContention) -> str:
+def _contention(node: Node, found: BandwidthContention, shares: Mapping[int, Share]) -> str:
     full = f"memory bandwidth: {percent(found.dram)} is used, so clients slow each other down"
-    if found.pid is None or found.share is None:
+    if found.pid is None:
         return f"{full}; it is unknown which client uses most of it"
-    largest = f"{_process(node, found.pid)} used most SM time ({used_text(found.share)})"
+    largest = f"{_process(node, found.pid)} used most SM time ({used_text(shares[found.pid])})"
     return f"{full}; {largest} and may use most of it (inferred, not measured)"
 
 

@@ -96,17 +96,19 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
 
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
     """Post memory that was held, in bytes times milliseconds."""
-    totals, posted = _with_accounts(totals, {(each, None): amount for each, amount in held.items() if amount > 0}, at)
+    totals, posted = _with_accounts(
+        totals, {(account, None): amount for account, amount in held.items() if amount > 0}, at
+    )
     if not posted:
         return totals
     usage = totals.gpus.get(gpu, GpuUsage())
-    memory = _sums(usage.memory_byte_ms, ((each, amount) for (each, _), amount in posted.items()))
+    memory = _sums(usage.memory_byte_ms, ((account, amount) for (account, _), amount in posted.items()))
     return _with_gpu(totals, gpu, replace(usage, memory_byte_ms=memory))
 
 
 def close_idle_accounts(totals: UsageTotals, at: float) -> UsageTotals:
     """Close the accounts of the workloads that have used nothing for IDLE_SECONDS."""
-    idle = {each for each, last_used_at in totals.last_used_at.items() if at - last_used_at > IDLE_SECONDS}
+    idle = {workload for workload, last_used_at in totals.last_used_at.items() if at - last_used_at > IDLE_SECONDS}
     return _closed(totals, idle) if idle else totals
 
 
@@ -160,8 +162,8 @@ def _with_accounts(
     """Open the accounts of these amounts. If there are too many, SharedAccount.OTHERS takes the amount."""
     posted: dict[UsageKey, int] = {}
     for (wanted, method), amount in amounts.items():
-        totals, found = _with_account(totals, wanted, at)
-        posted[found, method] = posted.get((found, method), 0) + amount
+        totals, account = _with_account(totals, wanted, at)
+        posted[account, method] = posted.get((account, method), 0) + amount
     return totals, posted
 
 
@@ -187,25 +189,26 @@ def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
 
     gpus = {}
     for gpu, usage in totals.gpus.items():
-        used = (((moved(each, SharedAccount.CLOSED), how), use) for (each, how), use in usage.by_account.items())
+        used = (((moved(account, SharedAccount.CLOSED), how), use) for (account, how), use in usage.by_account.items())
         sm_us = (
-            ((moved(each, SharedAccount.OTHERS), how), us) for (each, how), us in usage.sm_us_without_energy.items()
+            ((moved(account, SharedAccount.OTHERS), how), us)
+            for (account, how), us in usage.sm_us_without_energy.items()
         )
-        memory = ((moved(each, SharedAccount.CLOSED), held) for each, held in usage.memory_byte_ms.items())
+        memory = ((moved(account, SharedAccount.CLOSED), held) for account, held in usage.memory_byte_ms.items())
         gpus[gpu] = replace(
             usage, by_account=_sums({}, used), sm_us_without_energy=_sums({}, sm_us), memory_byte_ms=_sums({}, memory)
         )
-    last_used_at = {each: at for each, at in totals.last_used_at.items() if each not in idle}
+    last_used_at = {workload: at for workload, at in totals.last_used_at.items() if workload not in idle}
     return replace(totals, gpus=gpus, last_used_at=last_used_at)
 
 
 def _left(before: Node, seen: Observation | None, events: Iterable[Event]) -> Iterator[int]:
     """Return the processes that, by an observation, have released their memory."""
-    known = before.processes.get(seen.pid) if isinstance(seen, ProcessReading | ProcessExit) else None
+    process = before.processes.get(seen.pid) if isinstance(seen, ProcessReading | ProcessExit) else None
     match seen:
-        case ProcessExit() if known is None or known.start_ticks == seen.start_ticks:
+        case ProcessExit() if process is None or process.start_ticks == seen.start_ticks:
             yield seen.pid
-        case ProcessReading() if known is not None and known.start_ticks != seen.start_ticks:
+        case ProcessReading() if process is not None and process.start_ticks != seen.start_ticks:
             yield seen.pid
     left = EventName.CLIENT_DISCONNECTED
     yield from (event.pid for event in events if event.event is left and event.pid is not None)
@@ -228,8 +231,8 @@ def _with_memory_released(before: Node, node: Node, pid: int, at: float) -> Node
 def _with_energy(before: Node, node: Node, reading: GpuReading) -> Node:
     """Post a GPU's energy since its last reading; energy before the first reading of this run is unknown."""
     gpu, totals = reading.gpu, node.usage_totals
-    known, usage = before.gpus.get(gpu), totals.gpus.get(gpu, GpuUsage())
-    last = None if known is None else known.energy
+    usage = totals.gpus.get(gpu, GpuUsage())
+    last = before.gpus[gpu].energy if gpu in before.gpus else None
     now = node.gpus[gpu].energy
     if last is None or now is None:
         return replace(node, usage_totals=_with_gpu(totals, gpu, replace(usage, sm_us_without_energy={})))
@@ -253,17 +256,19 @@ def _with_memory_read(node: Node, reading: GpuReading) -> Node:
         _hold(held, _account_of_memory(node, pid, memory), memory.bytes, memory.since, reading.at)
     now: dict[int, HeldMemory] = {}
     for pid, amount in used_bytes(reading).items():
-        process, known = node.processes.get(pid), usage.held_memory.get(pid)
+        process, previous = node.processes.get(pid), usage.held_memory.get(pid)
         ticks = None if process is None else process.start_ticks
-        same = known is not None and known.bytes > 0 and (ticks is None or known.start_ticks in (None, ticks))
-        if known is None or not same:
-            known = HeldMemory(bytes=0, since=_held_since(node, pid, usage, reading.at), account=account_of(node, pid))
-            _hold(held, known.account, amount, known.since, reading.at)
+        same = previous is not None and previous.bytes > 0 and (ticks is None or previous.start_ticks in (None, ticks))
+        if previous is None or not same:
+            previous = HeldMemory(
+                bytes=0, since=_held_since(node, pid, usage, reading.at), account=account_of(node, pid)
+            )
+            _hold(held, previous.account, amount, previous.since, reading.at)
         now[pid] = HeldMemory(
             bytes=max(0, amount),
             since=reading.at,
-            account=_account_of_memory(node, pid, known),
-            start_ticks=ticks or known.start_ticks,
+            account=_account_of_memory(node, pid, previous),
+            start_ticks=ticks or previous.start_ticks,
         )
     totals = _with_gpu(totals, gpu, replace(usage, held_memory=now, read_at=reading.at))
     return replace(node, usage_totals=post_memory(totals, gpu, held, at=node.at))

@@ -70,21 +70,21 @@ def allocation(node: Node) -> Allocation:
     listed: defaultdict[tuple[GpuUuid, str], defaultdict[ContainerName, set[str]]]
     listed = defaultdict(lambda: defaultdict(set))
     for resource, ids in reading.allocatable.items():
-        for each in ids:
-            if (uuid := gpu_of(each)) is not None:
-                allocatable[uuid, resource].add(each)
+        for share in ids:
+            if (uuid := gpu_of(share)) is not None:
+                allocatable[uuid, resource].add(share)
     for devices in reading.devices:
-        for each in devices.ids:
-            if (uuid := gpu_of(each)) is not None:
+        for share in devices.ids:
+            if (uuid := gpu_of(share)) is not None:
                 container = ContainerName(devices.namespace, devices.pod, devices.container)
-                listed[uuid, devices.resource][container].add(each)
+                listed[uuid, devices.resource][container].add(share)
     keys = sorted(allocatable.keys() | listed.keys())
     users = _users(node, {uuid for uuid, _ in keys})
-    found: dict[GpuUuid, dict[str, AllocatedShares]] = {}
+    by_gpu: dict[GpuUuid, dict[str, AllocatedShares]] = {}
     for uuid, resource in keys:
         shares = _shares(allocatable[uuid, resource], listed[uuid, resource], users[uuid])
-        found.setdefault(uuid, {})[resource] = shares
-    return found
+        by_gpu.setdefault(uuid, {})[resource] = shares
+    return by_gpu
 
 
 def claim_names(node: Node) -> Mapping[str, tuple[str, str]]:
@@ -125,25 +125,25 @@ def _users(node: Node, gpus: Iterable[GpuUuid]) -> Mapping[GpuUuid, Set[PodName]
         for pid, uuids in gpus_of_clients(node, daemon, daemon.clients).items():
             for uuid in uuids:
                 clients[uuid].add(pid)
-    found: dict[GpuUuid, Set[PodName] | None] = {}
+    pods: dict[GpuUuid, Set[PodName] | None] = {}
     for uuid in gpus:
         reading = node.gpus[uuid].reading
         if reading.compute_processes is None or reading.mig_mode:
-            found[uuid] = None
+            pods[uuid] = None
         else:
-            pids = clients[uuid].union(each.pid for each in reading.compute_processes) - servers
-            found[uuid] = _pods(node, pids)
-    return found
+            pids = clients[uuid].union(process.pid for process in reading.compute_processes) - servers
+            pods[uuid] = _pods(node, pids)
+    return pods
 
 
 def _pods(node: Node, pids: Iterable[int]) -> Set[PodName] | None:
     """Return the pods of these processes; None if one is unknown. A process outside pods has none."""
-    found = set[PodName]()
+    pods = set[PodName]()
     for pid in pids:
         process = node.processes.get(pid)
         uid = cgroup_of(process).pod_uid
         if process is None or (uid is not None and uid not in node.pods):
             return None
         if uid is not None:
-            found.add(PodName(node.pods[uid].namespace, node.pods[uid].name))
-    return found
+            pods.add(PodName(node.pods[uid].namespace, node.pods[uid].name))
+    return pods

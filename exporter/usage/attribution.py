@@ -7,7 +7,7 @@ times more. It never counts as SM time, but limits it.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
@@ -70,18 +70,6 @@ MODEL_ERROR, LAUNCHES_ERROR = 0.05, 0.25
 """Standard error of the model of kernel times, as a fraction of a client's share: with GPM, and without."""
 
 
-_Readings = tuple[WorkReading | None, WorkReading | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shares:
-    """The fields of a Split with these names."""
-
-    shares: Mapping[int, Share] = field(default_factory=dict)
-    withheld: Mapping[int, Share] = field(default_factory=dict)
-    unknown: frozenset[int] = frozenset()
-
-
 def attribute(node: Node, seen: Observation) -> Node:
     """Attribute the SM time that an observation has, if any."""
     match seen:
@@ -92,15 +80,18 @@ def attribute(node: Node, seen: Observation) -> Node:
             node = _with_state(node, gpu, replace(_state(node, gpu), gpm_read_at=at))
             return _with_window(node, gpu, at, seen.seconds, seen.sm_utilization, seen.dram_bandwidth)
         case GpuReading(gpu=gpu, at=at, problem=None):
-            known = _state(node, gpu)
-            if known.gpm_read_at is not None and abs(at - known.gpm_read_at) < GPM_SECONDS:
+            state = _state(node, gpu)
+            if state.gpm_read_at is not None and abs(at - state.gpm_read_at) < GPM_SECONDS:
                 return node
             if seen.sm_utilization is not None and seen.gpm_seconds is not None:
                 return _with_window(node, gpu, at, seen.gpm_seconds, seen.sm_utilization, seen.dram_bandwidth)
-            node = _with_state(node, gpu, replace(known, read_at=at))
-            active = _time_active(seen)
-            if known.read_at is not None and active is not None and node.work is not None:
-                return _with_window(node, gpu, at, at - known.read_at, active, None, measured=False)
+            node = _with_state(node, gpu, replace(state, read_at=at))
+            # The fraction of the time with any kernel running, by NVML's samples since the last reading.
+            active = None if seen.gpu_percent is None else seen.gpu_percent / 100
+            if seen.process_utilization is not None:
+                active = sum(_utilization(seen).values()) / 100
+            if state.read_at is not None and active is not None and node.work is not None:
+                return _with_window(node, gpu, at, at - state.read_at, active, None, measured=False)
     return node
 
 
@@ -109,8 +100,8 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
 
     NVML is read more rarely, and a client may work alone for some seconds only.
     """
-    known, readings = _state(node, uuid), node.launch_history.readings[-2:]
-    if known.gpm_read_at is not None or known.read_at is None or len(readings) < 2 or readings[1] is not node.work:
+    state, readings = _state(node, uuid), node.launch_history.readings[-2:]
+    if state.gpm_read_at is not None or state.read_at is None or len(readings) < 2 or readings[1] is not node.work:
         return node
     before, work = readings
     seconds = (work.boot_ns - before.boot_ns) / 1e9
@@ -123,9 +114,9 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
     deltas = _deltas(node, uuid, before, work, clients, frozenset())
     capacity = seconds * work.sms * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=capacity, measured=False)
-    estimates = known.estimates.without(_outdated(node, known, clients))
+    estimates = state.estimates.without(_outdated(node, state, clients))
     estimates = kernel_times.updated(estimates, deltas, use, complete=False)
-    return _with_state(node, uuid, replace(known, estimates=estimates))
+    return _with_state(node, uuid, replace(state, estimates=estimates))
 
 
 def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:
@@ -147,8 +138,11 @@ def _with_window(
 
     `busy` is the fraction of the SMs that were busy; if it is not `measured`, of the time with any kernel running.
     """
-    gpu, known = node.gpus.get(uuid), _state(node, uuid)
-    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS or _is_late(known, at):
+    gpu, state = node.gpus.get(uuid), _state(node, uuid)
+    if gpu is None or math.isnan(busy) or not 0 < seconds <= MAX_WINDOW_SECONDS:
+        return node
+    # If it seems to be much older, the clock was set.
+    if state.windows and 0 <= state.windows[-1].at - at <= LATE_SECONDS:
         return node
     if gpu.reading.mig_mode:
         # Its instances have the SM time.
@@ -156,57 +150,58 @@ def _with_window(
     busy = min(max(busy, 0.0), 1.0)
     bypassing, mps = _bypassing_parts(gpu)
     present = _clients_on(node, gpu)
-    clients = present | _left_since(node, gpu, known, present)
+    clients = present | _left_since(node, gpu, state, present)
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
     # The first window without GPM takes long. It has the readings that are remembered.
-    before = known.work or (None if measured else next(iter(node.launch_history.readings), None))
-    launches = _launches(node, uuid, (before, work), present, clients - present)
+    before = state.work or (None if measured else next(iter(node.launch_history.readings), None))
+    launches = _launches(node, uuid, before, work, present, clients - present)
     capacity = seconds * (0 if node.work is None else node.work.sms) * 1e9
     use = GpuBusy(seconds=seconds, capacity=capacity, busy=busy * mps * capacity, measured=measured)
     deltas: Mapping[int, WorkDelta] = {}
     if launches.known:
         rate = launches.rates[-1]
-        deltas = {pid: each.scaled(seconds / rate.seconds) for pid, each in rate.deltas.items() if pid in clients}
-    estimates = known.estimates.without(_outdated(node, known, clients))
+        deltas = {pid: delta.scaled(seconds / rate.seconds) for pid, delta in rate.deltas.items() if pid in clients}
+    estimates = state.estimates.without(_outdated(node, state, clients))
     if capacity and mps and (launches.watched >= WATCHED_FRACTION or (launches.watched and not measured)):
         use = replace(use, watched=launches.watched)
         complete = clients <= deltas.keys()
         estimates = kernel_times.updated(estimates.predicted(seconds), deltas, use, complete=complete)
-    if not mps:
-        found = _Shares(unknown=clients)
-    elif measured and len(clients) == 1 and clients == known.clients:
-        found = _Shares(shares=dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)))
-    elif launches.known and capacity:
-        found = _estimated(clients, deltas, estimates, use, {} if launches.watched else launches.changes)
-    else:
-        found = _Shares(unknown=clients)
+    shares: dict[int, Share] = {}
+    withheld: Mapping[int, Share] = {}
+    unknown = clients
+    if mps and measured and len(clients) == 1 and clients == state.clients:
+        shares, unknown = dict.fromkeys(clients, Share(method=Method.MEASURED, sm=busy * mps)), frozenset()
+    elif mps and launches.known and capacity:
+        changes = {} if launches.watched else launches.changes
+        shares, withheld, unknown = _estimated(clients, deltas, estimates, use, changes)
     if measured:
         others = {pid: Share(method=Method.MEASURED, sm=busy * part) for pid, part in bypassing.items() if part > 0}
-        found = replace(found, shares={**found.shares, **others})
-    sm = busy if measured else sum(share.sm for share in found.shares.values())
+        shares = {**shares, **others}
+    used = sum(share.sm for share in shares.values())
+    sm = busy if measured else used
     split = Split(
         at=at,
         seconds=seconds,
         sm=sm,
-        shares=found.shares,
-        unattributed=max(0.0, sm - sum(share.sm for share in found.shares.values())),
+        shares=shares,
+        unattributed=max(0.0, sm - used),
         dram=dram,
-        withheld=found.withheld,
-        unknown=found.unknown if measured and mps else found.unknown | (bypassing.keys() - found.shares.keys()),
+        withheld=withheld,
+        unknown=unknown if measured and mps else unknown | (bypassing.keys() - shares.keys()),
         measured=measured,
     )
-    known = replace(
-        known,
-        windows=with_window(known.windows, split),
+    state = replace(
+        state,
+        windows=with_window(state.windows, split),
         estimates=estimates,
         clients=present,
-        work=work or known.work,
+        work=work or state.work,
         rates=launches.rates,
     )
-    node = _with_state(node, uuid, known)
-    windows = {gpu: each.windows for gpu, each in node.attribution.items() if each.windows}
+    node = _with_state(node, uuid, state)
+    windows = {key: gpu.windows for key, gpu in node.attribution.items() if gpu.windows}
     totals = post_time(node.usage_totals, uuid, round(sm * seconds * 1e6), _parts(node, split), at=at)
     return replace(node, splits=Splits(windows), usage_totals=totals)
 
@@ -228,34 +223,32 @@ class _Launches:
         """How much each client's launches changed between the two rates, as a fraction of the last one; at most 1."""
         *earlier, last = self.rates
         before = {
-            pid: each.widths * last.seconds / rate.seconds for rate in earlier for pid, each in rate.deltas.items()
+            pid: delta.widths * last.seconds / rate.seconds for rate in earlier for pid, delta in rate.deltas.items()
         }
         return {
-            pid: min(1.0, abs(each.widths - before[pid]) / max(1, each.widths)) if pid in before else 1.0
-            for pid, each in last.deltas.items()
+            pid: min(1.0, abs(delta.widths - before[pid]) / max(1, delta.widths)) if pid in before else 1.0
+            for pid, delta in last.deltas.items()
         }
 
 
 def _launches(
-    node: Node, uuid: GpuUuid, readings: _Readings, present: frozenset[int], left: frozenset[int]
+    node: Node,
+    uuid: GpuUuid,
+    before: WorkReading | None,
+    work: WorkReading | None,
+    present: frozenset[int],
+    left: frozenset[int],
 ) -> _Launches:
     """Return the launch rates of the clients on a GPU, between the readings before and at the end of a window."""
-    known, (before, work) = _state(node, uuid), readings
+    state = _state(node, uuid)
     if work is None or before is None or work.boot_ns <= before.boot_ns:
-        return _Launches(rates=known.rates)
+        return _Launches(rates=state.rates)
     fraction = _watched_fraction(node, before.boot_ns, work.boot_ns)
     seconds = (work.boot_ns - before.boot_ns) / 1e9 * fraction
     if seconds < LEAST_WATCHED_SECONDS:
-        return _Launches(rates=known.rates, known=bool(known.rates))
+        return _Launches(rates=state.rates, known=bool(state.rates))
     rate = LaunchRate(seconds=seconds, deltas=_deltas(node, uuid, before, work, present, left))
-    return _Launches(rates=(*known.rates, rate)[-2:], watched=fraction, known=True)
-
-
-def _time_active(gpu: GpuReading) -> float | None:
-    """Return the fraction of the time with any kernel running, by NVML's samples since the last reading."""
-    if gpu.process_utilization is None:
-        return None if gpu.gpu_percent is None else gpu.gpu_percent / 100
-    return sum(_utilization(gpu).values()) / 100
+    return _Launches(rates=(*state.rates, rate)[-2:], watched=fraction, known=True)
 
 
 def _utilization(gpu: GpuReading) -> Mapping[int, float]:
@@ -263,12 +256,7 @@ def _utilization(gpu: GpuReading) -> Mapping[int, float]:
     percentages: dict[int, list[int]] = {}
     for sample in gpu.process_utilization or ():
         percentages.setdefault(sample.pid, []).append(sample.sm_percent)
-    return {pid: sum(each) / len(each) for pid, each in percentages.items()}
-
-
-def _is_late(known: GpuAttribution, at: float) -> bool:
-    """Return whether a window is late or a repetition. If it seems to be much older, the clock was set."""
-    return bool(known.windows) and 0 <= known.windows[-1].at - at <= LATE_SECONDS
+    return {pid: sum(values) / len(values) for pid, values in percentages.items()}
 
 
 def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
@@ -282,12 +270,12 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     return frozenset((logged | (listed & clients)) - servers)
 
 
-def _left_since(node: Node, gpu: Gpu, known: GpuAttribution, present: frozenset[int]) -> frozenset[int]:
+def _left_since(node: Node, gpu: Gpu, state: GpuAttribution, present: frozenset[int]) -> frozenset[int]:
     """Return the clients that were on a GPU at some time since the last window and are not there now."""
-    left = set(known.clients)
-    if known.windows:
+    left = set(state.clients)
+    if state.windows:
         for daemon in node.daemons.values():
-            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > known.windows[-1].at}
+            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > state.windows[-1].at}
             left.update(recently.intersection(_logged_on(node, daemon, gpu, daemon.connections.recently_disconnected)))
     return frozenset(left - present)
 
@@ -315,10 +303,10 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
     return parts, max(0.0, 1 - sum(parts.values()))
 
 
-def _outdated(node: Node, known: GpuAttribution, clients: frozenset[int]) -> set[int]:
+def _outdated(node: Node, state: GpuAttribution, clients: frozenset[int]) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = known.estimates.indices.keys() - {kernel_times.LONGER}
-    works = () if known.work is None else known.work.processes
+    pids = state.estimates.indices.keys()
+    works = () if state.work is None else state.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 
 
@@ -332,8 +320,8 @@ def _is_of_pid(node: Node, work: ProcessWork) -> bool:
 
 def _watched_fraction(node: Node, began_ns: int, ended_ns: int) -> float:
     """Return the fraction of a time in which the probes were attached."""
-    seconds = sum(each for at_ns, each in node.launch_history.watched if began_ns < at_ns <= ended_ns)
-    return min(1.0, seconds * 1e9 / (ended_ns - began_ns))
+    watched = sum(seconds for at_ns, seconds in node.launch_history.watched if began_ns < at_ns <= ended_ns)
+    return min(1.0, watched * 1e9 / (ended_ns - began_ns))
 
 
 def _deltas(
@@ -345,8 +333,8 @@ def _deltas(
     more, but the last reading may still have its launches.
     """
     pids = present | left
-    earlier = {each.pid: each for each in before.processes if each.pid in pids}
-    now = {each.pid: each for each in work.processes if each.pid in pids}
+    earlier = {process.pid: process for process in before.processes if process.pid in pids}
+    now = {process.pid: process for process in work.processes if process.pid in pids}
     earlier_parts, parts = _by_device(before, pids), _by_device(work, pids)
     deltas = {}
     for pid in (present & {*work.watched}) | (left & {*before.watched, *now}):
@@ -358,8 +346,8 @@ def _deltas(
         device = _device_of(node, pid, uuid) if any(key[0] == pid for key in parts) else None
         if device is not None:
             part = parts.get((pid, device))
-            known = earlier_parts.get((pid, device))
-            deltas[pid] = WorkDelta() if part is None else work_delta(known, part, work.boot_ns)
+            earlier_part = earlier_parts.get((pid, device))
+            deltas[pid] = WorkDelta() if part is None else work_delta(earlier_part, part, work.boot_ns)
             continue
         daemons = (daemon for daemon in node.daemons.values() if pid in daemon.clients)
         gpus = (len(physical_gpus(node, daemon, daemon.clients[pid].gpus)) for daemon in daemons)
@@ -368,7 +356,7 @@ def _deltas(
 
 
 def _by_device(work: WorkReading, pids: Collection[int]) -> Mapping[tuple[int, int], ProcessWork]:
-    return {(each.pid, each.device): each for each in work.on_devices if each.pid in pids}
+    return {(part.pid, part.device): part for part in work.on_devices if part.pid in pids}
 
 
 def _device_of(node: Node, pid: int, uuid: GpuUuid) -> int | None:
@@ -396,8 +384,8 @@ def _estimated(
     estimates: KernelTimeEstimates,
     gpu: GpuBusy,
     changes: Mapping[int, float],
-) -> _Shares:
-    """Return the shares by what the clients launched.
+) -> tuple[dict[int, Share], dict[int, Share], frozenset[int]]:
+    """Return the shares by what the clients launched, those to withhold, and the clients with unknown use.
 
     If all clients were watched, they used all of the measured SM time. Any of them may have used what the launches do
     not explain, so each error covers it. If no launches explain the busy SMs, the use of every client is unknown.
@@ -406,7 +394,7 @@ def _estimated(
     used = kernel_times.used_sm_time(estimates, deltas, gpu)
     total, unwatched = sum(used.values()), clients.difference(deltas)
     if total <= 0:
-        return _Shares(unknown=unwatched or clients if gpu.measured else unwatched)
+        return {}, {}, unwatched or clients if gpu.measured else unwatched
     complete = gpu.measured and not unwatched
     scale = min(gpu.busy / total, MAX_SCALE if complete else 1.0)
     unexplained = max(0.0, gpu.busy - scale * total) / gpu.capacity if complete else 0.0
@@ -417,18 +405,18 @@ def _estimated(
     least = busy / 2 / len(used)
     shares: dict[int, Share] = {}
     withheld: dict[int, Share] = {}
-    for pid, each in used.items():
-        if each or deltas[pid].widths:
-            sm = scale * each / gpu.capacity
+    for pid, sm_time in used.items():
+        if sm_time or deltas[pid].widths:
+            sm = scale * sm_time / gpu.capacity
             changed = math.hypot(UNWATCHED_ERROR, changes[pid] / 2) if pid in changes else 0.0
             most = max(sm, busy) - sm
             own = min(
                 scale * total * errors[pid] / gpu.capacity, LARGEST_ERROR * math.sqrt(max(sm, least) * most + least**2)
             )
             error = math.hypot(own, sm * model, sm * changed, unexplained / 2)
-            found = withheld if gpu.measured and error > MAX_ERROR * busy else shares
-            found[pid] = Share(method=method, sm=sm, error=error)
-    return _Shares(shares=shares, withheld=withheld, unknown=unwatched)
+            target = withheld if gpu.measured and error > MAX_ERROR * busy else shares
+            target[pid] = Share(method=method, sm=sm, error=error)
+    return shares, withheld, unwatched
 
 
 def _parts(node: Node, split: Split) -> Mapping[UsageKey, float]:

@@ -1,22 +1,30 @@
-"""Capacity: how well a GPU is shared by MPS clients, and how many more clients fit."""
+"""Capacity: how well a GPU is shared by MPS clients, the limits of each client, and how many more clients fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, fsum, hypot
 
+from exporter.model.daemon import Daemon
 from exporter.model.gpu import Gpu
 from exporter.model.node import Node
-from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.observation import DaemonName, GpuUuid, ProcessReading
 from exporter.model.server import Client
+from exporter.model.settings import VISIBLE_DEVICES, Limits
 from exporter.model.usage import Method, Share
+from exporter.parse.cgroup import CgroupMembership as Membership
+from exporter.parse.mps_variables import client_memory_limits, client_thread_percentage
+from exporter.parse.protocol3 import PROTOCOL
 from exporter.state.devices import gpus_by_ordinal
 from exporter.state.failure_domains import gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.limits import clients_limit
-from exporter.usage.client_limits import memory_limit, thread_ratio
+from exporter.state.processes import cgroup_of
 from exporter.usage.last_minute import fresh_splits
 from exporter.usage.launch_history import current_reading
+
+WHOLE = 100.0
+"""The active thread percentage without a limit."""
 
 IDLE_BELOW = 0.01
 """A client that used less of the SMs is idle."""
@@ -84,7 +92,6 @@ class BandwidthContention:
 
     dram: float
     pid: int | None = None
-    share: Share | None = None
 
 
 class Bound(StrEnum):
@@ -114,8 +121,8 @@ class Headroom:
     def binding(self) -> Bound | None:
         """The smallest bound; None if a bound that is needed is not known, unless another one of them is 0."""
         none_fits = any(self.by_bound.get(bound) == 0 for bound in NEEDED)
-        known = none_fits or self.by_bound.keys() >= NEEDED
-        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if known else None
+        is_known = none_fits or self.by_bound.keys() >= NEEDED
+        return min(self.by_bound, key=lambda bound: self.by_bound[bound]) if is_known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +147,13 @@ class GpuSharing:
     @property
     def memory_held(self) -> int | None:
         """The memory of the clients for which it is known, in bytes."""
-        known = [each.memory for each in self.clients if each.memory is not None]
-        return sum(known) if known else None
+        sizes = [client.memory for client in self.clients if client.memory is not None]
+        return sum(sizes) if sizes else None
 
     @property
     def shares(self) -> Sequence[Share]:
         """The known shares of the clients."""
-        return [each.share for each in self.clients if each.share is not None]
+        return [client.share for client in self.clients if client.share is not None]
 
     @property
     def sm_used(self) -> float | None:
@@ -166,24 +173,24 @@ class GpuSharing:
     @property
     def unwatched(self) -> Sequence[ClientUsage]:
         """The clients that are not probed, although the probes are attached."""
-        return [each for each in self.clients if each.watched is False]
+        return [client for client in self.clients if client.watched is False]
 
     @property
     def idle(self) -> Sequence[ClientUsage]:
         """The clients that hold memory and, even with their error, used next to nothing of the SMs."""
         return [
-            each
-            for each in self.clients
-            if each.memory and each.share and each.share.sm + each.share.error < IDLE_BELOW
+            client
+            for client in self.clients
+            if client.memory and client.share and client.share.sm + client.share.error < IDLE_BELOW
         ]
 
     @property
     def over_limit(self) -> Sequence[ClientUsage]:
         """The clients that hold more memory than they may have, as if a limit was set after they allocated it."""
         return [
-            each
-            for each in self.clients
-            if each.memory_limit is not None and (each.memory or 0) > each.memory_limit + CONTEXT_BYTES
+            client
+            for client in self.clients
+            if client.memory_limit is not None and (client.memory or 0) > client.memory_limit + CONTEXT_BYTES
         ]
 
 
@@ -195,7 +202,6 @@ def gpu_sharing(node: Node) -> Mapping[GpuUuid, GpuSharing]:
 def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSharing:
     gpu, split = node.gpus[uuid], fresh_splits(node).get(uuid)
     reading = gpu.reading
-    total = reading.memory_total_bytes
     if split is None:
         recent = RecentUse(seconds=reading.gpm_seconds, sm=reading.sm_utilization, dram=reading.dram_bandwidth)
     else:
@@ -206,16 +212,13 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
             shares=split.shares,
             unattributed=split.unattributed,
         )
-    threads = [each.threads for each in clients if each.threads is not None]
-    limits = [each.memory_limit for each in clients if each.memory_limit is not None]
-    processes = reading.compute_processes
-    servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
-    others = None if processes is None else {each.pid for each in processes} - servers - {c.client.pid for c in clients}
-    departed = 0.0
-    if others is not None:
+    others, departed = None, 0.0
+    if reading.compute_processes is not None:
+        servers = {pid for daemon in node.daemons.values() for pid in daemon.servers}
+        others = {process.pid for process in reading.compute_processes} - servers - {c.client.pid for c in clients}
         present = {*others, *servers, *(pid for daemon in node.daemons.values() for pid in daemon.clients)}
         departed = sum(share.sm for pid, share in recent.shares.items() if pid not in present)
-    daemons = [node.daemons[name] for name in {each.daemon for each in clients}]
+    daemons = [node.daemons[name] for name in {client.daemon for client in clients}]
     # How much is free in each part of a divided GPU is unknown. A client without a static partition fails.
     partitioned = any(daemon.has_static_partitions for daemon in daemons)
     divided = any(daemon.has_mlopart_devices for daemon in daemons)
@@ -224,6 +227,9 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
         Bound.SM: None if partitioned or divided else _fit_in_sm_time(recent, others, departed, len(clients)),
         Bound.SLOTS: None if partitioned else _fit_in_slots(node, clients),
     }
+    total = reading.memory_total_bytes
+    threads = [client.threads for client in clients if client.threads is not None]
+    limits = [client.memory_limit for client in clients if client.memory_limit is not None]
     return GpuSharing(
         clients=clients,
         recent=recent,
@@ -239,8 +245,8 @@ def _sharing(node: Node, uuid: GpuUuid, clients: Sequence[ClientUsage]) -> GpuSh
 
 def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
     """Return the clients on each GPU that has any, the oldest first. A GPU with MIG has none."""
-    found: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
-    held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in found}
+    by_gpu: dict[GpuUuid, list[ClientUsage]] = {uuid: [] for uuid, gpu in node.gpus.items() if not gpu.reading.mig_mode}
+    held = {uuid: used_bytes(node.gpus[uuid].reading) for uuid in by_gpu}
     splits, work = fresh_splits(node), current_reading(node)
     watched = None if work is None else frozenset(work.watched)
     for daemon in node.daemons.values():
@@ -250,10 +256,10 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
         for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
             client = daemon.clients[pid]
             threads = thread_ratio(node, daemon, client)
-            for uuid in gpus & found.keys():
+            for uuid in gpus & by_gpu.keys():
                 split = splits.get(uuid)
                 limit_known, limit = memory_limit(node, daemon, client, uuid, gpus, ordinals)
-                found[uuid].append(
+                by_gpu[uuid].append(
                     ClientUsage(
                         daemon=daemon.name,
                         client=client,
@@ -266,8 +272,8 @@ def _clients(node: Node) -> Mapping[GpuUuid, Sequence[ClientUsage]]:
                     )
                 )
     return {
-        uuid: sorted(clients, key=lambda each: (each.client.connected_at, each.client.pid))
-        for uuid, clients in found.items()
+        uuid: sorted(clients, key=lambda usage: (usage.client.connected_at, usage.client.pid))
+        for uuid, clients in by_gpu.items()
         if clients
     }
 
@@ -276,28 +282,23 @@ def _contention(recent: RecentUse, processes: int) -> BandwidthContention | None
     """Return the contention for bandwidth among several processes, if it is used up."""
     if recent.dram is None or not recent.dram >= NEARLY_ALL or processes < 2:
         return None
-    found = recent.shares
-    first, *others = sorted(found, key=lambda pid: (-found[pid].sm, pid)) or (None,)
-    if first is None:
-        return BandwidthContention(dram=recent.dram)
-    largest = found[first]
-    second = found[others[0]] if others else Share(method=Method.MEASURED, sm=0.0)
-    lead = largest.sm - second.sm
-    clear = lead > CLEAR_ERRORS * hypot(largest.error, second.error) and lead > recent.unattributed
-    return (
-        BandwidthContention(dram=recent.dram, pid=first, share=largest)
-        if clear
-        else BandwidthContention(dram=recent.dram)
-    )
+    pid, *others = sorted(recent.shares, key=lambda pid: (-recent.shares[pid].sm, pid)) or (None,)
+    if pid is not None:
+        largest = recent.shares[pid]
+        second = recent.shares[others[0]] if others else Share(method=Method.MEASURED, sm=0.0)
+        lead = largest.sm - second.sm
+        if lead > CLEAR_ERRORS * hypot(largest.error, second.error) and lead > recent.unattributed:
+            return BandwidthContention(dram=recent.dram, pid=pid)
+    return BandwidthContention(dram=recent.dram)
 
 
 def _fit_in_memory(gpu: Gpu, clients: Sequence[ClientUsage]) -> int | None:
     """Count a client with a memory limit as if it had all of that memory: it may allocate it at any time."""
     used, total = gpu.reading.memory_used_bytes, gpu.reading.memory_total_bytes
-    needs = sorted(need for each in clients if (need := max(each.memory or 0, each.memory_limit or 0)))
-    if used is None or total is None or not needs or not all(each.memory_limit_known for each in clients):
+    needs = sorted(need for client in clients if (need := max(client.memory or 0, client.memory_limit or 0)))
+    if used is None or total is None or not needs or not all(client.memory_limit_known for client in clients):
         return None
-    reserved = sum(max(0, (each.memory_limit or 0) - (each.memory or 0)) for each in clients)
+    reserved = sum(max(0, (client.memory_limit or 0) - (client.memory or 0)) for client in clients)
     return (total - used - reserved) // needs[ceil(LARGE_CLIENT * len(needs)) - 1]
 
 
@@ -316,7 +317,7 @@ def _fit_in_sm_time(recent: RecentUse, others: set[int] | None, departed: float,
 def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
     """Return how many clients the servers still accept; None if it is not known for one of them."""
     free = 0
-    for name, pid in {(each.daemon, each.client.server) for each in clients}:
+    for name, pid in {(client.daemon, client.client.server) for client in clients}:
         daemon = node.daemons[name]
         server = daemon.servers.get(pid)
         limit = None if server is None else clients_limit(node, daemon, server)
@@ -324,3 +325,59 @@ def _fit_in_slots(node: Node, clients: Sequence[ClientUsage]) -> int | None:
             return None
         free += max(0, limit - sum(client.server == pid for client in daemon.clients.values()))
     return free
+
+
+# -- Limits of a client --------------------------------------------------------------------------------------------
+
+
+def thread_ratio(node: Node, daemon: Daemon, client: Client) -> float | None:
+    """Return the fraction of a GPU's threads that a client may use; None if it is unknown, or the GPU is divided."""
+    limits, process = _limits_and_process(node, daemon, client)
+    limit = limits.active_thread_percentage
+    if daemon.has_static_partitions or daemon.has_mlopart_devices or limit is None:
+        return None
+    if process is None or process.environment is None:
+        return None
+    own = client_thread_percentage(process.environment)
+    if own is not None and daemon.runtime.protocol == PROTOCOL:
+        # The percentage of a namespace replaces the client's own (guide, release 615). 100 may mean that none is set.
+        own = limit if limit < WHOLE or own == WHOLE else None
+    return None if own is None else min(limit, own) / WHOLE
+
+
+def _limits_and_process(node: Node, daemon: Daemon, client: Client) -> tuple[Limits, ProcessReading | None]:
+    server = daemon.servers.get(client.server)
+    return Limits() if server is None else server.limits_of(client), node.processes.get(client.pid)
+
+
+def memory_limit(
+    node: Node,
+    daemon: Daemon,
+    client: Client,
+    uuid: GpuUuid,
+    gpus: frozenset[GpuUuid],
+    ordinals: Mapping[int, GpuUuid],
+) -> tuple[bool, int | None]:
+    """Return the fields `memory_limit_known` and `memory_limit` of a client on a GPU."""
+    limits, process = _limits_and_process(node, daemon, client)
+    if limits.active_thread_percentage is None or process is None or process.environment is None:
+        return False, None
+    own = client_memory_limits(process.environment)
+    if own is None or (limits.pinned_memory and not ordinals):
+        return False, None
+    devices = {str(ordinal): gpu for ordinal, gpu in ordinals.items()}
+    here = [limit for ordinal, limit in limits.pinned_memory.items() if ordinals.get(ordinal) == uuid]
+    member = cgroup_of(process)
+    if own.keys() == {"0"} and len(gpus) == 1 and member.pod_uid is not None:
+        # GKE gives a pod with MPS one GPU, which is device 0 there, and sets `0=SIZE` (container-engine-accelerators,
+        # pkg/gpu/nvidia/manager.go).
+        own, devices = {uuid: own["0"]}, {}
+    # A client that names a GPU that it does not see has no limit at all (driver 615.71, NVIDIA's "Per-GPU Compute and
+    # Memory Limits with MPS"). One that has some of several GPUs, as a container may, counts them in its own way.
+    elif not own.keys() <= gpus and (
+        not {devices.get(device, device) for device in own} <= set(ordinals.values())
+        or (len(ordinals) > 1 and (VISIBLE_DEVICES in process.environment or member != Membership(unit=member.unit)))
+    ):
+        return False, None
+    here += [limit for device, limit in own.items() if devices.get(device, device) == uuid]
+    return True, min(here, default=None)

@@ -44,7 +44,7 @@ def fresh_splits(node: Node) -> Mapping[GpuUuid, Split]:
 
 def with_window(windows: tuple[Split, ...], window: Split) -> tuple[Split, ...]:
     """Add a window; drop those that are too old, or later because the clock was set back."""
-    recent = (each for each in windows if 0 < window.at - each.at < MINUTE_SECONDS)
+    recent = (earlier for earlier in windows if 0 < window.at - earlier.at < MINUTE_SECONDS)
     return (*recent, window)[-MAX_WINDOWS:]
 
 
@@ -57,7 +57,7 @@ def combined(windows: tuple[Split, ...]) -> Split:
     seconds = sum(window.seconds for window in windows)
     measured = all(window.measured for window in windows)
     dram = [(window.dram, window.seconds) for window in windows if window.dram is not None]
-    dram_seconds = sum(each for _, each in dram)
+    dram_seconds = sum(lasted for _, lasted in dram)
     shares = _shares(windows[::-1], seconds)
     total = sum(share.sm for share in shares.values())
     sm = sum(window.sm * window.seconds for window in windows) / seconds if measured else total
@@ -67,7 +67,7 @@ def combined(windows: tuple[Split, ...]) -> Split:
         sm=sm,
         shares=shares,
         unattributed=max(0.0, sm - total),
-        dram=sum(used * each for used, each in dram) / dram_seconds if dram_seconds else None,
+        dram=sum(used * lasted for used, lasted in dram) / dram_seconds if dram_seconds else None,
         unknown=windows[-1].unknown,
         measured=measured,
     )
@@ -91,15 +91,15 @@ def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
     for window in windows:
         for pid in window.unknown & sums.keys():
             sums[pid].unknown += window.seconds
-    means = {pid: each.used / (seconds - each.unknown) for pid, each in sums.items() if each.unknown < seconds}
+    means = {pid: client.used / (seconds - client.unknown) for pid, client in sums.items() if client.unknown < seconds}
     for window in windows:
         if window.unknown:
             _add_unknown(sums, window, means)
     return {
-        pid: Share(method=each.method, sm=each.used / seconds, error=each.error / seconds)
-        for pid, each in sums.items()
-        if each.unknown <= MAX_UNKNOWN * seconds
-        and each.error <= max(MAX_ERROR * seconds, MAX_RELATIVE_ERROR * each.used)
+        pid: Share(method=client.method, sm=client.used / seconds, error=client.error / seconds)
+        for pid, client in sums.items()
+        if client.unknown <= MAX_UNKNOWN * seconds
+        and client.error <= max(MAX_ERROR * seconds, MAX_RELATIVE_ERROR * client.used)
     }
 
 
@@ -107,13 +107,13 @@ def _add(sums: dict[int, _Sum], window: Split) -> None:
     """Add the shares of a window. A sum of measured and estimated shares is an estimate."""
     for shares in (window.shares, window.withheld):
         for pid, share in shares.items():
-            known = sums.get(pid)
-            if known is None:
-                known = sums[pid] = _Sum(share.method)
-            if share.method is not known.method:
-                known.method = Method.FLIGHT
-            known.used += window.seconds * share.sm
-            known.error += window.seconds * share.error
+            client = sums.get(pid)
+            if client is None:
+                client = sums[pid] = _Sum(share.method)
+            if share.method is not client.method:
+                client.method = Method.FLIGHT
+            client.used += window.seconds * share.sm
+            client.error += window.seconds * share.error
 
 
 def _add_unknown(sums: Mapping[int, _Sum], window: Split, means: Mapping[int, float]) -> None:

@@ -20,22 +20,22 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
     """Add a reading of the probes. A reading that comes twice, or late, changes nothing."""
     if node.work is not None and seen.boot_ns <= node.work.boot_ns:
         return node
-    known = node.launch_history
+    history = node.launch_history
     living = {
         pid: launches
-        for pid, launches in known.counts.items()
+        for pid, launches in history.counts.items()
         if pid in node.processes and may_belong_to(launches.started_ns, node.processes[pid])
     }
     # A lower count than before means that the probes were attached anew.
     lost_before = 0 if node.work is None or seen.lost < node.work.lost else node.work.lost
     history = LaunchHistory(
-        readings=(*(each for each in known.readings if seen.boot_ns - each.boot_ns <= HISTORY_NS), seen)[
+        readings=(*(reading for reading in history.readings if seen.boot_ns - reading.boot_ns <= HISTORY_NS), seen)[
             -MAX_READINGS:
         ],
-        counts={**living, **{each.pid: _counted(node, each) for each in seen.processes}},
-        lost=known.lost + seen.lost - lost_before,
+        counts={**living, **{work.pid: _counted(node, work) for work in seen.processes}},
+        lost=history.lost + seen.lost - lost_before,
         watched=(
-            *(each for each in known.watched if seen.boot_ns - each[0] <= WATCHED_NS),
+            *(watched for watched in history.watched if seen.boot_ns - watched[0] <= WATCHED_NS),
             (seen.boot_ns, seen.seconds),
         ),
     )
@@ -73,13 +73,15 @@ def may_belong_to(first_ns: int, process: ProcessReading) -> bool:
 
 def _counted(node: Node, seen: ProcessWork) -> ProcessLaunches:
     """Add a reading to the counts of its process. If the probes were attached anew, counting has begun anew."""
-    known, process = node.launch_history.counts.get(seen.pid), node.processes.get(seen.pid)
+    launches, process = node.launch_history.counts.get(seen.pid), node.processes.get(seen.pid)
     now = LaunchCounts(kernels=seen.kernels, graphs=seen.graphs, flight_ns=seen.flight_ns + seen.open_ns)
-    if known is not None and known.first_ns == seen.first_ns:
+    if launches is not None and launches.first_ns == seen.first_ns:
         # A span that ended during the reading may have been read in part: a count never decreases.
-        return replace(known, current=LaunchCounts(*map(max, known.current, now)))
-    if known is not None and process is not None and may_belong_to(known.started_ns, process):
+        return replace(launches, current=LaunchCounts(*map(max, launches.current, now)))
+    if launches is not None and process is not None and may_belong_to(launches.started_ns, process):
         if not may_belong_to(seen.first_ns, process):
-            return known
-        return ProcessLaunches(started_ns=known.started_ns, first_ns=seen.first_ns, current=now, earlier=known.total)
+            return launches
+        return ProcessLaunches(
+            started_ns=launches.started_ns, first_ns=seen.first_ns, current=now, earlier=launches.total
+        )
     return ProcessLaunches(started_ns=seen.first_ns, first_ns=seen.first_ns, current=now)

@@ -34,18 +34,20 @@ def with_sample(samples: tuple[Sample, ...], node: Node) -> tuple[Sample, ...]:
     if starting and None in (now.clients, now.memory):
         return samples
     # If the clock was set back, later samples are dropped.
-    recent = (each for each in samples if now.slot - MAX_SAMPLES < each.slot < now.slot)
+    recent = (sample for sample in samples if now.slot - MAX_SAMPLES < sample.slot < now.slot)
     return (*recent, now)
 
 
 def sample_of(node: Node) -> Sample:
     """Return a sample of the node. What cannot be known of one daemon or GPU is not known of the node."""
-    reported = [each for each in node.daemons.values() if each.is_reported(node.at)]
+    reported = [daemon for daemon in node.daemons.values() if daemon.is_reported(node.at)]
     unknown = (None, DaemonState.UNRESPONSIVE)
-    known = all(each.clients_known and (each.state not in unknown or not each.supported) for each in reported)
+    clients_known = all(
+        daemon.clients_known and (daemon.state not in unknown or not daemon.supported) for daemon in reported
+    )
     return Sample(
         at=node.at,
-        clients=sum(len(each.clients) for each in reported) if known else None,
+        clients=sum(len(daemon.clients) for daemon in reported) if clients_known else None,
         memory=_memory(node),
         sm=_sm_time(node),
     )
@@ -53,38 +55,38 @@ def sample_of(node: Node) -> Sample:
 
 def workloads(node: Node) -> Mapping[int, Workload]:
     """Return the known workloads of the connected clients, by PID."""
-    found = (
+    by_pid = (
         (pid, workload_of(node.processes.get(pid)))
         for daemon in node.daemons.values()
         if daemon.is_reported(node.at)
         for pid in daemon.clients
     )
-    return {pid: workload for pid, workload in found if workload is not None}
+    return {pid: workload for pid, workload in by_pid if workload is not None}
 
 
 def memory_by_workload(node: Node) -> Mapping[GpuUuid, Mapping[Workload, int]]:
     """Return the bytes that the clients of each workload use on each GPU."""
-    owners, found = workloads(node), dict[GpuUuid, dict[Workload, int]]()
+    owners, by_gpu = workloads(node), dict[GpuUuid, dict[Workload, int]]()
     for uuid, gpu in node.gpus.items():
         held = used_bytes(gpu.reading)
-        totals = found[uuid] = defaultdict(int)
+        totals = by_gpu[uuid] = defaultdict(int)
         for pid in owners.keys() & held:
             totals[owners[pid]] += held[pid]
-    return found
+    return by_gpu
 
 
 def _memory(node: Node) -> Division | None:
     # Of several compute instances of one GPU instance, only the first has its memory.
     devices = usable_gpus(node).values()
-    readings = [each for each in devices if each.mig is None or each.memory_total_bytes is not None]
-    if not readings or any(None in (each.memory_used_bytes, each.memory_total_bytes) for each in readings):
+    readings = [reading for reading in devices if reading.mig is None or reading.memory_total_bytes is not None]
+    if not readings or any(None in (reading.memory_used_bytes, reading.memory_total_bytes) for reading in readings):
         return None
     totals: defaultdict[Workload, float] = defaultdict(float)
     for held in memory_by_workload(node).values():
         for workload, amount in held.items():
             totals[workload] += amount
-    used = sum(each.memory_used_bytes or 0 for each in readings)
-    return _division(totals, used, sum(each.memory_total_bytes or 0 for each in readings))
+    used = sum(reading.memory_used_bytes or 0 for reading in readings)
+    return _division(totals, used, sum(reading.memory_total_bytes or 0 for reading in readings))
 
 
 def _sm_time(node: Node) -> Division | None:
@@ -92,15 +94,15 @@ def _sm_time(node: Node) -> Division | None:
     # MIG instances have different numbers of SMs, so the mean over them is not the node's.
     mig = any(gpu.reading.mig for gpu in node.gpus.values())
     busy = [] if mig else [_busy(gpu, splits.get(uuid)) for uuid, gpu in node.gpus.items()]
-    known = [each for each in busy if each is not None]
-    if not busy or len(known) < len(busy):
+    known_busy = [used for used in busy if used is not None]
+    if not busy or len(known_busy) < len(busy):
         return None
     totals: defaultdict[Workload, float] = defaultdict(float)
     for uuid in splits.keys() & node.gpus.keys():
         for pid, share in splits[uuid].shares.items():
             if pid in owners:
                 totals[owners[pid]] += share.sm
-    return _division(totals, sum(known), len(busy))
+    return _division(totals, sum(known_busy), len(busy))
 
 
 def _busy(gpu: Gpu, split: Split | None) -> float | None:
@@ -114,7 +116,7 @@ def _busy(gpu: Gpu, split: Split | None) -> float | None:
 
 def _division(totals: Mapping[Workload, float], used: float, capacity: float) -> Division:
     rounded = {workload: round(amount, _DIGITS) for workload, amount in totals.items()}
-    ordered = sorted(rounded.items(), key=lambda each: (-each[1], each[0].kind, each[0].name))
+    ordered = sorted(rounded.items(), key=lambda item: (-item[1], item[0].kind, item[0].name))
     return Division(
         capacity=capacity,
         parts=tuple(WorkloadPart(workload=workload, amount=amount) for workload, amount in ordered[:MAX_PARTS]),
@@ -128,7 +130,7 @@ def slots_until(samples: Iterable[Sample], at: float) -> Mapping[int, Sample | N
 
     The present slot is left out until it has its sample.
     """
-    known = {each.slot: each for each in samples}
+    by_slot = {sample.slot: sample for sample in samples}
     last = slot_of(at)
-    last -= last not in known and last - 1 in known
-    return {slot: known.get(slot) for slot in range(last - MAX_SAMPLES + 1, last + 1)}
+    last -= last not in by_slot and last - 1 in by_slot
+    return {slot: by_slot.get(slot) for slot in range(last - MAX_SAMPLES + 1, last + 1)}

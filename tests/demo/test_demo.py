@@ -2,7 +2,9 @@
 
 from functools import cache
 from itertools import islice
+from types import FunctionType
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -160,13 +162,13 @@ def _a_circuit_opens_and_is_closed_again() -> None:
 
 def _attributes_nearly_all_usage() -> None:
     """The parts add up to the whole exactly."""
-    books = hour()[-1].node.usage_totals.gpus.values()
-    for book in books:
-        assert sum(used.sm_us for used in book.by_account.values()) == book.total.sm_us
-        assert sum(used.energy_mj for used in book.by_account.values()) == book.total.energy_mj
-    entries = [(account, used) for book in books for (account, _), used in book.by_account.items()]
+    gpus = hour()[-1].node.usage_totals.gpus.values()
+    for gpu in gpus:
+        assert sum(used.sm_us for used in gpu.by_account.values()) == gpu.total.sm_us
+        assert sum(used.energy_mj for used in gpu.by_account.values()) == gpu.total.energy_mj
+    entries = [(account, used) for gpu in gpus for (account, _), used in gpu.by_account.items()]
     unattributed = sum(used.sm_us for account, used in entries if account is SharedAccount.UNATTRIBUTED)
-    assert 0 < unattributed < 0.05 * sum(book.total.sm_us for book in books)
+    assert 0 < unattributed < 0.05 * sum(gpu.total.sm_us for gpu in gpus)
 
 
 def _has_an_idle_client_and_a_noisy_neighbour() -> None:
@@ -263,33 +265,10 @@ def _another_seed_has_other_events() -> None:
     assert next(minutes(clock, Simulation(2, clock))).events != hour()[0].events
 
 
-def test_an_hour() -> None:
-    """All tests of an hour are one, so that it is simulated once."""
-    failures = []
-    for check in (
-        _has_every_kind_of_event,
-        _every_lost_daemon_returns,
-        _one_daemon_restarts_between_two_scrapes,
-        _has_both_kinds_of_fault,
-        _a_fault_has_all_details,
-        _only_a_killed_client_is_a_suspect,
-        _clients_are_refused_during_a_fault_and_by_a_full_server,
-        _has_nearly_every_diagnosis,
-        _the_watchdog_acts_for_some_daemons_and_only_reports_for_others,
-        _a_circuit_opens_and_is_closed_again,
-        _attributes_nearly_all_usage,
-        _has_an_idle_client_and_a_noisy_neighbour,
-        _has_clients_of_every_kind_of_workload,
-        _some_clients_use_two_gpus_and_others_one,
-        _the_exposition_is_valid_and_every_gpu_is_up,
-        _counters_only_grow_and_the_node_is_consistent,
-        _log_lines_have_the_wording_of_mps,
-        _has_clients_at_the_start,
-        _every_family_has_samples_in_the_first_minute,
-        _another_seed_has_other_events,
-    ):
-        try:
+def test_an_hour(subtests: pytest.Subtests) -> None:
+    """All tests of an hour are one, so that it is simulated once: the private functions of this module."""
+    checks = [check for name, check in globals().items() if name.startswith("_") and isinstance(check, FunctionType)]
+    assert len(checks) == 20
+    for check in checks:
+        with subtests.test(check=check.__name__):
             check()
-        except AssertionError as error:
-            failures.append(f"{check.__name__}: {error}")
-    assert not failures, "\n".join(failures)

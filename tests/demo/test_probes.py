@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from exporter.demo.gpus import GPUS, SimulatedProbes
-from exporter.demo.workloads import SMS, TRAINERS, SimulatedProcess
+from exporter.demo.gpus import GPUS, SMS, TRAINERS, SimulatedProcess, probe_readings
 from exporter.model.launches import GpuUse, WorkReading
 from exporter.model.observation import Observation
 from tests.builders import AT
@@ -22,8 +21,7 @@ def area(seen: Sequence[Observation]) -> int:
 
 
 def test_utilization_of_each_gpu_agrees_with_the_work_of_its_processes() -> None:
-    probes = SimulatedProbes()
-    before, after = (tuple(probes.readings(at, GPUS, PROCESSES)) for at in (AT, AT + 1))
+    before, after = (tuple(probe_readings(at, GPUS, PROCESSES)) for at in (AT, AT + 1))
     busy = {each.gpu: each.sm_utilization for each in after if isinstance(each, GpuUse)}
     assert sum(busy.values()) * SMS * 1e9 == pytest.approx(area(after) - area(before))
     assert busy[FIRST] > 0
@@ -31,8 +29,7 @@ def test_utilization_of_each_gpu_agrees_with_the_work_of_its_processes() -> None
 
 
 def test_a_process_that_has_ended_is_absent() -> None:
-    probes = SimulatedProbes()
-    tuple(probes.readings(AT, GPUS, PROCESSES))
-    last, *_ = probes.readings(AT + 1, GPUS, PROCESSES[:1])
+    tuple(probe_readings(AT, GPUS, PROCESSES))
+    last, *_ = probe_readings(AT + 1, GPUS, PROCESSES[:1])
     assert isinstance(last, WorkReading)
     assert (last.watched, [each.pid for each in last.processes]) == ((40_001,), [40_001])

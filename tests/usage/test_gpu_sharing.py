@@ -14,7 +14,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
 )
 from exporter.model.usage import Method, Share
-from exporter.usage.capacity import ClientUsage, GpuSharing, gpu_sharing
+from exporter.usage.capacity import BandwidthContention, ClientUsage, GpuSharing, gpu_sharing
 from tests.builders import (
     AT,
     CLIENT,
@@ -78,15 +78,13 @@ def test_bypassing_processes_are_listed_separately() -> None:
 
 
 def test_adds_up_thread_and_memory_limits() -> None:
+    """The sum is absent if a client has no limit, or if its limit is unknown."""
     found = of(limited(), OTHER_GPU)
-    assert found.threads_committed == 1.0
-    assert found.memory_committed == (4 << 30) / GPU_BYTES
-
-
-def test_the_sum_is_absent_if_a_client_has_no_limit() -> None:
-    """Also if the limit is unknown."""
+    assert (found.threads_committed, found.memory_committed) == (1.0, (4 << 30) / GPU_BYTES)
     assert of(limited()).memory_committed is None
     assert of(three_clients()).threads_committed is None
+    unknown = of(reduced(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
+    assert (unknown.threads_committed, unknown.memory_committed) == (None, None)
 
 
 def test_the_sum_of_limits_can_exceed_the_gpu() -> None:
@@ -103,47 +101,27 @@ def test_finds_clients_that_hold_memory_and_are_idle() -> None:
     assert pids(of(split(three_clients(), {TRAIN: flight(0.004, 0.02)})).idle) == []
 
 
-def test_without_contention_no_client_is_starved() -> None:
-    assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=0.79)).contention is None
-    assert of(split(three_clients(), {TRAIN: flight(0.5)}, dram=None)).contention is None
-
-
-def test_names_the_client_with_most_use() -> None:
-    found = of(split(three_clients(), {TRAIN: flight(0.5), VLLM: flight(0.1)}, dram=0.9)).contention
-    assert found is not None
-    assert (found.pid, found.share) == (TRAIN, flight(0.5))
-
-
-@pytest.mark.parametrize(
-    ("shares", "unattributed"),
-    [
-        ({}, 0.6),
-        ({TRAIN: flight(0.30, 0.02), VLLM: flight(0.27, 0.02)}, 0.0),
-        ({TRAIN: flight(0.3), VLLM: flight(0.1)}, 0.25),
-    ],
-    ids=["no shares", "within the errors", "large unattributed part"],
-)
-def test_names_no_client_if_none_stands_out(shares: dict[int, Share], unattributed: float) -> None:
-    found = of(split(three_clients(), shares, unattributed=unattributed, dram=0.9)).contention
-    assert found is not None
-    assert found.pid is None
-
-
-def test_reports_contention_without_attribution() -> None:
-    present = three_clients()
-    gpu = present.gpus[GPU]
-    read = replace(present, gpus={**present.gpus, GPU: replace(gpu, reading=replace(gpu.reading, dram_bandwidth=0.9))})
-    found = of(read).contention
-    assert found is not None
-    assert (found.dram, found.pid) == (0.9, None)
-
-
-def test_a_single_client_starves_no_other() -> None:
-    present = three_clients()
-    daemon = present.daemons[DAEMON]
-    alone = replace(daemon, clients={CLIENT: daemon.clients[CLIENT]})
-    present = replace(present, daemons={DAEMON: alone})
-    assert of(split(present, {TRAIN: flight(0.5)}, dram=0.9)).contention is None
+def test_contention_for_bandwidth(subtests: pytest.Subtests) -> None:
+    """A client is named only if it stands out."""
+    three, most = three_clients(), {TRAIN: flight(0.5)}
+    daemon = three.daemons[DAEMON]
+    one = replace(three, daemons={DAEMON: replace(daemon, clients={CLIENT: daemon.clients[CLIENT]})})
+    busy = replace(three.gpus[GPU], reading=replace(three.gpus[GPU].reading, dram_bandwidth=0.9))
+    close = {TRAIN: flight(0.30, 0.02), VLLM: flight(0.27, 0.02)}
+    unclear = {TRAIN: flight(0.3), VLLM: flight(0.1)}
+    unnamed = BandwidthContention(dram=0.9)
+    for case, present, contention in [
+        ("bandwidth is left", split(three, most, dram=0.79), None),
+        ("bandwidth is unknown", split(three, most, dram=None), None),
+        ("a single client", split(one, most, dram=0.9), None),
+        ("one uses most", split(three, {**most, VLLM: flight(0.1)}, dram=0.9), replace(unnamed, pid=TRAIN)),
+        ("no shares", split(three, {}, unattributed=0.6, dram=0.9), unnamed),
+        ("within the errors", split(three, close, dram=0.9), unnamed),
+        ("large unattributed part", split(three, unclear, unattributed=0.25, dram=0.9), unnamed),
+        ("no attribution", replace(three, gpus={**three.gpus, GPU: busy}), unnamed),
+    ]:
+        with subtests.test(case=case):
+            assert of(present).contention == contention
 
 
 def test_an_old_attribution_is_not_shown() -> None:
@@ -239,8 +217,3 @@ def test_a_memory_limit_is_unknown_if_the_ordinals_are() -> None:
     present = replace(present, daemons={DAEMON: daemon})
     assert not environment(present, {}).memory_limit_known
     assert not environment(present, {PINNED_MEMORY_LIMIT: "0=1G"}).memory_limit_known
-
-
-def test_nothing_is_committed_if_the_limits_of_one_client_are_unknown() -> None:
-    found = of(reduced(process(TRAIN, environment=None), start=limited()).node, OTHER_GPU)
-    assert (found.threads_committed, found.memory_committed) == (None, None)

@@ -55,10 +55,6 @@ def held_by(node: Node) -> dict[Account, float]:
     return sums
 
 
-def test_memory_counts_until_the_next_reading() -> None:
-    assert held(*alices(), reading(0), reading(10, 300), reading(15)) == {USER_ALICE: 10 * BYTES + 5 * 3 * BYTES}
-
-
 def test_the_end_of_a_recording_counts_memory_until_a_last_disconnect() -> None:
     """Only the log reports the disconnect, in the last line."""
     start = reduced(*at_work(), *alices(), reading(0)).node
@@ -66,23 +62,43 @@ def test_the_end_of_a_recording_counts_memory_until_a_last_disconnect() -> None:
     assert held_by(node)[USER_ALICE] == 4 * BYTES
 
 
-def test_memory_counts_until_the_exit() -> None:
-    assert held(*alices(), reading(0), exited(at=AT + 4), gpu_reading((), server=None, at=AT + 10)) == {
-        USER_ALICE: 4 * BYTES
-    }
-
-
-def test_memory_ends_with_the_connection() -> None:
+def test_memory_counts_while_a_client_holds_it(subtests: pytest.Subtests) -> None:
+    gone = gpu_reading((), server=None, at=AT + 10)
+    connects, known = alices()
     leaves = (clients(at=AT + 3), clients(at=AT + 4))
-    assert held(*alices(), reading(0), *leaves, exited(at=AT + 8)) == {USER_ALICE: 4 * BYTES}
+    assert known == process()
+    for case, seen, expected in [
+        ("until the next reading", (*alices(), reading(0), reading(10, 300), reading(15)), 10 + 5 * 3),
+        ("until the exit", (*alices(), reading(0), exited(at=AT + 4), gone), 4),
+        ("until the end of the connection", (*alices(), reading(0), *leaves, exited(at=AT + 8)), 4),
+        ("from the reading", (*alices(), gpu_reading((), server=None, at=AT + 5), reading(10)), 5),
+        ("on both GPUs", (*alices(), reading(0), reading(0, 300, gpu=OTHER_GPU), exited(at=AT + 2)), 2 + 2 * 3),
+        ("of a workload that is known later", (connects, reading(0), process(at=AT + 0.5), reading(10)), 10),
+    ]:
+        with subtests.test(case=case):
+            assert held(*seen) == {USER_ALICE: expected * BYTES}
 
 
 def test_memory_of_a_new_client_counts_from_its_connection() -> None:
     assert held(reading(0, pid=CLIENT + 1), *alices(4), reading(10)).get(USER_ALICE) == 6 * BYTES
 
 
-def test_memory_of_an_older_client_counts_from_the_reading() -> None:
-    assert held(*alices(), gpu_reading((), server=None, at=AT + 5), reading(10)) == {USER_ALICE: 5 * BYTES}
+def test_a_reading_counts_once(subtests: pytest.Subtests) -> None:
+    """Also if it comes again, late, or after a gap. Then it is unknown what was held in between."""
+    gap, back = LONGEST_GAP_SECONDS + 1, -2 * LONGEST_GAP_SECONDS
+    failed = GpuReading(at=AT + 5, gpu=GPU, problem=failure("lost"))
+    for case, seen, seconds in [
+        ("doubled", (reading(10), reading(10), reading(15)), 15),
+        ("late", (reading(10), reading(7), reading(15)), 15),
+        ("changed", (reading(10), reading(10, 900), reading(15)), 15),
+        ("failed", (failed, reading(10)), 10),
+        ("after a long gap", (reading(gap), reading(gap + 5)), 5),
+        ("after the clock was set back", (reading(back), reading(back + 5)), 5),
+        # An exit can be observed after a reading with a later time.
+        ("late exit", (reading(10), exited(at=AT + 9), gpu_reading((), server=None, at=AT + 12)), 10),
+    ]:
+        with subtests.test(case=case):
+            assert held(*alices(), reading(0), *seen) == {USER_ALICE: seconds * BYTES}
 
 
 def test_memory_of_other_processes_counts_from_the_reading() -> None:
@@ -91,25 +107,16 @@ def test_memory_of_other_processes_counts_from_the_reading() -> None:
 
 
 def test_memory_of_a_server_has_a_shared_account() -> None:
-    readings = (gpu_reading((), at=AT + at) for at in (0, 10))
-    assert held(process(SERVER, user="root"), *readings) == {SharedAccount.SERVER: 10 * SERVER_BYTES}
+    """Also after it has exited."""
+    first, second = (gpu_reading((), at=AT + at) for at in (0, 10))
+    server = process(SERVER, user="root")
+    assert held(server, first, second) == {SharedAccount.SERVER: 10 * SERVER_BYTES}
+    assert held(server, first, exited(SERVER, at=AT + 3)) == {SharedAccount.SERVER: 3 * SERVER_BYTES}
 
 
-def test_memory_of_an_exited_server_has_a_shared_account() -> None:
-    seen = (process(SERVER, user="root"), gpu_reading((), at=AT), exited(SERVER, at=AT + 3))
-    assert held(*seen) == {SharedAccount.SERVER: 3 * SERVER_BYTES}
-
-
-def test_memory_on_two_gpus_counts_on_both() -> None:
-    seen = (reading(0), reading(0, 300, gpu=OTHER_GPU), exited(at=AT + 2))
-    assert held(*alices(), *seen) == {USER_ALICE: 2 * BYTES + 2 * 3 * BYTES}
-
-
-def test_the_workload_can_become_known_later() -> None:
-    connects, known = alices()
-    assert held(connects, reading(0), process(at=AT + 0.5), reading(10)) == {USER_ALICE: 10 * BYTES}
+def test_memory_of_an_unknown_workload_is_unattributed() -> None:
+    connects, _ = alices()
     assert held(connects, reading(0), reading(10)) == {SharedAccount.UNATTRIBUTED: 10 * BYTES}
-    assert known == process()
 
 
 def test_a_reused_pid_has_another_account() -> None:
@@ -119,29 +126,3 @@ def test_a_reused_pid_has_another_account() -> None:
         USER_ALICE: 4 * BYTES,
         USER_BOB: 5 * BYTES,
     }
-
-
-@pytest.mark.parametrize("again", [reading(10), reading(7), reading(10, 900)], ids=["doubled", "late", "changed"])
-def test_a_repeated_or_late_reading_counts_once(again: GpuReading) -> None:
-    assert held(*alices(), reading(0), reading(10), again, reading(15)) == {USER_ALICE: 15 * BYTES}
-
-
-def test_a_failed_reading_counts_nothing() -> None:
-    failed = GpuReading(at=AT + 5, gpu=GPU, problem=failure("lost"))
-    assert held(*alices(), reading(0), failed, reading(10)) == {USER_ALICE: 10 * BYTES}
-
-
-def test_a_long_gap_counts_nothing() -> None:
-    gap = LONGEST_GAP_SECONDS + 1
-    assert held(*alices(), reading(0), reading(gap), reading(gap + 5)) == {USER_ALICE: 5 * BYTES}
-
-
-def test_a_clock_that_goes_back_starts_a_new_interval() -> None:
-    back = -2 * LONGEST_GAP_SECONDS
-    assert held(*alices(), reading(0), reading(back), reading(back + 5)) == {USER_ALICE: 5 * BYTES}
-
-
-def test_a_late_exit_with_an_early_time_counts_once() -> None:
-    """An exit can be observed after a reading with a later time."""
-    gone = gpu_reading((), server=None, at=AT + 12)
-    assert held(*alices(), reading(0), reading(10), exited(at=AT + 9), gone) == {USER_ALICE: 10 * BYTES}
