@@ -11,6 +11,7 @@ from exporter.actions.steps import (
     Cancellation,
     command_deadline,
     command_problem,
+    delete_pod,
     end_process,
     restart_unit,
     run_command,
@@ -106,9 +107,6 @@ class StepRunner:
                 self._starting = True
                 return self._refusal(step) or run_command(step, path=tools.path, cancellation=cancellation)
             case DeletePod():
-                # TLS takes time and memory, and most nodes never delete a pod.
-                from exporter.actions.api_server import delete_pod
-
                 return delete_pod(step)
             case GiveCommand():
                 problem = self._send(step.command)

@@ -25,7 +25,6 @@ from exporter.config.settings import Config
 from exporter.doctor.directory_readers import read_namespaces
 from exporter.doctor.facts import (
     Area,
-    Capability,
     DaemonFacts,
     ExporterProcess,
     Identity,
@@ -53,7 +52,14 @@ from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.kernel_log import parse_bus_id, parse_kernel_record, parse_xid
 from exporter.parse.printable import is_service_name
-from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files, tcp_listeners
+from exporter.parse.proc import (
+    Capability,
+    effective_capabilities,
+    effective_user,
+    group_ids,
+    max_open_files,
+    tcp_listeners,
+)
 from exporter.parse.xid_catalogue import exonerates
 from exporter.report.problem_text import problem_text
 from exporter.state.xids import KERNEL

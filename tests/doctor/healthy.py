@@ -6,7 +6,6 @@ from typing import Any
 
 from exporter.config.settings import Config, DaemonConfig
 from exporter.doctor.facts import (
-    Capability,
     DaemonFacts,
     DirectoryFacts,
     ExporterProcess,
@@ -20,6 +19,7 @@ from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
 from exporter.model.problem import Problem
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.parse.proc import Capability
 from tests.builders import (
     AT,
     CLIENT,

@@ -10,7 +10,6 @@ import pytest
 from exporter.config.settings import Attribution
 from exporter.doctor.facts import (
     Area,
-    Capability,
     ExporterProcess,
     Facts,
     LibcudaProbesFacts,
@@ -32,6 +31,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
     Mode,
 )
+from exporter.parse.proc import Capability
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure
 from tests.doctor.healthy import (
     ALL_RIGHTS,
