@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
 
 from exporter.clock import Clock
@@ -45,7 +46,7 @@ as for another program."""
 
 
 class SessionLock:
-    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters share it."""
+    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters take turns."""
 
     def __init__(
         self, directory: Path, clock: Clock, *, deadline: float = 1.0, sleep: Callable[[float], None] = time.sleep
@@ -57,29 +58,30 @@ class SessionLock:
         self._sleep = sleep
 
     @contextlib.contextmanager
-    def held(self, identity: Identity | None) -> Iterator[bool]:
-        """Hold the lock if possible. Yield whether it is held."""
-        descriptor = None if identity is None else self._open(identity)
-        try:
-            yield descriptor is not None and self._acquire(descriptor)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    def held(self, identity: Identity | None) -> Iterator[str | None]:
+        """Hold the lock if possible. Yield why it is not held, or None. A missing directory needs no lock."""
+        problem = None
+        with contextlib.ExitStack() as stack:
+            if identity is not None:
+                file = self.directory / f"session-{sum(identity) % LOCKS}.lock"
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                try:
+                    descriptor = os.open(file, flags, 0o600)
+                    stack.callback(os.close, descriptor)
+                    self._acquire(descriptor)
+                except OSError as error:
+                    problem = f"{file}: {error.strerror}"
+            yield problem
 
-    def _open(self, identity: Identity) -> int | None:
-        file = self.directory / f"session-{sum(identity) % LOCKS}.lock"
-        with contextlib.suppress(OSError):
-            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        return None
-
-    def _acquire(self, descriptor: int) -> bool:
+    def _acquire(self, descriptor: int) -> None:
+        """Raises OSError."""
         ends = self._clock.monotonic() + self._deadline
         while True:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            if self._clock.monotonic() >= ends:
-                return False
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if self._clock.monotonic() >= ends:
+                    raise OSError(error.errno, "another exporter holds it") from error
             self._sleep(RETRY_SECONDS)
 
 
@@ -89,8 +91,6 @@ PROBES_AT_ONCE = 2
 LATER_PROBE_SECONDS = 60.0
 """After so many connections in a row without an answer, the next one follows this much later. Each one that a daemon
 does not accept takes one of 128 places in its queue (measured, R580)."""
-
-_STOPPED = "Tt"
 
 _NOT_STARTED = 127
 """The exit code of a shell that finds no program."""
@@ -143,6 +143,7 @@ class ControlClient:
         self._missing = f"{executable}: {os.strerror(errno.ENOENT)}"
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._lock = lock
+        self._lock_problem: str | None = None
         self._user = user
         self._proc = proc
         self._request = Request()
@@ -222,12 +223,12 @@ class ControlClient:
     def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
         """Return a stopped server that would have to answer this command."""
         states = map(self._state, sorted(servers_queried(command, servers)))
-        return next((each for each in states if each is not None and each.state in _STOPPED), None)
+        return next((state for state in states if state is not None and state.suspended), None)
 
     def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
-        stopped = state is not None and identity_of(state) == process and state.state in _STOPPED
+        stopped = state is not None and identity_of(state) == process and state.suspended
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
@@ -298,7 +299,7 @@ class ControlClient:
         with contextlib.ExitStack() as stack:
             access = stack.enter_context(pipe_access(location, None if lock is None else lock.directory))
             if lock is not None:
-                stack.enter_context(lock.held(access.identity))
+                self._log_once(stack.enter_context(lock.held(access.identity)))
             began = self._clock.monotonic()
             try:
                 output = run(
@@ -328,6 +329,12 @@ class ControlClient:
             seconds=round(self._clock.monotonic() - began, 6),
             pids=pids,
         )
+
+    def _log_once(self, lock_problem: str | None) -> None:
+        """Log why the lock is not held. The command is sent all the same, and repeated if it collides with another."""
+        if lock_problem is not None and lock_problem != self._lock_problem:
+            self._lock_problem = lock_problem
+            structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=lock_problem)
 
     def _on_start(self, child: "subprocess.Popen[bytes]") -> None:
         self._child = child

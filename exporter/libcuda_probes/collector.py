@@ -16,6 +16,8 @@ from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.problem import Problem, ProblemCode, joined
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
+from exporter.parse.mps_variables import parse_percentage
 
 CLEANUP_SECONDS = 10.0
 """How often the counts of processes that have ended are deleted."""
@@ -65,8 +67,6 @@ def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWo
 # -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
 
 
-PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-
 SM_GRANULARITY = 2
 """MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
 
@@ -109,16 +109,8 @@ class SmLimits:
         known = self._own.get(pid)
         if known is not None and known[0] == start:
             return known
-        variables = self._proc.variables(pid, (PERCENTAGE_VARIABLE,)) or {}
-        return start, _percentage(variables.get(PERCENTAGE_VARIABLE))
-
-
-def _percentage(text: str | None) -> float:
-    try:
-        value = float(text or "100")
-    except ValueError:
-        return 100.0
-    return value if 0 < value <= 100 else 100.0
+        variables = self._proc.variables(pid, (ACTIVE_THREAD_PERCENTAGE,)) or {}
+        return start, parse_percentage(variables.get(ACTIVE_THREAD_PERCENTAGE, "100")) or 100.0
 
 
 # -- the collector --------------------------------------------------------------------------------------------------

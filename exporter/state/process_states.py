@@ -100,8 +100,8 @@ def state_of_server(node: Node, pid: int) -> ProcessState | None:
 
 
 def is_suspended(state: ProcessState | None) -> bool:
-    """Return whether a signal or a debugger stopped the process (proc_pid_stat(5))."""
-    return state is not None and state.state in ("T", "t")
+    """Return whether the process is known to be suspended."""
+    return state is not None and state.suspended
 
 
 def is_stuck(state: ProcessState | None) -> bool:

@@ -6,7 +6,6 @@ import pytest
 
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.collector import (
-    PERCENTAGE_VARIABLE,
     VERIFIED_CALLS,
     SmLimits,
     pause_seconds,
@@ -14,6 +13,7 @@ from exporter.libcuda_probes.collector import (
     sms_of,
 )
 from exporter.model.launches import ProcessWork
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
 from tests.clocks import HandClock
 
 SMS = 132
@@ -36,7 +36,7 @@ class FakeProc(Proc):
     def variables(self, pid: int, names: object) -> dict[str, str] | None:
         """Return the variables; None if they cannot be read."""
         self.reads += 1
-        return {PERCENTAGE_VARIABLE: self.environment[pid]} if pid in self.environment else None
+        return {ACTIVE_THREAD_PERCENTAGE: self.environment[pid]} if pid in self.environment else None
 
 
 def test_assigns_sms_in_pairs_and_at_least_one_pair(subtests: pytest.Subtests) -> None:
