@@ -1,8 +1,9 @@
-"""Function offsets in a shared object (ELF): where a uprobe is attached.
+"""ELF files: function offsets in a shared object, where a uprobe is attached, and the sections of an own object.
 
 Functions are found by name in the hash table of the dynamic linker, which exists even if section headers and symbols
 are stripped. A workload may have made the file to keep its reader busy, so all reads have bounds. pyelftools has none:
-it trusts the length of a hash table, and follows a circular chain for ever.
+it trusts the length of a hash table, and follows a circular chain for ever. An object comes from this package, so the
+reader of its sections checks little.
 """
 
 import struct
@@ -13,8 +14,9 @@ from enum import StrEnum
 Read = Callable[[int, int], bytes]
 """Reads bytes of the file: offset, size. Returns fewer at the end of the file."""
 
-_HEADER = struct.Struct("<4sBB10xHHIQQQIHHH6x")
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<QQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _GNU_HASH_HEADER = struct.Struct("<IIII")
@@ -89,7 +91,7 @@ class _File:
             raise ElfError("it is not an ELF file")
         if len(start) < _HEADER.size:
             raise ElfError(_TRUNCATED)
-        _, bits, order, kind, machine, _, _, table, _, _, _, size, count = _HEADER.unpack(start)
+        _, bits, order, kind, machine, _, _, table, _, _, _, size, count, *_ = _HEADER.unpack(start)
         if (bits, order, kind) != (_CLASS_64, _LITTLE_ENDIAN, _SHARED_OBJECT):
             raise ElfError("it is not a 64-bit little-endian shared object")
         if machine not in _MACHINES:
@@ -219,3 +221,44 @@ class _Symbols:
                 return
             yield number
             number = self._file.number(start + 4 * (buckets + number))
+
+
+SYMBOLS, RELOCATIONS = 2, 9
+"""Kinds of sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of an object: its kind, the sections that it refers to, and its bytes."""
+
+    name: str
+    kind: int
+    link: int
+    info: int
+    content: bytes
+
+
+def sections(data: bytes) -> list[Section]:
+    """Return all sections of an object in their order. Raises ValueError or struct.error if it is damaged."""
+    magic, *_, table, _, _, _, _, size, count, strings = _HEADER.unpack_from(data)
+    if magic != b"\x7fELF" or size != _SECTION.size:
+        raise ValueError("not an ELF object of 64 bits")
+    headers = list(_SECTION.iter_unpack(data[table : table + size * count]))
+    contents = [data[header[4] : header[4] + header[5]] for header in headers]
+    return [
+        Section(_string(contents[strings], name), kind, link, info, content)
+        for (name, kind, _, _, _, _, link, info, _, _), content in zip(headers, contents, strict=True)
+    ]
+
+
+def symbols(sections: list[Section]) -> list[tuple[str, int, int]]:
+    """Return the name, the section's number and the value of each symbol of an object."""
+    table = next(section for section in sections if section.kind == SYMBOLS)
+    strings = sections[table.link].content
+    return [
+        (_string(strings, name), section, value) for name, _, _, section, value, _ in _SYMBOL.iter_unpack(table.content)
+    ]
+
+
+def _string(table: bytes, start: int) -> str:
+    return table[start : table.index(b"\0", start)].decode()
