@@ -33,9 +33,9 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
 )
-from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_named
+from exporter.libcuda_probes.libraries import Libraries, machine_named
 from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.node import Node
 from exporter.model.observation import ProcessReading

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from exporter.libcuda_probes import probes
-from exporter.libcuda_probes.libraries import PROGRAMS
 from exporter.libcuda_probes.loader import MACHINES, BpfError, BpfObject, Kernel, Program, object_path, parse_object
-from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, STREAM_FIELDS, WATCHED_SINCE
+from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, PROGRAMS, STREAM_FIELDS, WATCHED_SINCE
 from tests.tools import needed, not_here
 
 FOLDER = object_path("x86_64").parent
