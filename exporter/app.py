@@ -16,22 +16,20 @@ from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.daemon_directory import DaemonDirectory, directory_collector
+from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal
 from exporter.collectors.kernel_log import KernelLog
-from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.logs import log_collector
 from exporter.collectors.nvml.collector import Nvml
-from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
-from exporter.collectors.pool import CollectorPool, ControlPoller
+from exporter.collectors.pool import CollectorPool, ControlPoller, LocationRegistry
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Pods, Processes, affordable_pidfds
+from exporter.collectors.processes import Pods, Processes, WorkloadProcesses, affordable_pidfds
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.units import Systemctl, Units, UnitStates
-from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node

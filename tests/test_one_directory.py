@@ -7,7 +7,7 @@ import pytest
 from exporter.cli import main, parse_arguments
 from exporter.clock import SystemClock
 from exporter.collectors.daemon_directory import DaemonDirectory
-from exporter.collectors.pid_files import Identities, PidFiles
+from exporter.collectors.daemon_processes import Identities, PidFiles
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
 from exporter.config.load import build_config

@@ -20,7 +20,7 @@ from exporter.actions.steps import (
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, User, keep_capabilities_from_children, user
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.pid_files import foreign_user, may_run
+from exporter.collectors.daemon_processes import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox

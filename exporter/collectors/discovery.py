@@ -10,15 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, socket_owner
 from exporter.collectors.declarations import Declarations
-from exporter.collectors.pid_files import socket_owner
-from exporter.collectors.pid_namespace import PidNamespace
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     DaemonLocation,
     Directory,
     Identity,
+    PidNamespace,
     PipeFiles,
     Root,
     can_open_below_roots,

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from exporter.collectors.location_registry import log_files
 from exporter.collectors.pipe_dir import FIFO, PID_FILE, SERVER_LOG, Directory, Root, open_file
+from exporter.collectors.pool import log_files
 from exporter.collectors.proc import Proc
 from exporter.doctor.facts import DaemonFacts, DirectoryFacts, Identity, LogFacts, Rotation
 from exporter.model.daemon import Daemon

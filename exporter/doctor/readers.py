@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons
 from exporter.collectors.kernel_log import MAX_RECORDS, KernelLog, last_records
 from exporter.collectors.pipe_dir import Directory, Root, on_host
 from exporter.collectors.proc import Proc

@@ -11,7 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import discovery
-from exporter.collectors.control_daemons import ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc

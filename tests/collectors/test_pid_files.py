@@ -11,10 +11,10 @@ from exporter.actions.runner import StepRunner, Tools
 from exporter.actions.steps import Cancellation
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
+from exporter.collectors.daemon_processes import REPEAT_SECONDS, PidFiles
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.workload_processes import WorkloadProcesses
+from exporter.collectors.processes import WorkloadProcesses
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node

@@ -11,8 +11,7 @@ import pynvml
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
-from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
-from exporter.collectors.nvml.mig import MigInstances
+from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations
 from exporter.collectors.thread import Defects, Reading
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
