@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from exporter.clock import Clock
-from exporter.collectors.daemon_processes import Identities, PidFiles
+from exporter.collectors.daemon_processes import Identities, PidFile
 from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, Directory
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.processes import WorkloadProcesses
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
 from exporter.parse.proc import listening_unix_sockets
 
@@ -215,7 +215,7 @@ class DaemonDirectory:
         self.wanted = Wanted()
         self._proc = proc
         self._clock = clock
-        self._pid_files = PidFiles(proc, clock, identities, workloads)
+        self._pid_file = PidFile(proc, clock, identities, workloads)
         self._due: dict[str, float] = {}
         self._socket: ControlSocket | None = None
         self._holder: SessionHolder | None = None
@@ -223,8 +223,9 @@ class DaemonDirectory:
     def collect(self) -> Reading:
         """Return what has changed. What is newly wanted is collected at once, all else at its interval."""
         location, wanted = self.location, self.wanted
-        observations: list[Observation] = [*self._pid_files.changed({location.name: location})]
-        process = self._pid_files.process(location.name)
+        observations: list[Observation] = [*self._pid_file.changed(location)]
+        daemon = self._pid_file.found
+        process = identity_of(daemon)
         if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
             holder = session_holder(self._proc, self._clock, location.name, self._sockets(process))
             if self._holder is None or _holder_key(self._holder) != _holder_key(holder):
@@ -235,7 +236,8 @@ class DaemonDirectory:
             if self._socket is None or self._socket.listening != listening:
                 observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
             self._socket = ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening)
-        return Reading(tuple(observations), self._pid_files.problem, idle=self._pid_files.all_found)
+        idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
+        return Reading(tuple(observations), self._pid_file.problem, idle=idle)
 
     def _is_due(self, what: str, interval: float, wanted: bool) -> bool:
         now = self._clock.monotonic()

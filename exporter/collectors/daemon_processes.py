@@ -27,9 +27,9 @@ from exporter.collectors.pipe_dir import (
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.processes import MOST_PROCESSES, WorkloadProcesses
 from exporter.model.daemon import MULTI_USER, STATIC_PARTITIONING
-from exporter.model.identity import ProcessIdentity, identity_of
+from exporter.model.identity import identity_of
 from exporter.model.observation import DaemonProcess, ProcessReading
-from exporter.model.problem import Problem, ProblemCode, joined, of_error
+from exporter.model.problem import Problem, ProblemCode, of_error
 from exporter.model.settings import (
     DEFAULT_PIPE_DIRECTORY,
     DEFAULT_PROTOCOL,
@@ -131,21 +131,11 @@ class ControlDaemons:
         """By PID, each process with a name of MPS: its start time, and the control program if it runs that."""
 
     def all(self) -> list[ControlDaemon]:
-        """Return the daemons, oldest first."""
-        return [each for each in self._programs() if each.is_service]
-
-    def sessions(self) -> list[ControlDaemon]:
-        """Return the control programs that send commands to a daemon, oldest first."""
-        return [each for each in self._programs() if not each.is_service]
-
-    def _programs(self) -> list[ControlDaemon]:
-        """Return the readable processes that run the control program, oldest first. Raises OSError.
-
-        Of other processes it reads only names.
-        """
+        """Return the readable daemons, oldest first. Of other processes, read only names. Raises OSError."""
         named = [pid for pid in self._proc.pids() if self._proc.name(pid) == MPS_PROGRAM_PREFIX]
         self._known = {pid: self._known[pid] for pid in named if pid in self._known}
-        return sorted(filter(None, map(self._cached, named)), key=lambda each: (each.facts.started, each.pid))
+        daemons = [program for pid in named if (program := self._cached(pid)) is not None and program.is_service]
+        return sorted(daemons, key=lambda daemon: (daemon.facts.started, daemon.pid))
 
     def at(self, pid: int) -> ControlDaemon | None:
         """Return the control program with this PID; None if it is another program or no process. Raises OSError."""
@@ -208,34 +198,32 @@ def may_run(location: DaemonLocation, uid: int | None) -> bool:
 
 def foreign_listener(location: DaemonLocation) -> int | None:
     """Return the owner of a control socket there who may not run the daemon."""
-    return _foreign_owner(location, (location.pipe.owner(name) for name in _SOCKETS)) if location.expected else None
+    owners = (location.pipe.owner(name) for name in _SOCKETS) if location.expected else ()
+    return next((uid for uid in owners if not may_run(location, uid)), None)
 
 
 def foreign_user(location: DaemonLocation) -> int | None:
     """Return the owner of the pipe directory or of a control socket who may not run the daemon. Raises OSError."""
-    return _foreign_owner(location, _owners(location.pipe.files())) if location.expected else None
+    return _foreign_owner(location, location.pipe.files()) if location.expected else None
 
 
-def _owners(files: PipeFiles | None) -> Iterable[int | None]:
-    return () if files is None else (files.owners.get(name) for name in (".", *_SOCKETS))
-
-
-def _foreign_owner(location: DaemonLocation, owners: Iterable[int | None]) -> int | None:
+def _foreign_owner(location: DaemonLocation, files: PipeFiles | None) -> int | None:
+    owners = () if files is None else (files.owners.get(name) for name in (".", *_SOCKETS))
     return next((uid for uid in owners if not may_run(location, uid)), None)
 
 
 def _is_given_to(path: Path, uid: int) -> bool:
     """Return whether only root and this user can create or replace what is at this path. Raises OSError."""
     try:
-        real = Path(os.path.realpath(path))
-        return all(_is_protected(above.lstat(), uid) for above in {*path.parents, *real.parents})
+        for above in {*path.parents, *Path(os.path.realpath(path)).parents}:
+            file = above.lstat()
+            # A link has no mode of its own.
+            writable_by_others = not stat.S_ISLNK(file.st_mode) and file.st_mode & _WRITABLE_BY_OTHERS
+            if file.st_uid not in (0, uid) or writable_by_others:
+                return False
     except FileNotFoundError:
         return False
-
-
-def _is_protected(found: os.stat_result, uid: int) -> bool:
-    """Return whether no other user can change a directory or link. A link has no mode of its own."""
-    return found.st_uid in (0, uid) and (stat.S_ISLNK(found.st_mode) or not found.st_mode & _WRITABLE_BY_OTHERS)
+    return True
 
 
 REPEAT_SECONDS = 10.0
@@ -268,8 +256,8 @@ class Identities:
             return next(name for name in names if self._by_daemon.get(name) == identity)
 
 
-class PidFiles:
-    """The process of the control daemon in each location."""
+class PidFile:
+    """The process of the control daemon in one location."""
 
     def __init__(
         self,
@@ -278,76 +266,51 @@ class PidFiles:
         identities: Identities | None = None,
         workloads: WorkloadProcesses | None = None,
     ) -> None:
+        self.found: DaemonProcess | None = None
+        """The daemon at the last call that could examine it."""
+        self.problem: Problem | None = None
+        """Why the daemon cannot be examined, or is not followed because another one has its directory."""
         self._proc = proc
         self._workloads = workloads or WorkloadProcesses(proc, clock)
         self._daemons = ControlDaemons(proc)
         self._clock = clock
-        self._found: dict[str, DaemonProcess] = {}
         self._identities = identities or Identities()
-        self._unreadable: dict[str, Problem] = {}
         self._repeat_due = 0.0
 
-    def changed(self, locations: Mapping[str, DaemonLocation]) -> list[DaemonProcess]:
-        """Return the daemons that changed or ended since the last call, and every REPEAT_SECONDS all that run.
+    def changed(self, location: DaemonLocation) -> tuple[DaemonProcess, ...]:
+        """Return the daemon if it changed or ended since the last call. Every REPEAT_SECONDS, return a running one.
 
-        If a daemon cannot be examined, nothing is returned for it, and that is a problem.
+        If the daemon cannot be examined, nothing is returned.
         """
         repeat = self._clock.monotonic() >= self._repeat_due
         if repeat:
             self._repeat_due = self._clock.monotonic() + REPEAT_SECONDS
-        for name in self._found.keys() - locations.keys():
-            del self._found[name]
-            self._identities.first(name, None)
-        self._unreadable = {}
-        changed: list[DaemonProcess] = []
-        for name, location in locations.items():
-            try:
-                now = self._examine(location)
-            except OSError as error:
-                self._unreadable[name] = of_error(location.pipe, error)
-                continue
-            before = self._found.get(name)
-            running_again = repeat and now.pid is not None
-            if before is None or running_again or _key(before) != _key(now) or before.servers != now.servers:
-                if not location.expected:
-                    now = self._with_peers(before, now)
-                self._found[name] = now
-                changed.append(now)
-        return changed
-
-    @property
-    def all_found(self) -> bool:
-        """Whether the last call found every daemon."""
-        return all(each.pid is not None or each.same_as is not None for each in self._found.values())
-
-    @property
-    def problem(self) -> Problem | None:
-        """The daemons that cannot be examined, or are not followed because another one has their directory."""
-        shared = (
-            Problem(code=ProblemCode.DIRECTORY_SHARED, subject=each.daemon, detail=each.same_as)
-            for each in self._found.values()
-            if each.same_as is not None
-        )
-        return joined((*self._unreadable.values(), *shared))
-
-    def process(self, name: str) -> ProcessIdentity | None:
-        """Return the process of a daemon at the last call."""
-        return identity_of(self._found.get(name))
+        try:
+            before, now = self.found, self._examine(location)
+        except OSError as error:
+            self.problem = of_error(location.pipe, error)
+            return ()
+        self.problem = None
+        if now.same_as is not None:
+            self.problem = Problem(code=ProblemCode.DIRECTORY_SHARED, subject=now.daemon, detail=now.same_as)
+        running_again = repeat and now.pid is not None
+        if before is not None and not running_again and _key(before) == _key(now):
+            return ()
+        if not location.expected:
+            # Add the processes of its job or pod, and those that ended since the last search or could not be read.
+            earlier = () if before is None or identity_of(before) != identity_of(now) else before.peers
+            peers = dict.fromkeys((*self._workloads.of(now), *earlier))
+            now = replace(now, peers=tuple(islice(peers, MAX_WORKLOAD_PROCESSES)))
+        self.found = now
+        return (now,)
 
     def _examine(self, location: DaemonLocation) -> DaemonProcess:
         """Return the daemon of a location. Raises OSError if it cannot be known."""
-        before = self._found.get(location.name)
-        if before is not None and before.pid is not None:
-            presence = self._proc.presence(before.pid, before.start_ticks)
-            if presence is Presence.UNKNOWN:
-                raise OSError(errno.EIO, f"process {before.pid} cannot be read")
-            if presence is Presence.RUNNING:
-                return self._with_servers(replace(before, at=self._clock.now()))
-        return self._find(location)
-
-    def _find(self, location: DaemonLocation) -> DaemonProcess:
-        """Return the daemon of a location. If a directory has several names, the first one has the daemon."""
+        before = self.found
+        if before is not None and before.pid is not None and self._runs(before.pid, before.start_ticks):
+            return self._with_servers(replace(before, at=self._clock.now()))
         files = location.pipe.files()
+        # If a directory has several names, the first one has the daemon.
         missing = DaemonProcess(at=self._clock.now(), daemon=location.name, pid=None)
         first = self._identities.first(location.name, None if files is None else files.identity)
         if first != location.name:
@@ -355,18 +318,19 @@ class PidFiles:
         daemon = None if files is None else self._daemon_of(location, files)
         if daemon is not None and may_run(location, daemon.facts.uid):
             return self._with_servers(daemon.observation(location.name))
-        foreign_owner = _foreign_owner(location, _owners(files)) if daemon is None else daemon.facts.uid
+        foreign_owner = _foreign_owner(location, files) if daemon is None else daemon.facts.uid
         if foreign_owner is not None:
             # The pid file of another user's daemon proves nothing about the expected one.
             return replace(missing, foreign_owner=foreign_owner)
         pid_file_left, quit_traces = exit_traces(location.pipe, files)
         return replace(missing, pid_file_left=pid_file_left, quit_traces=quit_traces)
 
-    def _with_peers(self, before: DaemonProcess | None, now: DaemonProcess) -> DaemonProcess:
-        """Add the processes of its job or pod, and those that ended since the last search or could not be read."""
-        known = () if before is None or identity_of(before) != identity_of(now) else before.peers
-        found = dict.fromkeys((*self._workloads.of(now), *known))
-        return replace(now, peers=tuple(islice(found, MAX_WORKLOAD_PROCESSES)))
+    def _runs(self, pid: int, start_ticks: int | None) -> bool:
+        """Return whether this process runs. Raises OSError if it cannot be known."""
+        presence = self._proc.presence(pid, start_ticks)
+        if presence is Presence.UNKNOWN:
+            raise OSError(errno.EIO, f"process {pid} cannot be read")
+        return presence is Presence.RUNNING
 
     def _with_servers(self, daemon: DaemonProcess) -> DaemonProcess:
         if daemon.pid is None or daemon.protocol in (None, DEFAULT_PROTOCOL):
@@ -381,10 +345,7 @@ class PidFiles:
         named = None if files.pid is None else self._named(files.pid, location, files)
         if named is not None or location.process is None:
             return named
-        presence = self._proc.presence(*location.process)
-        if presence is Presence.UNKNOWN:
-            raise OSError(errno.EIO, f"process {location.process[0]} cannot be read")
-        running = self._daemons.at(location.process[0]) if presence is Presence.RUNNING else None
+        running = self._daemons.at(location.process[0]) if self._runs(*location.process) else None
         return socket_owner(files, filter(None, [running]))
 
     def _named(self, own_pid: int, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
@@ -399,9 +360,10 @@ class PidFiles:
         return daemon if self._daemons.pipe_of(daemon) in (None, files.identity) else None
 
 
-def _key(found: DaemonProcess) -> tuple[int | bool | str | None, ...]:
-    """Return what makes a daemon's process a different one."""
-    return found.pid, found.start_ticks, found.pid_file_left, found.quit_traces, found.foreign_owner, found.same_as
+def _key(daemon: DaemonProcess) -> tuple[object, ...]:
+    """Return what makes a daemon's process a different one, and its servers."""
+    exit_traces = daemon.pid_file_left, daemon.quit_traces
+    return daemon.pid, daemon.start_ticks, *exit_traces, daemon.foreign_owner, daemon.same_as, daemon.servers
 
 
 def socket_owner(files: PipeFiles, daemons: Iterable[ControlDaemon]) -> ControlDaemon | None:
