@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
@@ -153,7 +153,7 @@ class ControlClient:
         self._retrying = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_exponential(multiplier=0.05, max=0.5) + wait_random(max=0.05),
-            retry_error_callback=_last_result,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
             sleep=sleep,
         )
 
@@ -196,7 +196,8 @@ class ControlClient:
         seen: list[Observation] = []
         problem: Problem | None = None
         for command in request.commands:
-            stopped = self._stopped_server(command, request.servers)
+            states = map(self._state, sorted(servers_queried(command, request.servers)))
+            stopped = next((state for state in states if state is not None and state.suspended), None)
             if stopped is not None:
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
@@ -219,11 +220,6 @@ class ControlClient:
                 break
         return Reading(tuple(seen), problem)
 
-    def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
-        """Return a stopped server that would have to answer this command."""
-        states = map(self._state, sorted(servers_queried(command, servers)))
-        return next((state for state in states if state is not None and state.suspended), None)
-
     def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
@@ -231,7 +227,12 @@ class ControlClient:
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
-        listening, answers, others = probe(self._location.pipe, lambda: self._others(process))
+
+        def others_connected() -> bool | None:
+            sockets = self._sockets(process)
+            return None if sockets is None else bool(sockets.peers)
+
+        listening, answers, others = probe(self._location.pipe, others_connected)
         if listening is False and process is not None:
             # This socket may be another one than the daemon's, if other users can write to the directory.
             sockets = self._sockets(process)
@@ -249,11 +250,6 @@ class ControlClient:
             others=others,
             wait_channel=channel,
         )
-
-    def _others(self, process: ProcessIdentity | None) -> bool | None:
-        """Return whether another process is connected to the daemon; None if that cannot be known."""
-        sockets = self._sockets(process)
-        return None if sockets is None else bool(sockets.peers)
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
         return None if process is None or self._proc is None else read_control_sockets(self._proc, process)
@@ -298,7 +294,11 @@ class ControlClient:
         with contextlib.ExitStack() as stack:
             access = stack.enter_context(pipe_access(location, None if lock is None else lock.directory))
             if lock is not None:
-                self._log_once(stack.enter_context(lock.held(access.identity)))
+                problem = stack.enter_context(lock.held(access.identity))
+                # The command is sent all the same, and repeated if it collides with another one.
+                if problem is not None and problem != self._lock_problem:
+                    self._lock_problem = problem
+                    structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=problem)
             began = self._clock.monotonic()
             try:
                 output = run(
@@ -329,12 +329,6 @@ class ControlClient:
             pids=pids,
         )
 
-    def _log_once(self, lock_problem: str | None) -> None:
-        """Log why the lock is not held. The command is sent all the same, and repeated if it collides with another."""
-        if lock_problem is not None and lock_problem != self._lock_problem:
-            self._lock_problem = lock_problem
-            structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=lock_problem)
-
     def _on_start(self, child: "subprocess.Popen[bytes]") -> None:
         self._child = child
         if self._closed:
@@ -346,7 +340,3 @@ class ControlClient:
         child = self._child
         if child is not None and child.poll() is None:
             kill_session(child)
-
-
-def _last_result(state: RetryCallState) -> object:
-    return None if state.outcome is None else state.outcome.result()

@@ -66,7 +66,10 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets 
                 if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     listening = True
                     continue
-                if _is_at_end(connection):
+                poll = select.poll()
+                poll.register(connection, select.POLLRDHUP)
+                if poll.poll(0):
+                    # The other end has closed the connection, or sends no more.
                     continue
                 data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 pid, uid, _ = _CREDENTIALS.unpack(data)
@@ -75,13 +78,6 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets 
     except OSError:
         return None
     return ControlSockets(listening, tuple(peers))
-
-
-def _is_at_end(connection: socket.socket) -> bool:
-    """Return whether the other end has closed the connection, or sends no more."""
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    return bool(poll.poll(0))
 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
@@ -217,8 +213,7 @@ class DaemonDirectory:
         self._clock = clock
         self._pid_file = PidFile(proc, clock, identities, workloads)
         self._due: dict[str, float] = {}
-        self._socket: ControlSocket | None = None
-        self._holder: SessionHolder | None = None
+        self._last: dict[str, object] = {}
 
     def collect(self) -> Reading:
         """Return what has changed. What is newly wanted is collected at once, all else at its interval."""
@@ -228,14 +223,12 @@ class DaemonDirectory:
         process = identity_of(daemon)
         if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
             holder = session_holder(self._proc, self._clock, location.name, self._sockets(process))
-            if self._holder is None or _holder_key(self._holder) != _holder_key(holder):
+            if self._is_new("holder", (holder.pid, holder.start_ticks, holder.uid)):
                 observations.append(holder)
-            self._holder = holder
         if self._is_due("socket", SOCKETS_SECONDS, location.name in wanted.sockets):
             listening = self._listening(location, process)
-            if self._socket is None or self._socket.listening != listening:
+            if self._is_new("socket", listening):
                 observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
-            self._socket = ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening)
         idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
         return Reading(tuple(observations), self._pid_file.problem, idle=idle)
 
@@ -243,14 +236,16 @@ class DaemonDirectory:
         now = self._clock.monotonic()
         if not wanted:
             self._due.pop(what, None)
-            if what == "holder":
-                self._holder = None
-            else:
-                self._socket = None
+            self._last.pop(what, None)
         elif now >= self._due.get(what, now):
             self._due[what] = now + interval
             return True
         return False
+
+    def _is_new(self, what: str, value: object) -> bool:
+        new = what not in self._last or self._last[what] != value
+        self._last[what] = value
+        return new
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
         return None if process is None else read_control_sockets(self._proc, process)
@@ -269,10 +264,6 @@ class DaemonDirectory:
         own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
         table = self._proc.unix_sockets(process.pid) or ""
         return None if own.isdisjoint(listening_unix_sockets(table)) else True
-
-
-def _holder_key(holder: SessionHolder) -> tuple[int | None, ...]:
-    return holder.pid, holder.start_ticks, holder.uid
 
 
 @dataclass(frozen=True, slots=True)

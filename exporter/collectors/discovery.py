@@ -1,5 +1,6 @@
 """Discovery of control daemons: running processes, known directories, and those that the node declares."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -58,14 +59,6 @@ def _matches(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
                 # The likely log directory until the daemon's environment is read (as in the Kubernetes device plugin).
                 logs = path.with_name("log") if path.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
                 yield on_host(str(path), path, logs)
-
-
-def _has_socket(path: Path) -> bool:
-    """Return whether this is a directory with a control socket. Any user can create links in /tmp."""
-    try:
-        return not path.is_symlink() and (path / CONTROL_SOCKET).is_socket()
-    except OSError:
-        return False
 
 
 MOST_DAEMONS = 64
@@ -190,15 +183,20 @@ class Discovery:
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
         self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
-        changed = tuple(self._changed())
-        declared: tuple[DaemonFound, ...] = ()
+        # The reducer may have forgotten the old daemon of a location.
+        before, self._reported = self._reported, self.locations
+        found = [
+            _observation(location, self._clock.now())
+            for name, location in self.locations.items()
+            if name not in before or _key(before[name]) != _key(location)
+        ]
         try:
-            declared = self._calls.call("declared", lambda: tuple(self._declared()), ())
+            found += self._calls.call("declared", self._declared, ())
         except OSError as error:
             problems.append(of_error(error.filename, error))
         if self._calls.hanging:
             problems.append(Problem(code=ProblemCode.DIRECTORY_HANGS))
-        return Reading((*changed, *declared), joined(problems))
+        return Reading(tuple(found), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
         """Return whether a daemon ran there recently, and its name is not that of another directory since.
@@ -257,20 +255,15 @@ class Discovery:
         host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
         return mounts is not None and mounts == host
 
-    def _changed(self) -> Iterator[DaemonFound]:
-        """Yield new and changed locations, and those with a new daemon: the reducer may have forgotten the old one."""
-        before, self._reported = self._reported, self.locations
-        for name, location in self.locations.items():
-            if name not in before or _key(before[name]) != _key(location):
-                yield _observation(location, self._clock.now())
-
-    def _declared(self) -> Iterator[DaemonFound]:
-        """Yield the daemons that the node no longer declares, then all that it declares."""
+    def _declared(self) -> tuple[DaemonFound, ...]:
+        """Return the daemons that the node no longer declares, then all that it declares."""
         declared, withdrawn = self._declarations.read()
         at = self._clock.now()
-        for expected, found in ((False, withdrawn), (True, declared)):
-            for by, each in found.values():
-                yield replace(_observation(each, at), expected=expected, by=by)
+        return tuple(
+            replace(_observation(location, at), expected=expected, by=by)
+            for expected, daemons in ((False, withdrawn), (True, declared))
+            for by, location in daemons.values()
+        )
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""
@@ -284,7 +277,14 @@ class Discovery:
         return known
 
     def _matches(self) -> tuple[DaemonLocation, ...]:
-        return tuple(each for each in _matches(self._patterns) if _has_socket(each.pipe.path))
+        """Return the directories with a control socket. Any user can create links in /tmp."""
+        matching: list[DaemonLocation] = []
+        for location in _matches(self._patterns):
+            path = location.pipe.path
+            with contextlib.suppress(OSError):
+                if not path.is_symlink() and (path / CONTROL_SOCKET).is_socket():
+                    matching.append(location)
+        return tuple(matching)
 
     def _location_of(
         self, daemon: ControlDaemon, known: Mapping[Identity, DaemonLocation], daemons: Sequence[ControlDaemon]
@@ -312,13 +312,19 @@ class Discovery:
         if not confirmed or socket_owner(files, [daemon]) is None:
             return None
         # The log directory is not opened here: it may hang, and this thread finds the daemons of all users.
-        log = Directory(Path(logs), None if self._is_own(root) else root)
+        mounts = self._proc.namespace(root.pid, "mnt")
+        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
+        same_paths = same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
+        log = Directory(Path(logs), None if same_paths else root)
         if identity in known:
             location = known[identity]
             return location if location.name in self._named else replace(location, log=log)
         if Directory(pipe.path).identity() == identity:
             return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
-        return DaemonLocation(name=f"{path}@{self._container(daemon)}", pipe=pipe, log=log)
+        # Equal paths are distinguished by what outlives the daemon: its container, or its mount namespace.
+        container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
+        place = container[1] if container else self._proc.namespace(daemon.pid, "mnt") or daemon.pid
+        return DaemonLocation(name=f"{path}@{place}", pipe=pipe, log=log)
 
     def _by_pid_file(
         self, daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
@@ -331,17 +337,6 @@ class Discovery:
             if files is not None and files.pid == daemon.own_pid and socket_owner(files, same_pid) == daemon:
                 found.append(location)
         return found[0] if len(found) == 1 else None
-
-    def _is_own(self, root: Root) -> bool:
-        """Return whether all paths are the same for that process and this one."""
-        mounts = self._proc.namespace(root.pid, "mnt")
-        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
-        return same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
-
-    def _container(self, daemon: ControlDaemon) -> str:
-        """Return what distinguishes equal paths and outlives the daemon: its container, or its mount namespace."""
-        container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
-        return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
 
     def _with_process(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
         """Return the location with its daemon. A PID namespace that it had before keeps what it remembers."""

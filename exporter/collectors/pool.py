@@ -154,11 +154,11 @@ class _DaemonCollectors(Generic[Kind]):
 
     def update(self, locations: Locations, expected: Collection[str]) -> None:
         """Start a collector for each new daemon, and stop those of daemons that are gone."""
-        self._stopped = [each for each in self._stopped if each.thread.alive]
-        for name in [name for name in self.by_daemon if name not in locations]:
-            gone = self.by_daemon.pop(name)
-            gone.stop()
-            self._stopped.append(gone)
+        self._stopped = [collector for collector in self._stopped if collector.thread.alive]
+        for name in self.by_daemon.keys() - locations.keys():
+            collector = self.by_daemon.pop(name)
+            collector.stop()
+            self._stopped.append(collector)
         self._missing &= locations.keys()
         counts = Counter(name in expected for name in locations)
         for name, location in locations.items():
