@@ -258,12 +258,12 @@ class Assembly:
     def _probes(self) -> "LibcudaCollector":
         """Create the collector of launches. Its modules are imported only if attribution is on."""
         from exporter.libcuda_probes.collector import LibcudaCollector
-        from exporter.libcuda_probes.libraries import Libraries, machine_named
+        from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 
         return LibcudaCollector(
             uses=self.nvml.uses.read,
             sms=self.nvml.uses.sms,
-            libraries=Libraries(self._proc, self._clock, machine_named(platform.machine()) or Machine.X86_64),
+            libraries=Libraries(self._proc, self._clock, CUDA_MACHINES.get(platform.machine(), Machine.X86_64)),
             proc=self._proc,
             clock=self._clock,
             boot_ns=boot_ns,

@@ -33,7 +33,7 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
 )
-from exporter.libcuda_probes.libraries import Libraries, machine_named
+from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
@@ -113,7 +113,7 @@ class TimeLimit:
 
 def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:
     """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
-    machine = machine_named(os.uname().machine)
+    machine = CUDA_MACHINES.get(os.uname().machine)
     tried = os.geteuid() == 0 or machine is None
     refused = kernel_refusal() if tried else None
     if machine is None:

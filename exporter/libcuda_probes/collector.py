@@ -181,8 +181,11 @@ class LibcudaCollector:
             problems = self._attach_all(probes)
             before, work = self._last, self._read(probes)
             self._wait(GPM_LAG_SECONDS)
-            uses, problem = self._gpu_uses()
-            problems.append(problem)
+            uses: tuple[GpuUse, ...] = ()
+            try:
+                uses = self._uses()
+            except DriverError as error:
+                problems.append(error.problem)
             self._pause_due += pause_seconds(before, self._last, work.seconds)
             if self._pause_due >= MIN_PAUSE_SECONDS:
                 self._pause(probes, min(self._pause_due, MAX_PAUSE_SECONDS))
@@ -199,13 +202,6 @@ class LibcudaCollector:
             self._probes = None
         self._attached.clear()
         self._libraries.close()
-
-    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Problem | None]:
-        """Return how busy the GPUs were, and why they could not be read."""
-        try:
-            return self._uses(), None
-        except DriverError as error:
-            return (), error.problem
 
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
@@ -226,10 +222,10 @@ class LibcudaCollector:
         self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
         return probes
 
-    def _attach_all(self, probes: LibcudaProbes) -> list[Problem | None]:
+    def _attach_all(self, probes: LibcudaProbes) -> list[Problem]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
         found = self._libraries.find(self._pids)
-        problems: list[Problem | None] = [_not_watched(why) for why in found.problems]
+        problems = [_not_watched(why) for why in found.problems]
         now = self._clock.monotonic()
         if self._paused_until is not None and now < self._paused_until:
             return problems
@@ -242,20 +238,17 @@ class LibcudaCollector:
             probes.begin()
         self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
         for path, library in libraries.items():
-            self._attach(probes, path, library, now)
+            if path in self._failed and now < self._failed[path][1]:
+                continue
+            try:
+                if path not in self._attached:
+                    probes.attach(path, library.offsets)
+                    self._attached_at[path] = self._boot_ns()
+                self._attached[path] = library
+                self._failed.pop(path, None)
+            except BpfError as error:
+                self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
         return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
-
-    def _attach(self, probes: LibcudaProbes, path: str, library: Library, now: float) -> None:
-        if path in self._failed and now < self._failed[path][1]:
-            return
-        try:
-            if path not in self._attached:
-                probes.attach(path, library.offsets)
-                self._attached_at[path] = self._boot_ns()
-            self._attached[path] = library
-            self._failed.pop(path, None)
-        except BpfError as error:
-            self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
 
     def _read(self, probes: LibcudaProbes) -> WorkReading:
         now = self._clock.monotonic()
@@ -280,7 +273,17 @@ class LibcudaCollector:
         return reading
 
     def _work(self, probes: LibcudaProbes) -> dict[tuple[int, int], ProcessWork]:
-        return {(work.pid, work.device): self._with_paused_spans(work) for work in probes.read()}
+        """Return the work by process and device. Spans that a pause ended count until its begin."""
+        works: dict[tuple[int, int], ProcessWork] = {}
+        for work in probes.read():
+            key = work.pid, work.device
+            works[key] = work
+            if key in self._ended_by_pauses:
+                flight, area, bound = self._ended_by_pauses[key]
+                works[key] = replace(
+                    work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound
+                )
+        return works
 
     def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
         """Drop `initialized_ns` of a process that is older than the probes on its library: it may be a later call."""
@@ -298,13 +301,6 @@ class LibcudaCollector:
             pid: work if beginnings.get((pid, work.first_ns)) else replace(work, initialized_ns=0)
             for pid, work in works.items()
         }
-
-    def _with_paused_spans(self, work: ProcessWork) -> ProcessWork:
-        """Add the spans that a pause ended: they count until its begin."""
-        if (work.pid, work.device) not in self._ended_by_pauses:
-            return work
-        flight, area, bound = self._ended_by_pauses[work.pid, work.device]
-        return replace(work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound)
 
     def _pause(self, probes: LibcudaProbes, seconds: float) -> None:
         """Detach from all libraries for a while."""
@@ -330,17 +326,15 @@ class LibcudaCollector:
             return
         self._cleaned_at = now
         clients = frozenset(self._pids)
-        unneeded = [
-            pid for pid, work in self._last.items() if (crowded and pid not in clients) or not self._lives(work)
-        ]
+        unneeded: list[int] = []
+        for pid, work in self._last.items():
+            ticks = self._proc.start_ticks(pid)
+            # Another process may have its PID now.
+            lives = ticks is not None and began_ns(ticks) <= work.first_ns
+            if not lives or (crowded and pid not in clients):
+                unneeded.append(pid)
         probes.forget(unneeded)
-        for key in [each for each in self._ended_by_pauses if each[0] in unneeded]:
-            del self._ended_by_pauses[key]
-
-    def _lives(self, work: ProcessWork) -> bool:
-        """Return whether the process still exists, and no other process has its PID now."""
-        ticks = self._proc.start_ticks(work.pid)
-        return ticks is not None and began_ns(ticks) <= work.first_ns
+        self._ended_by_pauses = {key: spans for key, spans in self._ended_by_pauses.items() if key[0] not in unneeded}
 
 
 def _not_watched(why: str) -> Problem:

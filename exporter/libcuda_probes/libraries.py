@@ -99,8 +99,8 @@ class MappedLibraries:
             self._read(pid, self._processes[pid], now)
         mapped: dict[FileNumbers, list[LibraryMapping]] = {}
         for process in self._processes.values():
-            for each in process.mapped:
-                mapped.setdefault(each.file.numbers, []).append(each)
+            for mapping in process.mapped:
+                mapped.setdefault(mapping.file.numbers, []).append(mapping)
         return {numbers: tuple(mappings) for numbers, mappings in mapped.items()}
 
     @property
@@ -111,34 +111,27 @@ class MappedLibraries:
     def _present(self, pids: Iterable[int], now: float) -> Iterator[tuple[int, _Process]]:
         """Yield the processes that live. A known one stays known while it is the same process."""
         for pid in pids:
-            known = self._processes.get(pid)
-            if known is None or now >= known.verified_until:
-                known = self._verified(pid, known, now)
-            if known is not None:
-                yield pid, known
-
-    def _verified(self, pid: int, known: _Process | None, now: float) -> _Process | None:
-        standing = self._proc.standing(pid)
-        if standing is None:
-            return None
-        if known is None or known.start_ticks != standing[0]:
-            known = _Process(standing[0], due=now, verified_until=now)
-        known.verified_until = now + IDENTITY_SECONDS
-        return known
+            process = self._processes.get(pid)
+            if process is None or now >= process.verified_until:
+                start_ticks = self._proc.start_ticks(pid)
+                if start_ticks is None:
+                    continue
+                if process is None or process.start_ticks != start_ticks:
+                    process = _Process(start_ticks, due=now, verified_until=now)
+                process.verified_until = now + IDENTITY_SECONDS
+            yield pid, process
 
     def _read(self, pid: int, process: _Process, now: float) -> None:
         lines = self._proc.mappings(pid, b"libcuda.so")
         process.unreadable = lines is None
-        files = dict.fromkeys(
-            file for file in map(parse_mapped_file, lines or ()) if file is not None and _is_libcuda(file)
-        )
-        process.mapped = [LibraryMapping(pid, process.start_ticks, file) for file in files]
+        files = dict.fromkeys(map(parse_mapped_file, lines or ()))
+        process.mapped = [
+            LibraryMapping(pid, process.start_ticks, file)
+            for file in files
+            if file is not None and file.executable and _LIBCUDA.fullmatch(file.path.rpartition("/")[2])
+        ]
         process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
         process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
-
-
-def _is_libcuda(file: MappedFile) -> bool:
-    return file.executable and _LIBCUDA.fullmatch(file.path.rpartition("/")[2]) is not None
 
 
 def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
@@ -239,7 +232,8 @@ _MAX_ATTEMPTS = 3
 
 _REPLACED = "its file was replaced while the process ran, perhaps by an upgrade; a restart of the process helps"
 
-_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
+CUDA_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
+"""The machines that CUDA runs on, as uname(2) names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,11 +255,6 @@ class Found:
 
     libraries: tuple[Library, ...]
     problems: tuple[str, ...] = ()
-
-
-def machine_named(name: str) -> Machine | None:
-    """Return the machine that uname(2) names so; None if CUDA does not run on it."""
-    return _MACHINES.get(name)
 
 
 @dataclass(slots=True)
@@ -306,7 +295,7 @@ class Libraries:
         now = self._clock.monotonic()
         if now >= self._own_due:
             self._own_due = now + RETRY_SECONDS
-            self._own = frozenset(filter(None, [self._open_own(path, now) for path in self._paths]))
+            self._own = frozenset(self._open_own(now))
         mapped = self._mapped.find(pids)
         self._refused = {file: each for file, each in self._refused.items() if file in mapped and now < each.until}
         for file, mappings in mapped.items():
@@ -322,15 +311,16 @@ class Libraries:
             os.close(each.descriptor)
         self._open.clear()
 
-    def _open_own(self, path: Path, now: float) -> FileNumbers | None:
-        """Open one of the node's own, so that later processes are watched from their first launch on."""
-        descriptor = open_path(path)
-        if descriptor is None:
-            return None
-        file = file_numbers(descriptor)
-        with contextlib.suppress(LibraryError):
-            self._take(descriptor, file, str(path), now)
-        return file
+    def _open_own(self, now: float) -> Iterator[FileNumbers]:
+        """Open the node's own, so that later processes are watched from their first launch on."""
+        for path in self._paths:
+            descriptor = open_path(path)
+            if descriptor is not None:
+                file = file_numbers(descriptor)
+                with contextlib.suppress(LibraryError):
+                    self._take(descriptor, file, str(path), now)
+                if file is not None:
+                    yield file
 
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
         """Open a mapped file through one of its processes."""
@@ -433,12 +423,9 @@ def _read_offsets(descriptor: int, machine: Machine) -> Mapping[str, int]:
     kinds = {point.kind for point in PROBE_POINTS if point.name in found.offsets}
     if not kinds & LAUNCHES or not kinds & WAITS:
         raise LibraryError("it does not have the functions of libcuda")
-    return _without_aliases(found.offsets)
-
-
-def _without_aliases(offsets: Mapping[str, int]) -> Mapping[str, int]:
-    """Return one name for each offset: two probes at one place would count each call twice."""
-    names: dict[int, str] = {}
-    for name, offset in offsets.items():
-        names.setdefault(offset, name)
-    return {name: offset for offset, name in names.items()}
+    offsets: dict[str, int] = {}
+    for name, offset in found.offsets.items():
+        # Two probes at one place would count each call twice.
+        if offset not in offsets.values():
+            offsets[name] = offset
+    return offsets

@@ -228,8 +228,12 @@ class Kernel:
         a traced process fail with EFAULT, which kills it (measured, Linux 6.x).
         """
         file = ctypes.create_string_buffer(os.fsencode(path))
+        try:
+            kind = int(_PROBE_TYPE.read_text())
+        except (OSError, ValueError) as error:
+            raise BpfError(f"this kernel has no uprobes for perf ({_PROBE_TYPE} is missing)") from error
         attributes = struct.pack(
-            "<IIQQQQQIIQQ", self._probe_type(), _EVENT_BYTES, int(on_return), 0, 0, 0, 0, 0, 0,
+            "<IIQQQQQIIQQ", kind, _EVENT_BYTES, int(on_return), 0, 0, 0, 0, 0, 0,
             ctypes.addressof(file), offset,
         ).ljust(_EVENT_BYTES, b"\0")  # fmt: skip
         buffer = ctypes.create_string_buffer(attributes, len(attributes))
@@ -265,13 +269,6 @@ class Kernel:
             error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
             raise _refusal(what, error) from error
         return result
-
-    @staticmethod
-    def _probe_type() -> int:
-        try:
-            return int(_PROBE_TYPE.read_text())
-        except (OSError, ValueError) as error:
-            raise BpfError(f"this kernel has no uprobes for perf ({_PROBE_TYPE} is missing)") from error
 
 
 class Map:
@@ -316,7 +313,10 @@ class Map:
                 0,
                 0,
             )
-            count, more = self._batch(attributes)
+            buffer = ctypes.create_string_buffer(attributes, len(attributes))
+            # With the last entries, the kernel returns ENOENT.
+            more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
+            (count,) = struct.unpack_from("<I", buffer.raw, 32)
             began = True
             keys, values = self._keys.raw, self._values.raw
             key_bytes, value_bytes = len(self._key), len(self._value)
@@ -325,12 +325,6 @@ class Map:
                     keys[index * key_bytes : (index + 1) * key_bytes],
                     values[index * value_bytes : (index + 1) * value_bytes],
                 )
-
-    def _batch(self, attributes: bytes) -> tuple[int, bool]:
-        """Return how many were read, and whether there are more: with the last ones the kernel returns ENOENT."""
-        buffer = ctypes.create_string_buffer(attributes, len(attributes))
-        more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
-        return int(struct.unpack_from("<I", buffer.raw, 32)[0]), more
 
     def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
         value = ctypes.addressof(self._value) if with_value else 0

@@ -173,15 +173,6 @@ _INDEX = struct.Struct("<I")
 _PID_MASK = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenSpan:
-    """A span that has not ended: since when, and the mean and the greatest width of its kernels in SMs."""
-
-    since: int
-    width: float
-    widest: int
-
-
 def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
     """Return the work of a process on a device from its map entry. Spans from before `watched_since` do not count."""
     values = zip(FIELDS.values(), _HEAD.unpack_from(value), strict=True)
@@ -191,25 +182,22 @@ def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork
     for name in ("initialized_ns", "synced_ns"):
         counts[name] = counts[name] if counts[name] >= watched_since else 0
     until = counts["failed_ns"] or now
-    spans = [span for span in _open_spans(value) if watched_since <= span.since < until]
+    # Of each span that has not ended: for how long, and the mean and the greatest width of its kernels in SMs.
+    streams = _STREAM.iter_unpack(value[_HEAD.size :])
+    spans = [
+        (until - since, width / max(launches, 1), widest)
+        for _, since, _, launches, width, widest, *_ in streams
+        if since and watched_since <= since < until
+    ]
     return ProcessWork(
         pid=key & _PID_MASK,
         device=(key >> 32) - 1,
-        open_ns=sum(until - span.since for span in spans),
-        open_area=int(sum((until - span.since) * span.width for span in spans)),
-        open_bound=sum((until - span.since) * span.widest for span in spans),
-        open_since_ns=min((span.since for span in spans), default=0),
+        open_ns=sum(age for age, _, _ in spans),
+        open_area=int(sum(age * width for age, width, _ in spans)),
+        open_bound=sum(age * widest for age, _, widest in spans),
+        open_since_ns=until - max((age for age, _, _ in spans), default=until),
         **counts,
     )
-
-
-def _open_spans(value: bytes) -> list[_OpenSpan]:
-    streams = _STREAM.iter_unpack(value[_HEAD.size :])
-    return [
-        _OpenSpan(since=since, width=width / max(launches, 1), widest=widest)
-        for _, since, _, launches, width, widest, *_ in streams
-        if since
-    ]
 
 
 class LibcudaProbes:
