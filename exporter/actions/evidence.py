@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import structlog
 
@@ -50,21 +49,17 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
         process = None if daemon.runtime.process is None else daemon.runtime.process.pid
         found = dict.fromkeys((process, *daemon.servers, *daemon.clients))
         pids = [pid for pid in found if pid is not None and pid > 0]
-    yield "processes.txt", b"".join(_process_text(proc, pid) for pid in pids[:MAX_PROCESSES])
+    text = b""
+    for path in (proc / str(pid) / name for pid in pids[:MAX_PROCESSES] for name in _PROCESS_FILES):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            text += f"== {path.relative_to(proc)} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
+    yield "processes.txt", text
     for name in dict.fromkeys((*location.logs, *FILES, STDOUT)):
         tail = _tail(location.log, name)
         if tail is not None:
             yield name.replace("/", "_"), tail
     yield "node.json", _node_json(action, node, frozenset(pids))
     yield "kernel.txt", _kernel_text(node, kmsg)
-
-
-def _process_text(proc: Path, pid: int) -> bytes:
-    text = b""
-    for name in _PROCESS_FILES:
-        with contextlib.suppress(OSError), (proc / str(pid) / name).open("rb") as file:
-            text += f"== {pid}/{name} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
-    return text
 
 
 def _tail(directory: Directory, name: str) -> bytes | None:
@@ -94,11 +89,10 @@ def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
         "states": [plain(each) for pid, each in node.states.items() if pid in pids],
         "units": [plain(each) for each in node.units.values()],
     }
-    return json.dumps(known, indent=1, default=_json_default).encode()[:MAX_NODE_BYTES]
-
-
-def _json_default(value: Any) -> object:
-    return sorted(value) if isinstance(value, frozenset) else repr(value)
+    text = json.dumps(
+        known, indent=1, default=lambda value: sorted(value) if isinstance(value, frozenset) else repr(value)
+    )
+    return text.encode()[:MAX_NODE_BYTES]
 
 
 def _kernel_text(node: Node, kmsg: Path | None) -> bytes:
@@ -132,7 +126,10 @@ class Evidence:
 
     def save(self, action: Action, node: Node, location: DaemonLocation) -> str | None:
         """Save a bundle and return its directory. Return None, and log it, if that fails or takes too long."""
-        path = self._directory / _bundle_name(action.daemon, self._clock.now())
+        # The daemon's name, made safe, and the time in UTC to the millisecond.
+        name = _UNSAFE.sub("-", action.daemon).strip("-.")[:_MAX_NAME] or "daemon"
+        seconds, milliseconds = divmod(round(self._clock.now() * 1000), 1000)
+        path = self._directory / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{milliseconds:03}Z"
         if not self._slots.acquire(blocking=False):
             self._log_problem(action, path, Reason(ReasonCode.EVIDENCE_BUSY))
             return None
@@ -170,13 +167,6 @@ class Evidence:
 
     def _log_problem(self, action: Action, path: Path, problem: Reason) -> None:
         self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem.as_json())
-
-
-def _bundle_name(daemon: str, at: float) -> str:
-    """Return the daemon's name, made safe, and the time in UTC to the millisecond."""
-    name = _UNSAFE.sub("-", daemon).strip("-.")[:_MAX_NAME] or "daemon"
-    seconds, milliseconds = divmod(round(at * 1000), 1000)
-    return f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{milliseconds:03}Z"
 
 
 def _write(path: Path, files: Iterable[File]) -> None:

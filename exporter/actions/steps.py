@@ -343,13 +343,9 @@ def delete_pod(
         return None
     if status in (401, 403):
         return Reason(ReasonCode.POD_DELETION_FORBIDDEN, pod=pod)
-    return Reason(ReasonCode.POD_NOT_DELETED, pod=pod, state=f"HTTP {status}", text=_message(text))
-
-
-def _message(answer: bytes) -> str | None:
-    """Return the message of the API server's Status object."""
-    try:
-        message = json.loads(answer)["message"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return printable(message) if isinstance(message, str) else None
+    message = None
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+        # The API server answers with a Status object.
+        message = json.loads(text)["message"]
+    shown = printable(message) if isinstance(message, str) else None
+    return Reason(ReasonCode.POD_NOT_DELETED, pod=pod, state=f"HTTP {status}", text=shown)

@@ -103,20 +103,14 @@ class FileChanges:
         while not self._closing.is_set():
             poll.poll()
             self._closing.wait(GATHER_SECONDS)
-            for changed in self._callbacks(self._written()):
+            written: set[int] = set()
+            with contextlib.suppress(BlockingIOError):
+                while events := os.read(self._inotify, _EVENT.size << 12):
+                    written.update(watch for watch, *_ in _EVENT.iter_unpack(events))
+            with self._lock:
+                watches = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
+                for watch in watches:
+                    self._watches[watch] = dict.fromkeys(self._watches[watch], True)
+                callbacks = {changed for watch in watches for changed in self._watches[watch]}
+            for changed in callbacks:
                 changed()
-
-    def _written(self) -> set[int]:
-        """Return the watches of the files that were written."""
-        written: set[int] = set()
-        with contextlib.suppress(BlockingIOError):
-            while events := os.read(self._inotify, _EVENT.size << 12):
-                written.update(watch for watch, *_ in _EVENT.iter_unpack(events))
-        return written
-
-    def _callbacks(self, written: set[int]) -> set[Changed]:
-        with self._lock:
-            watches = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
-            for watch in watches:
-                self._watches[watch] = dict.fromkeys(self._watches[watch], True)
-            return {changed for watch in watches for changed in self._watches[watch]}

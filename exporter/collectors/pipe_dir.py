@@ -91,10 +91,18 @@ class PidNamespace:
                     self._ended[member] = now
         for pid in present - self._living.keys():
             self._living[pid] = self._member(pid)
-        self._ended = {each: at for each, at in self._ended.items() if now - at < REMEMBERED_SECONDS}
+        self._ended = {member: at for member, at in self._ended.items() if now - at < REMEMBERED_SECONDS}
         for oldest in list(self._ended)[:-MOST_REMEMBERED]:
             del self._ended[oldest]
-        known = self._by_inner()
+        candidates: defaultdict[int, list[_Member]] = defaultdict(list)
+        for member in (*self._ended, *filter(None, self._living.values())):
+            candidates[member.inner].append(member)
+        # One process for each PID: the youngest that is certain, or the only one if none is certain.
+        known: dict[int, _Member] = {}
+        for inner, members in candidates.items():
+            certain = [member for member in members if member.certain]
+            if certain or len(members) == 1:
+                known[inner] = max(certain or members, key=lambda member: member.start_ticks)
         self._outer = {inner: member.pid for inner, member in known.items()}
         self._inner = {member.pid: inner for inner, member in known.items() if self._living.get(member.pid) == member}
 
@@ -108,18 +116,6 @@ class PidNamespace:
             return None
         certain = inode is not None and inode == self._inode
         return _Member(pid, start_ticks, numbers[self._depth - 1], certain)
-
-    def _by_inner(self) -> Mapping[int, _Member]:
-        """Return one process for each PID: the youngest that is certain, or the only one if none is certain."""
-        candidates: defaultdict[int, list[_Member]] = defaultdict(list)
-        for member in (*self._ended, *filter(None, self._living.values())):
-            candidates[member.inner].append(member)
-        known: dict[int, _Member] = {}
-        for inner, members in candidates.items():
-            certain = [each for each in members if each.certain]
-            if certain or len(members) == 1:
-                known[inner] = max(certain or members, key=lambda each: each.start_ticks)
-        return known
 
 
 # -- Directories -------------------------------------------------------------------------------------------------------
@@ -164,7 +160,14 @@ class Directory:
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
         """Yield a descriptor of it (O_PATH). Raises OSError."""
-        descriptor = self._open()
+        if self.root is None:
+            descriptor = os.open(self.path, _FLAGS)
+        else:
+            root = self.root.proc.open_root(self.root.pid, self.root.start_ticks)
+            try:
+                descriptor = _open_below(root, self.path)
+            finally:
+                os.close(root)
         try:
             yield descriptor
         finally:
@@ -174,7 +177,13 @@ class Directory:
         """Return the files of a pipe directory; None if there is no such directory. Raises OSError."""
         try:
             with self.opened() as directory:
-                return _pipe_files(directory)
+                status = os.fstat(directory)
+                owners = {".": status.st_uid}
+                for name in (CONTROL_SOCKET, PRIVILEGED_SOCKET, FIFO, PID_FILE):
+                    with contextlib.suppress(FileNotFoundError):
+                        owners[name] = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
+                pid = _read_pid(directory) if PID_FILE in owners else None
+                return PipeFiles(identity=(status.st_dev, status.st_ino), owners=owners, pid=pid)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -194,15 +203,6 @@ class Directory:
                 return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
         except OSError:
             return None
-
-    def _open(self) -> int:
-        if self.root is None:
-            return os.open(self.path, _FLAGS)
-        root = self.root.proc.open_root(self.root.pid, self.root.start_ticks)
-        try:
-            return _open_below(root, self.path)
-        finally:
-            os.close(root)
 
 
 def open_file(directory: int, name: str) -> int:
@@ -266,16 +266,6 @@ class PipeFiles:
     identity: Identity
     owners: Mapping[str, int]
     pid: int | None = None
-
-
-def _pipe_files(directory: int) -> PipeFiles:
-    found = os.fstat(directory)
-    owners = {".": found.st_uid}
-    for name in (CONTROL_SOCKET, PRIVILEGED_SOCKET, FIFO, PID_FILE):
-        with contextlib.suppress(FileNotFoundError):
-            owners[name] = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
-    pid = _read_pid(directory) if PID_FILE in owners else None
-    return PipeFiles(identity=(found.st_dev, found.st_ino), owners=owners, pid=pid)
 
 
 def _read_pid(directory: int) -> int | None:

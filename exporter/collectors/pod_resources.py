@@ -59,7 +59,13 @@ class PodResources:
     def collect(self) -> Reading:
         """Ask the kubelet. If it never answered, it is no problem if there is no socket, or if it may not be used."""
         if not os.access(self._socket, os.W_OK, effective_ids=True):
-            return Reading(problem=_unusable(self._socket) if self._has_answered else None)
+            if not self._has_answered:
+                return Reading()
+            try:
+                self._socket.lstat()
+            except OSError as error:
+                return Reading(problem=of_error(self._socket, error))
+            return Reading(problem=of_error(self._socket, PermissionError(EACCES, os.strerror(EACCES))))
         calling = "gRPC"
         try:
             import grpc
@@ -86,14 +92,6 @@ class PodResources:
             return Reading(problem=_problem(calling, error))
         self._has_answered = True
         return Reading((reading,))
-
-
-def _unusable(socket: Path) -> Problem:
-    try:
-        socket.lstat()
-    except OSError as error:
-        return of_error(socket, error)
-    return of_error(socket, PermissionError(EACCES, os.strerror(EACCES)))
 
 
 def _call(channel: Any, method: str, request: Any, seconds: float) -> bytes:

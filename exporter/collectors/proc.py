@@ -161,6 +161,9 @@ class Proc:
             uid = proc.real_user(self.status(pid) or "")
             if start_ticks is None or uid is None:
                 raise OSError(EIO, f"process {pid} cannot be read")
+            parent = None
+            if (parent_pid := self.parent_pid(pid)) and (parent_ticks := self.start_ticks(parent_pid)) is not None:
+                parent = ProcessIdentity(pid=parent_pid, start_ticks=parent_ticks)
             with process.oneshot():
                 return ProcessReading(
                     at=self._clock.now(),
@@ -172,18 +175,13 @@ class Proc:
                     command=_encodable(process.name()),
                     executable=_executable(process),
                     cgroup=self.text(pid, "cgroup"),
-                    parent=self._parent(pid),
+                    parent=parent,
                 )
         except (psutil.Error, OSError) as error:
             stat = self.text(pid, "stat")
             if self.is_unused(pid) or (stat is not None and proc.is_zombie(stat)):
                 return None
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
-
-    def _parent(self, pid: int) -> ProcessIdentity | None:
-        parent = self.parent_pid(pid)
-        started = self.start_ticks(parent) if parent else None
-        return None if not parent or started is None else ProcessIdentity(pid=parent, start_ticks=started)
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Return those of these variables that are in the environment with which a process was started.

@@ -168,7 +168,7 @@ class Processes:
         self._wanted_states: frozenset[int] = frozenset()
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
-        self._states: Mapping[int, ProcessState] = {}
+        self._states: dict[int, ProcessState] = {}
 
     def watch(
         self, pids: frozenset[int], states: frozenset[int] = frozenset(), started: Mapping[int, int] | None = None
@@ -198,7 +198,8 @@ class Processes:
             self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
         if self._unknown:
             problem = Problem(code=ProblemCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
-        observations += self._exits(self._ended(0.0 if observations else self._wait))
+        ended = {descriptor for descriptor, _ in self._poll.poll(0.0 if observations else self._wait * 1000)}
+        observations += self._exits([pid for pid, descriptor in self._pidfds.items() if descriptor in ended])
         return Reading(tuple(observations), problem)
 
     def close(self) -> None:
@@ -212,27 +213,24 @@ class Processes:
         if now < self._states_due and wanted == self._read_states:
             return []
         self._states_due, self._read_states = now + STATES_SECONDS, wanted
-        before = self._states
-        self._states = {pid: state for pid in wanted if (state := self._state(pid)) is not None}
+        before, self._states = self._states, {}
+        for pid in wanted:
+            standing = self._proc.standing(pid)
+            if standing is not None:
+                start_ticks, state = standing
+                self._states[pid] = ProcessState(
+                    at=self._clock.now(),
+                    pid=pid,
+                    start_ticks=start_ticks,
+                    state=state,
+                    wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
+                    children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
+                )
         return [
             state
             for pid, state in self._states.items()
             if pid not in before or _condition(before[pid]) != _condition(state)
         ]
-
-    def _state(self, pid: int) -> ProcessState | None:
-        standing = self._proc.standing(pid)
-        if standing is None:
-            return None
-        start_ticks, state = standing
-        return ProcessState(
-            at=self._clock.now(),
-            pid=pid,
-            start_ticks=start_ticks,
-            state=state,
-            wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
-            children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
-        )
 
     def _open_pidfd(self, pid: int, start_ticks: int) -> None:
         """Open a pidfd for a known process without one, as when there was no free descriptor."""
@@ -288,11 +286,6 @@ class Processes:
         if reading is None:
             return None
         return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
-
-    def _ended(self, timeout: float) -> list[int]:
-        """Return the processes that have exited. If there is none, wait for one."""
-        ended = {descriptor for descriptor, _ in self._poll.poll(timeout * 1000)}
-        return [pid for pid, descriptor in self._pidfds.items() if descriptor in ended] if ended else []
 
     def _exits(self, pids: Iterable[int]) -> Iterator[ProcessExit]:
         """Report exits, the oldest process first: a daemon before its servers, and these before their clients."""
