@@ -130,12 +130,9 @@ class Assembly:
             ),
             directory=lambda location: directory_collector(
                 DIRECTORY,
-                location,
-                proc=self._proc,
+                self.directory(location),
                 inbox=self._inbox,
                 clock=self._clock,
-                identities=self._identities,
-                workloads=self._workloads,
                 deadline=self._config.constants.collect_deadline,
             ),
             directories=lambda: self.locations.all,

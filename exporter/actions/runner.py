@@ -35,7 +35,7 @@ from exporter.model.action import (
     SaveEvidence,
 )
 from exporter.model.node import Node
-from exporter.model.observation import ActionDone, ControlReply, Observation
+from exporter.model.observation import ActionDone, ControlReply
 from exporter.model.reason import Reason, ReasonCode
 
 CLOSE_SECONDS = 1.5
@@ -199,7 +199,12 @@ class ActionRunner:
     def _run(self, action: Action, node: Node, location: DaemonLocation) -> None:
         began = self._tools.clock.monotonic()
         steps = StepRunner(
-            action, node, location, tools=self._tools, cancellation=self._cancellation, report=self._report
+            action,
+            node,
+            location,
+            tools=self._tools,
+            cancellation=self._cancellation,
+            report=lambda reply: self._inbox.put((reply,)),
         )
         try:
             # Programs that this thread starts must not have the exporter's capabilities. Each thread has its own set.
@@ -225,10 +230,7 @@ class ActionRunner:
             problem=problem,
             evidence=evidence,
         )
-        self._report(done)
-
-    def _report(self, observation: Observation) -> None:
-        self._inbox.put((observation,))
+        self._inbox.put((done,))
 
 
 def _unexpected(error: Exception) -> Reason:

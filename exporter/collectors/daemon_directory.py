@@ -291,18 +291,9 @@ class DirectoryCollector:
 
 
 def directory_collector(
-    name: str,
-    location: DaemonLocation,
-    *,
-    proc: Proc,
-    inbox: Inbox,
-    clock: Clock,
-    identities: Identities,
-    workloads: WorkloadProcesses,
-    deadline: float,
+    name: str, directory: DaemonDirectory, *, inbox: Inbox, clock: Clock, deadline: float
 ) -> DirectoryCollector:
     """Return the collector `name` for the pipe directory of one daemon."""
-    directory = DaemonDirectory(location, proc, clock, identities, workloads)
     thread = CollectorThread(
         name,
         directory.collect,
@@ -312,6 +303,6 @@ def directory_collector(
         clock=clock,
         report_interval=REPORT_INTERVAL,
         idle_period=PERIOD,
-        daemon=location.name,
+        daemon=directory.location.name,
     )
     return DirectoryCollector(directory, thread)

@@ -175,11 +175,10 @@ class Discovery:
         running, problems = self._running(daemons, now)
         candidates = self._found | {name: candidate for name, (candidate, _) in running.items()}
         admitted = admit(candidates.values())
-        self._found = {name: each for name, each in candidates.items() if name in admitted}
-        for name, (candidate, daemon) in running.items():
-            if name in admitted:
-                location = self._with_process(candidate.location, daemon)
-                self._found[name] = replace(candidate, location=location)
+        self._found = {name: candidate for name, candidate in candidates.items() if name in admitted}
+        for name in running.keys() & admitted:
+            candidate, daemon = running[name]
+            self._found[name] = replace(candidate, location=self._with_process(candidate.location, daemon))
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
         self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
@@ -375,12 +374,12 @@ def _subordinate_uids(path: Path) -> Mapping[range, str]:
         lines = [line.split(":") for line in path.read_text(errors="replace").splitlines()]
     except OSError:
         return {}
-    numbers = [(user, start, count) for user, start, count in (each for each in lines if len(each) == 3)]
-    return {
-        range(int(start), int(start) + int(count)): user
-        for user, start, count in numbers
-        if start.isdecimal() and count.isdecimal() and max(len(start), len(count)) < 11
-    }
+    users: dict[range, str] = {}
+    for line in lines:
+        match line:
+            case [user, start, count] if all(word.isdecimal() and len(word) < 11 for word in (start, count)):
+                users[range(int(start), int(start) + int(count))] = user
+    return users
 
 
 def _key(location: DaemonLocation) -> tuple[tuple[int, int] | None, Path, Path]:

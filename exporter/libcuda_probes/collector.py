@@ -16,8 +16,6 @@ from exporter.libcuda_probes.probes import MAX_PROCESSES, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading, began_ns, sums
 from exporter.model.problem import Problem, ProblemCode, joined
-from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE
-from exporter.parse.mps_variables import parse_percentage
 
 CLEANUP_SECONDS = 10.0
 """How often the counts of processes that have ended are deleted."""
@@ -70,47 +68,12 @@ def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWo
 SM_GRANULARITY = 2
 """MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
 
-VERIFIED_CALLS = 5
-"""So often, the start times of the processes are read again: another process may have a PID now."""
-
 
 def sms_of(percentage: float, sms: int) -> int | None:
     """Return how many of `sms` a percentage allows; None if it allows all, or is not a percentage."""
     if not 0 < percentage < 100:
         return None
     return max(SM_GRANULARITY, int(sms * percentage / 100) // SM_GRANULARITY * SM_GRANULARITY)
-
-
-class SmLimits:
-    """The SM limits of processes: the lesser of the server's percentage and the one in the process' environment."""
-
-    def __init__(self, proc: Proc, sms: int) -> None:
-        self._proc = proc
-        self._sms = sms
-        self._own: dict[int, tuple[int, float]] = {}
-        self._verified = frozenset[int]()
-        self._calls = 0
-
-    def of(self, percentages: Mapping[int, float]) -> Mapping[int, int]:
-        """Return the limits by PID, for processes with these percentages from their servers."""
-        self._calls += 1
-        if percentages.keys() != self._verified or self._calls % VERIFIED_CALLS == 0:
-            self._verified = frozenset(percentages)
-            self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
-        allowed = {pid: min(percentage, self._own.get(pid, (0, 100.0))[1]) for pid, percentage in percentages.items()}
-        limits = {pid: sms_of(percentage, self._sms) for pid, percentage in allowed.items()}
-        return {pid: sms for pid, sms in limits.items() if sms is not None}
-
-    def _own_of(self, pid: int) -> tuple[int, float] | None:
-        """Return the start of a process and its own percentage. MPS ignores what the process sets later."""
-        start = self._proc.start_ticks(pid)
-        if start is None:
-            return None
-        known = self._own.get(pid)
-        if known is not None and known[0] == start:
-            return known
-        variables = self._proc.variables(pid, (ACTIVE_THREAD_PERCENTAGE,)) or {}
-        return start, parse_percentage(variables.get(ACTIVE_THREAD_PERCENTAGE, "100")) or 100.0
 
 
 # -- the collector --------------------------------------------------------------------------------------------------
@@ -154,7 +117,6 @@ class LibcudaCollector:
         self._failed: dict[str, tuple[str, float]] = {}
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
-        self._sm_limits: SmLimits | None = None
         self._last: Mapping[int, ProcessWork] = {}
         self._ended_by_pauses: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._pause_due = 0.0
@@ -165,7 +127,7 @@ class LibcudaCollector:
         self._cleaned_at = float("-inf")
 
     def watch(self, percentages: Mapping[int, float], others: Iterable[int]) -> None:
-        """Set the processes whose libcuda gets probes: clients with their servers' percentages, and others.
+        """Set the processes whose libcuda gets probes: clients with their active thread percentages, and others.
 
         Safe in any thread.
         """
@@ -219,7 +181,7 @@ class LibcudaCollector:
             self._check_failure = error  # the kernel stays the same while this process lives
             probes.close()
             raise
-        self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
+        self._probes = probes
         return probes
 
     def _attach_all(self, probes: LibcudaProbes) -> list[Problem]:
@@ -256,7 +218,8 @@ class LibcudaCollector:
         self._read_at, self._watching = now, bool(self._attached)
         parts = self._work(probes)
         work = self._last = self._with_known_beginnings(sums(parts.values()))
-        limits = {} if self._sm_limits is None else self._sm_limits.of(self._percentages)
+        allowed = {pid: sms_of(percentage, probes.sms) for pid, percentage in self._percentages.items()}
+        limits = {pid: sms for pid, sms in allowed.items() if sms is not None}
         probes.limit_sms(limits)
         reading = WorkReading(
             at=self._clock.now(),
