@@ -15,7 +15,7 @@ import structlog
 
 from exporter.clock import Clock
 from exporter.collectors.kernel_log import last_records
-from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, Directory, open_file
+from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, end_of_file
 from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
@@ -55,27 +55,13 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
             text += f"== {path.relative_to(proc)} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
     yield "processes.txt", text
     for name in dict.fromkeys((*location.logs, *FILES, STDOUT)):
-        tail = _tail(location.log, name)
+        tail = None
+        with contextlib.suppress(OSError), location.log.opened() as directory:
+            tail = end_of_file(directory, name, MAX_LOG_BYTES)
         if tail is not None:
             yield name.replace("/", "_"), tail
     yield "node.json", _node_json(action, node, frozenset(pids))
     yield "kernel.txt", _kernel_text(node, kmsg)
-
-
-def _tail(directory: Directory, name: str) -> bytes | None:
-    """Return the end of a regular file; None if it cannot be read."""
-    try:
-        with directory.opened() as opened:
-            descriptor = open_file(opened, name)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(descriptor)
-        return os.pread(descriptor, MAX_LOG_BYTES, max(0, found.st_size - MAX_LOG_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:

@@ -342,22 +342,19 @@ class PidFile:
 
     def _daemon_of(self, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
         """Return the daemon that the pid file names, else the one that discovery found and that still runs."""
-        named = None if files.pid is None else self._named(files.pid, location, files)
-        if named is not None or location.process is None:
-            return named
-        running = self._daemons.at(location.process[0]) if self._runs(*location.process) else None
-        return socket_owner(files, filter(None, [running]))
-
-    def _named(self, own_pid: int, location: DaemonLocation, files: PipeFiles) -> ControlDaemon | None:
-        pid: int | None = own_pid
-        if location.namespace is not None:
-            location.namespace.update([own_pid])
-            pid = location.namespace.outer([own_pid]).get(own_pid)
+        pid = files.pid
+        if pid is not None and location.namespace is not None:
+            location.namespace.update([pid])
+            pid = location.namespace.outer([pid]).get(pid)
         daemon = None if pid is None else self._daemons.at(pid)
-        if daemon is None or daemon.own_pid != own_pid or socket_owner(files, [daemon]) is None:
-            return None
+        named = daemon is not None and daemon.own_pid == files.pid and socket_owner(files, [daemon]) is not None
         # Every user can write the PID of another daemon of the same user into the file.
-        return daemon if self._daemons.pipe_of(daemon) in (None, files.identity) else None
+        if daemon is not None and named and self._daemons.pipe_of(daemon) in (None, files.identity):
+            return daemon
+        if location.process is None or not self._runs(*location.process):
+            return None
+        running = self._daemons.at(location.process[0])
+        return None if running is None else socket_owner(files, [running])
 
 
 def _key(daemon: DaemonProcess) -> tuple[object, ...]:

@@ -52,8 +52,13 @@ class FileChanges:
         if watch < 0:
             return None
         with self._lock:
-            if not self._has_thread():
-                return None
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="log-changes", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return None
+                self._thread = thread
             self._watches.setdefault(watch, {})[changed] = False
         return watch
 
@@ -86,15 +91,6 @@ class FileChanges:
         for descriptor in (self._wake_reader, self._wake_writer, self._inotify):
             if descriptor >= 0:
                 os.close(descriptor)
-
-    def _has_thread(self) -> bool:
-        """Start the thread at first use. If it cannot start, no file can be watched."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="log-changes", daemon=True)
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
-        return self._thread is not None
 
     def _run(self) -> None:
         poll = select.poll()

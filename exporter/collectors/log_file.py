@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from exporter.clock import Clock
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.pipe_dir import DaemonLocation, open_file
+from exporter.collectors.pipe_dir import DaemonLocation, end_of_file, open_file
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
 from exporter.model.problem import Problem, ProblemCode, of_error
@@ -163,14 +163,9 @@ def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
     with location.log.opened() as directory:
         for name in location.logs:
             try:
-                file = open_file(directory, name)
+                text = end_of_file(directory, name, TAIL_BYTES).decode(errors="replace")
             except FileNotFoundError:
                 continue
-            try:
-                begin = max(0, os.fstat(file).st_size - TAIL_BYTES)
-                text = os.pread(file, TAIL_BYTES, begin).decode(errors="replace")
-            finally:
-                os.close(file)
             yield from ((name, line) for line in text.split("\n"))
 
 

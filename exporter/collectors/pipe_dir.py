@@ -229,6 +229,15 @@ def open_file(directory: int, name: str) -> int:
         os.close(inner)
 
 
+def end_of_file(directory: int, name: str, most: int) -> bytes:
+    """Return the last `most` bytes of such a file at most. Raises OSError."""
+    descriptor = open_file(directory, name)
+    try:
+        return os.pread(descriptor, most, max(0, os.fstat(descriptor).st_size - most))
+    finally:
+        os.close(descriptor)
+
+
 def can_open_below_roots() -> bool:
     """Return whether the kernel has openat2 (Linux 5.6), and no filter prevents it."""
     try:

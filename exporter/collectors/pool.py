@@ -168,24 +168,22 @@ class _DaemonCollectors(Generic[Kind]):
             elif name not in expected and len(self._stopped) >= MOST_LINGERING:
                 self._log_missing(name, f"{MOST_LINGERING} threads of other daemons hang")
             elif self._make is not None:
-                self._start(self._make(location), location, share)
+                collector = self._make(location)
+                collector.set_location(location, share)
+                try:
+                    collector.thread.start()
+                except RuntimeError as error:
+                    # The system permits no more threads. The next update tries again.
+                    collector.stop()
+                    self._log_missing(name, str(error))
+                else:
+                    self._missing.discard(name)
+                    self.by_daemon[name] = collector
 
     def stop(self) -> None:
         """Start no further collection."""
         for each in self.by_daemon.values():
             each.stop()
-
-    def _start(self, collector: Kind, location: DaemonLocation, share: float) -> None:
-        collector.set_location(location, share)
-        try:
-            collector.thread.start()
-        except RuntimeError as error:
-            # The system permits no more threads. The next update tries again.
-            collector.stop()
-            self._log_missing(location.name, str(error))
-        else:
-            self._missing.discard(location.name)
-            self.by_daemon[location.name] = collector
 
     def _log_missing(self, name: str, reason: str) -> None:
         if name not in self._missing:

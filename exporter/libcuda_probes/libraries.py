@@ -269,12 +269,6 @@ class _OpenLibrary:
     needed: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    why: str
-    until: float
-
-
 class Libraries:
     """The libcuda files of a node, which stay open from one call to the next."""
 
@@ -286,7 +280,8 @@ class Libraries:
         self._paths = node_paths
         self._mapped = MappedLibraries(proc, clock)
         self._open: dict[FileNumbers, _OpenLibrary] = {}
-        self._refused: dict[FileNumbers, _Refusal] = {}
+        self._refused: dict[FileNumbers, tuple[str, float]] = {}
+        """Why each file cannot be used, and when it is tried again."""
         self._own: frozenset[FileNumbers] = frozenset()
         self._own_due = clock.monotonic()
 
@@ -297,7 +292,9 @@ class Libraries:
             self._own_due = now + RETRY_SECONDS
             self._own = frozenset(self._open_own(now))
         mapped = self._mapped.find(pids)
-        self._refused = {file: each for file, each in self._refused.items() if file in mapped and now < each.until}
+        self._refused = {
+            file: (why, until) for file, (why, until) in self._refused.items() if file in mapped and now < until
+        }
         for file, mappings in mapped.items():
             if file not in self._open and file not in self._refused:
                 self._open_mapped(file, mappings, now)
@@ -333,29 +330,24 @@ class Libraries:
             else:
                 return
         if len(self._refused) < _MAX_REFUSED:
-            self._refused[file] = _Refusal(why, now + RETRY_SECONDS)
+            self._refused[file] = why, now + RETRY_SECONDS
 
     def _take(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> None:
         """Store an open file, or close it. Raises LibraryError if it cannot be used."""
+        # The same file may be open already, also through another overlay: two probes would count each call twice. The
+        # kernel does not report that two files of overlays are one below. Inode, size and times decide; so of two
+        # overlays above two equal read-only images only one is watched.
+        library = None if file is None else self._open.get(file)
         try:
-            found = self._same(descriptor, file) or self._read(descriptor, file, path, now)
+            key = overlay_key(descriptor)
+            same = (each for each in self._each() if key is not None and each.overlay == key)
+            library = library or next(same, None) or self._read(descriptor, file, path, now)
         except BaseException:
             os.close(descriptor)
             raise
-        if found.descriptor != descriptor:
+        if library.descriptor != descriptor:
             os.close(descriptor)
-        self._open[file or found.numbers] = found
-
-    def _same(self, descriptor: int, file: FileNumbers | None) -> _OpenLibrary | None:
-        """Return the open file that this one is, also through another overlay: two probes would count each call twice.
-
-        The kernel does not report that two files of overlays are one below. Inode, size and times decide; so of two
-        overlays above two equal read-only images only one is watched.
-        """
-        if file in self._open:
-            return self._open[file]
-        key = overlay_key(descriptor)
-        return next((each for each in self._each() if key is not None and each.overlay == key), None)
+        self._open[file or library.numbers] = library
 
     def _read(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> _OpenLibrary:
         if file is None:
@@ -400,10 +392,10 @@ class Libraries:
         if unreadable:
             others = f" and of {len(unreadable) - 1} more processes" if len(unreadable) > 1 else ""
             yield f"cannot read the maps of PID {unreadable[0]}{others}: this needs CAP_SYS_PTRACE"
-        for file, refusal in islice(self._refused.items(), _MAX_REPORTED):
+        for file, (why, _) in islice(self._refused.items(), _MAX_REPORTED):
             mapping = mapped[file][0]
             path = printable(mapping.file.path, LONGEST_PROBLEM)
-            yield f"{path} of PID {mapping.pid} is not watched: {refusal.why}"
+            yield f"{path} of PID {mapping.pid} is not watched: {why}"
         if len(self._refused) > _MAX_REPORTED:
             yield f"{len(self._refused) - _MAX_REPORTED} more libcuda files are not watched"
 

@@ -92,12 +92,7 @@ class Values:
 
 def optional(function: Callable[..., Value], *arguments: Any) -> Value | None:
     """Return a value, or None after any error. Raise the error if the GPU or the driver is lost."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in (*DRIVER_LOST, *GPU_LOST):
-            raise
-        return None
+    return Values().read("", function, *arguments)
 
 
 def first_of(*names: str) -> Callable[..., Any]:
