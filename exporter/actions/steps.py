@@ -81,13 +81,6 @@ class Cancellation:
                 return False
 
 
-def exit_of(pidfd: int) -> Callable[[float], bool]:
-    """Return a function that waits for the exit of a process, and returns whether it has exited."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return lambda seconds: bool(poll.poll(seconds * 1000))
-
-
 # -- Control commands --------------------------------------------------------------------------------------------------
 
 COMMAND_SECONDS = 5.0
@@ -181,7 +174,12 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: 
         if facts is None or not _is_meant(step, facts, pipe, proc):
             return None
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        if cancellation.wait_for_exit(exit_of(pidfd), _END_SECONDS, grace=_GRACE_SECONDS):
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        exits = cancellation.wait_for_exit(
+            lambda seconds: bool(poll.poll(seconds * 1000)), _END_SECONDS, grace=_GRACE_SECONDS
+        )
+        if exits:
             return None
     except ProcessLookupError:
         return None

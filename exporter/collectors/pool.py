@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -124,21 +124,7 @@ class ControlPoller:
         self.thread.stop()
 
 
-class _DaemonCollector(Protocol):
-    """A collector that each daemon has."""
-
-    @property
-    def thread(self) -> CollectorThread:
-        """Its thread."""
-
-    def set_location(self, location: DaemonLocation, share: float) -> None:
-        """Set where the daemon is, and this collector's share of what all of its kind may read."""
-
-    def stop(self) -> None:
-        """Start no further collection."""
-
-
-Kind = TypeVar("Kind", bound=_DaemonCollector)
+Kind = TypeVar("Kind", ControlPoller, LogCollector, DirectoryCollector)
 
 
 class _DaemonCollectors(Generic[Kind]):
@@ -146,7 +132,7 @@ class _DaemonCollectors(Generic[Kind]):
 
     def __init__(self, make: Callable[[DaemonLocation], Kind] | None, missing_event: str) -> None:
         """`missing_event` is logged for a daemon without a collector. Without `make`, no daemon has one."""
-        self._make = make
+        self._make: Callable[[DaemonLocation], Kind] | None = make
         self._missing_event = missing_event
         self._missing: set[str] = set()
         self._stopped: list[Kind] = []

@@ -13,7 +13,7 @@ import platform
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from exporter.parse import elf
@@ -145,17 +145,7 @@ class Kernel:
 
     def create_map(self, name: str, definition: MapDefinition) -> "Map":
         """Create a map."""
-        attributes = struct.pack(
-            "<IIIIIII16s",
-            definition.kind,
-            definition.key_bytes,
-            definition.value_bytes,
-            definition.entries,
-            0,
-            0,
-            0,
-            name.encode()[:15],
-        )
+        attributes = struct.pack("<IIIIIII16s", *astuple(definition), 0, 0, 0, name.encode()[:15])
         descriptor = self._bpf(_MAP_CREATE, attributes, f"create the BPF map {name}")
         return Map(self, descriptor, definition.key_bytes, definition.value_bytes)
 
@@ -176,21 +166,9 @@ class Kernel:
     def _load(self, name: str, code: bytes, license_name: bytes, log: "ctypes.Array[ctypes.c_char] | None") -> int:
         instructions = ctypes.create_string_buffer(code, len(code))
         license_text = ctypes.create_string_buffer(license_name)
-        attributes = struct.pack(
-            "<IIQQIIQII16sII",
-            _KPROBE,
-            len(code) // 8,
-            ctypes.addressof(instructions),
-            ctypes.addressof(license_text),
-            0 if log is None else 1,
-            0 if log is None else len(log),
-            0 if log is None else ctypes.addressof(log),
-            0,
-            0,
-            name.encode()[:15],
-            0,
-            _UPROBE_MULTI,
-        )
+        program = _KPROBE, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(license_text)
+        verifier = (0, 0, 0) if log is None else (1, len(log), ctypes.addressof(log))
+        attributes = struct.pack("<IIQQIIQII16sII", *program, *verifier, 0, 0, name.encode()[:15], 0, _UPROBE_MULTI)
         return self._bpf(_PROGRAM_LOAD, attributes, f"load the BPF program {name}")
 
     def attach(self, path: str, offsets: Sequence[int], program: int, *, on_return: bool) -> list[int]:
@@ -302,17 +280,9 @@ class Map:
         """Yield all entries of a hash map, read in batches."""
         began, more = False, True
         while more:
-            attributes = struct.pack(
-                "<QQQQIIQQ",
-                ctypes.addressof(self._next) if began else 0,
-                ctypes.addressof(self._next),
-                ctypes.addressof(self._keys),
-                ctypes.addressof(self._values),
-                _BATCH,
-                self.descriptor,
-                0,
-                0,
-            )
+            after = ctypes.addressof(self._next) if began else 0
+            buffers = (ctypes.addressof(buffer) for buffer in (self._next, self._keys, self._values))
+            attributes = struct.pack("<QQQQIIQQ", after, *buffers, _BATCH, self.descriptor, 0, 0)
             buffer = ctypes.create_string_buffer(attributes, len(attributes))
             # With the last entries, the kernel returns ENOENT.
             more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
