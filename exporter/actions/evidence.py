@@ -70,10 +70,10 @@ def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
         "action": plain(action),
         "daemon": plain(node.daemons.get(action.daemon)),
         "watch": plain(node.watches.get(action.daemon)),
-        "incidents": [plain(each) for each in node.incidents.values() if each.daemon == action.daemon],
+        "incidents": [plain(incident) for incident in node.incidents.values() if incident.daemon == action.daemon],
         "processes": [plain(each) for pid, each in node.processes.items() if pid in pids],
         "states": [plain(each) for pid, each in node.states.items() if pid in pids],
-        "units": [plain(each) for each in node.units.values()],
+        "units": [plain(unit) for unit in node.units.values()],
     }
     text = json.dumps(
         known, indent=1, default=lambda value: sorted(value) if isinstance(value, frozenset) else repr(value)
@@ -85,7 +85,7 @@ def _kernel_text(node: Node, kmsg: Path | None) -> bytes:
     """Return the driver's last records in the kernel log; if it cannot be read, the reported Xids."""
     try:
         if kmsg is not None:
-            return "".join(f"{each}\n" for each in last_records(kmsg, MAX_RECORDS)).encode()
+            return "".join(f"{record}\n" for record in last_records(kmsg, MAX_RECORDS)).encode()
         problem = "it is not collected"
     except OSError as error:
         problem = error.strerror or str(error)
@@ -171,8 +171,9 @@ def _write(path: Path, files: Iterable[File]) -> None:
 
 def _prune(directory: Path) -> None:
     """Remove the oldest bundles while there are too many, or while they are too large together."""
-    found = (each for each in directory.iterdir() if not each.is_symlink())
-    bundles = sorted(found, key=lambda each: each.stat().st_mtime_ns)
-    sizes = {each: sum(file.lstat().st_size for file in each.iterdir()) if each.is_dir() else 0 for each in bundles}
-    while len(bundles) > MAX_BUNDLES or (len(bundles) > 1 and sum(sizes[each] for each in bundles) > MAX_TOTAL_BYTES):
+    paths = (path for path in directory.iterdir() if not path.is_symlink())
+    bundles = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+    sizes = [sum(file.lstat().st_size for file in path.iterdir()) if path.is_dir() else 0 for path in bundles]
+    while len(bundles) > MAX_BUNDLES or (len(bundles) > 1 and sum(sizes) > MAX_TOTAL_BYTES):
         shutil.rmtree(bundles.pop(0), ignore_errors=True)
+        del sizes[0]

@@ -101,15 +101,15 @@ class _Lock:
         self._files = [LockFile(directory / f"act-{key}.lock") for directory in directories]
 
     def take(self) -> BlockReason | None:
-        found = [each.take() for each in self._files]
+        found = [file.take() for file in self._files]
         if BlockReason.ANOTHER_EXPORTER in found:
             self.release()
             return BlockReason.ANOTHER_EXPORTER
         return None if None in found else BlockReason.NO_LOCK
 
     def release(self) -> None:
-        for each in self._files:
-            each.release()
+        for file in self._files:
+            file.release()
 
 
 class ActLocks:

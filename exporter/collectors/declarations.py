@@ -52,10 +52,11 @@ class Declarations:
 
     def read(self) -> tuple[Declared, Declared]:
         """Return the declared daemons by name, and those that are no longer declared. Raises OSError."""
-        found = {each.name: (by, each) for by, each in itertools.islice(self._found(), MOST_DECLARED)}
+        found = {location.name: (by, location) for by, location in itertools.islice(self._found(), MOST_DECLARED)}
         # A search of patterns skips what it cannot read.
-        found |= {name: each for name, each in self._declared.items() if name not in found and _still_declared(*each)}
-        withdrawn = {name: each for name, each in self._declared.items() if name not in found}
+        missing = {name: declared for name, declared in self._declared.items() if name not in found}
+        found |= {name: declared for name, declared in missing.items() if _still_declared(*declared)}
+        withdrawn = {name: declared for name, declared in missing.items() if name not in found}
         self._declared = found
         return found, withdrawn
 

@@ -108,24 +108,27 @@ def admit(candidates: Iterable[Candidate]) -> frozenset[str]:
     for its owners. The daemons of one owner are in the order in which they were found. So a user who starts more
     daemons displaces only daemons of the same user, also with several UIDs.
     """
-    candidates = sorted(candidates, key=lambda each: each.found_at)
-    expected = [each.location.name for each in candidates if each.expected]
-    host = [each.location.name for each in candidates if each.host and not each.expected]
-    others = [each for each in candidates if not each.expected and not each.host]
-    fair = [each for rank, each in _ranked(others, lambda each: each.owner) if rank < MOST_OF_A_USER]
-    shared = [each.location.name for _, each in _ranked(fair, lambda each: each.group or each.owner)]
+    candidates = sorted(candidates, key=lambda candidate: candidate.found_at)
+    expected = [candidate.location.name for candidate in candidates if candidate.expected]
+    host = [candidate.location.name for candidate in candidates if candidate.host and not candidate.expected]
+    others = [candidate for candidate in candidates if not candidate.expected and not candidate.host]
+    by_owner = _ranked(others, lambda candidate: candidate.owner)
+    fair = [candidate for rank, candidate in by_owner if rank < MOST_OF_A_USER]
+    by_group = _ranked(fair, lambda candidate: candidate.group or candidate.owner)
+    shared = [candidate.location.name for _, candidate in by_group]
     return frozenset((*expected, *host[:MOST_OF_THE_HOST], *shared[:MOST_DAEMONS]))
 
 
 def _ranked(candidates: Iterable[Candidate], key: Callable[[Candidate], str]) -> list[tuple[int, Candidate]]:
     """Return each candidate with its place among those of the same key, the first ones first."""
     counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
-    return sorted(((next(counts[key(each)]), each) for each in candidates), key=lambda each: each[0])
+    ranked = [(next(counts[key(candidate)]), candidate) for candidate in candidates]
+    return sorted(ranked, key=lambda pair: pair[0])
 
 
 def too_many(refused: Iterable[Candidate]) -> Problem | None:
     """Return who started too many daemons. The text changes with the owners, not with each daemon."""
-    owners = sorted({each.owner for each in refused})
+    owners = sorted({candidate.owner for candidate in refused})
     if not owners:
         return None
     named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
@@ -181,7 +184,7 @@ class Discovery:
             self._found[name] = replace(candidate, location=self._with_process(candidate.location, daemon))
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
-        self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
+        self.locations = {**self._named, **{name: candidate.location for name, candidate in self._found.items()}}
         # The reducer may have forgotten the old daemon of a location.
         before, self._reported = self._reported, self.locations
         found = [
@@ -216,7 +219,7 @@ class Discovery:
         running: dict[str, tuple[Candidate, ControlDaemon]] = {}
         counts: Counter[str] = Counter()
         subordinate = _subordinate_uids(self._subordinate_uids)
-        for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
+        for daemon in sorted(daemons, key=lambda daemon: daemon.facts.uid != 0):
             owner, group = _owner(daemon, self._proc.user_namespace_owner(daemon.pid), subordinate)
             counts[owner] += 1
             if counts[owner] > MOST_EXAMINED:
@@ -266,7 +269,7 @@ class Discovery:
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""
-        before = (each.location for each in self._found.values() if each.location.pipe.root is None)
+        before = (candidate.location for candidate in self._found.values() if candidate.location.pipe.root is None)
         self._matching = self._calls.call("matches", self._matches, self._matching)
         known: dict[Identity, DaemonLocation] = {}
         for location in (*self._named.values(), *before, *self._matching):
@@ -329,7 +332,7 @@ class Discovery:
         self, daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
     ) -> DaemonLocation | None:
         """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
-        same_pid = [each for each in daemons if each.own_pid == daemon.own_pid]
+        same_pid = [other for other in daemons if other.own_pid == daemon.own_pid]
         found: list[DaemonLocation] = []
         for location in locations:
             files: PipeFiles | None = self._calls.call(("files", str(location.pipe)), location.pipe.files, None)

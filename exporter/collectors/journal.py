@@ -76,7 +76,7 @@ class UnitJournal:
             problem = not_started(command[0], error)
         else:
             entries = filter(None, map(parse_journal_entry, output.stdout.encode().splitlines()))
-            lines = [each.message for each in entries if each.message and each.is_mps_output_of(self.unit)]
+            lines = [entry.message for entry in entries if entry.message and entry.is_mps_output_of(self.unit)]
             if output.exit_code is None:
                 problem = timed_out(self._command, DEADLINE_SECONDS)
             elif output.exit_code != 0 or output.stderr.startswith(_NO_JOURNAL):
@@ -197,7 +197,7 @@ class Journal:
                 if daemon not in self._journals:
                     self._journals[daemon] = self.journal_of(daemon, unit)
             readings = [journal.collect() for journal in self._journals.values()]
-        observations += (each for reading in readings for each in reading.observations)
+        observations += (observation for reading in readings for observation in reading.observations)
         return Reading(tuple(observations), joined(reading.problem for reading in readings), idle=not readings)
 
     def close(self) -> None:

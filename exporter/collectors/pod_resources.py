@@ -138,15 +138,15 @@ class _Names:
                     claim=self._name(claim.claim_name),
                     claim_namespace=self._name(claim.claim_namespace),
                     devices=tuple(
-                        self._name(device.name) for each in claim.claim_resources for device in each.CDIDevices
+                        self._name(device.name) for resource in claim.claim_resources for device in resource.CDIDevices
                     ),
                 )
 
     def by_resource(self, devices: Iterable[Any]) -> Mapping[str, tuple[str, ...]]:
         """Return the device ids by resource. A resource can have several entries, such as one of each NUMA node."""
         found: dict[str, list[str]] = {}
-        for each in devices:
-            found.setdefault(self._name(each.resource_name), []).extend(map(self._name, each.device_ids))
+        for device in devices:
+            found.setdefault(self._name(device.resource_name), []).extend(map(self._name, device.device_ids))
         return {resource: tuple(ids) for resource, ids in found.items()}
 
     def _container(self, pod: Any, container: Any) -> Mapping[str, str]:

@@ -62,7 +62,7 @@ class LocationRegistry:
                     located[name] = replace(location, log=named[name].log)
                 elif name in daemons:
                     located[name] = location
-        journals = {} if self._journal is None else {name: each.runtime.journal for name, each in daemons.items()}
+        journals = {} if self._journal is None else {name: daemon.runtime.journal for name, daemon in daemons.items()}
         units = {name: unit for name, unit in journals.items() if unit is not None}
         # If a directory has two names, the first one has the daemon: prefer the one that was configured.
         self.all = {
@@ -168,8 +168,8 @@ class _DaemonCollectors(Generic[Kind]):
 
     def stop(self) -> None:
         """Start no further collection."""
-        for each in self.by_daemon.values():
-            each.stop()
+        for collector in self.by_daemon.values():
+            collector.stop()
 
     def _log_missing(self, name: str, reason: str) -> None:
         if name not in self._missing:
@@ -263,4 +263,4 @@ class CollectorPool:
     def _all(self) -> Iterator[CollectorThread]:
         yield from self._threads
         for collectors in (self._pollers, self._log_collectors, self._directories):
-            yield from (each.thread for each in collectors.by_daemon.values())
+            yield from (collector.thread for collector in collectors.by_daemon.values())

@@ -358,7 +358,7 @@ class WorkloadProcesses:
             found = [self._first(pid, own, members) for pid in sorted(members)[:MOST_EXAMINED]]
         except OSError:
             return ()
-        oldest = sorted(filter(None, found), key=lambda each: (each.start_ticks, each.pid))
+        oldest = sorted(filter(None, found), key=lambda process: (process.start_ticks, process.pid))
         processes = [(process, members[process.pid]) for process in oldest if process.pid != daemon.pid]
         step = [process for process, cgroup in processes if _step(cgroup) == _step(daemon.cgroup)]
         others = [process for process, cgroup in processes if _step(cgroup) != _EXTERN]

@@ -95,7 +95,7 @@ class MappedLibraries:
         now = self._clock.monotonic()
         self._processes = dict(self._present(sorted(set(pids))[:MAX_WATCHED], now))
         due = [pid for pid, process in self._processes.items() if process.due <= now]
-        for pid in sorted(due, key=lambda each: self._processes[each].due)[:MAX_READS]:
+        for pid in sorted(due, key=lambda pid: self._processes[pid].due)[:MAX_READS]:
             self._read(pid, self._processes[pid], now)
         mapped: dict[FileNumbers, list[LibraryMapping]] = {}
         for process in self._processes.values():
@@ -304,8 +304,8 @@ class Libraries:
 
     def close(self) -> None:
         """Close all files."""
-        for each in self._each():
-            os.close(each.descriptor)
+        for library in self._distinct():
+            os.close(library.descriptor)
         self._open.clear()
 
     def _open_own(self, now: float) -> Iterator[FileNumbers]:
@@ -322,7 +322,7 @@ class Libraries:
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
         """Open a mapped file through one of its processes."""
         why = _REPLACED
-        for mapping in [each for each in mappings if not each.file.deleted][:_MAX_ATTEMPTS]:
+        for mapping in [mapping for mapping in mappings if not mapping.file.deleted][:_MAX_ATTEMPTS]:
             try:
                 self._take(open_mapped(mapping, self._proc), file, mapping.file.path, now)
             except LibraryError as error:
@@ -340,7 +340,7 @@ class Libraries:
         library = None if file is None else self._open.get(file)
         try:
             key = overlay_key(descriptor)
-            same = (each for each in self._each() if key is not None and each.overlay == key)
+            same = (other for other in self._distinct() if key is not None and other.overlay == key)
             library = library or next(same, None) or self._read(descriptor, file, path, now)
         except BaseException:
             os.close(descriptor)
@@ -353,9 +353,9 @@ class Libraries:
         if file is None:
             raise LibraryError("it cannot be mapped")
         owner = os.fstat(descriptor).st_uid
-        if len(self._each()) >= MAX_LIBRARIES:
+        if len(self._distinct()) >= MAX_LIBRARIES:
             raise LibraryError(f"{MAX_LIBRARIES} others are watched already")
-        if owner != 0 and sum(each.owner == owner for each in self._each()) >= MAX_PER_USER:
+        if owner != 0 and sum(library.owner == owner for library in self._distinct()) >= MAX_PER_USER:
             raise LibraryError(f"{MAX_PER_USER} others of UID {owner} are watched already")
         library = Library(
             path_to_open=f"/proc/self/fd/{descriptor}",
@@ -364,28 +364,28 @@ class Libraries:
         )
         return _OpenLibrary(library, descriptor, owner, overlay_key(descriptor), file, now)
 
-    def _each(self) -> list[_OpenLibrary]:
+    def _distinct(self) -> list[_OpenLibrary]:
         """Return each open library once, although several device and inode numbers can lead to it."""
-        return [each for file, each in self._open.items() if file == each.numbers]
+        return [opened for file, opened in self._open.items() if file == opened.numbers]
 
     def _close_unneeded(self, mapped: Mapping[FileNumbers, object], now: float) -> None:
-        for file, each in self._open.items():
+        for file, opened in self._open.items():
             if file in mapped or file in self._own:
-                each.needed = now
-        for file, each in list(self._open.items()):
-            unneeded = now - each.needed > RETENTION_SECONDS
+                opened.needed = now
+        for file, opened in list(self._open.items()):
+            unneeded = now - opened.needed > RETENTION_SECONDS
             # A later overlay can get the numbers of one that is gone.
-            if unneeded or (file != each.numbers and file not in mapped):
+            if unneeded or (file != opened.numbers and file not in mapped):
                 del self._open[file]
-            if unneeded and file == each.numbers:
-                os.close(each.descriptor)
+            if unneeded and file == opened.numbers:
+                os.close(opened.descriptor)
 
     def _libraries(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[Library]:
         pids: dict[FileNumbers, set[int]] = {}
-        for file, each in self._open.items():
-            pids.setdefault(each.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
-        for each in self._each():
-            yield replace(each.library, pids=tuple(sorted(pids[each.numbers])))
+        for file, opened in self._open.items():
+            pids.setdefault(opened.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
+        for opened in self._distinct():
+            yield replace(opened.library, pids=tuple(sorted(pids[opened.numbers])))
 
     def _problems(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[str]:
         unreadable = self._mapped.unreadable

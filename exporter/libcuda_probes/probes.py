@@ -226,7 +226,7 @@ class LibcudaProbes:
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
             self._numbers.put(_INDEX.pack(ALL_SMS), _NUMBER.pack(sms))
             self._numbers.put(_INDEX.pack(SEVERAL_GPUS), _NUMBER.pack(several_gpus))
-            descriptors = {name: each.descriptor for name, each in maps.items()}
+            descriptors = {name: bpf_map.descriptor for name, bpf_map in maps.items()}
             self._programs: dict[str, int] = {}
             for name in PROGRAMS:
                 code = bpf_object.programs[name].linked(descriptors)

@@ -209,7 +209,7 @@ class Nvml:
                 if count != self._count:
                     self._free()
                     self._count = count
-                results = [each for index in range(count) for each in self._read_gpu(index)]
+                results = [result for index in range(count) for result in self._read_gpu(index)]
         except DriverError as error:
             return Reading(problem=error.problem)
         readings = tuple(result for result in results if isinstance(result, GpuReading))
