@@ -82,17 +82,14 @@ def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets 
 
 def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
     """Return the process that is connected to a daemon, as far as known. It may have ended, but its UID is known."""
-    at = clock.now()
-    if sockets is None or not sockets.peers:
-        return SessionHolder(at=at, daemon=daemon)
-    pid, uid = sockets.peers[0]
+    pid, uid = sockets.peers[0] if sockets is not None and sockets.peers else (0, None)
     facts = None
     with contextlib.suppress(OSError):
-        facts = proc.facts(pid) if pid > 0 else None
+        facts = proc.facts(pid)
     if facts is None or facts.uid is None:
-        return SessionHolder(at=at, daemon=daemon, uid=uid)
+        return SessionHolder(at=clock.now(), daemon=daemon, uid=uid)
     return SessionHolder(
-        at=at,
+        at=clock.now(),
         daemon=daemon,
         pid=pid,
         start_ticks=facts.start_ticks,

@@ -170,7 +170,7 @@ class Discovery:
     def collect(self) -> Reading:
         """Return the locations that are new or changed, and those that the node declares."""
         now = self._clock.monotonic()
-        self._found = {name: each for name, each in self._found.items() if self._is_current(each, now)}
+        self._found = {name: candidate for name, candidate in self._found.items() if self._is_current(candidate, now)}
         try:
             daemons = self._daemons.all()
         except OSError as error:
@@ -233,6 +233,10 @@ class Discovery:
                 continue
             if location is not None:
                 before = self._found.get(location.name)
+                mounts = self._proc.namespace(daemon.pid, "mnt")
+                host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
+                # Root started it outside of containers.
+                of_host = daemon.facts.uid == 0 and daemon.depth == 1 and mounts is not None and mounts == host
                 candidate = Candidate(
                     location=location,
                     owner=owner,
@@ -240,7 +244,7 @@ class Discovery:
                     found_at=now if before is None else before.found_at,
                     seen_at=now,
                     expected=location.name in self._named,
-                    host=self._is_on_host(daemon),
+                    host=of_host,
                 )
                 running.setdefault(location.name, (candidate, daemon))
             elif daemon.environment is None:
@@ -248,14 +252,6 @@ class Discovery:
             elif not can_open_below_roots():
                 problems.append(Problem(code=ProblemCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
         return running, problems
-
-    def _is_on_host(self, daemon: ControlDaemon) -> bool:
-        """Return whether root started it outside of containers."""
-        if daemon.facts.uid != 0 or daemon.depth != 1:
-            return False
-        mounts = self._proc.namespace(daemon.pid, "mnt")
-        host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
-        return mounts is not None and mounts == host
 
     def _declared(self) -> tuple[DaemonFound, ...]:
         """Return the daemons that the node no longer declares, then all that it declares."""
@@ -333,12 +329,12 @@ class Discovery:
     ) -> DaemonLocation | None:
         """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
         same_pid = [other for other in daemons if other.own_pid == daemon.own_pid]
-        found: list[DaemonLocation] = []
+        matching: list[DaemonLocation] = []
         for location in locations:
             files: PipeFiles | None = self._calls.call(("files", str(location.pipe)), location.pipe.files, None)
             if files is not None and files.pid == daemon.own_pid and socket_owner(files, same_pid) == daemon:
-                found.append(location)
-        return found[0] if len(found) == 1 else None
+                matching.append(location)
+        return matching[0] if len(matching) == 1 else None
 
     def _with_process(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
         """Return the location with its daemon. A PID namespace that it had before keeps what it remembers."""

@@ -193,8 +193,16 @@ class Processes:
             without_pidfd = [pid for pid in self._known if pid not in self._pidfds]
             presences = {pid: self._proc.presence(pid, self._known[pid]) for pid in without_pidfd}
             observations += self._exits(pid for pid, presence in presences.items() if presence is Presence.ENDED)
-            for pid in (pid for pid, presence in presences.items() if presence is Presence.RUNNING):
-                self._open_pidfd(pid, self._known[pid])
+            for pid, presence in presences.items():
+                # There may be a free descriptor by now.
+                if presence is Presence.RUNNING and len(self._pidfds) < self._max_pidfds:
+                    with contextlib.suppress(OSError):
+                        descriptor = os.pidfd_open(pid)
+                        if self._proc.presence(pid, self._known[pid]) is Presence.RUNNING:
+                            self._pidfds[pid] = descriptor
+                            self._poll.register(descriptor, select.POLLIN)
+                        else:
+                            os.close(descriptor)
             self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
         if self._unknown:
             problem = Problem(code=ProblemCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
@@ -231,17 +239,6 @@ class Processes:
             for pid, state in self._states.items()
             if pid not in before or _condition(before[pid]) != _condition(state)
         ]
-
-    def _open_pidfd(self, pid: int, start_ticks: int) -> None:
-        """Open a pidfd for a known process without one, as when there was no free descriptor."""
-        if len(self._pidfds) < self._max_pidfds:
-            with contextlib.suppress(OSError):
-                descriptor = os.pidfd_open(pid)
-                if self._proc.presence(pid, start_ticks) is Presence.RUNNING:
-                    self._pidfds[pid] = descriptor
-                    self._poll.register(descriptor, select.POLLIN)
-                else:
-                    os.close(descriptor)
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.

@@ -121,9 +121,10 @@ class _File:
 
     def _loaded_from(self, address: int, flags: int = 0) -> Iterator[int]:
         """Yield the offset of an address in each loaded segment with these flags that contains it."""
-        for each in self.segments:
-            if each.kind == _LOADED and each.flags & flags == flags and 0 <= address - each.address < each.size:
-                yield each.offset + address - each.address
+        for segment in self.segments:
+            inside = 0 <= address - segment.address < segment.size
+            if inside and segment.kind == _LOADED and segment.flags & flags == flags:
+                yield segment.offset + address - segment.address
 
     def table_offset(self, address: int) -> int:
         """Return the offset of a table of the dynamic linker."""
@@ -133,7 +134,7 @@ class _File:
 
     def code_offset(self, address: int) -> int | None:
         """Return the offset of the code at an address; None if there is no code."""
-        return next((each for each in self._loaded_from(address, _EXECUTABLE) if self.up_to(each, 1)), None)
+        return next((offset for offset in self._loaded_from(address, _EXECUTABLE) if self.up_to(offset, 1)), None)
 
     def dynamic_section(self) -> Mapping[int, int]:
         """Return the first value of each tag of the dynamic section."""
@@ -177,14 +178,11 @@ class _Symbols:
                 continue
             if self._file.up_to(self._tables[_STRINGS] + string, len(name) + 1) != name + b"\0":
                 continue
-            if not self._is_old_version(number):
+            # A hidden version is an older one, for programs that were linked with that.
+            versions = self._tables.get(_VERSIONS)
+            if versions is None or not self._file.number(versions + 2 * number, 2) & _HIDDEN_VERSION:
                 return int(address)
         return None
-
-    def _is_old_version(self, number: int) -> bool:
-        """Return whether a symbol is of an older version, for programs that were linked with that."""
-        table = self._tables.get(_VERSIONS)
-        return table is not None and bool(self._file.number(table + 2 * number, 2) & _HIDDEN_VERSION)
 
     def _gnu_hash_candidates(self, name: bytes) -> Iterator[int]:
         """Yield the numbers of symbols by DT_GNU_HASH: a chain is an array of hashes, and an odd hash is the last."""

@@ -55,8 +55,13 @@ class GpuUses:
         """Return the number of SMs of the largest GPU, and that of GPUs. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
-            found = (sms for handle, _ in self._gpus.values() if (sms := _sms(handle)) is not None)
-            return max(found, default=None), len(self._gpus)
+            sms = []
+            for handle, _ in self._gpus.values():
+                cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
+                capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+                if cores is not None and capability is not None:
+                    sms.append(int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM))
+            return max(sms, default=None), len(self._gpus)
 
     def _find_gpus(self) -> None:
         self._free()
@@ -87,14 +92,6 @@ class GpuUses:
         for _, gpm in self._gpus.values():
             gpm.free()
         self._gpus.clear()
-
-
-def _sms(handle: Any) -> int | None:
-    cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
-    capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    if cores is None or capability is None:
-        return None
-    return int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM)
 
 
 class XidEvents:
