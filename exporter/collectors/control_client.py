@@ -36,6 +36,7 @@ from exporter.parse.control_reply import (
     servers_queried,
     translate_command,
 )
+from exporter.parse.proc import SUSPENDED
 from exporter.parse.protocol3 import is_given_as_arguments
 
 RETRY_SECONDS = 0.02
@@ -58,7 +59,10 @@ class SessionLock:
 
     @contextlib.contextmanager
     def held(self, identity: Identity | None) -> Iterator[str | None]:
-        """Hold the lock if possible. Yield why it is not held, or None. A missing directory needs no lock."""
+        """Hold the lock if possible. Yield why it is not held, or None.
+
+        A pipe directory that is missing needs no lock. If `directory` is missing, no exporter can hold a lock there.
+        """
         problem = None
         with contextlib.ExitStack() as stack:
             if identity is not None:
@@ -68,6 +72,8 @@ class SessionLock:
                     descriptor = os.open(file, flags, 0o600)
                     stack.callback(os.close, descriptor)
                     self._acquire(descriptor)
+                except FileNotFoundError:
+                    pass
                 except OSError as error:
                     problem = f"{file}: {error.strerror}"
             yield problem
@@ -197,7 +203,7 @@ class ControlClient:
         problem: Problem | None = None
         for command in request.commands:
             states = map(self._state, sorted(servers_queried(command, request.servers)))
-            stopped = next((state for state in states if state is not None and state.suspended), None)
+            stopped = next((state for state in states if state is not None and state.state in SUSPENDED), None)
             if stopped is not None:
                 problem = Problem(code=ProblemCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
@@ -223,7 +229,7 @@ class ControlClient:
     def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
-        stopped = state is not None and identity_of(state) == process and state.suspended
+        stopped = state is not None and identity_of(state) == process and state.state in SUSPENDED
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return

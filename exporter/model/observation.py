@@ -57,11 +57,6 @@ class ProcessState:
     children_page_faults: int | None = None
     child_ended_at: float | None = None
 
-    @property
-    def suspended(self) -> bool:
-        """Whether a signal or a debugger stopped the process."""
-        return self.state in ("T", "t")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSocket:

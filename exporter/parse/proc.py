@@ -99,6 +99,10 @@ def _field(text: str, number: int) -> int | None:
     return int(fields[number - 3])
 
 
+SUSPENDED = ("T", "t")
+"""The states of a process that a signal or a debugger stopped (proc_pid_stat(5))."""
+
+
 def process_state(text: str) -> str | None:
     """Return the scheduler state, one letter."""
     _, closing, rest = text.rpartition(") ")

@@ -6,6 +6,7 @@ from exporter.model.daemon import Daemon, DaemonState, with_commands
 from exporter.model.node import Node
 from exporter.model.observation import ControlSocket, ProcessExit, ProcessState, SessionHolder, SocketProbes, UnitState
 from exporter.model.values import replace
+from exporter.parse.proc import SUSPENDED
 
 
 def socket_read(daemon: Daemon, socket: ControlSocket) -> Daemon:
@@ -100,8 +101,8 @@ def state_of_server(node: Node, pid: int) -> ProcessState | None:
 
 
 def is_suspended(state: ProcessState | None) -> bool:
-    """Return whether the process is known to be suspended."""
-    return state is not None and state.suspended
+    """Return whether a signal or a debugger stopped the process."""
+    return state is not None and state.state in SUSPENDED
 
 
 def is_stuck(state: ProcessState | None) -> bool:

@@ -94,14 +94,15 @@ def test_sends_requested_commands_once(mps: MpsStandIn, client: Client) -> None:
 
 def test_logs_once_that_commands_are_sent_without_the_lock(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:
     mps.start()
-    control = client(lock=SessionLock(tmp_path / "nowhere", SystemClock()))
+    (tmp_path / "file").touch()
+    control = client(lock=SessionLock(tmp_path / "file", SystemClock()))
     with structlog.testing.capture_logs() as logged:
         for _ in range(2):
             assert query_outcome(control.send("get_server_list")) is QueryOutcome.ANSWERED
 
     (record,) = logged
     assert (record["event"], record["daemon"]) == ("control_lock_not_held", "node")
-    assert record["reason"].endswith("No such file or directory")
+    assert record["reason"].endswith("Not a directory")
 
 
 def test_a_missing_daemon_is_an_observation_and_not_a_problem(client: Client) -> None:

@@ -74,8 +74,7 @@ def test_holds_no_lock_without_runtime_directory_or_daemon(tmp_path: Path) -> No
     before = len(os.listdir("/proc/self/fd"))
 
     with lock(tmp_path / "nowhere").held(PIPE) as problem:
-        assert problem is not None
-        assert problem.endswith("No such file or directory")
+        assert problem is None
     with lock(tmp_path).held(None) as problem:
         assert problem is None
 
