@@ -300,7 +300,11 @@ class Libraries:
                 self._open_mapped(file, mappings, now)
         # Files are closed after others were opened, so that one call never reuses a descriptor's number.
         self._close_unneeded(mapped, now)
-        return Found(tuple(self._libraries(mapped)), tuple(self._problems(mapped)))
+        users: dict[FileNumbers, set[int]] = {}
+        for file, opened in self._open.items():
+            users.setdefault(opened.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
+        libraries = (replace(opened.library, pids=tuple(sorted(users[opened.numbers]))) for opened in self._distinct())
+        return Found(tuple(libraries), tuple(self._problems(mapped)))
 
     def close(self) -> None:
         """Close all files."""
@@ -379,13 +383,6 @@ class Libraries:
                 del self._open[file]
             if unneeded and file == opened.numbers:
                 os.close(opened.descriptor)
-
-    def _libraries(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[Library]:
-        pids: dict[FileNumbers, set[int]] = {}
-        for file, opened in self._open.items():
-            pids.setdefault(opened.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
-        for opened in self._distinct():
-            yield replace(opened.library, pids=tuple(sorted(pids[opened.numbers])))
 
     def _problems(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[str]:
         unreadable = self._mapped.unreadable

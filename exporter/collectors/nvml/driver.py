@@ -148,9 +148,13 @@ class Driver:
 
     @contextlib.contextmanager
     def _used(self, within: float, *, join: bool) -> Iterator[None]:
+        def ready() -> bool:
+            closing = self._in_transition or self._lost
+            return self._open and not (closing or self._paused) if join else self._paused or not closing
+
         self._close_if_due()
         with self._changed:
-            self._changed.wait_for(self._is_usable if join else self._can_open, within)
+            self._changed.wait_for(ready, within)
             self.raise_if_paused()
             if self._in_transition or self._lost:
                 raise DriverError(Problem(code=ProblemCode.DRIVER_HANGS))
@@ -208,12 +212,6 @@ class Driver:
         with self._changed:
             self._paused = False
             self._changed.notify_all()
-
-    def _is_usable(self) -> bool:
-        return self._open and not (self._in_transition or self._lost or self._paused)
-
-    def _can_open(self) -> bool:
-        return self._paused or not (self._in_transition or self._lost)
 
     def _init(self) -> None:
         opened = False
