@@ -16,22 +16,20 @@ from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.daemon_directory import DaemonDirectory, directory_collector
+from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal
 from exporter.collectors.kernel_log import KernelLog
-from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.logs import log_collector
 from exporter.collectors.nvml.collector import Nvml
-from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
-from exporter.collectors.pool import CollectorPool, ControlPoller
+from exporter.collectors.pool import CollectorPool, ControlPoller, LocationRegistry
 from exporter.collectors.proc import Proc
-from exporter.collectors.processes import Pods, Processes, affordable_pidfds
+from exporter.collectors.processes import Pods, Processes, WorkloadProcesses, affordable_pidfds
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
 from exporter.collectors.units import Systemctl, Units, UnitStates
-from exporter.collectors.workload_processes import WorkloadProcesses
 from exporter.config.settings import Attribution, Config
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName, Node
@@ -127,12 +125,9 @@ class Assembly:
             ),
             directory=lambda location: directory_collector(
                 CollectorName.PIPE_DIRECTORY,
-                location,
-                proc=self._proc,
+                self.directory(location),
                 inbox=self._inbox,
                 clock=self._clock,
-                identities=self._identities,
-                workloads=self._workloads,
                 deadline=self._config.constants.collect_deadline,
             ),
             directories=lambda: self.locations.all,
@@ -259,12 +254,12 @@ class Assembly:
     def _probes(self) -> "LibcudaCollector":
         """Create the collector of launches. Its modules are imported only if attribution is on."""
         from exporter.libcuda_probes.collector import LibcudaCollector
-        from exporter.libcuda_probes.libraries import Libraries, machine_named
+        from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 
         return LibcudaCollector(
             uses=self.nvml.uses.read,
             sms=self.nvml.uses.sms,
-            libraries=Libraries(self._proc, self._clock, machine_named(platform.machine()) or Machine.X86_64),
+            libraries=Libraries(self._proc, self._clock, CUDA_MACHINES.get(platform.machine(), Machine.X86_64)),
             proc=self._proc,
             clock=self._clock,
             boot_ns=boot_ns,

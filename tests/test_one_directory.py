@@ -7,7 +7,7 @@ import pytest
 from exporter.cli import main, parse_arguments
 from exporter.clock import SystemClock
 from exporter.collectors.daemon_directory import DaemonDirectory
-from exporter.collectors.pid_files import Identities, PidFiles
+from exporter.collectors.daemon_processes import Identities, PidFile
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc
 from exporter.config.load import Reloader, build_config
@@ -91,24 +91,22 @@ def test_pid_files_report_a_second_name_as_a_duplicate(mps: MpsStandIn, tmp_path
     mps.start()
     link = tmp_path / "link"
     link.symlink_to(mps.pipe_directory)
-    locations = {
-        name: on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link))
-    }
-    files = PidFiles(Proc(Path("/proc"), SystemClock()), SystemClock())
+    first, second = (on_host(name, path, mps.log_directory) for name, path in (("a", mps.pipe_directory), ("b", link)))
+    identities, proc = Identities(), Proc(Path("/proc"), SystemClock())
+    first_file, second_file = (PidFile(proc, SystemClock(), identities) for _ in range(2))
 
-    seen = {each.daemon: each for each in files.changed(locations)}
+    (of_first,), (of_second,) = first_file.changed(first), second_file.changed(second)
 
-    assert (seen["a"].pid, seen["a"].same_as) == (mps.pid, None)
-    assert (seen["b"].pid, seen["b"].same_as) == (None, "a")
-    assert files.all_found
-    assert files.problem == SHARED
-    assert files.changed(locations) == []
+    assert (of_first.pid, of_first.same_as) == (mps.pid, None)
+    assert (of_second.pid, of_second.same_as) == (None, "a")
+    assert (first_file.problem, second_file.problem) == (None, SHARED)
+    assert (first_file.changed(first), second_file.changed(second)) == ((), ())
 
     link.unlink()
     link.mkdir()
-    (again,) = files.changed(locations)
+    (again,) = second_file.changed(second)
     assert (again.daemon, again.pid, again.same_as) == ("b", None, None)
-    assert files.problem is None
+    assert second_file.problem is None
 
 
 SHARED = Reason(ReasonCode.DIRECTORY_SHARED, subject="b", detail="a")

@@ -10,13 +10,12 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import structlog
 
 from exporter.clock import Clock
 from exporter.collectors.kernel_log import last_records
-from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, Directory, open_file
+from exporter.collectors.pipe_dir import FILES, STDOUT, DaemonLocation, end_of_file
 from exporter.model.action import Action
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
@@ -50,37 +49,19 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
         process = None if daemon.runtime.process is None else daemon.runtime.process.pid
         found = dict.fromkeys((process, *daemon.servers, *daemon.clients))
         pids = [pid for pid in found if pid is not None and pid > 0]
-    yield "processes.txt", b"".join(_process_text(proc, pid) for pid in pids[:MAX_PROCESSES])
+    text = b""
+    for path in (proc / str(pid) / name for pid in pids[:MAX_PROCESSES] for name in _PROCESS_FILES):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            text += f"== {path.relative_to(proc)} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
+    yield "processes.txt", text
     for name in dict.fromkeys((*location.logs, *FILES, STDOUT)):
-        tail = _tail(location.log, name)
+        tail = None
+        with contextlib.suppress(OSError), location.log.opened() as directory:
+            tail = end_of_file(directory, name, MAX_LOG_BYTES)
         if tail is not None:
             yield name.replace("/", "_"), tail
     yield "node.json", _node_json(action, node, frozenset(pids))
     yield "kernel.txt", _kernel_text(node, kmsg)
-
-
-def _process_text(proc: Path, pid: int) -> bytes:
-    text = b""
-    for name in _PROCESS_FILES:
-        with contextlib.suppress(OSError), (proc / str(pid) / name).open("rb") as file:
-            text += f"== {pid}/{name} ==\n".encode() + file.read(_MAX_PROCESS_BYTES).rstrip(b"\n") + b"\n"
-    return text
-
-
-def _tail(directory: Directory, name: str) -> bytes | None:
-    """Return the end of a regular file; None if it cannot be read."""
-    try:
-        with directory.opened() as opened:
-            descriptor = open_file(opened, name)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(descriptor)
-        return os.pread(descriptor, MAX_LOG_BYTES, max(0, found.st_size - MAX_LOG_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
@@ -89,23 +70,22 @@ def _node_json(action: Action, node: Node, pids: frozenset[int]) -> bytes:
         "action": plain(action),
         "daemon": plain(node.daemons.get(action.daemon)),
         "watch": plain(node.watches.get(action.daemon)),
-        "incidents": [plain(each) for each in node.incidents.values() if each.daemon == action.daemon],
+        "incidents": [plain(incident) for incident in node.incidents.values() if incident.daemon == action.daemon],
         "processes": [plain(each) for pid, each in node.processes.items() if pid in pids],
         "states": [plain(each) for pid, each in node.states.items() if pid in pids],
-        "units": [plain(each) for each in node.units.values()],
+        "units": [plain(unit) for unit in node.units.values()],
     }
-    return json.dumps(known, indent=1, default=_json_default).encode()[:MAX_NODE_BYTES]
-
-
-def _json_default(value: Any) -> object:
-    return sorted(value) if isinstance(value, frozenset) else repr(value)
+    text = json.dumps(
+        known, indent=1, default=lambda value: sorted(value) if isinstance(value, frozenset) else repr(value)
+    )
+    return text.encode()[:MAX_NODE_BYTES]
 
 
 def _kernel_text(node: Node, kmsg: Path | None) -> bytes:
     """Return the driver's last records in the kernel log; if it cannot be read, the reported Xids."""
     try:
         if kmsg is not None:
-            return "".join(f"{each}\n" for each in last_records(kmsg, MAX_RECORDS)).encode()
+            return "".join(f"{record}\n" for record in last_records(kmsg, MAX_RECORDS)).encode()
         problem = "it is not collected"
     except OSError as error:
         problem = error.strerror or str(error)
@@ -132,7 +112,10 @@ class Evidence:
 
     def save(self, action: Action, node: Node, location: DaemonLocation) -> str | None:
         """Save a bundle and return its directory. Return None, and log it, if that fails or takes too long."""
-        path = self._directory / _bundle_name(action.daemon, self._clock.now())
+        # The daemon's name, made safe, and the time in UTC to the millisecond.
+        name = _UNSAFE.sub("-", action.daemon).strip("-.")[:_MAX_NAME] or "daemon"
+        seconds, milliseconds = divmod(round(self._clock.now() * 1000), 1000)
+        path = self._directory / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{milliseconds:03}Z"
         if not self._slots.acquire(blocking=False):
             self._log_problem(action, path, Reason(ReasonCode.EVIDENCE_BUSY))
             return None
@@ -172,13 +155,6 @@ class Evidence:
         self._log.warning("evidence_not_saved", daemon=action.daemon, path=str(path), problem=problem.as_json())
 
 
-def _bundle_name(daemon: str, at: float) -> str:
-    """Return the daemon's name, made safe, and the time in UTC to the millisecond."""
-    name = _UNSAFE.sub("-", daemon).strip("-.")[:_MAX_NAME] or "daemon"
-    seconds, milliseconds = divmod(round(at * 1000), 1000)
-    return f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{milliseconds:03}Z"
-
-
 def _write(path: Path, files: Iterable[File]) -> None:
     """Write the files, for the owner only. After an error, remove them."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -195,8 +171,9 @@ def _write(path: Path, files: Iterable[File]) -> None:
 
 def _prune(directory: Path) -> None:
     """Remove the oldest bundles while there are too many, or while they are too large together."""
-    found = (each for each in directory.iterdir() if not each.is_symlink())
-    bundles = sorted(found, key=lambda each: each.stat().st_mtime_ns)
-    sizes = {each: sum(file.lstat().st_size for file in each.iterdir()) if each.is_dir() else 0 for each in bundles}
-    while len(bundles) > MAX_BUNDLES or (len(bundles) > 1 and sum(sizes[each] for each in bundles) > MAX_TOTAL_BYTES):
+    paths = (path for path in directory.iterdir() if not path.is_symlink())
+    bundles = sorted(paths, key=lambda path: path.stat().st_mtime_ns)
+    sizes = [sum(file.lstat().st_size for file in path.iterdir()) if path.is_dir() else 0 for path in bundles]
+    while len(bundles) > MAX_BUNDLES or (len(bundles) > 1 and sum(sizes) > MAX_TOTAL_BYTES):
         shutil.rmtree(bundles.pop(0), ignore_errors=True)
+        del sizes[0]

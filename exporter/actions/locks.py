@@ -101,15 +101,15 @@ class _Lock:
         self._files = [LockFile(directory / f"act-{key}.lock") for directory in directories]
 
     def take(self) -> BlockReason | None:
-        found = [each.take() for each in self._files]
+        found = [file.take() for file in self._files]
         if BlockReason.ANOTHER_EXPORTER in found:
             self.release()
             return BlockReason.ANOTHER_EXPORTER
         return None if None in found else BlockReason.NO_LOCK
 
     def release(self) -> None:
-        for each in self._files:
-            each.release()
+        for file in self._files:
+            file.release()
 
 
 class ActLocks:
@@ -154,20 +154,18 @@ class ActLocks:
         while True:
             with self._changed:
                 wanted, closed = self._wanted, self._closed
-            self._try({} if closed else wanted)
+            kept = {} if closed else wanted
+            for name in [name for name, lock in self._locks.items() if kept.get(name) != lock.pipe_directory]:
+                self._locks.pop(name).release()
+            for name, pipe_directory in kept.items():
+                if name not in self._locks:
+                    self._locks[name] = _Lock(self._directories, pipe_directory)
+            found = {name: lock.take() for name, lock in self._locks.items()}
+            if found != self.found:
+                self.found = found
             with self._changed:
                 self._tried = wanted
                 self._changed.notify_all()
                 if closed:
                     return
                 self._changed.wait_for(lambda: self._closed or self._wanted != self._tried, timeout=self._retry)
-
-    def _try(self, wanted: Mapping[str, str]) -> None:
-        for name in [name for name, lock in self._locks.items() if wanted.get(name) != lock.pipe_directory]:
-            self._locks.pop(name).release()
-        for name, pipe_directory in wanted.items():
-            if name not in self._locks:
-                self._locks[name] = _Lock(self._directories, pipe_directory)
-        found = {name: lock.take() for name, lock in self._locks.items()}
-        if found != self.found:
-            self.found = found

@@ -11,6 +11,7 @@ from exporter.actions.steps import (
     Cancellation,
     command_deadline,
     command_problem,
+    delete_pod,
     end_process,
     restart_unit,
     run_command,
@@ -19,7 +20,7 @@ from exporter.actions.steps import (
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, User, keep_capabilities_from_children, user
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.pid_files import foreign_user, may_run
+from exporter.collectors.daemon_processes import foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation
 from exporter.collectors.proc import Proc
 from exporter.collectors.thread import Inbox
@@ -34,7 +35,7 @@ from exporter.model.action import (
     SaveEvidence,
 )
 from exporter.model.node import Node
-from exporter.model.observation import ActionDone, ControlReply, Observation
+from exporter.model.observation import ActionDone, ControlReply
 from exporter.model.reason import Reason, ReasonCode
 
 CLOSE_SECONDS = 1.5
@@ -106,9 +107,6 @@ class StepRunner:
                 self._starting = True
                 return self._refusal(step) or run_command(step, path=tools.path, cancellation=cancellation)
             case DeletePod():
-                # TLS takes time and memory, and most nodes never delete a pod.
-                from exporter.actions.api_server import delete_pod
-
                 return delete_pod(step)
             case GiveCommand():
                 problem = self._send(step.command)
@@ -201,7 +199,12 @@ class ActionRunner:
     def _run(self, action: Action, node: Node, location: DaemonLocation) -> None:
         began = self._tools.clock.monotonic()
         steps = StepRunner(
-            action, node, location, tools=self._tools, cancellation=self._cancellation, report=self._report
+            action,
+            node,
+            location,
+            tools=self._tools,
+            cancellation=self._cancellation,
+            report=lambda reply: self._inbox.put((reply,)),
         )
         try:
             # Programs that this thread starts must not have the exporter's capabilities. Each thread has its own set.
@@ -227,10 +230,7 @@ class ActionRunner:
             problem=problem,
             evidence=evidence,
         )
-        self._report(done)
-
-    def _report(self, observation: Observation) -> None:
-        self._inbox.put((observation,))
+        self._inbox.put((done,))
 
 
 def _unexpected(error: Exception) -> Reason:

@@ -1,21 +1,21 @@
-"""Steps of an action: control command, signal, unit restart, start command."""
+"""Steps of an action: control command, signal, unit restart, start command, deletion of a pod."""
 
 import contextlib
+import json
 import os
 import select
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from exporter.clock import Clock
-from exporter.collectors.child import OWN_USER, User, user
+from exporter.collectors.child import run_until_exit, user
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.pipe_dir import Directory, Root
 from exporter.collectors.proc import Proc
-from exporter.model.action import EndProcess, RestartUnit, Role, RunCommand
+from exporter.model.action import DeletePod, EndProcess, RestartUnit, Role, RunCommand
 from exporter.model.observation import ControlReply, ProcessReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import PIPE_DIRECTORY
@@ -81,152 +81,6 @@ class Cancellation:
                 return False
 
 
-def exit_of(pidfd: int) -> Callable[[float], bool]:
-    """Return a function that waits for the exit of a process, and returns whether it has exited."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return lambda seconds: bool(poll.poll(seconds * 1000))
-
-
-def exit_of_child(child: "subprocess.Popen[bytes]") -> Callable[[float], bool]:
-    """Return the same for a child. It needs no descriptor: without a free one, a started child seemed not started."""
-
-    def exits(seconds: float) -> bool:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
-        return child.returncode is not None
-
-    return exits
-
-
-# -- Programs ----------------------------------------------------------------------------------------------------------
-
-HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13
-"""How much of a program's output is stored: its beginning and its end."""
-
-_CHUNKS_AFTER_EXIT = 32
-"""How much is read after the exit of a program; a pipe holds 16 of these by default. A daemon may write on for ever."""
-
-_KILL_SECONDS = 1.0
-_UMASK = 0o022
-"""Clients use a daemon's sockets and logs. The exporter's own umask may be stricter."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramResult:
-    """Exit code of a program and its output. The code is None if the program did not exit in time."""
-
-    exit_code: int | None
-    output: str
-
-    @property
-    def last_line(self) -> str | None:
-        """Return the last line of the output; None if there is none."""
-        return _last_line(self.output)
-
-
-def _last_line(output: str) -> str | None:
-    lines = output.strip().splitlines()
-    return printable(lines[-1].strip()) if lines else None
-
-
-def run_program(
-    arguments: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    seconds: float,
-    cancellation: Cancellation,
-    user: User = OWN_USER,
-    grace: float = 0.0,
-) -> ProgramResult:
-    """Run a program for `seconds` at most, then end it with its session. `grace` is as in `wait_for_exit`.
-
-    Raise OSError if it cannot be started, ValueError if an argument is invalid.
-    """
-    output = _Output()
-    try:
-        child = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=output.writer,
-            stderr=output.writer,
-            env=dict(environment),
-            cwd="/",
-            umask=_UMASK,
-            start_new_session=True,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
-        )
-        output.start()
-        exits = exit_of_child(child)
-        in_time = cancellation.wait_for_exit(exits, seconds, grace=grace)
-        if not in_time:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
-            cancellation.wait_for_exit(exits, _KILL_SECONDS, grace=_KILL_SECONDS)
-        return ProgramResult(child.returncode if in_time else None, output.text())
-    finally:
-        output.close()
-
-
-class _Output:
-    """A pipe for the output of a program, which is read while the program runs. A full pipe would stop the program."""
-
-    def __init__(self) -> None:
-        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
-        self._head, self._tail = b"", b""
-        self._ended = threading.Event()
-        """Set when the program has exited. What it started may still have the pipe."""
-        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read. Only the program has the writing end then."""
-        os.close(self.writer)
-        self.writer = -1
-        self._thread.start()
-
-    def text(self) -> str:
-        """Return what the program wrote until its exit, without the middle if that was much."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        omitted = b"\n[...]\n" if len(self._tail) == TAIL_BYTES else b""
-        return (self._head + omitted + self._tail).decode(errors="replace")
-
-    def close(self) -> None:
-        """Close the pipe. If a daemon still has it, a process reads on: without a reader, to write ends the daemon."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        if self.writer >= 0:
-            os.close(self.writer)
-        poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
-        if not any(event & select.POLLHUP for _, event in poll.poll(0)):
-            with contextlib.suppress(OSError):
-                drain = ("sh", "-c", "exec 3<&0; cat <&3 >/dev/null 2>&1 &")
-                subprocess.run(drain, stdin=self._reader, cwd="/", start_new_session=True, check=False)
-        os.close(self._reader)
-
-    def _read(self) -> None:
-        poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
-        rest = _CHUNKS_AFTER_EXIT
-        while rest:
-            ended = self._ended.is_set()
-            rest -= ended
-            if poll.poll(0 if ended else _POLL_SECONDS * 1000):
-                data = os.read(self._reader, 1 << 16)
-                if not data:
-                    return
-                room = HEAD_BYTES - len(self._head)
-                self._head += data[:room]
-                self._tail = (self._tail + data[room:])[-TAIL_BYTES:]
-            elif ended:
-                return
-
-
 # -- Control commands --------------------------------------------------------------------------------------------------
 
 COMMAND_SECONDS = 5.0
@@ -284,6 +138,11 @@ def command_problem(reply: ControlReply) -> Reason | None:
             return None if refusal is None else Reason(_REFUSALS[refusal], command=command)
 
 
+def _last_line(output: str) -> str | None:
+    lines = output.strip().splitlines()
+    return printable(lines[-1].strip()) if lines else None
+
+
 # -- Signals -----------------------------------------------------------------------------------------------------------
 
 _END_SECONDS = 5.0
@@ -315,7 +174,12 @@ def end_process(step: EndProcess, *, pipe: Directory, proc: Proc, cancellation: 
         if facts is None or not _is_meant(step, facts, pipe, proc):
             return None
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        if cancellation.wait_for_exit(exit_of(pidfd), _END_SECONDS, grace=_GRACE_SECONDS):
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        exits = cancellation.wait_for_exit(
+            lambda seconds: bool(poll.poll(seconds * 1000)), _END_SECONDS, grace=_GRACE_SECONDS
+        )
+        if exits:
             return None
     except ProcessLookupError:
         return None
@@ -375,7 +239,9 @@ def restart_unit(
     arguments = (systemctl, "--no-ask-password", "start" if step.only_start else "restart", "--", unit)
     environment = {"PATH": path, "LC_ALL": "C"}
     try:
-        result = run_program(arguments, environment=environment, seconds=seconds, cancellation=cancellation)
+        result = run_until_exit(
+            arguments, environment=environment, wait=lambda exits: cancellation.wait_for_exit(exits, seconds)
+        )
     except OSError as error:
         return Reason(ReasonCode.PROGRAM_NOT_STARTED, command=systemctl, text=error.strerror)
     if result.exit_code == 0:
@@ -383,9 +249,9 @@ def restart_unit(
     if result.exit_code is None:
         return Reason(ReasonCode.UNIT_TIMED_OUT, unit=unit, seconds=seconds)
     for code, texts in _UNIT_PROBLEMS.items():
-        if any(each in result.output for each in texts):
+        if any(text in result.stdout for text in texts):
             return Reason(code, unit=unit)
-    return Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=unit, exit_code=result.exit_code, text=result.last_line)
+    return Reason(ReasonCode.UNIT_NOT_RESTARTED, unit=unit, exit_code=result.exit_code, text=_last_line(result.stdout))
 
 
 START_SECONDS = 15.0
@@ -410,13 +276,11 @@ def run_command(
     except PermissionError:
         return Reason(ReasonCode.USER_NOT_PERMITTED, command=program, uid=step.uid)
     try:
-        result = run_program(
+        result = run_until_exit(
             step.arguments,
             environment={"PATH": path, **step.environment},
-            seconds=seconds,
-            cancellation=cancellation,
+            wait=lambda exits: cancellation.wait_for_exit(exits, seconds, grace=GRACE_SECONDS),
             user=as_user,
-            grace=GRACE_SECONDS,
         )
     except OSError as error:
         return Reason(ReasonCode.PROGRAM_NOT_STARTED, command=program, text=error.strerror)
@@ -426,4 +290,60 @@ def run_command(
         return Reason(ReasonCode.PROGRAM_NOT_ENDED, command=program, seconds=seconds)
     if result.exit_code == 0:
         return None
-    return Reason(ReasonCode.PROGRAM_FAILED, command=program, exit_code=result.exit_code, text=result.last_line)
+    return Reason(
+        ReasonCode.PROGRAM_FAILED, command=program, exit_code=result.exit_code, text=_last_line(result.stdout)
+    )
+
+
+# -- Pods --------------------------------------------------------------------------------------------------------------
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds the certificate authority and the token of its service account. The kubelet renews the token."""
+
+REQUEST_SECONDS = 5.0
+_MAX_ANSWER = 1 << 16
+_GONE = (404, 409)
+"""The pod has been deleted, or another pod with another UID has its name."""
+
+
+def delete_pod(
+    step: DeletePod, *, account: Path = ACCOUNT, environment: Mapping[str, str] = os.environ
+) -> Reason | None:
+    """Delete the pod if it still has its UID. Return why it was not deleted; None also if it is gone already.
+
+    The exporter's service account does it. The controller of the pod, a DaemonSet or Deployment, then creates another
+    one. Kubernetes' official client takes 27 MiB more memory (measured, Python 3.11).
+    """
+    # TLS takes time and memory, and most nodes never delete a pod.
+    import ssl
+    from http.client import HTTPException, HTTPSConnection
+
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    pod = f"{step.namespace}/{step.name}"
+    if not host or not port.isdecimal():
+        return Reason(ReasonCode.API_SERVER_UNKNOWN)
+    path = f"/api/v1/namespaces/{quote(step.namespace, safe='')}/pods/{quote(step.name, safe='')}"
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": step.uid}}
+    try:
+        token = (account / "token").read_text(encoding="ascii").strip()
+        trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
+        connection = HTTPSConnection(host, int(port), timeout=REQUEST_SECONDS, context=trusted)
+        try:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            connection.request("DELETE", path, json.dumps(body), headers)
+            with connection.getresponse() as answer:
+                status, text = answer.status, answer.read(_MAX_ANSWER)
+        finally:
+            connection.close()
+    except (OSError, HTTPException, ValueError) as error:
+        return Reason(ReasonCode.API_SERVER_UNREACHABLE, text=printable(str(error) or type(error).__name__))
+    if status in _GONE or 200 <= status < 300:
+        return None
+    if status in (401, 403):
+        return Reason(ReasonCode.POD_DELETION_FORBIDDEN, pod=pod)
+    message = None
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+        # The API server answers with a Status object.
+        message = json.loads(text)["message"]
+    shown = printable(message) if isinstance(message, str) else None
+    return Reason(ReasonCode.POD_NOT_DELETED, pod=pod, state=f"HTTP {status}", text=shown)

@@ -5,31 +5,25 @@ import ctypes
 import errno
 import os
 import pwd
+import select
 import selectors
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from exporter.clock import Clock
-from exporter.parse.proc import effective_capabilities
-
-CAP_SETGID, CAP_SETUID = 6, 7
-"""linux/capability.h"""
+from exporter.collectors import without_capabilities
+from exporter.parse.proc import Capability, effective_capabilities
 
 NOGROUP = 65534
 """The group of a user who is not in the password database. This process's own groups are not for that user."""
 
 NO_UID = 2**32 - 1
 """(uid_t) -1 is no user (setuid(2))."""
-
-PR_SET_NO_NEW_PRIVS = 38
-PR_CAP_AMBIENT = 47
-PR_CAP_AMBIENT_CLEAR_ALL = 4
-_CAPSET_VERSION = 0x20080522
-"""capset(2): two masks each of effective, permitted and inheritable capabilities."""
 
 _STATUS = Path("/proc/thread-self/status")
 
@@ -56,10 +50,10 @@ def user(uid: int | None) -> User:
     if not may_switch_user():
         raise PermissionError(errno.EPERM, f"it takes CAP_SETUID and CAP_SETGID to start a process as UID {uid}")
     try:
-        known = pwd.getpwuid(uid)
+        entry = pwd.getpwuid(uid)
     except (KeyError, OverflowError):
         return User(uid, NOGROUP, (NOGROUP,))
-    return User(uid, known.pw_gid, tuple(os.getgrouplist(known.pw_name, known.pw_gid)))
+    return User(uid, entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 
 
 def uid_of(name: str) -> int | None:
@@ -78,32 +72,63 @@ def may_switch_user() -> bool:
         capabilities = effective_capabilities(_STATUS.read_text(errors="replace"))
     except OSError:
         return False
-    return all(capabilities >> each & 1 for each in (CAP_SETGID, CAP_SETUID))
+    return all(capabilities >> capability & 1 for capability in (Capability.SETGID, Capability.SETUID))
 
 
 def keep_capabilities_from_children() -> bool:
-    """Empty the ambient set (prctl(2)), so that this process keeps its capabilities and its children get none.
+    """Empty the inheritable set, and with it the ambient one (capset(2)).
 
-    Call it before any thread starts, since each thread has its own set. Return False if the kernel cannot do it.
+    This process keeps its capabilities then, and a program that it starts has none, unless root runs it.
+    Call it before any thread starts, since each thread has its own sets. Return False if the kernel refuses it.
     """
-    return bool(ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0)
+    libc, masks = ctypes.CDLL(None), (ctypes.c_uint32 * 6)()
+    header = (ctypes.c_uint32 * 2)(without_capabilities.CAPSET_VERSION, 0)
+    if libc.capget(header, masks):
+        return False
+    masks[2] = masks[5] = 0
+    return bool(libc.capset(header, masks) == 0)
 
 
-def _drop_capabilities() -> Callable[[], None]:
-    """Return a function that drops all capabilities, for a child that has switched its user.
+def _start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    user: User = OWN_USER,
+    descriptors: Sequence[int] = (),
+    directory: str | None = None,
+    umask: int = -1,
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a session of its own. It inherits these `descriptors` and no others.
 
-    A program of root would have this process's capabilities otherwise. Little may be done after a fork, so this
-    prepares everything.
+    It has no `preexec_fn`, which can deadlock in a process with threads. Raises OSError, or ValueError if an argument
+    is invalid.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, none = (ctypes.c_uint32 * 2)(_CAPSET_VERSION, 0), (ctypes.c_uint32 * 6)()
+    return subprocess.Popen(
+        arguments,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=dict(environment),
+        cwd=directory,
+        umask=umask,
+        pass_fds=descriptors,
+        start_new_session=True,
+        user=user.uid,
+        group=user.gid,
+        extra_groups=user.groups,
+    )
 
-    def drop() -> None:
-        if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.capset(header, none):
-            raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
 
-    return drop
+def kill_session(child: "subprocess.Popen[bytes]") -> None:
+    """Kill a child and all that it started. To kill another user's child takes CAP_KILL."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
 
+
+# -- Programs with text as their input ---------------------------------------------------------------------------------
 
 MOST_BYTES = 1 << 20
 """A child that writes more to one stream is ended."""
@@ -137,18 +162,18 @@ def run(
     If it has not ended after `deadline` seconds, or writes too much, kill its session. It inherits
     these `descriptors` and no others. Raises OSError if it cannot be started.
     """
-    child = subprocess.Popen(
+    if user.uid == 0:
+        # The kernel gives a program of root all capabilities that this process may have. A program of another user has
+        # none, and needs no other program in between.
+        arguments = (sys.executable, "-I", "-S", without_capabilities.__file__, *arguments)
+    child = _start(
         arguments,
+        environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(environment),
-        pass_fds=descriptors,
-        start_new_session=True,
-        user=user.uid,
-        group=user.gid,
-        extra_groups=user.groups,
-        preexec_fn=None if user is OWN_USER else _drop_capabilities(),
+        user=user,
+        descriptors=descriptors,
     )
     with child:
         on_start(child)
@@ -156,13 +181,7 @@ def run(
         if output is None:
             kill_session(child)
             return Output(None)
-    return Output(child.returncode, *(each.decode(errors="replace") for each in output))
-
-
-def kill_session(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child and all that it started. To kill another user's child takes CAP_KILL."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    return Output(child.returncode, *(stream.decode(errors="replace") for stream in output))
 
 
 def _communicate(
@@ -207,6 +226,109 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
+# -- Programs that may start a daemon ----------------------------------------------------------------------------------
+
+HEAD_BYTES, TAIL_BYTES = 1 << 13, 1 << 13
+"""How much of a program's output is stored: its beginning and its end."""
+
+_CHUNKS_AFTER_EXIT = 32
+"""How much is read after the exit of a program; a pipe holds 16 of these by default. A daemon may write on for ever."""
+
+_CHECK_SECONDS = 0.05
+"""How soon an exit is noticed."""
+
+_KILL_SECONDS = 1.0
+_UMASK = 0o022
+"""Clients use a daemon's sockets and logs. The exporter's own umask may be stricter."""
+
+
+def run_until_exit(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    wait: Callable[[Callable[[float], bool]], bool],
+    user: User = OWN_USER,
+) -> Output:
+    """Run a program, and return its output on both streams as stdout. What it started may run on.
+
+    `wait` returns whether the program has exited in time. If not, kill its session. `wait` gets a function that waits
+    for so many seconds at most, and returns whether the program has exited. A program of root has root's capabilities.
+
+    Raises OSError if it cannot be started, ValueError if an argument is invalid.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            child = _start(
+                arguments,
+                environment,
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                user=user,
+                directory="/",
+                umask=_UMASK,
+            )
+        finally:
+            os.close(writer)
+        output = _HeadAndTail(reader)
+
+        def exits(seconds: float) -> bool:
+            output.read(min(seconds, _CHECK_SECONDS))
+            return child.poll() is not None
+
+        in_time = wait(exits)
+        if not in_time:
+            kill_session(child)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_KILL_SECONDS)
+        for _ in range(_CHUNKS_AFTER_EXIT):
+            output.read(0)
+        return Output(child.returncode if in_time else None, output.text)
+    finally:
+        _let_write(reader)
+        os.close(reader)
+
+
+class _HeadAndTail:
+    """The output of a program. It is read while the program runs, because a full pipe would stop it."""
+
+    def __init__(self, reader: int) -> None:
+        self._reader = reader
+        self._poll = select.poll()
+        self._poll.register(reader, select.POLLIN)
+        self._head, self._tail = b"", b""
+
+    def read(self, seconds: float) -> None:
+        """Read once, or wait for so long."""
+        if not self._poll.poll(seconds * 1000):
+            return
+        data = os.read(self._reader, 1 << 16)
+        if not data:
+            self._poll.unregister(self._reader)
+        room = HEAD_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail = (self._tail + data[room:])[-TAIL_BYTES:]
+
+    @property
+    def text(self) -> str:
+        """What was read, without the middle if that was much."""
+        omitted = b"\n[...]\n" if len(self._tail) == TAIL_BYTES else b""
+        return (self._head + omitted + self._tail).decode(errors="replace")
+
+
+def _let_write(reader: int) -> None:
+    """If a daemon has the other end of a pipe, let a process read on: without a reader, a write ends the daemon."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    if not any(event & select.POLLHUP for _, event in poll.poll(0)):
+        with contextlib.suppress(OSError):
+            drain = ("sh", "-c", "exec 3<&0; cat <&3 >/dev/null 2>&1 &")
+            subprocess.run(drain, stdin=reader, cwd="/", start_new_session=True, check=False)
+
+
+# -- Programs that run for long
+
 MOST_BYTES_ONCE = 1 << 18
 LONGEST_LINE = 1 << 16
 LONGEST_ERROR = 1 << 10
@@ -217,13 +339,8 @@ class Child:
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it. Raises OSError if it cannot be started, ValueError if an argument is invalid."""
-        self._child = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
+        self._child = _start(
+            arguments, environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self._stdout, self._stderr = _pipe(self._child.stdout), _pipe(self._child.stderr)
         self._partial = b""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
+import structlog
+from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential, wait_random
 
 from exporter.clock import Clock
 from exporter.collectors.child import OWN_USER, Output, User, kill_session, run
-from exporter.collectors.control_sockets import ControlSockets, read_control_sockets
-from exporter.collectors.daemon_directory import probe
-from exporter.collectors.pid_files import foreign_listener
+from exporter.collectors.daemon_directory import ControlSockets, probe, read_control_sockets
+from exporter.collectors.daemon_processes import foreign_listener
 from exporter.collectors.pipe_dir import DaemonLocation, Identity, pipe_access
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import wait_channel
@@ -36,6 +36,7 @@ from exporter.parse.control_reply import (
     servers_queried,
     translate_command,
 )
+from exporter.parse.proc import SUSPENDED
 from exporter.parse.protocol3 import is_given_as_arguments
 
 RETRY_SECONDS = 0.02
@@ -45,7 +46,7 @@ as for another program."""
 
 
 class SessionLock:
-    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters share it."""
+    """The right to send commands to a daemon, by the identity of its pipe directory. Exporters take turns."""
 
     def __init__(
         self, directory: Path, clock: Clock, *, deadline: float = 1.0, sleep: Callable[[float], None] = time.sleep
@@ -57,29 +58,35 @@ class SessionLock:
         self._sleep = sleep
 
     @contextlib.contextmanager
-    def held(self, identity: Identity | None) -> Iterator[bool]:
-        """Hold the lock if possible. Yield whether it is held."""
-        descriptor = None if identity is None else self._open(identity)
-        try:
-            yield descriptor is not None and self._acquire(descriptor)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    def held(self, identity: Identity | None) -> Iterator[str | None]:
+        """Hold the lock if possible. Yield why it is not held, or None.
 
-    def _open(self, identity: Identity) -> int | None:
-        file = self.directory / f"session-{sum(identity) % LOCKS}.lock"
-        with contextlib.suppress(OSError):
-            return os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-        return None
+        A pipe directory that is missing needs no lock. If `directory` is missing, no exporter can hold a lock there.
+        """
+        problem = None
+        with contextlib.ExitStack() as stack:
+            if identity is not None:
+                file = self.directory / f"session-{sum(identity) % LOCKS}.lock"
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                try:
+                    descriptor = os.open(file, flags, 0o600)
+                    stack.callback(os.close, descriptor)
+                    self._acquire(descriptor)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    problem = f"{file}: {error.strerror}"
+            yield problem
 
-    def _acquire(self, descriptor: int) -> bool:
+    def _acquire(self, descriptor: int) -> None:
+        """Raises OSError."""
         ends = self._clock.monotonic() + self._deadline
         while True:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            if self._clock.monotonic() >= ends:
-                return False
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if self._clock.monotonic() >= ends:
+                    raise OSError(error.errno, "another exporter holds it") from error
             self._sleep(RETRY_SECONDS)
 
 
@@ -89,8 +96,6 @@ PROBES_AT_ONCE = 2
 LATER_PROBE_SECONDS = 60.0
 """After so many connections in a row without an answer, the next one follows this much later. Each one that a daemon
 does not accept takes one of 128 places in its queue (measured, R580)."""
-
-_STOPPED = "Tt"
 
 _NOT_STARTED = 127
 """The exit code of a shell that finds no program."""
@@ -143,6 +148,7 @@ class ControlClient:
         self._missing = f"{executable}: {os.strerror(errno.ENOENT)}"
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._lock = lock
+        self._lock_problem: str | None = None
         self._user = user
         self._proc = proc
         self._request = Request()
@@ -153,7 +159,7 @@ class ControlClient:
         self._retrying = Retrying(
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_exponential(multiplier=0.05, max=0.5) + wait_random(max=0.05),
-            retry_error_callback=_last_result,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
             sleep=sleep,
         )
 
@@ -196,7 +202,8 @@ class ControlClient:
         seen: list[Observation] = []
         problem: Reason | None = None
         for command in request.commands:
-            stopped = self._stopped_server(command, request.servers)
+            states = map(self._state, sorted(servers_queried(command, request.servers)))
+            stopped = next((state for state in states if state is not None and state.state in SUSPENDED), None)
             if stopped is not None:
                 problem = Reason(ReasonCode.SERVER_STOPPED, subject=command, pid=stopped.pid)
                 continue
@@ -219,19 +226,19 @@ class ControlClient:
                 break
         return Reading(tuple(seen), problem)
 
-    def _stopped_server(self, command: str, servers: frozenset[int]) -> ProcessState | None:
-        """Return a stopped server that would have to answer this command."""
-        states = map(self._state, sorted(servers_queried(command, servers)))
-        return next((each for each in states if each is not None and each.state in _STOPPED), None)
-
     def _probe(self, process: ProcessIdentity | None) -> Iterator[ControlSocket]:
         """Connect to the daemon without the program, unless it is stopped or was recently probed without an answer."""
         state = None if process is None else self._state(process.pid)
-        stopped = state is not None and identity_of(state) == process and state.state in _STOPPED
+        stopped = state is not None and identity_of(state) == process and state.state in SUSPENDED
         now = self._clock.monotonic()
         if self._closed or stopped or (self._probes_unanswered >= PROBES_AT_ONCE and now < self._next_probe):
             return
-        listening, answers, others = probe(self._location.pipe, lambda: self._others(process))
+
+        def others_connected() -> bool | None:
+            sockets = self._sockets(process)
+            return None if sockets is None else bool(sockets.peers)
+
+        listening, answers, others = probe(self._location.pipe, others_connected)
         if listening is False and process is not None:
             # This socket may be another one than the daemon's, if other users can write to the directory.
             sockets = self._sockets(process)
@@ -249,11 +256,6 @@ class ControlClient:
             others=others,
             wait_channel=channel,
         )
-
-    def _others(self, process: ProcessIdentity | None) -> bool | None:
-        """Return whether another process is connected to the daemon; None if that cannot be known."""
-        sockets = self._sockets(process)
-        return None if sockets is None else bool(sockets.peers)
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
         return None if process is None or self._proc is None else read_control_sockets(self._proc, process)
@@ -298,7 +300,11 @@ class ControlClient:
         with contextlib.ExitStack() as stack:
             access = stack.enter_context(pipe_access(location, None if lock is None else lock.directory))
             if lock is not None:
-                stack.enter_context(lock.held(access.identity))
+                problem = stack.enter_context(lock.held(access.identity))
+                # The command is sent all the same, and repeated if it collides with another one.
+                if problem is not None and problem != self._lock_problem:
+                    self._lock_problem = problem
+                    structlog.get_logger().info("control_lock_not_held", daemon=self.daemon, reason=problem)
             began = self._clock.monotonic()
             try:
                 output = run(
@@ -340,7 +346,3 @@ class ControlClient:
         child = self._child
         if child is not None and child.poll() is None:
             kill_session(child)
-
-
-def _last_result(state: RetryCallState) -> object:
-    return None if state.outcome is None else state.outcome.result()

@@ -1,25 +1,125 @@
 """The pipe directory of one daemon: its pid file, its control socket, and the processes connected to it.
 
 Each daemon has a thread for this, because a directory can hang (NFS, FUSE), and any user can have a daemon.
+
+A daemon waits for the first bytes of each connection that it has accepted, and serves no other one until then
+(measured, R580). So a process that connects and sends nothing holds the daemon. The daemon's sockets are copied for a
+moment (pidfd_getfd(2)) and asked for the process at the other end (SO_PEERCRED). This works across network namespaces,
+opens no path, and takes the right that ptrace(2) needs.
 """
 
+import contextlib
+import ctypes
+import errno
 import os
 import select
 import socket
 import stat
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from exporter.clock import Clock
-from exporter.collectors.control_sockets import ControlSockets, read_control_sockets, session_holder
-from exporter.collectors.pid_files import Identities, PidFiles
-from exporter.collectors.pipe_dir import CONTROL_SOCKET, DaemonLocation, Directory
-from exporter.collectors.proc import Proc
+from exporter.collectors.daemon_processes import Identities, PidFile
+from exporter.collectors.pipe_dir import CONTROL_SOCKET, PRIVILEGED_SOCKET, DaemonLocation, Directory
+from exporter.collectors.proc import Presence, Proc
+from exporter.collectors.processes import WorkloadProcesses
 from exporter.collectors.thread import CollectorThread, Inbox, Reading
-from exporter.collectors.workload_processes import WorkloadProcesses
-from exporter.model.identity import ProcessIdentity
+from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.observation import ControlSocket, Observation, SessionHolder, Wanted
 from exporter.parse.proc import listening_unix_sockets
+
+# -- Sockets of a daemon -----------------------------------------------------------------------------------------------
+
+_PIDFD_GETFD = 438
+"""The number of the system call on all machines that CUDA supports."""
+
+_CREDENTIALS = struct.Struct("=iII")
+"""`struct ucred` (unix(7))."""
+
+_NAMES = (CONTROL_SOCKET, PRIVILEGED_SOCKET)
+_MAX_DESCRIPTORS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSockets:
+    """Whether a daemon listens on its control socket, and the PID and UID of each process that is connected to it.
+
+    These are other processes than the daemon's servers, which stay connected (measured, R580), and the exporter. A
+    connection whose other end sends no more does not count: no daemon waits for it. A daemon keeps some of them for
+    ever, and while it hangs, that of a command that was killed (measured, R580).
+    """
+
+    listening: bool
+    peers: tuple[tuple[int, int], ...]
+
+
+def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets | None:
+    """Return the sockets of a daemon; None if they cannot be read."""
+    listening, peers = False, []
+    try:
+        for connection in _sockets(proc, daemon):
+            with connection:
+                name = connection.getsockname() if connection.family == socket.AF_UNIX else ""
+                if not isinstance(name, str) or name.rpartition("/")[2] not in _NAMES:
+                    continue
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    listening = True
+                    continue
+                poll = select.poll()
+                poll.register(connection, select.POLLRDHUP)
+                if poll.poll(0):
+                    # The other end has closed the connection, or sends no more.
+                    continue
+                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                pid, uid, _ = _CREDENTIALS.unpack(data)
+                if not proc.descends_from_us(pid) and proc.parent_pid(pid) != daemon.pid:
+                    peers.append((pid, uid))
+    except OSError:
+        return None
+    return ControlSockets(listening, tuple(peers))
+
+
+def session_holder(proc: Proc, clock: Clock, daemon: str, sockets: ControlSockets | None) -> SessionHolder:
+    """Return the process that is connected to a daemon, as far as known. It may have ended, but its UID is known."""
+    pid, uid = sockets.peers[0] if sockets is not None and sockets.peers else (0, None)
+    facts = None
+    with contextlib.suppress(OSError):
+        facts = proc.facts(pid)
+    if facts is None or facts.uid is None:
+        return SessionHolder(at=clock.now(), daemon=daemon, uid=uid)
+    return SessionHolder(
+        at=clock.now(),
+        daemon=daemon,
+        pid=pid,
+        start_ticks=facts.start_ticks,
+        started=facts.started,
+        uid=facts.uid,
+        user=facts.user,
+    )
+
+
+def _sockets(proc: Proc, daemon: ProcessIdentity) -> Iterator[socket.socket]:
+    """Yield copies of the sockets of a process. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    pidfd = os.pidfd_open(daemon.pid)
+    try:
+        if proc.presence(daemon.pid, daemon.start_ticks) is not Presence.RUNNING:
+            raise ProcessLookupError(f"process {daemon.pid} cannot be read")
+        for number in proc.sockets(daemon.pid, _MAX_DESCRIPTORS):
+            copy = libc.syscall(
+                ctypes.c_long(_PIDFD_GETFD), ctypes.c_int(pidfd), ctypes.c_int(number), ctypes.c_uint(0)
+            )
+            if copy >= 0:
+                yield socket.socket(fileno=copy)
+            elif ctypes.get_errno() != errno.EBADF:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(pidfd)
+
+
+# -- Connections and changes -------------------------------------------------------------------------------------------
 
 ANSWER_SECONDS = 2.0
 """Time for a daemon to answer a connection."""
@@ -108,40 +208,41 @@ class DaemonDirectory:
         self.wanted = Wanted()
         self._proc = proc
         self._clock = clock
-        self._pid_files = PidFiles(proc, clock, identities, workloads)
+        self._pid_file = PidFile(proc, clock, identities, workloads)
         self._due: dict[str, float] = {}
-        self._socket: ControlSocket | None = None
-        self._holder: SessionHolder | None = None
+        self._last: dict[str, object] = {}
 
     def collect(self) -> Reading:
         """Return what has changed. What is newly wanted is collected at once, all else at its interval."""
         location, wanted = self.location, self.wanted
-        observations: list[Observation] = [*self._pid_files.changed({location.name: location})]
-        process = self._pid_files.process(location.name)
+        observations: list[Observation] = [*self._pid_file.changed(location)]
+        daemon = self._pid_file.found
+        process = identity_of(daemon)
         if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
             holder = session_holder(self._proc, self._clock, location.name, self._sockets(process))
-            if self._holder is None or _holder_key(self._holder) != _holder_key(holder):
+            if self._is_new("holder", (holder.pid, holder.start_ticks, holder.uid)):
                 observations.append(holder)
-            self._holder = holder
         if self._is_due("socket", SOCKETS_SECONDS, location.name in wanted.sockets):
             listening = self._listening(location, process)
-            if self._socket is None or self._socket.listening != listening:
+            if self._is_new("socket", listening):
                 observations.append(ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening))
-            self._socket = ControlSocket(at=self._clock.now(), daemon=location.name, listening=listening)
-        return Reading(tuple(observations), self._pid_files.problem, idle=self._pid_files.all_found)
+        idle = daemon is None or daemon.pid is not None or daemon.same_as is not None
+        return Reading(tuple(observations), self._pid_file.problem, idle=idle)
 
     def _is_due(self, what: str, interval: float, wanted: bool) -> bool:
         now = self._clock.monotonic()
         if not wanted:
             self._due.pop(what, None)
-            if what == "holder":
-                self._holder = None
-            else:
-                self._socket = None
+            self._last.pop(what, None)
         elif now >= self._due.get(what, now):
             self._due[what] = now + interval
             return True
         return False
+
+    def _is_new(self, what: str, value: object) -> bool:
+        new = what not in self._last or self._last[what] != value
+        self._last[what] = value
+        return new
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
         return None if process is None else read_control_sockets(self._proc, process)
@@ -160,10 +261,6 @@ class DaemonDirectory:
         own = {str(path / CONTROL_SOCKET) for path in (location.pipe.path, location.pipe.path.resolve())}
         table = self._proc.unix_sockets(process.pid) or ""
         return None if own.isdisjoint(listening_unix_sockets(table)) else True
-
-
-def _holder_key(holder: SessionHolder) -> tuple[int | None, ...]:
-    return holder.pid, holder.start_ticks, holder.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +288,9 @@ class DirectoryCollector:
 
 
 def directory_collector(
-    name: str,
-    location: DaemonLocation,
-    *,
-    proc: Proc,
-    inbox: Inbox,
-    clock: Clock,
-    identities: Identities,
-    workloads: WorkloadProcesses,
-    deadline: float,
+    name: str, directory: DaemonDirectory, *, inbox: Inbox, clock: Clock, deadline: float
 ) -> DirectoryCollector:
     """Return the collector `name` for the pipe directory of one daemon."""
-    directory = DaemonDirectory(location, proc, clock, identities, workloads)
     thread = CollectorThread(
         name,
         directory.collect,
@@ -212,6 +300,6 @@ def directory_collector(
         clock=clock,
         report_interval=REPORT_INTERVAL,
         idle_period=PERIOD,
-        daemon=location.name,
+        daemon=directory.location.name,
     )
     return DirectoryCollector(directory, thread)

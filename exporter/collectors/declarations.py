@@ -52,10 +52,11 @@ class Declarations:
 
     def read(self) -> tuple[Declared, Declared]:
         """Return the declared daemons by name, and those that are no longer declared. Raises OSError."""
-        found = {each.name: (by, each) for by, each in itertools.islice(self._found(), MOST_DECLARED)}
+        found = {location.name: (by, location) for by, location in itertools.islice(self._found(), MOST_DECLARED)}
         # A search of patterns skips what it cannot read.
-        found |= {name: each for name, each in self._declared.items() if name not in found and _still_declared(*each)}
-        withdrawn = {name: each for name, each in self._declared.items() if name not in found}
+        missing = {name: declared for name, declared in self._declared.items() if name not in found}
+        found |= {name: declared for name, declared in missing.items() if _still_declared(*declared)}
+        withdrawn = {name: declared for name, declared in missing.items() if name not in found}
         self._declared = found
         return found, withdrawn
 
@@ -64,21 +65,20 @@ class Declarations:
             pipe = location.pipe.path
             if pipe.name == "pipe" and _does_plugin_run(pipe):
                 yield NamedBy.DEVICE_PLUGIN, location
-            elif claim_uid(str(pipe)) is not None and self._is_claim_started(location):
-                yield NamedBy.DRA, location
-        if _uses_mps(_text(self._gke_config)):
-            pipe = Path(DEFAULT_PIPE_DIRECTORY)
-            yield NamedBy.GKE, on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
-
-    def _is_claim_started(self, location: DaemonLocation) -> bool:
-        """Return whether the daemon of a claim has been started since the node booted.
-
-        A new container of the pod removes the file. If it then fails, the daemon must still run.
-        """
-        if location.name in self._declared:
-            return True
-        started = _time_of(location.pipe.path.parent / STARTUP_LOG)
-        return started is not None and started >= self._booted_at
+            elif claim_uid(str(pipe)) is not None:
+                # A new container of the pod removes the file. If it then fails, the daemon must still run.
+                declared = location.name in self._declared
+                if declared or (_time_of(pipe.parent / STARTUP_LOG) or -1.0) >= self._booted_at:
+                    yield NamedBy.DRA, location
+        # GKE's device plugin that shares GPUs with MPS does not start without a daemon (pkg/gpu/nvidia/manager.go of
+        # container-engine-accelerators).
+        configuration: object = None
+        with contextlib.suppress(ValueError, RecursionError):
+            configuration = json.loads(_text(self._gke_config) or "{}")
+        match configuration:
+            case {"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}:
+                pipe = Path(DEFAULT_PIPE_DIRECTORY)
+                yield NamedBy.GKE, on_host(str(pipe), pipe, Path(DEFAULT_LOG_DIRECTORY))
 
 
 def _still_declared(by: NamedBy, location: DaemonLocation) -> bool:
@@ -112,17 +112,3 @@ def _text(path: Path) -> str | None:
             return file.read(_MAX_CONFIG)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _uses_mps(configuration: str | None) -> bool:
-    """Return whether GKE's device plugin shares GPUs with MPS. It does not start without a daemon then.
-
-    (pkg/gpu/nvidia/manager.go of container-engine-accelerators)
-    """
-    try:
-        match json.loads(configuration or "{}"):
-            case {"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}:
-                return True
-    except (ValueError, RecursionError):
-        pass
-    return False

@@ -1,5 +1,6 @@
 """Discovery of control daemons: running processes, known directories, and those that the node declares."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -10,15 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from exporter.clock import Clock
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons, socket_owner
 from exporter.collectors.declarations import Declarations
-from exporter.collectors.pid_files import socket_owner
-from exporter.collectors.pid_namespace import PidNamespace
 from exporter.collectors.pipe_dir import (
     CONTROL_SOCKET,
     DaemonLocation,
     Directory,
     Identity,
+    PidNamespace,
     PipeFiles,
     Root,
     can_open_below_roots,
@@ -59,14 +59,6 @@ def _matches(patterns: Sequence[str]) -> Iterator[DaemonLocation]:
                 # The likely log directory until the daemon's environment is read (as in the Kubernetes device plugin).
                 logs = path.with_name("log") if path.name == "pipe" else Path(DEFAULT_LOG_DIRECTORY)
                 yield on_host(str(path), path, logs)
-
-
-def _has_socket(path: Path) -> bool:
-    """Return whether this is a directory with a control socket. Any user can create links in /tmp."""
-    try:
-        return not path.is_symlink() and (path / CONTROL_SOCKET).is_socket()
-    except OSError:
-        return False
 
 
 MOST_DAEMONS = 64
@@ -116,24 +108,27 @@ def admit(candidates: Iterable[Candidate]) -> frozenset[str]:
     for its owners. The daemons of one owner are in the order in which they were found. So a user who starts more
     daemons displaces only daemons of the same user, also with several UIDs.
     """
-    candidates = sorted(candidates, key=lambda each: each.found_at)
-    expected = [each.location.name for each in candidates if each.expected]
-    host = [each.location.name for each in candidates if each.host and not each.expected]
-    others = [each for each in candidates if not each.expected and not each.host]
-    fair = [each for rank, each in _ranked(others, lambda each: each.owner) if rank < MOST_OF_A_USER]
-    shared = [each.location.name for _, each in _ranked(fair, lambda each: each.group or each.owner)]
+    candidates = sorted(candidates, key=lambda candidate: candidate.found_at)
+    expected = [candidate.location.name for candidate in candidates if candidate.expected]
+    host = [candidate.location.name for candidate in candidates if candidate.host and not candidate.expected]
+    others = [candidate for candidate in candidates if not candidate.expected and not candidate.host]
+    by_owner = _ranked(others, lambda candidate: candidate.owner)
+    fair = [candidate for rank, candidate in by_owner if rank < MOST_OF_A_USER]
+    by_group = _ranked(fair, lambda candidate: candidate.group or candidate.owner)
+    shared = [candidate.location.name for _, candidate in by_group]
     return frozenset((*expected, *host[:MOST_OF_THE_HOST], *shared[:MOST_DAEMONS]))
 
 
 def _ranked(candidates: Iterable[Candidate], key: Callable[[Candidate], str]) -> list[tuple[int, Candidate]]:
     """Return each candidate with its place among those of the same key, the first ones first."""
     counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
-    return sorted(((next(counts[key(each)]), each) for each in candidates), key=lambda each: each[0])
+    ranked = [(next(counts[key(candidate)]), candidate) for candidate in candidates]
+    return sorted(ranked, key=lambda pair: pair[0])
 
 
 def too_many(refused: Iterable[Candidate]) -> Reason | None:
     """Return who started too many daemons. The text changes with the owners, not with each daemon."""
-    owners = sorted({each.owner for each in refused})
+    owners = sorted({candidate.owner for candidate in refused})
     if not owners:
         return None
     named = ", ".join(owners[:MOST_NAMED]) + (", ..." if len(owners) > MOST_NAMED else "")
@@ -175,7 +170,7 @@ class Discovery:
     def collect(self) -> Reading:
         """Return the locations that are new or changed, and those that the node declares."""
         now = self._clock.monotonic()
-        self._found = {name: each for name, each in self._found.items() if self._is_current(each, now)}
+        self._found = {name: candidate for name, candidate in self._found.items() if self._is_current(candidate, now)}
         try:
             daemons = self._daemons.all()
         except OSError as error:
@@ -183,23 +178,27 @@ class Discovery:
         running, problems = self._running(daemons, now)
         candidates = self._found | {name: candidate for name, (candidate, _) in running.items()}
         admitted = admit(candidates.values())
-        self._found = {name: each for name, each in candidates.items() if name in admitted}
-        for name, (candidate, daemon) in running.items():
-            if name in admitted:
-                location = self._with_process(candidate.location, daemon)
-                self._found[name] = replace(candidate, location=location)
+        self._found = {name: candidate for name, candidate in candidates.items() if name in admitted}
+        for name in running.keys() & admitted:
+            candidate, daemon = running[name]
+            self._found[name] = replace(candidate, location=self._with_process(candidate.location, daemon))
         problems.append(too_many(candidate for name, (candidate, _) in running.items() if name not in admitted))
         self._examined = {daemon.identity for daemon in daemons}
-        self.locations = {**self._named, **{name: each.location for name, each in self._found.items()}}
-        changed = tuple(self._changed())
-        declared: tuple[DaemonFound, ...] = ()
+        self.locations = {**self._named, **{name: candidate.location for name, candidate in self._found.items()}}
+        # The reducer may have forgotten the old daemon of a location.
+        before, self._reported = self._reported, self.locations
+        found = [
+            _observation(location, self._clock.now())
+            for name, location in self.locations.items()
+            if name not in before or _key(before[name]) != _key(location)
+        ]
         try:
-            declared = self._calls.call("declared", lambda: tuple(self._declared()), ())
+            found += self._calls.call("declared", self._declared, ())
         except OSError as error:
             problems.append(of_error(error.filename, error))
         if self._calls.hanging:
             problems.append(Reason(ReasonCode.DIRECTORY_HANGS))
-        return Reading((*changed, *declared), joined(problems))
+        return Reading(tuple(found), joined(problems))
 
     def _is_current(self, found: Candidate, now: float) -> bool:
         """Return whether a daemon ran there recently, and its name is not that of another directory since.
@@ -220,7 +219,7 @@ class Discovery:
         running: dict[str, tuple[Candidate, ControlDaemon]] = {}
         counts: Counter[str] = Counter()
         subordinate = _subordinate_uids(self._subordinate_uids)
-        for daemon in sorted(daemons, key=lambda each: each.facts.uid != 0):
+        for daemon in sorted(daemons, key=lambda daemon: daemon.facts.uid != 0):
             owner, group = _owner(daemon, self._proc.user_namespace_owner(daemon.pid), subordinate)
             counts[owner] += 1
             if counts[owner] > MOST_EXAMINED:
@@ -234,6 +233,10 @@ class Discovery:
                 continue
             if location is not None:
                 before = self._found.get(location.name)
+                mounts = self._proc.namespace(daemon.pid, "mnt")
+                host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
+                # Root started it outside of containers.
+                of_host = daemon.facts.uid == 0 and daemon.depth == 1 and mounts is not None and mounts == host
                 candidate = Candidate(
                     location=location,
                     owner=owner,
@@ -241,7 +244,7 @@ class Discovery:
                     found_at=now if before is None else before.found_at,
                     seen_at=now,
                     expected=location.name in self._named,
-                    host=self._is_on_host(daemon),
+                    host=of_host,
                 )
                 running.setdefault(location.name, (candidate, daemon))
             elif daemon.environment is None:
@@ -250,32 +253,19 @@ class Discovery:
                 problems.append(Reason(ReasonCode.NOT_SUPPORTED, subject="openat2(2)", pid=daemon.pid))
         return running, problems
 
-    def _is_on_host(self, daemon: ControlDaemon) -> bool:
-        """Return whether root started it outside of containers."""
-        if daemon.facts.uid != 0 or daemon.depth != 1:
-            return False
-        mounts = self._proc.namespace(daemon.pid, "mnt")
-        host = self._proc.namespace(INIT_PID, "mnt") or self._proc.namespace(os.getpid(), "mnt")
-        return mounts is not None and mounts == host
-
-    def _changed(self) -> Iterator[DaemonFound]:
-        """Yield new and changed locations, and those with a new daemon: the reducer may have forgotten the old one."""
-        before, self._reported = self._reported, self.locations
-        for name, location in self.locations.items():
-            if name not in before or _key(before[name]) != _key(location):
-                yield _observation(location, self._clock.now())
-
-    def _declared(self) -> Iterator[DaemonFound]:
-        """Yield the daemons that the node no longer declares, then all that it declares."""
+    def _declared(self) -> tuple[DaemonFound, ...]:
+        """Return the daemons that the node no longer declares, then all that it declares."""
         declared, withdrawn = self._declarations.read()
         at = self._clock.now()
-        for expected, found in ((False, withdrawn), (True, declared)):
-            for by, each in found.values():
-                yield replace(_observation(each, at), expected=expected, by=by)
+        return tuple(
+            replace(_observation(location, at), expected=expected, by=by)
+            for expected, daemons in ((False, withdrawn), (True, declared))
+            for by, location in daemons.values()
+        )
 
     def _known_directories(self) -> Mapping[Identity, DaemonLocation]:
         """Return the named locations, those found on this host before, and matches of a pattern; the first wins."""
-        before = (each.location for each in self._found.values() if each.location.pipe.root is None)
+        before = (candidate.location for candidate in self._found.values() if candidate.location.pipe.root is None)
         self._matching = self._calls.call("matches", self._matches, self._matching)
         known: dict[Identity, DaemonLocation] = {}
         for location in (*self._named.values(), *before, *self._matching):
@@ -285,7 +275,14 @@ class Discovery:
         return known
 
     def _matches(self) -> tuple[DaemonLocation, ...]:
-        return tuple(each for each in _matches(self._patterns) if _has_socket(each.pipe.path))
+        """Return the directories with a control socket. Any user can create links in /tmp."""
+        matching: list[DaemonLocation] = []
+        for location in _matches(self._patterns):
+            path = location.pipe.path
+            with contextlib.suppress(OSError):
+                if not path.is_symlink() and (path / CONTROL_SOCKET).is_socket():
+                    matching.append(location)
+        return tuple(matching)
 
     def _location_of(
         self, daemon: ControlDaemon, known: Mapping[Identity, DaemonLocation], daemons: Sequence[ControlDaemon]
@@ -313,36 +310,31 @@ class Discovery:
         if not confirmed or socket_owner(files, [daemon]) is None:
             return None
         # The log directory is not opened here: it may hang, and this thread finds the daemons of all users.
-        log = Directory(Path(logs), None if self._is_own(root) else root)
+        mounts = self._proc.namespace(root.pid, "mnt")
+        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
+        same_paths = same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
+        log = Directory(Path(logs), None if same_paths else root)
         if identity in known:
             location = known[identity]
             return location if location.name in self._named else replace(location, log=log)
         if Directory(pipe.path).identity() == identity:
             return DaemonLocation(name=path, pipe=Directory(pipe.path), log=log)
-        return DaemonLocation(name=f"{path}@{self._container(daemon)}", pipe=pipe, log=log)
+        # Equal paths are distinguished by what outlives the daemon: its container, or its mount namespace.
+        container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
+        place = container[1] if container else self._proc.namespace(daemon.pid, "mnt") or daemon.pid
+        return DaemonLocation(name=f"{path}@{place}", pipe=pipe, log=log)
 
     def _by_pid_file(
         self, daemon: ControlDaemon, locations: Iterable[DaemonLocation], daemons: Sequence[ControlDaemon]
     ) -> DaemonLocation | None:
         """Return the only location with a pid file that names a daemon with an unreadable environment, and no other."""
-        same_pid = [each for each in daemons if each.own_pid == daemon.own_pid]
-        found: list[DaemonLocation] = []
+        same_pid = [other for other in daemons if other.own_pid == daemon.own_pid]
+        matching: list[DaemonLocation] = []
         for location in locations:
             files: PipeFiles | None = self._calls.call(("files", str(location.pipe)), location.pipe.files, None)
             if files is not None and files.pid == daemon.own_pid and socket_owner(files, same_pid) == daemon:
-                found.append(location)
-        return found[0] if len(found) == 1 else None
-
-    def _is_own(self, root: Root) -> bool:
-        """Return whether all paths are the same for that process and this one."""
-        mounts = self._proc.namespace(root.pid, "mnt")
-        same_root = Directory(Path("/"), root).identity() == Directory(Path("/")).identity()
-        return same_root and mounts is not None and mounts == self._proc.namespace(os.getpid(), "mnt")
-
-    def _container(self, daemon: ControlDaemon) -> str:
-        """Return what distinguishes equal paths and outlives the daemon: its container, or its mount namespace."""
-        container = _CONTAINER.fullmatch(parse_cgroup(daemon.facts.cgroup or "").container or "")
-        return container[1] if container else str(self._proc.namespace(daemon.pid, "mnt") or daemon.pid)
+                matching.append(location)
+        return matching[0] if len(matching) == 1 else None
 
     def _with_process(self, location: DaemonLocation, daemon: ControlDaemon) -> DaemonLocation:
         """Return the location with its daemon. A PID namespace that it had before keeps what it remembers."""
@@ -381,12 +373,12 @@ def _subordinate_uids(path: Path) -> Mapping[range, str]:
         lines = [line.split(":") for line in path.read_text(errors="replace").splitlines()]
     except OSError:
         return {}
-    numbers = [(user, start, count) for user, start, count in (each for each in lines if len(each) == 3)]
-    return {
-        range(int(start), int(start) + int(count)): user
-        for user, start, count in numbers
-        if start.isdecimal() and count.isdecimal() and max(len(start), len(count)) < 11
-    }
+    users: dict[range, str] = {}
+    for line in lines:
+        match line:
+            case [user, start, count] if all(word.isdecimal() and len(word) < 11 for word in (start, count)):
+                users[range(int(start), int(start) + int(count))] = user
+    return users
 
 
 def _key(location: DaemonLocation) -> tuple[tuple[int, int] | None, Path, Path]:

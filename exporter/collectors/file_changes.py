@@ -52,8 +52,13 @@ class FileChanges:
         if watch < 0:
             return None
         with self._lock:
-            if not self._has_thread():
-                return None
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="log-changes", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return None
+                self._thread = thread
             self._watches.setdefault(watch, {})[changed] = False
         return watch
 
@@ -87,15 +92,6 @@ class FileChanges:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _has_thread(self) -> bool:
-        """Start the thread at first use. If it cannot start, no file can be watched."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="log-changes", daemon=True)
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
-        return self._thread is not None
-
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._inotify, select.POLLIN)
@@ -103,20 +99,14 @@ class FileChanges:
         while not self._closing.is_set():
             poll.poll()
             self._closing.wait(GATHER_SECONDS)
-            for changed in self._callbacks(self._written()):
+            written: set[int] = set()
+            with contextlib.suppress(BlockingIOError):
+                while events := os.read(self._inotify, _EVENT.size << 12):
+                    written.update(watch for watch, *_ in _EVENT.iter_unpack(events))
+            with self._lock:
+                watches = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
+                for watch in watches:
+                    self._watches[watch] = dict.fromkeys(self._watches[watch], True)
+                callbacks = {changed for watch in watches for changed in self._watches[watch]}
+            for changed in callbacks:
                 changed()
-
-    def _written(self) -> set[int]:
-        """Return the watches of the files that were written."""
-        written: set[int] = set()
-        with contextlib.suppress(BlockingIOError):
-            while events := os.read(self._inotify, _EVENT.size << 12):
-                written.update(watch for watch, *_ in _EVENT.iter_unpack(events))
-        return written
-
-    def _callbacks(self, written: set[int]) -> set[Changed]:
-        with self._lock:
-            watches = self._watches.keys() if _OVERFLOW in written else written & self._watches.keys()
-            for watch in watches:
-                self._watches[watch] = dict.fromkeys(self._watches[watch], True)
-            return {changed for watch in watches for changed in self._watches[watch]}

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from exporter.clock import Clock
 from exporter.collectors.child import Child, run
@@ -76,7 +76,7 @@ class UnitJournal:
             problem = not_started(command[0], error)
         else:
             entries = filter(None, map(parse_journal_entry, output.stdout.encode().splitlines()))
-            lines = [each.message for each in entries if each.message and each.is_mps_output_of(self.unit)]
+            lines = [entry.message for entry in entries if entry.message and entry.is_mps_output_of(self.unit)]
             if output.exit_code is None:
                 problem = timed_out(self._command, DEADLINE_SECONDS)
             elif output.exit_code != 0 or output.stderr.startswith(_NO_JOURNAL):
@@ -186,9 +186,18 @@ class Journal:
         with self._lock:
             if self._closed:
                 return Reading()
-            observations: list[Observation] = [*self._reconcile(self._units)]
+            observations: list[Observation] = []
+            units = self._units
+            for daemon, journal in list(self._journals.items()):
+                if units.get(daemon) != journal.unit:
+                    journal.close()
+                    del self._journals[daemon]
+                    observations.append(LogFile(at=self._clock.now(), daemon=daemon, file=FILE, followed=False))
+            for daemon, unit in units.items():
+                if daemon not in self._journals:
+                    self._journals[daemon] = self.journal_of(daemon, unit)
             readings = [journal.collect() for journal in self._journals.values()]
-        observations += (each for reading in readings for each in reading.observations)
+        observations += (observation for reading in readings for observation in reading.observations)
         return Reading(tuple(observations), joined(reading.problem for reading in readings), idle=not readings)
 
     def close(self) -> None:
@@ -198,13 +207,3 @@ class Journal:
             for journal in self._journals.values():
                 journal.close()
             self._journals.clear()
-
-    def _reconcile(self, units: Mapping[str, str]) -> Iterator[LogFile]:
-        for daemon, journal in list(self._journals.items()):
-            if units.get(daemon) != journal.unit:
-                journal.close()
-                del self._journals[daemon]
-                yield LogFile(at=self._clock.now(), daemon=daemon, file=FILE, followed=False)
-        for daemon, unit in units.items():
-            if daemon not in self._journals:
-                self._journals[daemon] = self.journal_of(daemon, unit)

@@ -5,7 +5,7 @@ import os
 import select
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -44,26 +44,25 @@ def open_kernel_log(path: Path, whence: int = os.SEEK_END) -> int:
 
 def last_records(path: Path, limit: int, *, opener: Callable[[Path, int], int] = open_kernel_log) -> list[str]:
     """Return the last `limit` records about GPUs and OOM kills that the kernel still stores. Raises OSError."""
+    records: deque[str] = deque(maxlen=limit)
     descriptor = opener(path, os.SEEK_SET)
     try:
-        return list(deque(filter(_is_wanted, _stored_records(descriptor)), limit))
+        for _ in range(MAX_STORED_RECORDS):
+            try:
+                raw = os.read(descriptor, MAX_RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # the kernel has overwritten the next record
+                continue
+            text = raw.decode(errors="replace").rstrip("\n")
+            # Few records have a word of a wanted one, and to parse a record takes longer.
+            if ("NVRM" in text or "Killed" in text) and _is_wanted(text):
+                records.append(text)
+            if not raw:
+                break
     finally:
         os.close(descriptor)
-
-
-def _stored_records(descriptor: int) -> Iterator[str]:
-    """Yield the stored records that have a word of a wanted one."""
-    for _ in range(MAX_STORED_RECORDS):
-        try:
-            raw = os.read(descriptor, MAX_RECORD_BYTES)
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # the kernel has overwritten the next record
-            continue
-        if not raw:
-            return
-        if b"NVRM" in raw or b"Killed" in raw:
-            yield raw.decode(errors="replace").rstrip("\n")
+    return list(records)
 
 
 class KernelLog:

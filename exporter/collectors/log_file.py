@@ -1,12 +1,12 @@
 """One log file, followed through growth, truncation and replacement, within a budget of lines."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from exporter.clock import Clock
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.pipe_dir import DaemonLocation, open_file
+from exporter.collectors.pipe_dir import DaemonLocation, end_of_file, open_file
 from exporter.collectors.thread import Reading
 from exporter.model.observation import LogFile, LogGap, LogLine, LogUnrecognized, Observation
 from exporter.model.reason import Reason, ReasonCode, of_error
@@ -163,14 +163,9 @@ def read_tail(location: DaemonLocation) -> Iterator[tuple[str, str]]:
     with location.log.opened() as directory:
         for name in location.logs:
             try:
-                file = open_file(directory, name)
+                text = end_of_file(directory, name, TAIL_BYTES).decode(errors="replace")
             except FileNotFoundError:
                 continue
-            try:
-                begin = max(0, os.fstat(file).st_size - TAIL_BYTES)
-                text = os.pread(file, TAIL_BYTES, begin).decode(errors="replace")
-            finally:
-                os.close(file)
             yield from ((name, line) for line in text.split("\n"))
 
 
@@ -245,13 +240,22 @@ class LogFollower:
                 LogFile(at=at, daemon=daemon, file=file, problem=self._problem, size=sizes[0], unread=sizes[1])
             )
         lines = [line.decode(errors="replace") for line in self._within_budget(selection)]
+        namespace = self.location.namespace
+        if namespace is not None and lines:
+            namespace.update({number for line in lines for number in pids_in_line(line)})
         if selection.lost:
             observations.append(LogGap(at=at, daemon=daemon, file=file, lines=selection.lost))
         if selection.unrecognized:
             observations.append(LogUnrecognized(at=at, daemon=daemon, file=file, lines=selection.unrecognized))
         observations += (
-            LogLine(at=at, daemon=daemon, file=file, line=line, pids=pids)
-            for line, pids in zip(lines, self._translated_pids(lines), strict=True)
+            LogLine(
+                at=at,
+                daemon=daemon,
+                file=file,
+                line=line,
+                pids=None if namespace is None else namespace.outer(numbers_in_line(line)),
+            )
+            for line in lines
         )
         return Reading(tuple(observations), None if _is_absent(self._problem) else self._problem, more=unread > 0)
 
@@ -265,14 +269,6 @@ class LogFollower:
         if self._changes is not None and log.watch is not None:
             self._changes.forget(log.watch, self._changed)
         os.close(log.descriptor)
-
-    def _translated_pids(self, lines: list[str]) -> list[Mapping[int, int] | None]:
-        """Return the PIDs of each line in this namespace, if the daemon is in another one."""
-        namespace = self.location.namespace
-        if namespace is None or not lines:
-            return [None] * len(lines)
-        namespace.update({number for line in lines for number in pids_in_line(line)})
-        return [namespace.outer(numbers_in_line(line)) for line in lines]
 
     def _check_path(self) -> Reason | None:
         """Open the file at the path unless it is open. The first file is read from its end if it existed from start."""
@@ -306,20 +302,16 @@ class LogFollower:
             log.jump(offset)
         self._logs.append(log)
 
-    def _check_watch(self, log: OpenLog) -> None:
-        """Stop to rely on notifications for a file that grows without any (NFS, FUSE)."""
-        if self._changes is None or log.watch is None:
-            return
-        log.missed = 0 if self._changes.was_notified(log.watch, self._changed) else log.missed + 1
-        if log.missed >= MAX_MISSED:
-            self._changes.forget(log.watch, self._changed)
-            log.watch = None
-
     def _read(self, log: OpenLog, selection: _Selection) -> None:
         """Select from the unread lines of one file. Some may stay unread until the next collection."""
         if not log.unread:
             return
-        self._check_watch(log)
+        if self._changes is not None and log.watch is not None:
+            # A file that grows without any notification (NFS, FUSE) is not watched any more.
+            log.missed = 0 if self._changes.was_notified(log.watch, self._changed) else log.missed + 1
+            if log.missed >= MAX_MISSED:
+                self._changes.forget(log.watch, self._changed)
+                log.watch = None
         log.grew_at = self._clock.monotonic()
         if log.unread > MAX_UNREAD:
             self._skim_lines(log, selection)

@@ -58,7 +58,7 @@ class DaemonLogs:
             for follower in self._followers:
                 follower.share(self._applied_part)
         readings = [follower.collect() for follower in self._followers]
-        observations = (*unfollowed, *(each for reading in readings for each in reading.observations))
+        observations = (*unfollowed, *(observation for reading in readings for observation in reading.observations))
         self._problem = joined(reading.problem for reading in readings)
         return Reading(observations, self._problem, more=any(reading.more for reading in readings), idle=self._idle)
 

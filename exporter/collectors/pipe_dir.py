@@ -6,12 +6,119 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.collectors.pid_namespace import PidNamespace
-from exporter.collectors.proc import Proc
+from exporter.clock import Clock
+from exporter.collectors.proc import Presence, Proc
+
+# -- PIDs of another namespace -----------------------------------------------------------------------------------------
+
+REMEMBERED_SECONDS = 600.0
+"""How long an ended process is remembered: a log reports its end later."""
+
+MOST_REMEMBERED = 4096
+
+IGNORED_SECONDS = 10.0
+"""How long a PID of another namespace is ignored. A process of this namespace may have it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A process of the namespace. It is not `certain` if it may be in another namespace of the same depth."""
+
+    pid: int
+    start_ticks: int
+    inner: int
+    certain: bool
+
+
+class PidNamespace:
+    """The processes of a daemon's PID namespace. Several threads may use it."""
+
+    def __init__(self, proc: Proc, daemon_pid: int, clock: Clock) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._depth = len(proc.namespaced_pids(daemon_pid))
+        self._inode = proc.pid_namespace(daemon_pid)
+        self._lock = threading.Lock()
+        self._living: dict[int, _Member | None] = {}
+        """All processes of /proc by PID; None for those of other namespaces."""
+        self._ignored_since = clock.monotonic()
+        self._ended: dict[_Member, float] = {}
+        self._outer: Mapping[int, int] = {}
+        self._inner: Mapping[int, int] = {}
+        with self._lock:
+            self._scan()
+
+    def update(self, numbers: Iterable[int]) -> None:
+        """Look for new processes if one of these PIDs of the namespace is unknown."""
+        with self._lock:
+            if any(number not in self._outer for number in numbers):
+                self._scan()
+
+    def outer(self, numbers: Iterable[int]) -> Mapping[int, int]:
+        """Return the PIDs in /proc of those numbers that are known PIDs of the namespace."""
+        known = self._outer
+        return {number: known[number] for number in numbers if number in known}
+
+    def inner(self, pid: int) -> int | None:
+        """Return the PID in the namespace of a living process. A negative `pid` is one of the namespace already."""
+        return -pid if pid < 0 else self._inner.get(pid)
+
+    def contains(self, pid: int) -> bool:
+        """Return whether a process is in this namespace itself, not in one below it."""
+        numbers = self._proc.namespaced_pids(pid)
+        return len(numbers) == self._depth and self._proc.pid_namespace(pid) == self._inode
+
+    def _scan(self) -> None:
+        """Add new processes and remove ended ones. A process that is known costs only a name in a list."""
+        now = self._clock.monotonic()
+        if now - self._ignored_since > IGNORED_SECONDS:
+            self._ignored_since = now
+            self._living = {pid: member for pid, member in self._living.items() if member is not None}
+        try:
+            present = set(self._proc.pids())
+        except OSError:
+            return
+        for pid, member in list(self._living.items()):
+            if self._proc.presence(pid, member.start_ticks) is Presence.ENDED if member else pid not in present:
+                del self._living[pid]
+                if member:
+                    self._ended[member] = now
+        for pid in present - self._living.keys():
+            self._living[pid] = self._member(pid)
+        self._ended = {member: at for member, at in self._ended.items() if now - at < REMEMBERED_SECONDS}
+        for oldest in list(self._ended)[:-MOST_REMEMBERED]:
+            del self._ended[oldest]
+        candidates: defaultdict[int, list[_Member]] = defaultdict(list)
+        for member in (*self._ended, *filter(None, self._living.values())):
+            candidates[member.inner].append(member)
+        # One process for each PID: the youngest that is certain, or the only one if none is certain.
+        known: dict[int, _Member] = {}
+        for inner, members in candidates.items():
+            certain = [member for member in members if member.certain]
+            if certain or len(members) == 1:
+                known[inner] = max(certain or members, key=lambda member: member.start_ticks)
+        self._outer = {inner: member.pid for inner, member in known.items()}
+        self._inner = {member.pid: inner for inner, member in known.items() if self._living.get(member.pid) == member}
+
+    def _member(self, pid: int) -> _Member | None:
+        numbers = self._proc.namespaced_pids(pid)
+        start_ticks = self._proc.start_ticks(pid)
+        if len(numbers) < self._depth or start_ticks is None:
+            return None
+        inode = self._proc.pid_namespace(pid, above=len(numbers) - self._depth)
+        if inode is not None and self._inode is not None and inode != self._inode:
+            return None
+        certain = inode is not None and inode == self._inode
+        return _Member(pid, start_ticks, numbers[self._depth - 1], certain)
+
+
+# -- Directories -------------------------------------------------------------------------------------------------------
 
 OPENAT2 = 437
 """The number of the system call on all machines that CUDA supports."""
@@ -53,7 +160,14 @@ class Directory:
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
         """Yield a descriptor of it (O_PATH). Raises OSError."""
-        descriptor = self._open()
+        if self.root is None:
+            descriptor = os.open(self.path, _FLAGS)
+        else:
+            root = self.root.proc.open_root(self.root.pid, self.root.start_ticks)
+            try:
+                descriptor = _open_below(root, self.path)
+            finally:
+                os.close(root)
         try:
             yield descriptor
         finally:
@@ -63,7 +177,13 @@ class Directory:
         """Return the files of a pipe directory; None if there is no such directory. Raises OSError."""
         try:
             with self.opened() as directory:
-                return _pipe_files(directory)
+                status = os.fstat(directory)
+                owners = {".": status.st_uid}
+                for name in (CONTROL_SOCKET, PRIVILEGED_SOCKET, FIFO, PID_FILE):
+                    with contextlib.suppress(FileNotFoundError):
+                        owners[name] = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
+                pid = _read_pid(directory) if PID_FILE in owners else None
+                return PipeFiles(identity=(status.st_dev, status.st_ino), owners=owners, pid=pid)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -83,15 +203,6 @@ class Directory:
                 return os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid
         except OSError:
             return None
-
-    def _open(self) -> int:
-        if self.root is None:
-            return os.open(self.path, _FLAGS)
-        root = self.root.proc.open_root(self.root.pid, self.root.start_ticks)
-        try:
-            return _open_below(root, self.path)
-        finally:
-            os.close(root)
 
 
 def open_file(directory: int, name: str) -> int:
@@ -116,6 +227,15 @@ def open_file(directory: int, name: str) -> int:
         return open_file(inner, file)
     finally:
         os.close(inner)
+
+
+def end_of_file(directory: int, name: str, most: int) -> bytes:
+    """Return the last `most` bytes of such a file at most. Raises OSError."""
+    descriptor = open_file(directory, name)
+    try:
+        return os.pread(descriptor, most, max(0, os.fstat(descriptor).st_size - most))
+    finally:
+        os.close(descriptor)
 
 
 def can_open_below_roots() -> bool:
@@ -157,16 +277,6 @@ class PipeFiles:
     pid: int | None = None
 
 
-def _pipe_files(directory: int) -> PipeFiles:
-    found = os.fstat(directory)
-    owners = {".": found.st_uid}
-    for name in (CONTROL_SOCKET, PRIVILEGED_SOCKET, FIFO, PID_FILE):
-        with contextlib.suppress(FileNotFoundError):
-            owners[name] = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
-    pid = _read_pid(directory) if PID_FILE in owners else None
-    return PipeFiles(identity=(found.st_dev, found.st_ino), owners=owners, pid=pid)
-
-
 def _read_pid(directory: int) -> int | None:
     try:
         descriptor = open_file(directory, PID_FILE)
@@ -202,7 +312,7 @@ class DaemonLocation:
 
     `process` is the PID and start time of the daemon that was last found there. `namespace` is set if it is in another
     PID namespace. `logs` are its log files in reading order. If it is `expected`, only root, the exporter's user, the
-    configured `owner` (a UID) and the user to whom root gave the directory may run it (`pid_files.py`).
+    configured `owner` (a UID) and the user to whom root gave the directory may run it (`daemon_processes.py`).
     """
 
     name: str

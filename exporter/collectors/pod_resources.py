@@ -59,7 +59,13 @@ class PodResources:
     def collect(self) -> Reading:
         """Ask the kubelet. If it never answered, it is no problem if there is no socket, or if it may not be used."""
         if not os.access(self._socket, os.W_OK, effective_ids=True):
-            return Reading(problem=_unusable(self._socket) if self._has_answered else None)
+            if not self._has_answered:
+                return Reading()
+            try:
+                self._socket.lstat()
+            except OSError as error:
+                return Reading(problem=of_error(self._socket, error))
+            return Reading(problem=of_error(self._socket, PermissionError(EACCES, os.strerror(EACCES))))
         calling = "gRPC"
         try:
             import grpc
@@ -86,14 +92,6 @@ class PodResources:
             return Reading(problem=_problem(calling, error))
         self._has_answered = True
         return Reading((reading,))
-
-
-def _unusable(socket: Path) -> Reason:
-    try:
-        socket.lstat()
-    except OSError as error:
-        return of_error(socket, error)
-    return of_error(socket, PermissionError(EACCES, os.strerror(EACCES)))
 
 
 def _call(channel: Any, method: str, request: Any, seconds: float) -> bytes:
@@ -140,15 +138,15 @@ class _Names:
                     claim=self._name(claim.claim_name),
                     claim_namespace=self._name(claim.claim_namespace),
                     devices=tuple(
-                        self._name(device.name) for each in claim.claim_resources for device in each.CDIDevices
+                        self._name(device.name) for resource in claim.claim_resources for device in resource.CDIDevices
                     ),
                 )
 
     def by_resource(self, devices: Iterable[Any]) -> Mapping[str, tuple[str, ...]]:
         """Return the device ids by resource. A resource can have several entries, such as one of each NUMA node."""
         found: dict[str, list[str]] = {}
-        for each in devices:
-            found.setdefault(self._name(each.resource_name), []).extend(map(self._name, each.device_ids))
+        for device in devices:
+            found.setdefault(self._name(device.resource_name), []).extend(map(self._name, device.device_ids))
         return {resource: tuple(ids) for resource, ids in found.items()}
 
     def _container(self, pod: Any, container: Any) -> Mapping[str, str]:

@@ -1,27 +1,105 @@
-"""All collector threads: the permanent ones, and three for each known daemon."""
+"""All collector threads, the permanent ones and three for each known daemon, and the locations of all daemons."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import structlog
 
 from exporter.collectors.control_client import ControlClient
 from exporter.collectors.daemon_directory import DirectoryCollector
+from exporter.collectors.discovery import Discovery
+from exporter.collectors.journal import Journal
 from exporter.collectors.logs import LogCollector
-from exporter.collectors.pipe_dir import DaemonLocation
+from exporter.collectors.pipe_dir import CONTROL_LOG, FILES, SERVER_LOG, STDOUT, DaemonLocation, on_host
 from exporter.collectors.thread import CollectorThread, close
 from exporter.model.daemon import Daemon
 from exporter.model.node import Node, expected_daemons
 from exporter.model.observation import SourceReading, Wanted
+from exporter.parse import protocol3
+
+# -- Locations of the daemons ------------------------------------------------------------------------------------------
+
+Daemons = Mapping[str, Daemon]
+Locations = Mapping[str, DaemonLocation]
+
+
+class LocationRegistry:
+    """Combines the locations of named daemons, which are on this host, with those that discovery found."""
+
+    def __init__(self, *, discovery: Discovery | None, journal: Journal | None) -> None:
+        self._discovery = discovery
+        self._journal = journal
+        self._locations: Locations = {}
+        self.all: Locations = {}
+        """Also those of daemons in the directory of another one, which must be examined again."""
+
+    def locate(self, daemons: Daemons) -> Locations:
+        """Return the locations of these daemons, and set them for the collector of journals.
+
+        A daemon that logs to the journal has no log files in its location. A discovered daemon that is no longer
+        found has no location once its end has been explained.
+        """
+        named = {
+            name: on_host(name, Path(daemon.pipe_directory), Path(daemon.log_directory))
+            for name, daemon in daemons.items()
+            if not daemon.discovered
+        }
+        # A daemon is unfinished if it runs, or if its log may still explain its end.
+        unfinished = {
+            name
+            for name, daemon in daemons.items()
+            if daemon.runtime.process is not None or daemon.lifecycle.unexplained_end_at is not None
+        }
+        located = {name: location for name, location in self._locations.items() if name in unfinished} | named
+        if self._discovery is not None:
+            self._discovery.set_named(tuple(named.values()))
+            for name, location in self._discovery.locations.items():
+                if name in named and named[name].pipe == location.pipe:
+                    # Discovery can only guess the log directory.
+                    located[name] = replace(location, log=named[name].log)
+                elif name in daemons:
+                    located[name] = location
+        journals = {} if self._journal is None else {name: daemon.runtime.journal for name, daemon in daemons.items()}
+        units = {name: unit for name, unit in journals.items() if unit is not None}
+        # If a directory has two names, the first one has the daemon: prefer the one that was configured.
+        self.all = {
+            name: replace(
+                located[name],
+                logs=() if name in units else log_files(daemons[name]),
+                expected=daemons[name].declared.expected,
+                owner=daemons[name].declared.owner,
+            )
+            for name in (*named, *located)
+        }
+        self._locations = {
+            name: location for name, location in self.all.items() if daemons[name].runtime.same_as is None
+        }
+        if self._journal is not None:
+            self._journal.follow(units)
+        return self._locations
+
+
+def log_files(daemon: Daemon) -> tuple[str, ...]:
+    """Return a daemon's log files in reading order, as paths below its log directory.
+
+    With protocol 3, each server has one, in a directory with its name (guide, release 615).
+    """
+    if daemon.runtime.foreground:
+        return () if daemon.runtime.log_is_lost else (STDOUT,)
+    if daemon.runtime.protocol != protocol3.PROTOCOL:
+        return FILES
+    names = sorted(server.name for server in daemon.servers.values() if server.name is not None)
+    return (*(f"{name}/{SERVER_LOG}" for name in names if protocol3.is_server_name(name)), CONTROL_LOG)
+
+
+# -- Collectors --------------------------------------------------------------------------------------------------------
 
 MOST_LINGERING = 64
 """How many stopped threads may still hang. If more do, only the threads of expected daemons are started: a user can
 start daemons with ever new names, in directories that hang."""
-
-Daemons = Mapping[str, Daemon]
-Locations = Mapping[str, DaemonLocation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +124,7 @@ class ControlPoller:
         self.thread.stop()
 
 
-class _DaemonCollector(Protocol):
-    """A collector that each daemon has."""
-
-    @property
-    def thread(self) -> CollectorThread:
-        """Its thread."""
-
-    def set_location(self, location: DaemonLocation, share: float) -> None:
-        """Set where the daemon is, and this collector's share of what all of its kind may read."""
-
-    def stop(self) -> None:
-        """Start no further collection."""
-
-
-Kind = TypeVar("Kind", bound=_DaemonCollector)
+Kind = TypeVar("Kind", ControlPoller, LogCollector, DirectoryCollector)
 
 
 class _DaemonCollectors(Generic[Kind]):
@@ -68,7 +132,7 @@ class _DaemonCollectors(Generic[Kind]):
 
     def __init__(self, make: Callable[[DaemonLocation], Kind] | None, missing_event: str) -> None:
         """`missing_event` is logged for a daemon without a collector. Without `make`, no daemon has one."""
-        self._make = make
+        self._make: Callable[[DaemonLocation], Kind] | None = make
         self._missing_event = missing_event
         self._missing: set[str] = set()
         self._stopped: list[Kind] = []
@@ -76,11 +140,11 @@ class _DaemonCollectors(Generic[Kind]):
 
     def update(self, locations: Locations, expected: Collection[str]) -> None:
         """Start a collector for each new daemon, and stop those of daemons that are gone."""
-        self._stopped = [each for each in self._stopped if each.thread.alive]
-        for name in [name for name in self.by_daemon if name not in locations]:
-            gone = self.by_daemon.pop(name)
-            gone.stop()
-            self._stopped.append(gone)
+        self._stopped = [collector for collector in self._stopped if collector.thread.alive]
+        for name in self.by_daemon.keys() - locations.keys():
+            collector = self.by_daemon.pop(name)
+            collector.stop()
+            self._stopped.append(collector)
         self._missing &= locations.keys()
         counts = Counter(name in expected for name in locations)
         for name, location in locations.items():
@@ -90,24 +154,22 @@ class _DaemonCollectors(Generic[Kind]):
             elif name not in expected and len(self._stopped) >= MOST_LINGERING:
                 self._log_missing(name, f"{MOST_LINGERING} threads of other daemons hang")
             elif self._make is not None:
-                self._start(self._make(location), location, share)
+                collector = self._make(location)
+                collector.set_location(location, share)
+                try:
+                    collector.thread.start()
+                except RuntimeError as error:
+                    # The system permits no more threads. The next update tries again.
+                    collector.stop()
+                    self._log_missing(name, str(error))
+                else:
+                    self._missing.discard(name)
+                    self.by_daemon[name] = collector
 
     def stop(self) -> None:
         """Start no further collection."""
-        for each in self.by_daemon.values():
-            each.stop()
-
-    def _start(self, collector: Kind, location: DaemonLocation, share: float) -> None:
-        collector.set_location(location, share)
-        try:
-            collector.thread.start()
-        except RuntimeError as error:
-            # The system permits no more threads. The next update tries again.
+        for collector in self.by_daemon.values():
             collector.stop()
-            self._log_missing(location.name, str(error))
-        else:
-            self._missing.discard(location.name)
-            self.by_daemon[location.name] = collector
 
     def _log_missing(self, name: str, reason: str) -> None:
         if name not in self._missing:
@@ -201,4 +263,4 @@ class CollectorPool:
     def _all(self) -> Iterator[CollectorThread]:
         yield from self._threads
         for collectors in (self._pollers, self._log_collectors, self._directories):
-            yield from (each.thread for each in collectors.by_daemon.values())
+            yield from (collector.thread for collector in collectors.by_daemon.values())

@@ -80,6 +80,7 @@ class Proc:
         self._root = root
         self._clock = clock
         self._is_own: bool | None = None
+        """Whether PIDs here are those of this process's PID namespace."""
 
     def presence(self, pid: int, start_ticks: int | None) -> Presence:
         """Return whether the process with this start time runs.
@@ -97,7 +98,10 @@ class Proc:
 
     def is_unused(self, pid: int) -> bool:
         """Return whether the kernel knows no process with this PID. Needs a /proc of this PID namespace."""
-        if not 0 < pid < NO_PID or not self._is_own_namespace():
+        if self._is_own is None and (own_pid := self._own_pid()) is not None:
+            # Of the process itself, any /proc shows one PID for each namespace from that /proc's to its own.
+            self._is_own = len(self.namespaced_pids(own_pid)) == 1
+        if not 0 < pid < NO_PID or not self._is_own:
             return False
         try:
             os.kill(pid, 0)
@@ -106,13 +110,6 @@ class Proc:
         except OSError:
             return False
         return False
-
-    def _is_own_namespace(self) -> bool:
-        """Return whether PIDs here are those of this process's PID namespace."""
-        if self._is_own is None and self._own_pid() is not None:
-            # Of the process itself, any /proc shows one PID for each namespace from that /proc's to its own.
-            self._is_own = len(self.namespaced_pids(self._own_pid() or 0)) == 1
-        return bool(self._is_own)
 
     def start_ticks(self, pid: int) -> int | None:
         """Return the start time of a running process in clock ticks since boot. A zombie does not run."""
@@ -161,6 +158,9 @@ class Proc:
             uid = proc.real_user(self.status(pid) or "")
             if start_ticks is None or uid is None:
                 raise OSError(EIO, f"process {pid} cannot be read")
+            parent = None
+            if (parent_pid := self.parent_pid(pid)) and (parent_ticks := self.start_ticks(parent_pid)) is not None:
+                parent = ProcessIdentity(pid=parent_pid, start_ticks=parent_ticks)
             with process.oneshot():
                 return ProcessReading(
                     at=self._clock.now(),
@@ -172,18 +172,13 @@ class Proc:
                     command=_encodable(process.name()),
                     executable=_executable(process),
                     cgroup=self.text(pid, "cgroup"),
-                    parent=self._parent(pid),
+                    parent=parent,
                 )
         except (psutil.Error, OSError) as error:
             stat = self.text(pid, "stat")
             if self.is_unused(pid) or (stat is not None and proc.is_zombie(stat)):
                 return None
             raise OSError(getattr(error, "errno", None) or EIO, f"process {pid} cannot be read") from error
-
-    def _parent(self, pid: int) -> ProcessIdentity | None:
-        parent = self.parent_pid(pid)
-        started = self.start_ticks(parent) if parent else None
-        return None if not parent or started is None else ProcessIdentity(pid=parent, start_ticks=started)
 
     def variables(self, pid: int, names: Iterable[str], *, intact: bool = False) -> Mapping[str, str] | None:
         """Return those of these variables that are in the environment with which a process was started.

@@ -3,22 +3,27 @@
 import contextlib
 import fcntl
 import os
+import re
 import resource
 import select
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from errno import EIO
 from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
 from exporter.collectors.proc import Presence, Proc
 from exporter.collectors.thread import Reading
-from exporter.model.observation import Observation, PodFound, ProcessExit, ProcessReading, ProcessState
+from exporter.model.identity import WorkloadProcess, WorkloadRole
+from exporter.model.observation import DaemonProcess, Observation, PodFound, ProcessExit, ProcessReading, ProcessState
 from exporter.model.reason import Reason, ReasonCode, of_error
 from exporter.model.settings import CLIENT_LIMITS
-from exporter.parse.cgroup import parse_pod_directory
-from exporter.parse.proc import children_page_faults
+from exporter.parse import proc as parse_proc
+from exporter.parse.cgroup import CgroupMembership, parse_cgroup, parse_pod_directory
+from exporter.parse.proc import MPS_PROGRAM_PREFIX, children_page_faults
 
 _INFO = struct.Struct("=QQ11Ii")
 """The first version of struct pidfd_info (include/uapi/linux/pidfd.h): first `mask`, last `exit_code`."""
@@ -163,7 +168,7 @@ class Processes:
         self._wanted_states: frozenset[int] = frozenset()
         self._read_states: frozenset[int] = frozenset()
         self._states_due = 0.0
-        self._states: Mapping[int, ProcessState] = {}
+        self._states: dict[int, ProcessState] = {}
 
     def watch(
         self, pids: frozenset[int], states: frozenset[int] = frozenset(), started: Mapping[int, int] | None = None
@@ -188,12 +193,21 @@ class Processes:
             without_pidfd = [pid for pid in self._known if pid not in self._pidfds]
             presences = {pid: self._proc.presence(pid, self._known[pid]) for pid in without_pidfd}
             observations += self._exits(pid for pid, presence in presences.items() if presence is Presence.ENDED)
-            for pid in (pid for pid, presence in presences.items() if presence is Presence.RUNNING):
-                self._open_pidfd(pid, self._known[pid])
+            for pid, presence in presences.items():
+                # There may be a free descriptor by now.
+                if presence is Presence.RUNNING and len(self._pidfds) < self._max_pidfds:
+                    with contextlib.suppress(OSError):
+                        descriptor = os.pidfd_open(pid)
+                        if self._proc.presence(pid, self._known[pid]) is Presence.RUNNING:
+                            self._pidfds[pid] = descriptor
+                            self._poll.register(descriptor, select.POLLIN)
+                        else:
+                            os.close(descriptor)
             self._unknown = frozenset(pid for pid, presence in presences.items() if presence is Presence.UNKNOWN)
         if self._unknown:
             problem = Reason(ReasonCode.PROCESSES_NOT_READABLE, pid=min(self._unknown))
-        observations += self._exits(self._ended(0.0 if observations else self._wait))
+        ended = {descriptor for descriptor, _ in self._poll.poll(0.0 if observations else self._wait * 1000)}
+        observations += self._exits([pid for pid, descriptor in self._pidfds.items() if descriptor in ended])
         return Reading(tuple(observations), problem)
 
     def close(self) -> None:
@@ -207,38 +221,24 @@ class Processes:
         if now < self._states_due and wanted == self._read_states:
             return []
         self._states_due, self._read_states = now + STATES_SECONDS, wanted
-        before = self._states
-        self._states = {pid: state for pid in wanted if (state := self._state(pid)) is not None}
+        before, self._states = self._states, {}
+        for pid in wanted:
+            standing = self._proc.standing(pid)
+            if standing is not None:
+                start_ticks, state = standing
+                self._states[pid] = ProcessState(
+                    at=self._clock.now(),
+                    pid=pid,
+                    start_ticks=start_ticks,
+                    state=state,
+                    wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
+                    children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
+                )
         return [
             state
             for pid, state in self._states.items()
             if pid not in before or _condition(before[pid]) != _condition(state)
         ]
-
-    def _state(self, pid: int) -> ProcessState | None:
-        standing = self._proc.standing(pid)
-        if standing is None:
-            return None
-        start_ticks, state = standing
-        return ProcessState(
-            at=self._clock.now(),
-            pid=pid,
-            start_ticks=start_ticks,
-            state=state,
-            wait_channel=wait_channel(self._proc, pid) if state == _STUCK else None,
-            children_page_faults=children_page_faults(self._proc.text(pid, "stat") or ""),
-        )
-
-    def _open_pidfd(self, pid: int, start_ticks: int) -> None:
-        """Open a pidfd for a known process without one, as when there was no free descriptor."""
-        if len(self._pidfds) < self._max_pidfds:
-            with contextlib.suppress(OSError):
-                descriptor = os.pidfd_open(pid)
-                if self._proc.presence(pid, start_ticks) is Presence.RUNNING:
-                    self._pidfds[pid] = descriptor
-                    self._poll.register(descriptor, select.POLLIN)
-                else:
-                    os.close(descriptor)
 
     def _new_processes(self, wanted: frozenset[int], now: float) -> Iterator[ProcessReading | ProcessExit]:
         """Identify the wanted processes that are not known.
@@ -284,11 +284,6 @@ class Processes:
             return None
         return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
 
-    def _ended(self, timeout: float) -> list[int]:
-        """Return the processes that have exited. If there is none, wait for one."""
-        ended = {descriptor for descriptor, _ in self._poll.poll(timeout * 1000)}
-        return [pid for pid, descriptor in self._pidfds.items() if descriptor in ended] if ended else []
-
     def _exits(self, pids: Iterable[int]) -> Iterator[ProcessExit]:
         """Report exits, the oldest process first: a daemon before its servers, and these before their clients."""
         for pid in sorted(pids, key=lambda pid: (self._known[pid], pid)):
@@ -308,3 +303,105 @@ class Processes:
 
 def _condition(state: ProcessState) -> tuple[int, str, int | None]:
     return state.start_ticks, "S" if state.state in _NORMAL else state.state, state.children_page_faults
+
+
+# -- Processes whose ends show that the Slurm job or pod of a daemon ends ----------------------------------------------
+
+SEARCH_SECONDS = 30.0
+"""How often /proc is searched, while a daemon that is not expected runs in a job or pod: 20 us for each process."""
+
+NEW_SECONDS = 1.0
+"""The same, for a daemon that is younger than the last search."""
+
+MOST_EXAMINED = 512
+"""Processes of one job or pod that are examined: those with the lowest PIDs, which are the oldest as a rule."""
+
+MOST_PROCESSES = 16
+"""Processes of one job or pod that are monitored: the oldest. They take descriptors that clients could have."""
+
+_STEP_DAEMON = "slurmstepd"
+_STEP = re.compile(r"/(?:job_[0-9]+|s[0-9A-Z]{13})/(step_[a-z0-9_+]+)")
+_EXTERN = "step_extern"
+"""The step of processes that enter the job from outside (prolog, ssh). It ends later than the others."""
+
+_SANDBOX = "pause"
+"""The program that holds a pod's namespaces, in containerd, CRI-O and cri-dockerd. Some pods of CRI-O have none."""
+
+_Members = Mapping[int, str]
+"""The cgroups of processes by PID."""
+
+
+class WorkloadProcesses:
+    """The processes of jobs and pods. Several threads may use it."""
+
+    def __init__(self, proc: Proc, clock: Clock) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._members: dict[str, dict[int, str]] = {}
+        self._searched_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def of(self, daemon: DaemonProcess) -> tuple[WorkloadProcess, ...]:
+        """Return the processes that show the end of a daemon's job or pod; none if any process cannot be read.
+
+        These are the processes that were not started by others of the job or pod, without the daemon. Of a job with
+        several steps, only those of the daemon's step count, if it has others than the daemon.
+        """
+        own = parse_cgroup(daemon.cgroup or "")
+        if own.job_or_pod is None or daemon.pid is None:
+            return ()
+        try:
+            members = self._members_of(own.job_or_pod, daemon.pid)
+            found = [self._first(pid, own, members) for pid in sorted(members)[:MOST_EXAMINED]]
+        except OSError:
+            return ()
+        oldest = sorted(filter(None, found), key=lambda process: (process.start_ticks, process.pid))
+        processes = [(process, members[process.pid]) for process in oldest if process.pid != daemon.pid]
+        step = [process for process, cgroup in processes if _step(cgroup) == _step(daemon.cgroup)]
+        others = [process for process, cgroup in processes if _step(cgroup) != _EXTERN]
+        return tuple((step or others)[:MOST_PROCESSES])
+
+    def _members_of(self, name: str, pid: int) -> _Members:
+        """Return the processes of a job or pod by PID, from a search of all. Raises OSError."""
+        with self._lock:
+            age = self._clock.monotonic() - self._searched_at
+            if age >= SEARCH_SECONDS or (age >= NEW_SECONDS and pid not in self._members.get(name, {})):
+                self._members = {}
+                for each in self._proc.pids():
+                    cgroup = self._read(each, "cgroup")
+                    found = parse_cgroup(cgroup).job_or_pod
+                    if found is not None:
+                        self._members.setdefault(found, {})[each] = cgroup
+                self._searched_at = self._clock.monotonic()
+            return self._members.get(name, {})
+
+    def _read(self, pid: int, name: str) -> str:
+        """Return a file of a process; empty if the process has ended. Raises OSError if that is not certain."""
+        text = self._proc.text(pid, name)
+        if text is None and not self._proc.is_unused(pid):
+            raise OSError(EIO, f"process {pid} cannot be read")
+        return text or ""
+
+    def _first(self, pid: int, own: CgroupMembership, members: _Members) -> WorkloadProcess | None:
+        """Return a process; None if it is one of MPS or Slurm, or if another one of the job or pod started it.
+
+        Raises OSError.
+        """
+        name, stat = self._proc.name(pid), self._read(pid, "stat")
+        start_ticks = parse_proc.start_ticks(stat)
+        if name in (None, MPS_PROGRAM_PREFIX, _STEP_DAEMON) or start_ticks is None or parse_proc.is_zombie(stat):
+            return None
+        parent = parse_proc.parent_pid(stat) or 0
+        if parent in members and self._proc.name(parent) != _STEP_DAEMON:
+            return None
+        role = WorkloadRole.TASK
+        if own.pod_uid is not None:
+            same = parse_cgroup(members[pid]).container == own.container
+            role = WorkloadRole.SANDBOX if name == _SANDBOX else WorkloadRole.CONTAINER if same else role
+        return WorkloadProcess(pid=pid, start_ticks=start_ticks, role=role)
+
+
+def _step(cgroup: str | None) -> str | None:
+    """Return the step of a process in a Slurm job."""
+    found = _STEP.search(cgroup or "")
+    return None if found is None else found[1]

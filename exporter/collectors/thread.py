@@ -156,17 +156,14 @@ class CollectorThread:
         if self.period is None:
             self._wait(None)
         while not self._stopped.is_set():
-            reading = self._collect_once()
+            reading, seconds = self._collect_once(), self.period
+            if reading.more:
+                seconds = MORE_SECONDS if seconds is None else min(seconds, MORE_SECONDS)
+            elif reading.idle and seconds is not None:
+                seconds = max(seconds, self.report_interval if self.idle_period is None else self.idle_period)
             self._left_unread = reading.more
-            self._wait(self._seconds_after(reading))
+            self._wait(seconds)
         self.at_end()
-
-    def _seconds_after(self, reading: Reading) -> float | None:
-        if reading.more:
-            return MORE_SECONDS if self.period is None else min(self.period, MORE_SECONDS)
-        if not reading.idle or self.period is None:
-            return self.period
-        return max(self.period, self.report_interval if self.idle_period is None else self.idle_period)
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for the next collection, then until the inbox has room. `busy` has no gap between trigger and start."""
@@ -261,7 +258,14 @@ class BoundedCalls:
                     return default
                 results = self._calls[owner, key] = []
         if begins:
-            thread = threading.Thread(target=_call, args=(function, results), name="bounded-call", daemon=True)
+
+            def call() -> None:
+                try:
+                    results.append(function())
+                except Exception as error:
+                    results.append(error)
+
+            thread = threading.Thread(target=call, name="bounded-call", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -282,13 +286,6 @@ class BoundedCalls:
         """Whether a call has not returned."""
         with self._lock:
             return not all(self._calls.values())
-
-
-def _call(function: Callable[[], object], results: list[object]) -> None:
-    try:
-        results.append(function())
-    except Exception as error:
-        results.append(error)
 
 
 def _join(threads: Sequence[CollectorThread | threading.Thread], timeout: float) -> None:

@@ -68,7 +68,7 @@ class Systemctl:
             return Shown(problem=timed_out(self._executable, self._deadline))
         if output.exit_code == 0:
             return Shown(output.stdout)
-        if any(each in output.stderr for each in _NO_SYSTEMD):
+        if any(text in output.stderr for text in _NO_SYSTEMD):
             return Shown()
         last_line = (output.stderr.strip().splitlines() or [""])[-1][:200]
         return Shown(problem=command_failed(self._executable, output.exit_code, last_line))
@@ -131,9 +131,10 @@ class Units:
         if shown.text is None:
             return Reading(problem=shown.problem)
         now = self._clock.now()
-        expected = {each.daemon: each for unit in parse_unit_properties(shown.text) for each in _daemons(unit, now)}
-        missing = (each for name, each in self._reported.items() if name not in expected)
-        withdrawn = [replace(each, at=now, expected=False) for each in missing]
+        units = parse_unit_properties(shown.text)
+        expected = {daemon.daemon: daemon for unit in units for daemon in _daemons(unit, now)}
+        missing = (daemon for name, daemon in self._reported.items() if name not in expected)
+        withdrawn = [replace(daemon, at=now, expected=False) for daemon in missing]
         self._reported = expected
         return Reading((*withdrawn, *expected.values()))
 

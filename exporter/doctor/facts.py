@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from itertools import chain
 
 from exporter.collectors.pipe_dir import SERVER_LOG
@@ -11,21 +11,7 @@ from exporter.model.daemon import MULTI_USER, Daemon
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import DEFAULT_PIPE_DIRECTORY, PIPE_DIRECTORY
-
-
-class Capability(IntEnum):
-    """Linux capabilities by bit number."""
-
-    DAC_OVERRIDE = 1
-    KILL = 5
-    SETGID = 6
-    SETUID = 7
-    SYS_PTRACE = 19
-    SYS_ADMIN = 21
-    SYSLOG = 34
-    PERFMON = 38
-    BPF = 39
-
+from exporter.parse.proc import Capability
 
 Identity = tuple[int, int]
 """Device and inode: they identify a directory, whatever path leads there."""

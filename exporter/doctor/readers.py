@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from exporter.clock import Clock
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.control_daemons import ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.kernel_log import KernelLog
 from exporter.collectors.pipe_dir import FIFO, PID_FILE, Directory, Root, on_host
 from exporter.collectors.proc import Proc
@@ -24,7 +24,6 @@ from exporter.collectors.units import Systemctl
 from exporter.config.settings import Config
 from exporter.doctor.facts import (
     Area,
-    Capability,
     DaemonFacts,
     DirectoryFacts,
     ExporterProcess,
@@ -33,9 +32,9 @@ from exporter.doctor.facts import (
     ProcessFacts,
     Programs,
 )
-from exporter.libcuda_probes.libraries import PROBE_POINTS, Libraries, machine_named
+from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.libcuda_probes.seccomp_check import check_seccomp
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorName
@@ -52,7 +51,7 @@ from exporter.model.settings import (
 from exporter.parse.cgroup import parse_cgroup
 from exporter.parse.control_reply import VERSION_FLAG
 from exporter.parse.printable import is_service_name
-from exporter.parse.proc import effective_capabilities, effective_user, group_ids, max_open_files
+from exporter.parse.proc import Capability, effective_capabilities, effective_user, group_ids, max_open_files
 from exporter.report.reasons import reason_text
 from exporter.status_client import NAME
 
@@ -351,7 +350,7 @@ def _state_problem(directory: Path, uid: int, groups: frozenset[int], *, is_serv
 
 def read_libcuda_probes(pids: Iterable[int], proc: Proc, clock: Clock) -> LibcudaProbesFacts:
     """Return the facts about the kernel and the libraries of these processes. Only root can test the kernel."""
-    machine = machine_named(os.uname().machine)
+    machine = CUDA_MACHINES.get(os.uname().machine)
     tried = os.geteuid() == 0 or machine is None
     refused = kernel_refusal() if tried else None
     if machine is None:

@@ -65,13 +65,8 @@ def pause_seconds(before: Mapping[int, ProcessWork], now: Mapping[int, ProcessWo
 # -- SM limits: the SMs that a process may use, if a thread percentage limits them ----------------------------------
 
 
-PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-
 SM_GRANULARITY = 2
 """MPS assigns SMs in groups of this size: 25 % of 132 are 32 (measured, H200)."""
-
-VERIFIED_CALLS = 5
-"""So often, the start times of the processes are read again: another process may have a PID now."""
 
 
 def sms_of(percentage: float, sms: int) -> int | None:
@@ -79,46 +74,6 @@ def sms_of(percentage: float, sms: int) -> int | None:
     if not 0 < percentage < 100:
         return None
     return max(SM_GRANULARITY, int(sms * percentage / 100) // SM_GRANULARITY * SM_GRANULARITY)
-
-
-class SmLimits:
-    """The SM limits of processes: the lesser of the server's percentage and the one in the process' environment."""
-
-    def __init__(self, proc: Proc, sms: int) -> None:
-        self._proc = proc
-        self._sms = sms
-        self._own: dict[int, tuple[int, float]] = {}
-        self._verified = frozenset[int]()
-        self._calls = 0
-
-    def of(self, percentages: Mapping[int, float]) -> Mapping[int, int]:
-        """Return the limits by PID, for processes with these percentages from their servers."""
-        self._calls += 1
-        if percentages.keys() != self._verified or self._calls % VERIFIED_CALLS == 0:
-            self._verified = frozenset(percentages)
-            self._own = {pid: own for pid in percentages if (own := self._own_of(pid)) is not None}
-        allowed = {pid: min(percentage, self._own.get(pid, (0, 100.0))[1]) for pid, percentage in percentages.items()}
-        limits = {pid: sms_of(percentage, self._sms) for pid, percentage in allowed.items()}
-        return {pid: sms for pid, sms in limits.items() if sms is not None}
-
-    def _own_of(self, pid: int) -> tuple[int, float] | None:
-        """Return the start of a process and its own percentage. MPS ignores what the process sets later."""
-        start = self._proc.start_ticks(pid)
-        if start is None:
-            return None
-        known = self._own.get(pid)
-        if known is not None and known[0] == start:
-            return known
-        variables = self._proc.variables(pid, (PERCENTAGE_VARIABLE,)) or {}
-        return start, _percentage(variables.get(PERCENTAGE_VARIABLE))
-
-
-def _percentage(text: str | None) -> float:
-    try:
-        value = float(text or "100")
-    except ValueError:
-        return 100.0
-    return value if 0 < value <= 100 else 100.0
 
 
 # -- the collector --------------------------------------------------------------------------------------------------
@@ -162,7 +117,6 @@ class LibcudaCollector:
         self._failed: dict[str, tuple[str, float]] = {}
         self._pids: tuple[int, ...] = ()
         self._percentages: Mapping[int, float] = {}
-        self._sm_limits: SmLimits | None = None
         self._last: Mapping[int, ProcessWork] = {}
         self._ended_by_pauses: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._pause_due = 0.0
@@ -173,7 +127,7 @@ class LibcudaCollector:
         self._cleaned_at = float("-inf")
 
     def watch(self, percentages: Mapping[int, float], others: Iterable[int]) -> None:
-        """Set the processes whose libcuda gets probes: clients with their servers' percentages, and others.
+        """Set the processes whose libcuda gets probes: clients with their active thread percentages, and others.
 
         Safe in any thread.
         """
@@ -189,8 +143,11 @@ class LibcudaCollector:
             problems = self._attach_all(probes)
             before, work = self._last, self._read(probes)
             self._wait(GPM_LAG_SECONDS)
-            uses, problem = self._gpu_uses()
-            problems.append(problem)
+            uses: tuple[GpuUse, ...] = ()
+            try:
+                uses = self._uses()
+            except DriverError as error:
+                problems.append(error.problem)
             self._pause_due += pause_seconds(before, self._last, work.seconds)
             if self._pause_due >= MIN_PAUSE_SECONDS:
                 self._pause(probes, min(self._pause_due, MAX_PAUSE_SECONDS))
@@ -208,13 +165,6 @@ class LibcudaCollector:
         self._attached.clear()
         self._libraries.close()
 
-    def _gpu_uses(self) -> tuple[tuple[GpuUse, ...], Reason | None]:
-        """Return how busy the GPUs were, and why they could not be read."""
-        try:
-            return self._uses(), None
-        except DriverError as error:
-            return (), error.problem
-
     def _open(self) -> LibcudaProbes:
         if self._check_failure is not None:
             raise self._check_failure
@@ -231,13 +181,13 @@ class LibcudaCollector:
             self._check_failure = error  # the kernel stays the same while this process lives
             probes.close()
             raise
-        self._probes, self._sm_limits = probes, SmLimits(self._proc, sms)
+        self._probes = probes
         return probes
 
-    def _attach_all(self, probes: LibcudaProbes) -> list[Reason | None]:
+    def _attach_all(self, probes: LibcudaProbes) -> list[Reason]:
         """Attach to the libraries that processes use now, except during a pause. Return the problems."""
         found = self._libraries.find(self._pids)
-        problems: list[Reason | None] = [_not_watched(why) for why in found.problems]
+        problems = [_not_watched(why) for why in found.problems]
         now = self._clock.monotonic()
         if self._paused_until is not None and now < self._paused_until:
             return problems
@@ -250,20 +200,17 @@ class LibcudaCollector:
             probes.begin()
         self._failed = {path: (why, until) for path, (why, until) in self._failed.items() if path in libraries}
         for path, library in libraries.items():
-            self._attach(probes, path, library, now)
+            if path in self._failed and now < self._failed[path][1]:
+                continue
+            try:
+                if path not in self._attached:
+                    probes.attach(path, library.offsets)
+                    self._attached_at[path] = self._boot_ns()
+                self._attached[path] = library
+                self._failed.pop(path, None)
+            except BpfError as error:
+                self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
         return [*problems, *(_not_watched(why) for why, _ in self._failed.values())]
-
-    def _attach(self, probes: LibcudaProbes, path: str, library: Library, now: float) -> None:
-        if path in self._failed and now < self._failed[path][1]:
-            return
-        try:
-            if path not in self._attached:
-                probes.attach(path, library.offsets)
-                self._attached_at[path] = self._boot_ns()
-            self._attached[path] = library
-            self._failed.pop(path, None)
-        except BpfError as error:
-            self._failed[path] = f"{library.path}: {error}", now + RETRY_SECONDS
 
     def _read(self, probes: LibcudaProbes) -> WorkReading:
         now = self._clock.monotonic()
@@ -271,7 +218,8 @@ class LibcudaCollector:
         self._read_at, self._watching = now, bool(self._attached)
         parts = self._work(probes)
         work = self._last = self._with_known_beginnings(sums(parts.values()))
-        limits = {} if self._sm_limits is None else self._sm_limits.of(self._percentages)
+        allowed = {pid: sms_of(percentage, probes.sms) for pid, percentage in self._percentages.items()}
+        limits = {pid: sms for pid, sms in allowed.items() if sms is not None}
         probes.limit_sms(limits)
         reading = WorkReading(
             at=self._clock.now(),
@@ -288,7 +236,17 @@ class LibcudaCollector:
         return reading
 
     def _work(self, probes: LibcudaProbes) -> dict[tuple[int, int], ProcessWork]:
-        return {(work.pid, work.device): self._with_paused_spans(work) for work in probes.read()}
+        """Return the work by process and device. Spans that a pause ended count until its begin."""
+        works: dict[tuple[int, int], ProcessWork] = {}
+        for work in probes.read():
+            key = work.pid, work.device
+            works[key] = work
+            if key in self._ended_by_pauses:
+                flight, area, bound = self._ended_by_pauses[key]
+                works[key] = replace(
+                    work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound
+                )
+        return works
 
     def _with_known_beginnings(self, works: Mapping[int, ProcessWork]) -> dict[int, ProcessWork]:
         """Drop `initialized_ns` of a process that is older than the probes on its library: it may be a later call."""
@@ -306,13 +264,6 @@ class LibcudaCollector:
             pid: work if beginnings.get((pid, work.first_ns)) else replace(work, initialized_ns=0)
             for pid, work in works.items()
         }
-
-    def _with_paused_spans(self, work: ProcessWork) -> ProcessWork:
-        """Add the spans that a pause ended: they count until its begin."""
-        if (work.pid, work.device) not in self._ended_by_pauses:
-            return work
-        flight, area, bound = self._ended_by_pauses[work.pid, work.device]
-        return replace(work, flight_ns=work.flight_ns + flight, area=work.area + area, bound=work.bound + bound)
 
     def _pause(self, probes: LibcudaProbes, seconds: float) -> None:
         """Detach from all libraries for a while."""
@@ -338,17 +289,15 @@ class LibcudaCollector:
             return
         self._cleaned_at = now
         clients = frozenset(self._pids)
-        unneeded = [
-            pid for pid, work in self._last.items() if (crowded and pid not in clients) or not self._lives(work)
-        ]
+        unneeded: list[int] = []
+        for pid, work in self._last.items():
+            ticks = self._proc.start_ticks(pid)
+            # Another process may have its PID now.
+            lives = ticks is not None and began_ns(ticks) <= work.first_ns
+            if not lives or (crowded and pid not in clients):
+                unneeded.append(pid)
         probes.forget(unneeded)
-        for key in [each for each in self._ended_by_pauses if each[0] in unneeded]:
-            del self._ended_by_pauses[key]
-
-    def _lives(self, work: ProcessWork) -> bool:
-        """Return whether the process still exists, and no other process has its PID now."""
-        ticks = self._proc.start_ticks(work.pid)
-        return ticks is not None and began_ns(ticks) <= work.first_ns
+        self._ended_by_pauses = {key: spans for key, spans in self._ended_by_pauses.items() if key[0] not in unneeded}
 
 
 def _not_watched(why: str) -> Reason:

@@ -3,129 +3,203 @@
 Any process can map a file of its own under that name. So files are opened, read and attached to within bounds, only
 files with the probe points get probes, and one user cannot take all places. The probes are attached to the file that
 was read: it stays open, and is named by its descriptor.
+
+A process maps libcuda when it first uses CUDA, perhaps long after its start (dlopen(3)). So each process is read once,
+and then again at growing intervals.
+
+A mapped file is opened by the path that the process has, below the root of that process. By now that path can lead to
+another file, a device or a pipe. To verify the file, it is mapped here too: the kernel shows the same device and inode
+in the maps of all processes. Those of stat(2) can differ (overlayfs before Linux 6.8, btrfs).
+
+A file that a workload serves itself is not opened: one on FUSE, or on an overlay above it, which needs a user namespace
+of its own. While the kernel sets a probe it may have to read the file, and meanwhile no process on the node can fork.
 """
 
 import contextlib
+import ctypes
+import mmap
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 from exporter.clock import Clock
+from exporter.collectors.pipe_dir import Directory, Root, open_file
 from exporter.collectors.proc import Proc
-from exporter.libcuda_probes.mapped_libraries import (
-    LibraryError,
-    LibraryMapping,
-    MappedLibraries,
-    OverlayKey,
-    file_numbers,
-    open_mapped,
-    open_path,
-    overlay_key,
-)
+from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS
 from exporter.parse.elf import ElfError, Machine, exported_functions
 from exporter.parse.printable import LONGEST_PROBLEM, printable
-from exporter.parse.proc import FileNumbers
+from exporter.parse.proc import FileNumbers, MappedFile, parse_mapped_file
+
+# -- Mapped files ------------------------------------------------------------------------------------------------------
+
+FIRST_INTERVAL_SECONDS, LAST_INTERVAL_SECONDS = 1.0, 60.0
+"""When a process without libcuda is read again; each interval is twice the one before."""
+
+MAPPED_INTERVAL_SECONDS = 300.0
+"""When a process with libcuda is read again: it may execute another program by now (execve(2))."""
+
+IDENTITY_SECONDS = 10.0
+"""How long a PID that is watched without a break counts as the same process."""
+
+MAX_READS = 64
+"""Processes that one call reads at most."""
+
+MAX_WATCHED = 4096
+
+OVERLAYFS, FUSE = 0x794C7630, 0x65735546
+"""Types of file systems (statfs(2))."""
+
+_LIBCUDA = re.compile(r"libcuda\.so(\.[0-9]{1,9}){0,4}")
+_STATFS_BYTES = 256
+
+OverlayKey = tuple[int, int, int, int]
+"""What files of several overlays have in common if they are one file below: a probe on one is on the others too."""
 
 
-class Kind(StrEnum):
-    """What a function does. Each kind has a BPF program of this name in probes.bpf.c."""
-
-    LAUNCH = "launch"
-    LAUNCH_EX = "launch_ex"
-    LAUNCH_OLD = "launch_old"
-    GRAPH = "graph"
-    INIT = "init"
-    BEGIN_CAPTURE = "begin_capture"
-    END_CAPTURE = "end_capture"
-    RECORD = "record"
-    UPLOAD = "upload"
-    END_CONTEXT = "end_context"
-    WAIT_CONTEXT = "wait_context"
-    WAIT_STREAM = "wait_stream"
-    END_STREAM = "end_stream"
-    WAIT_EVENT = "wait_event"
-    WAIT_DEFAULT = "wait_default"
-    COPY = "copy"
-    SET_CONTEXT = "set_context"
-    PUSH_CONTEXT = "push_context"
-    POP_CONTEXT = "pop_context"
-    RETAIN_CONTEXT = "retain_context"
-    CREATE_CONTEXT = "create_context"
-    CREATE_CONTEXT_V3 = "create_context_v3"
-    CREATE_CONTEXT_V4 = "create_context_v4"
+class LibraryError(Exception):
+    """A reason why a library cannot be probed, for people."""
 
 
-LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
+@dataclass(frozen=True, slots=True)
+class LibraryMapping:
+    """A process that has a file mapped, with the path that the process has for it."""
 
-ENDS = frozenset({Kind.END_CONTEXT, Kind.END_STREAM})
-WAITS = ENDS | {Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY}
-"""Synchronisations, copies that may wait, and the end of a context or stream. `RETURN` probes their return."""
-
-CREATIONS = frozenset({Kind.RETAIN_CONTEXT, Kind.CREATE_CONTEXT, Kind.CREATE_CONTEXT_V3, Kind.CREATE_CONTEXT_V4})
-"""Functions that return a context. Their return is probed by the program `CREATED`."""
-
-CONTEXTS = CREATIONS | {Kind.SET_CONTEXT, Kind.PUSH_CONTEXT, Kind.POP_CONTEXT}
-"""Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
-
-RETURN, CREATED = "return", "created"
+    pid: int
+    start_ticks: int
+    file: MappedFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbePoint:
-    """A function of libcuda, and the BPF program that runs when it is called."""
-
-    name: str
-    kind: Kind
-    program: str
-
-
-def _points(kind: Kind, *names: str) -> tuple[ProbePoint, ...]:
-    return tuple(ProbePoint(name=name, kind=kind, program=kind) for name in names)
+@dataclass(slots=True)
+class _Process:
+    start_ticks: int
+    due: float
+    verified_until: float
+    interval: float = FIRST_INTERVAL_SECONDS
+    unreadable: bool = False
+    mapped: list[LibraryMapping] = field(default_factory=list)
 
 
-def _with_variants(kind: Kind, *names: str, suffix: str = "_ptsz") -> tuple[ProbePoint, ...]:
-    """Add the variant of each function for which the default stream is the thread's own."""
-    variants = (ProbePoint(name=name + suffix, kind=kind, program=f"{kind}_ptsz") for name in names)
-    return *_points(kind, *names), *variants
+class MappedLibraries:
+    """The libcuda files that the watched processes have mapped."""
+
+    def __init__(self, proc: Proc, clock: Clock) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._processes: dict[int, _Process] = {}
+
+    def find(self, pids: Iterable[int]) -> Mapping[FileNumbers, tuple[LibraryMapping, ...]]:
+        """Return the libcuda files of these processes, each with the processes that have it mapped."""
+        now = self._clock.monotonic()
+        self._processes = dict(self._present(sorted(set(pids))[:MAX_WATCHED], now))
+        due = [pid for pid, process in self._processes.items() if process.due <= now]
+        for pid in sorted(due, key=lambda pid: self._processes[pid].due)[:MAX_READS]:
+            self._read(pid, self._processes[pid], now)
+        mapped: dict[FileNumbers, list[LibraryMapping]] = {}
+        for process in self._processes.values():
+            for mapping in process.mapped:
+                mapped.setdefault(mapping.file.numbers, []).append(mapping)
+        return {numbers: tuple(mappings) for numbers, mappings in mapped.items()}
+
+    @property
+    def unreadable(self) -> list[int]:
+        """Processes with maps that this process may not read."""
+        return [pid for pid, process in self._processes.items() if process.unreadable]
+
+    def _present(self, pids: Iterable[int], now: float) -> Iterator[tuple[int, _Process]]:
+        """Yield the processes that live. A known one stays known while it is the same process."""
+        for pid in pids:
+            process = self._processes.get(pid)
+            if process is None or now >= process.verified_until:
+                start_ticks = self._proc.start_ticks(pid)
+                if start_ticks is None:
+                    continue
+                if process is None or process.start_ticks != start_ticks:
+                    process = _Process(start_ticks, due=now, verified_until=now)
+                process.verified_until = now + IDENTITY_SECONDS
+            yield pid, process
+
+    def _read(self, pid: int, process: _Process, now: float) -> None:
+        lines = self._proc.mappings(pid, b"libcuda.so")
+        process.unreadable = lines is None
+        files = dict.fromkeys(map(parse_mapped_file, lines or ()))
+        process.mapped = [
+            LibraryMapping(pid, process.start_ticks, file)
+            for file in files
+            if file is not None and file.executable and _LIBCUDA.fullmatch(file.path.rpartition("/")[2])
+        ]
+        process.due = now + (MAPPED_INTERVAL_SECONDS if process.mapped else process.interval)
+        process.interval = min(process.interval * 2, LAST_INTERVAL_SECONDS)
 
 
-PROBE_POINTS = (
-    *_with_variants(Kind.LAUNCH, "cuLaunchKernel", "cuLaunchCooperativeKernel"),
-    *_with_variants(Kind.LAUNCH_EX, "cuLaunchKernelEx"),
-    *_points(Kind.LAUNCH_OLD, "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"),
-    *_with_variants(Kind.GRAPH, "cuGraphLaunch"),
-    *_points(Kind.INIT, "cuInit"),
-    *_points(
-        Kind.BEGIN_CAPTURE,
-        *("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph"),
-        *("cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2_ptsz", "cuStreamBeginCaptureToGraph_ptsz"),
-    ),
-    *_points(Kind.END_CAPTURE, "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
-    *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
-    *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
-    *_points(Kind.WAIT_CONTEXT, "cuCtxSynchronize", "cuCtxSynchronize_v2"),
-    *_points(Kind.END_CONTEXT, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
-    *_with_variants(Kind.WAIT_STREAM, "cuStreamSynchronize"),
-    *_points(Kind.END_STREAM, "cuStreamDestroy_v2"),
-    *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
-    *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
-    *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),
-    *_points(Kind.SET_CONTEXT, "cuCtxSetCurrent"),
-    *_points(Kind.PUSH_CONTEXT, "cuCtxPushCurrent_v2"),
-    *_points(Kind.POP_CONTEXT, "cuCtxPopCurrent_v2"),
-    *_points(Kind.RETAIN_CONTEXT, "cuDevicePrimaryCtxRetain"),
-    *_points(Kind.CREATE_CONTEXT, "cuCtxCreate_v2"),
-    *_points(Kind.CREATE_CONTEXT_V3, "cuCtxCreate_v3"),
-    *_points(Kind.CREATE_CONTEXT_V4, "cuCtxCreate_v4"),
-)
-"""A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
-memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
-probe: a client can query a million times a second, and each call would have its cost."""
+def open_mapped(mapping: LibraryMapping, proc: Proc) -> int:
+    """Return a descriptor of the file that a process has mapped. Raises LibraryError."""
+    if proc.namespace(mapping.pid, "user") != proc.namespace(os.getpid(), "user"):
+        raise LibraryError("its process has its own user namespace, and no process outside it uses the file")
+    path = Path(mapping.file.path)
+    places = (Directory(path.parent, Root(proc, mapping.pid, mapping.start_ticks)), Directory(path.parent))
+    why = "the file does not exist any more"
+    # The kernel shows the paths of a process that called chroot(2) from this process' root.
+    for place in places:
+        try:
+            with place.opened() as directory:
+                descriptor = open_file(directory, path.name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            why = f"the file cannot be opened: {error.strerror}"
+            continue
+        if _file_system(descriptor) == FUSE:
+            why = "the file is on FUSE: the program that serves it could block the kernel"
+        elif file_numbers(descriptor) == mapping.file.numbers:
+            return descriptor
+        else:
+            why = "another file has its name now"
+        os.close(descriptor)
+    raise LibraryError(why)
 
-PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED]))
+
+def open_path(path: Path) -> int | None:
+    """Return a descriptor of the regular file that a path of this node leads to; None if there is none."""
+    try:
+        real = path.resolve(strict=True)
+        with Directory(real.parent).opened() as directory:
+            return open_file(directory, real.name)
+    except (OSError, RuntimeError, LibraryError):
+        return None
+
+
+def file_numbers(descriptor: int) -> FileNumbers | None:
+    """Return the device and inode that maps show for a file; None if it cannot be mapped."""
+    try:
+        with mmap.mmap(descriptor, 1, access=mmap.ACCESS_COPY) as mapped:
+            first = ctypes.c_char.from_buffer(mapped)
+            start = f"{ctypes.addressof(first):08x}-".encode()
+            del first
+            with open("/proc/self/maps", "rb") as lines:
+                file = next((parse_mapped_file(line) for line in lines if line.startswith(start)), None)
+            return None if file is None else file.numbers
+    except (OSError, ValueError):
+        return None
+
+
+def overlay_key(descriptor: int) -> OverlayKey | None:
+    """Return what a file of an overlay has in common with the same file of other overlays; None if it is of none."""
+    if _file_system(descriptor) != OVERLAYFS:
+        return None
+    file = os.fstat(descriptor)
+    return file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns
+
+
+def _file_system(descriptor: int) -> int | None:
+    result = ctypes.create_string_buffer(_STATFS_BYTES)
+    succeeded = ctypes.CDLL(None).fstatfs(descriptor, result) == 0
+    return int.from_bytes(result.raw[:8], "little") if succeeded else None
+
+
+# -- Libraries ---------------------------------------------------------------------------------------------------------
 
 NODE_PATHS = tuple(
     Path(directory) / "libcuda.so.1"
@@ -158,7 +232,8 @@ _MAX_ATTEMPTS = 3
 
 _REPLACED = "its file was replaced while the process ran, perhaps by an upgrade; a restart of the process helps"
 
-_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
+CUDA_MACHINES = {"x86_64": Machine.X86_64, "aarch64": Machine.ARM64}
+"""The machines that CUDA runs on, as uname(2) names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +257,6 @@ class Found:
     problems: tuple[str, ...] = ()
 
 
-def machine_named(name: str) -> Machine | None:
-    """Return the machine that uname(2) names so; None if CUDA does not run on it."""
-    return _MACHINES.get(name)
-
-
 @dataclass(slots=True)
 class _OpenLibrary:
     """A library, its open file, and when it was last needed."""
@@ -197,12 +267,6 @@ class _OpenLibrary:
     overlay: OverlayKey | None
     numbers: FileNumbers
     needed: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    why: str
-    until: float
 
 
 class Libraries:
@@ -216,7 +280,8 @@ class Libraries:
         self._paths = node_paths
         self._mapped = MappedLibraries(proc, clock)
         self._open: dict[FileNumbers, _OpenLibrary] = {}
-        self._refused: dict[FileNumbers, _Refusal] = {}
+        self._refused: dict[FileNumbers, tuple[str, float]] = {}
+        """Why each file cannot be used, and when it is tried again."""
         self._own: frozenset[FileNumbers] = frozenset()
         self._own_due = clock.monotonic()
 
@@ -225,36 +290,43 @@ class Libraries:
         now = self._clock.monotonic()
         if now >= self._own_due:
             self._own_due = now + RETRY_SECONDS
-            self._own = frozenset(filter(None, [self._open_own(path, now) for path in self._paths]))
+            self._own = frozenset(self._open_own(now))
         mapped = self._mapped.find(pids)
-        self._refused = {file: each for file, each in self._refused.items() if file in mapped and now < each.until}
+        self._refused = {
+            file: (why, until) for file, (why, until) in self._refused.items() if file in mapped and now < until
+        }
         for file, mappings in mapped.items():
             if file not in self._open and file not in self._refused:
                 self._open_mapped(file, mappings, now)
         # Files are closed after others were opened, so that one call never reuses a descriptor's number.
         self._close_unneeded(mapped, now)
-        return Found(tuple(self._libraries(mapped)), tuple(self._problems(mapped)))
+        users: dict[FileNumbers, set[int]] = {}
+        for file, opened in self._open.items():
+            users.setdefault(opened.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
+        libraries = (replace(opened.library, pids=tuple(sorted(users[opened.numbers]))) for opened in self._distinct())
+        return Found(tuple(libraries), tuple(self._problems(mapped)))
 
     def close(self) -> None:
         """Close all files."""
-        for each in self._each():
-            os.close(each.descriptor)
+        for library in self._distinct():
+            os.close(library.descriptor)
         self._open.clear()
 
-    def _open_own(self, path: Path, now: float) -> FileNumbers | None:
-        """Open one of the node's own, so that later processes are watched from their first launch on."""
-        descriptor = open_path(path)
-        if descriptor is None:
-            return None
-        file = file_numbers(descriptor)
-        with contextlib.suppress(LibraryError):
-            self._take(descriptor, file, str(path), now)
-        return file
+    def _open_own(self, now: float) -> Iterator[FileNumbers]:
+        """Open the node's own, so that later processes are watched from their first launch on."""
+        for path in self._paths:
+            descriptor = open_path(path)
+            if descriptor is not None:
+                file = file_numbers(descriptor)
+                with contextlib.suppress(LibraryError):
+                    self._take(descriptor, file, str(path), now)
+                if file is not None:
+                    yield file
 
     def _open_mapped(self, file: FileNumbers, mappings: Iterable[LibraryMapping], now: float) -> None:
         """Open a mapped file through one of its processes."""
         why = _REPLACED
-        for mapping in [each for each in mappings if not each.file.deleted][:_MAX_ATTEMPTS]:
+        for mapping in [mapping for mapping in mappings if not mapping.file.deleted][:_MAX_ATTEMPTS]:
             try:
                 self._take(open_mapped(mapping, self._proc), file, mapping.file.path, now)
             except LibraryError as error:
@@ -262,37 +334,32 @@ class Libraries:
             else:
                 return
         if len(self._refused) < _MAX_REFUSED:
-            self._refused[file] = _Refusal(why, now + RETRY_SECONDS)
+            self._refused[file] = why, now + RETRY_SECONDS
 
     def _take(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> None:
         """Store an open file, or close it. Raises LibraryError if it cannot be used."""
+        # The same file may be open already, also through another overlay: two probes would count each call twice. The
+        # kernel does not report that two files of overlays are one below. Inode, size and times decide; so of two
+        # overlays above two equal read-only images only one is watched.
+        library = None if file is None else self._open.get(file)
         try:
-            found = self._same(descriptor, file) or self._read(descriptor, file, path, now)
+            key = overlay_key(descriptor)
+            same = (other for other in self._distinct() if key is not None and other.overlay == key)
+            library = library or next(same, None) or self._read(descriptor, file, path, now)
         except BaseException:
             os.close(descriptor)
             raise
-        if found.descriptor != descriptor:
+        if library.descriptor != descriptor:
             os.close(descriptor)
-        self._open[file or found.numbers] = found
-
-    def _same(self, descriptor: int, file: FileNumbers | None) -> _OpenLibrary | None:
-        """Return the open file that this one is, also through another overlay: two probes would count each call twice.
-
-        The kernel does not report that two files of overlays are one below. Inode, size and times decide; so of two
-        overlays above two equal read-only images only one is watched.
-        """
-        if file in self._open:
-            return self._open[file]
-        key = overlay_key(descriptor)
-        return next((each for each in self._each() if key is not None and each.overlay == key), None)
+        self._open[file or library.numbers] = library
 
     def _read(self, descriptor: int, file: FileNumbers | None, path: str, now: float) -> _OpenLibrary:
         if file is None:
             raise LibraryError("it cannot be mapped")
         owner = os.fstat(descriptor).st_uid
-        if len(self._each()) >= MAX_LIBRARIES:
+        if len(self._distinct()) >= MAX_LIBRARIES:
             raise LibraryError(f"{MAX_LIBRARIES} others are watched already")
-        if owner != 0 and sum(each.owner == owner for each in self._each()) >= MAX_PER_USER:
+        if owner != 0 and sum(library.owner == owner for library in self._distinct()) >= MAX_PER_USER:
             raise LibraryError(f"{MAX_PER_USER} others of UID {owner} are watched already")
         library = Library(
             path_to_open=f"/proc/self/fd/{descriptor}",
@@ -301,38 +368,31 @@ class Libraries:
         )
         return _OpenLibrary(library, descriptor, owner, overlay_key(descriptor), file, now)
 
-    def _each(self) -> list[_OpenLibrary]:
+    def _distinct(self) -> list[_OpenLibrary]:
         """Return each open library once, although several device and inode numbers can lead to it."""
-        return [each for file, each in self._open.items() if file == each.numbers]
+        return [opened for file, opened in self._open.items() if file == opened.numbers]
 
     def _close_unneeded(self, mapped: Mapping[FileNumbers, object], now: float) -> None:
-        for file, each in self._open.items():
+        for file, opened in self._open.items():
             if file in mapped or file in self._own:
-                each.needed = now
-        for file, each in list(self._open.items()):
-            unneeded = now - each.needed > RETENTION_SECONDS
+                opened.needed = now
+        for file, opened in list(self._open.items()):
+            unneeded = now - opened.needed > RETENTION_SECONDS
             # A later overlay can get the numbers of one that is gone.
-            if unneeded or (file != each.numbers and file not in mapped):
+            if unneeded or (file != opened.numbers and file not in mapped):
                 del self._open[file]
-            if unneeded and file == each.numbers:
-                os.close(each.descriptor)
-
-    def _libraries(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[Library]:
-        pids: dict[FileNumbers, set[int]] = {}
-        for file, each in self._open.items():
-            pids.setdefault(each.numbers, set()).update(mapping.pid for mapping in mapped.get(file, ()))
-        for each in self._each():
-            yield replace(each.library, pids=tuple(sorted(pids[each.numbers])))
+            if unneeded and file == opened.numbers:
+                os.close(opened.descriptor)
 
     def _problems(self, mapped: Mapping[FileNumbers, Sequence[LibraryMapping]]) -> Iterator[str]:
         unreadable = self._mapped.unreadable
         if unreadable:
             others = f" and of {len(unreadable) - 1} more processes" if len(unreadable) > 1 else ""
             yield f"cannot read the maps of PID {unreadable[0]}{others}: this needs CAP_SYS_PTRACE"
-        for file, refusal in islice(self._refused.items(), _MAX_REPORTED):
+        for file, (why, _) in islice(self._refused.items(), _MAX_REPORTED):
             mapping = mapped[file][0]
             path = printable(mapping.file.path, LONGEST_PROBLEM)
-            yield f"{path} of PID {mapping.pid} is not watched: {refusal.why}"
+            yield f"{path} of PID {mapping.pid} is not watched: {why}"
         if len(self._refused) > _MAX_REPORTED:
             yield f"{len(self._refused) - _MAX_REPORTED} more libcuda files are not watched"
 
@@ -352,12 +412,9 @@ def _read_offsets(descriptor: int, machine: Machine) -> Mapping[str, int]:
     kinds = {point.kind for point in PROBE_POINTS if point.name in found.offsets}
     if not kinds & LAUNCHES or not kinds & WAITS:
         raise LibraryError("it does not have the functions of libcuda")
-    return _without_aliases(found.offsets)
-
-
-def _without_aliases(offsets: Mapping[str, int]) -> Mapping[str, int]:
-    """Return one name for each offset: two probes at one place would count each call twice."""
-    names: dict[int, str] = {}
-    for name, offset in offsets.items():
-        names.setdefault(offset, name)
-    return {name: offset for offset, name in names.items()}
+    offsets: dict[str, int] = {}
+    for name, offset in found.offsets.items():
+        # Two probes at one place would count each call twice.
+        if offset not in offsets.values():
+            offsets[name] = offset
+    return offsets

@@ -1,7 +1,8 @@
 """A loader of BPF maps, programs and uprobes, by bpf(2) and perf_event_open(2).
 
-The programs are compiled already (bpf_object.py). The loader needs a few structures of linux/bpf.h and
-linux/perf_event.h, and no library. The kernel closes everything that is open here when this process ends.
+The programs are compiled already: they lie in an ELF object beside this file (build.sh). The loader needs a few
+structures of linux/bpf.h and linux/perf_event.h, and no library. The kernel closes everything that is open here when
+this process ends.
 """
 
 import ctypes
@@ -10,17 +11,20 @@ import fcntl
 import os
 import platform
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from exporter.libcuda_probes.bpf_object import MACHINES, BpfObject, MapDefinition, object_path, read_object
+from exporter.parse import elf
 
 _KPROBE = 2
 """BPF_PROG_TYPE_KPROBE: a program that runs at a kprobe or uprobe."""
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD, _LOOKUP_BATCH, _LINK_CREATE = 0, 1, 2, 3, 5, 24, 28
 _SYSCALLS = {"x86_64": (321, 298), "aarch64": (280, 241)}
+"""The numbers of bpf(2) and perf_event_open(2) on the machines with an object, as uname(2) names them."""
+MACHINES = tuple(_SYSCALLS)
 _SET_PROGRAM = 0x40042408
 _UPROBE_MULTI, _ON_RETURN = 48, 1
 _EVENT_BYTES = 112
@@ -29,6 +33,84 @@ _EVERY_PROCESS, _NO_GROUP = -1, -1
 _LOG_BYTES = 1 << 16
 _BATCH = 256
 _PROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
+
+_RELOCATION = struct.Struct("<QQ")
+_MAP = struct.Struct("<IIII")
+_INSTRUCTION = struct.Struct("<BBhi")
+_RELOCATE_64_BITS = 1
+_LOAD_64_BITS, _MAP_BY_DESCRIPTOR = 0x18, 1
+_PROGRAM_PREFIX = "uprobe/"
+
+
+@dataclass(frozen=True, slots=True)
+class MapDefinition:
+    """A map, as `struct map_definition` in the C file: its kind (enum bpf_map_type), sizes in bytes, and entries."""
+
+    kind: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The instructions of a program, and the map that each of these offsets refers to."""
+
+    code: bytes
+    references: Mapping[int, str]
+
+    def linked(self, descriptors: Mapping[str, int]) -> bytes:
+        """Return the code that refers to the maps by their file descriptors."""
+        code = bytearray(self.code)
+        for offset, name in self.references.items():
+            operation, registers, _, _ = _INSTRUCTION.unpack_from(code, offset)
+            if operation != _LOAD_64_BITS:
+                raise ValueError(f"the instruction at {offset:#x} does not load the address of map {name}")
+            _INSTRUCTION.pack_into(
+                code, offset, operation, registers & 0x0F | _MAP_BY_DESCRIPTOR << 4, 0, descriptors[name]
+            )
+        return bytes(code)
+
+
+@dataclass(frozen=True, slots=True)
+class BpfObject:
+    """The license, the maps and the programs of an object, the latter two by name."""
+
+    license: bytes
+    maps: Mapping[str, MapDefinition]
+    programs: Mapping[str, Program]
+
+
+def object_path(machine: str) -> Path:
+    """Return the path of the object for a machine of `MACHINES`."""
+    return Path(__file__).with_name(f"probes.{machine}.o")
+
+
+def parse_object(data: bytes) -> BpfObject:
+    """Return the parts of an object. Raises ValueError, LookupError, StopIteration or struct.error if it is damaged.
+
+    clang writes one section for each program, `uprobe/NAME`. A section of relocations names the map of each
+    instruction that loads one.
+    """
+    sections = elf.sections(data)
+    by_name = {section.name: section for section in sections if section.name}
+    numbers = {section.name: number for number, section in enumerate(sections)}
+    symbols = elf.symbols(sections)
+    names = {value: name for name, section, value in symbols if section == numbers["maps"] and name}
+    maps = {name: MapDefinition(*_MAP.unpack_from(by_name["maps"].content, value)) for value, name in names.items()}
+    programs = {}
+    for name, section in by_name.items():
+        if name.startswith(_PROGRAM_PREFIX):
+            references = {}
+            for table in sections:
+                if table.kind == elf.RELOCATIONS and table.info == numbers[name]:
+                    for offset, info in _RELOCATION.iter_unpack(table.content):
+                        symbol, of, value = symbols[info >> 32]
+                        if info & 0xFFFFFFFF != _RELOCATE_64_BITS or of != numbers["maps"]:
+                            raise ValueError(f"program {name} refers to {symbol or 'a section'}, which is not a map")
+                        references[offset] = names[value]
+            programs[name.removeprefix(_PROGRAM_PREFIX)] = Program(section.content, references)
+    return BpfObject(by_name["license"].content.rstrip(b"\0"), maps, programs)
 
 
 class BpfError(Exception):
@@ -55,7 +137,7 @@ class Kernel:
         """Return the compiled programs for this machine."""
         path = object_path(self._machine)
         try:
-            return read_object(path.read_bytes())
+            return parse_object(path.read_bytes())
         except OSError as error:
             raise BpfError(f"cannot read {path}: {error.strerror}", error.errno) from error
         except (ValueError, LookupError, StopIteration, struct.error) as error:
@@ -63,17 +145,7 @@ class Kernel:
 
     def create_map(self, name: str, definition: MapDefinition) -> "Map":
         """Create a map."""
-        attributes = struct.pack(
-            "<IIIIIII16s",
-            definition.kind,
-            definition.key_bytes,
-            definition.value_bytes,
-            definition.entries,
-            0,
-            0,
-            0,
-            name.encode()[:15],
-        )
+        attributes = struct.pack("<IIIIIII16s", *astuple(definition), 0, 0, 0, name.encode()[:15])
         descriptor = self._bpf(_MAP_CREATE, attributes, f"create the BPF map {name}")
         return Map(self, descriptor, definition.key_bytes, definition.value_bytes)
 
@@ -94,21 +166,9 @@ class Kernel:
     def _load(self, name: str, code: bytes, license_name: bytes, log: "ctypes.Array[ctypes.c_char] | None") -> int:
         instructions = ctypes.create_string_buffer(code, len(code))
         license_text = ctypes.create_string_buffer(license_name)
-        attributes = struct.pack(
-            "<IIQQIIQII16sII",
-            _KPROBE,
-            len(code) // 8,
-            ctypes.addressof(instructions),
-            ctypes.addressof(license_text),
-            0 if log is None else 1,
-            0 if log is None else len(log),
-            0 if log is None else ctypes.addressof(log),
-            0,
-            0,
-            name.encode()[:15],
-            0,
-            _UPROBE_MULTI,
-        )
+        program = _KPROBE, len(code) // 8, ctypes.addressof(instructions), ctypes.addressof(license_text)
+        verifier = (0, 0, 0) if log is None else (1, len(log), ctypes.addressof(log))
+        attributes = struct.pack("<IIQQIIQII16sII", *program, *verifier, 0, 0, name.encode()[:15], 0, _UPROBE_MULTI)
         return self._bpf(_PROGRAM_LOAD, attributes, f"load the BPF program {name}")
 
     def attach(self, path: str, offsets: Sequence[int], program: int, *, on_return: bool) -> list[int]:
@@ -146,8 +206,12 @@ class Kernel:
         a traced process fail with EFAULT, which kills it (measured, Linux 6.x).
         """
         file = ctypes.create_string_buffer(os.fsencode(path))
+        try:
+            kind = int(_PROBE_TYPE.read_text())
+        except (OSError, ValueError) as error:
+            raise BpfError(f"this kernel has no uprobes for perf ({_PROBE_TYPE} is missing)") from error
         attributes = struct.pack(
-            "<IIQQQQQIIQQ", self._probe_type(), _EVENT_BYTES, int(on_return), 0, 0, 0, 0, 0, 0,
+            "<IIQQQQQIIQQ", kind, _EVENT_BYTES, int(on_return), 0, 0, 0, 0, 0, 0,
             ctypes.addressof(file), offset,
         ).ljust(_EVENT_BYTES, b"\0")  # fmt: skip
         buffer = ctypes.create_string_buffer(attributes, len(attributes))
@@ -184,13 +248,6 @@ class Kernel:
             raise _refusal(what, error) from error
         return result
 
-    @staticmethod
-    def _probe_type() -> int:
-        try:
-            return int(_PROBE_TYPE.read_text())
-        except (OSError, ValueError) as error:
-            raise BpfError(f"this kernel has no uprobes for perf ({_PROBE_TYPE} is missing)") from error
-
 
 class Map:
     """A map in the kernel."""
@@ -223,18 +280,13 @@ class Map:
         """Yield all entries of a hash map, read in batches."""
         began, more = False, True
         while more:
-            attributes = struct.pack(
-                "<QQQQIIQQ",
-                ctypes.addressof(self._next) if began else 0,
-                ctypes.addressof(self._next),
-                ctypes.addressof(self._keys),
-                ctypes.addressof(self._values),
-                _BATCH,
-                self.descriptor,
-                0,
-                0,
-            )
-            count, more = self._batch(attributes)
+            after = ctypes.addressof(self._next) if began else 0
+            buffers = (ctypes.addressof(buffer) for buffer in (self._next, self._keys, self._values))
+            attributes = struct.pack("<QQQQIIQQ", after, *buffers, _BATCH, self.descriptor, 0, 0)
+            buffer = ctypes.create_string_buffer(attributes, len(attributes))
+            # With the last entries, the kernel returns ENOENT.
+            more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
+            (count,) = struct.unpack_from("<I", buffer.raw, 32)
             began = True
             keys, values = self._keys.raw, self._values.raw
             key_bytes, value_bytes = len(self._key), len(self._value)
@@ -243,12 +295,6 @@ class Map:
                     keys[index * key_bytes : (index + 1) * key_bytes],
                     values[index * value_bytes : (index + 1) * value_bytes],
                 )
-
-    def _batch(self, attributes: bytes) -> tuple[int, bool]:
-        """Return how many were read, and whether there are more: with the last ones the kernel returns ENOENT."""
-        buffer = ctypes.create_string_buffer(attributes, len(attributes))
-        more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
-        return int(struct.unpack_from("<I", buffer.raw, 32)[0]), more
 
     def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
         value = ctypes.addressof(self._value) if with_value else 0

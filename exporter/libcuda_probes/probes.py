@@ -1,4 +1,4 @@
-"""The BPF programs at work: load them, attach them to files of libcuda, and read what they counted.
+"""The probe points, and the BPF programs at work: load and attach them, and read what they counted.
 
 The layout of what is read is that of `struct process` in probes.bpf.c. A test compares the two.
 """
@@ -8,11 +8,109 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import islice
 
-from exporter.libcuda_probes.libraries import CONTEXTS, CREATED, CREATIONS, PROBE_POINTS, PROGRAMS, RETURN, WAITS
 from exporter.libcuda_probes.loader import BpfError, Kernel, Map, close_all
 from exporter.model.launches import ProcessWork
+
+
+class Kind(StrEnum):
+    """What a function does. Each kind has a BPF program of this name in probes.bpf.c."""
+
+    LAUNCH = "launch"
+    LAUNCH_EX = "launch_ex"
+    LAUNCH_OLD = "launch_old"
+    GRAPH = "graph"
+    INIT = "init"
+    BEGIN_CAPTURE = "begin_capture"
+    END_CAPTURE = "end_capture"
+    RECORD = "record"
+    UPLOAD = "upload"
+    END_CONTEXT = "end_context"
+    WAIT_CONTEXT = "wait_context"
+    WAIT_STREAM = "wait_stream"
+    END_STREAM = "end_stream"
+    WAIT_EVENT = "wait_event"
+    WAIT_DEFAULT = "wait_default"
+    COPY = "copy"
+    SET_CONTEXT = "set_context"
+    PUSH_CONTEXT = "push_context"
+    POP_CONTEXT = "pop_context"
+    RETAIN_CONTEXT = "retain_context"
+    CREATE_CONTEXT = "create_context"
+    CREATE_CONTEXT_V3 = "create_context_v3"
+    CREATE_CONTEXT_V4 = "create_context_v4"
+
+
+LAUNCHES = frozenset({Kind.LAUNCH, Kind.LAUNCH_EX, Kind.LAUNCH_OLD, Kind.GRAPH})
+
+ENDS = frozenset({Kind.END_CONTEXT, Kind.END_STREAM})
+WAITS = ENDS | {Kind.WAIT_CONTEXT, Kind.WAIT_STREAM, Kind.WAIT_EVENT, Kind.WAIT_DEFAULT, Kind.COPY}
+"""Synchronisations, copies that may wait, and the end of a context or stream. `RETURN` probes their return."""
+
+CREATIONS = frozenset({Kind.RETAIN_CONTEXT, Kind.CREATE_CONTEXT, Kind.CREATE_CONTEXT_V3, Kind.CREATE_CONTEXT_V4})
+"""Functions that return a context. Their return is probed by the program `CREATED`."""
+
+CONTEXTS = CREATIONS | {Kind.SET_CONTEXT, Kind.PUSH_CONTEXT, Kind.POP_CONTEXT}
+"""Functions that show the GPU of a launch. Only nodes with several GPUs need them."""
+
+RETURN, CREATED = "return", "created"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePoint:
+    """A function of libcuda, and the BPF program that runs when it is called."""
+
+    name: str
+    kind: Kind
+    program: str
+
+
+def _points(kind: Kind, *names: str) -> tuple[ProbePoint, ...]:
+    return tuple(ProbePoint(name=name, kind=kind, program=kind) for name in names)
+
+
+def _with_variants(kind: Kind, *names: str, suffix: str = "_ptsz") -> tuple[ProbePoint, ...]:
+    """Add the variant of each function for which the default stream is the thread's own."""
+    variants = (ProbePoint(name=name + suffix, kind=kind, program=f"{kind}_ptsz") for name in names)
+    return *_points(kind, *names), *variants
+
+
+PROBE_POINTS = (
+    *_with_variants(Kind.LAUNCH, "cuLaunchKernel", "cuLaunchCooperativeKernel"),
+    *_with_variants(Kind.LAUNCH_EX, "cuLaunchKernelEx"),
+    *_points(Kind.LAUNCH_OLD, "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuLaunchCooperativeKernelMultiDevice"),
+    *_with_variants(Kind.GRAPH, "cuGraphLaunch"),
+    *_points(Kind.INIT, "cuInit"),
+    *_points(
+        Kind.BEGIN_CAPTURE,
+        *("cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuStreamBeginCaptureToGraph"),
+        *("cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2_ptsz", "cuStreamBeginCaptureToGraph_ptsz"),
+    ),
+    *_points(Kind.END_CAPTURE, "cuStreamEndCapture", "cuStreamEndCapture_ptsz"),
+    *_with_variants(Kind.RECORD, "cuEventRecord", "cuEventRecordWithFlags"),
+    *_points(Kind.UPLOAD, "cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2_ptsz"),
+    *_points(Kind.WAIT_CONTEXT, "cuCtxSynchronize", "cuCtxSynchronize_v2"),
+    *_points(Kind.END_CONTEXT, "cuCtxDestroy_v2", "cuDevicePrimaryCtxReset_v2"),
+    *_with_variants(Kind.WAIT_STREAM, "cuStreamSynchronize"),
+    *_points(Kind.END_STREAM, "cuStreamDestroy_v2"),
+    *_points(Kind.WAIT_EVENT, "cuEventSynchronize"),
+    *_with_variants(Kind.WAIT_DEFAULT, "cuMemcpyDtoH_v2", "cuMemcpy", suffix="_ptds"),
+    *_with_variants(Kind.COPY, "cuMemcpyDtoHAsync_v2"),
+    *_points(Kind.SET_CONTEXT, "cuCtxSetCurrent"),
+    *_points(Kind.PUSH_CONTEXT, "cuCtxPushCurrent_v2"),
+    *_points(Kind.POP_CONTEXT, "cuCtxPopCurrent_v2"),
+    *_points(Kind.RETAIN_CONTEXT, "cuDevicePrimaryCtxRetain"),
+    *_points(Kind.CREATE_CONTEXT, "cuCtxCreate_v2"),
+    *_points(Kind.CREATE_CONTEXT_V3, "cuCtxCreate_v3"),
+    *_points(Kind.CREATE_CONTEXT_V4, "cuCtxCreate_v4"),
+)
+"""A copy from the device that waits is a synchronisation with the default stream. An asynchronous copy to pageable
+memory waits, too. The destruction of a stream ends its span, because nothing later reports on its work. Queries have no
+probe: a client can query a million times a second, and each call would have its cost."""
+
+PROGRAMS = tuple(dict.fromkeys([*(point.program for point in PROBE_POINTS), RETURN, CREATED]))
 
 MAX_PROCESSES = 2048
 """A launch of a further process is lost, and counted. Of threads and events, of which the C file has the bounds, the
@@ -21,34 +119,36 @@ least recently used one makes room for a new one."""
 WATCHED_SINCE, LOST, ALL_SMS, SEVERAL_GPUS = 0, 1, 2, 3
 """Indexes in the map `numbers`."""
 
-FIELDS = (
-    "first",
-    "kernels",
-    "graphs",
-    "graph_kernels",
-    "syncs",
-    "records",
-    "uploads",
-    "contexts",
-    "spans",
-    "flight",
-    "area",
-    "bound",
-    "widths",
-    "sure_area",
-    "sure_widths",
-    "sure_gaps",
-    "sure_heights",
-    "sure_event_heights",
-    "launched",
-    "failed",
-    "initialized",
-    "synced",
-    "capturing",
-    "captures",
-    "captured",
-    "captured_width",
-)
+FIELDS = {
+    "first": "first_ns",
+    "kernels": "kernels",
+    "graphs": "graphs",
+    "graph_kernels": "graph_kernels",
+    "syncs": "syncs",
+    "records": "records",
+    "uploads": "uploads",
+    "contexts": "context_calls",
+    "spans": "spans",
+    "flight": "flight_ns",
+    "area": "area",
+    "bound": "bound",
+    "widths": "widths",
+    "sure_area": "sure_area",
+    "sure_widths": "sure_widths",
+    "sure_gaps": "sure_gaps",
+    "sure_heights": "sure_heights",
+    "sure_event_heights": "sure_event_heights",
+    "launched": "launched_ns",
+    "failed": "failed_ns",
+    "initialized": "initialized_ns",
+    "synced": "synced_ns",
+    "capturing": None,
+    "captures": None,
+    "captured": None,
+    "captured_width": None,
+}
+"""The numbers of a process in their order, each with its name in `ProcessWork`."""
+
 STREAM_FIELDS = (
     "key",
     "since",
@@ -73,59 +173,31 @@ _INDEX = struct.Struct("<I")
 _PID_MASK = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenSpan:
-    """A span that has not ended: since when, and the mean and the greatest width of its kernels in SMs."""
-
-    since: int
-    width: float
-    widest: int
-
-
 def work_of(key: int, value: bytes, now: int, watched_since: int) -> ProcessWork:
     """Return the work of a process on a device from its map entry. Spans from before `watched_since` do not count."""
-    head = dict(zip(FIELDS, _HEAD.unpack_from(value), strict=True))
-    until = head["failed"] or now
-    spans = [span for span in _open_spans(value) if watched_since <= span.since < until]
+    values = zip(FIELDS.values(), _HEAD.unpack_from(value), strict=True)
+    counts: dict[str, int] = {name: number for name, number in values if name is not None}
+    for name in ("sure_heights", "sure_event_heights"):
+        counts[name] >>= FRACTION_BITS
+    for name in ("initialized_ns", "synced_ns"):
+        counts[name] = counts[name] if counts[name] >= watched_since else 0
+    until = counts["failed_ns"] or now
+    # Of each span that has not ended: for how long, and the mean and the greatest width of its kernels in SMs.
+    streams = _STREAM.iter_unpack(value[_HEAD.size :])
+    spans = [
+        (until - since, width / max(launches, 1), widest)
+        for _, since, _, launches, width, widest, *_ in streams
+        if since and watched_since <= since < until
+    ]
     return ProcessWork(
         pid=key & _PID_MASK,
         device=(key >> 32) - 1,
-        first_ns=head["first"],
-        kernels=head["kernels"],
-        graphs=head["graphs"],
-        graph_kernels=head["graph_kernels"],
-        syncs=head["syncs"],
-        records=head["records"],
-        uploads=head["uploads"],
-        context_calls=head["contexts"],
-        spans=head["spans"],
-        flight_ns=head["flight"],
-        area=head["area"],
-        bound=head["bound"],
-        widths=head["widths"],
-        sure_area=head["sure_area"],
-        sure_widths=head["sure_widths"],
-        sure_gaps=head["sure_gaps"],
-        sure_heights=head["sure_heights"] >> FRACTION_BITS,
-        sure_event_heights=head["sure_event_heights"] >> FRACTION_BITS,
-        open_ns=sum(until - span.since for span in spans),
-        open_area=int(sum((until - span.since) * span.width for span in spans)),
-        open_bound=sum((until - span.since) * span.widest for span in spans),
-        open_since_ns=min((span.since for span in spans), default=0),
-        launched_ns=head["launched"],
-        failed_ns=head["failed"],
-        initialized_ns=head["initialized"] if head["initialized"] >= watched_since else 0,
-        synced_ns=head["synced"] if head["synced"] >= watched_since else 0,
+        open_ns=sum(age for age, _, _ in spans),
+        open_area=int(sum(age * width for age, width, _ in spans)),
+        open_bound=sum(age * widest for age, _, widest in spans),
+        open_since_ns=until - max((age for age, _, _ in spans), default=until),
+        **counts,
     )
-
-
-def _open_spans(value: bytes) -> list[_OpenSpan]:
-    streams = _STREAM.iter_unpack(value[_HEAD.size :])
-    return [
-        _OpenSpan(since=since, width=width / max(launches, 1), widest=widest)
-        for _, since, _, launches, width, widest, *_ in streams
-        if since
-    ]
 
 
 class LibcudaProbes:
@@ -154,7 +226,7 @@ class LibcudaProbes:
             self._processes, self._numbers, self._sm_limits = maps["processes"], maps["numbers"], maps["sm_limits"]
             self._numbers.put(_INDEX.pack(ALL_SMS), _NUMBER.pack(sms))
             self._numbers.put(_INDEX.pack(SEVERAL_GPUS), _NUMBER.pack(several_gpus))
-            descriptors = {name: each.descriptor for name, each in maps.items()}
+            descriptors = {name: bpf_map.descriptor for name, bpf_map in maps.items()}
             self._programs: dict[str, int] = {}
             for name in PROGRAMS:
                 code = bpf_object.programs[name].linked(descriptors)

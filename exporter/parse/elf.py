@@ -1,8 +1,9 @@
-"""Function offsets in a shared object (ELF): where a uprobe is attached.
+"""ELF files: function offsets in a shared object, where a uprobe is attached, and the sections of an own object.
 
 Functions are found by name in the hash table of the dynamic linker, which exists even if section headers and symbols
 are stripped. A workload may have made the file to keep its reader busy, so all reads have bounds. pyelftools has none:
-it trusts the length of a hash table, and follows a circular chain for ever.
+it trusts the length of a hash table, and follows a circular chain for ever. An object comes from this package, so the
+reader of its sections checks little.
 """
 
 import struct
@@ -13,8 +14,9 @@ from enum import StrEnum
 Read = Callable[[int, int], bytes]
 """Reads bytes of the file: offset, size. Returns fewer at the end of the file."""
 
-_HEADER = struct.Struct("<4sBB10xHHIQQQIHHH6x")
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<QQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _GNU_HASH_HEADER = struct.Struct("<IIII")
@@ -89,7 +91,7 @@ class _File:
             raise ElfError("it is not an ELF file")
         if len(start) < _HEADER.size:
             raise ElfError(_TRUNCATED)
-        _, bits, order, kind, machine, _, _, table, _, _, _, size, count = _HEADER.unpack(start)
+        _, bits, order, kind, machine, _, _, table, _, _, _, size, count, *_ = _HEADER.unpack(start)
         if (bits, order, kind) != (_CLASS_64, _LITTLE_ENDIAN, _SHARED_OBJECT):
             raise ElfError("it is not a 64-bit little-endian shared object")
         if machine not in _MACHINES:
@@ -119,9 +121,10 @@ class _File:
 
     def _loaded_from(self, address: int, flags: int = 0) -> Iterator[int]:
         """Yield the offset of an address in each loaded segment with these flags that contains it."""
-        for each in self.segments:
-            if each.kind == _LOADED and each.flags & flags == flags and 0 <= address - each.address < each.size:
-                yield each.offset + address - each.address
+        for segment in self.segments:
+            inside = 0 <= address - segment.address < segment.size
+            if inside and segment.kind == _LOADED and segment.flags & flags == flags:
+                yield segment.offset + address - segment.address
 
     def table_offset(self, address: int) -> int:
         """Return the offset of a table of the dynamic linker."""
@@ -131,7 +134,7 @@ class _File:
 
     def code_offset(self, address: int) -> int | None:
         """Return the offset of the code at an address; None if there is no code."""
-        return next((each for each in self._loaded_from(address, _EXECUTABLE) if self.up_to(each, 1)), None)
+        return next((offset for offset in self._loaded_from(address, _EXECUTABLE) if self.up_to(offset, 1)), None)
 
     def dynamic_section(self) -> Mapping[int, int]:
         """Return the first value of each tag of the dynamic section."""
@@ -175,14 +178,11 @@ class _Symbols:
                 continue
             if self._file.up_to(self._tables[_STRINGS] + string, len(name) + 1) != name + b"\0":
                 continue
-            if not self._is_old_version(number):
+            # A hidden version is an older one, for programs that were linked with that.
+            versions = self._tables.get(_VERSIONS)
+            if versions is None or not self._file.number(versions + 2 * number, 2) & _HIDDEN_VERSION:
                 return int(address)
         return None
-
-    def _is_old_version(self, number: int) -> bool:
-        """Return whether a symbol is of an older version, for programs that were linked with that."""
-        table = self._tables.get(_VERSIONS)
-        return table is not None and bool(self._file.number(table + 2 * number, 2) & _HIDDEN_VERSION)
 
     def _gnu_hash_candidates(self, name: bytes) -> Iterator[int]:
         """Yield the numbers of symbols by DT_GNU_HASH: a chain is an array of hashes, and an odd hash is the last."""
@@ -219,3 +219,44 @@ class _Symbols:
                 return
             yield number
             number = self._file.number(start + 4 * (buckets + number))
+
+
+SYMBOLS, RELOCATIONS = 2, 9
+"""Kinds of sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of an object: its kind, the sections that it refers to, and its bytes."""
+
+    name: str
+    kind: int
+    link: int
+    info: int
+    content: bytes
+
+
+def sections(data: bytes) -> list[Section]:
+    """Return all sections of an object in their order. Raises ValueError or struct.error if it is damaged."""
+    magic, *_, table, _, _, _, _, size, count, strings = _HEADER.unpack_from(data)
+    if magic != b"\x7fELF" or size != _SECTION.size:
+        raise ValueError("not an ELF object of 64 bits")
+    headers = list(_SECTION.iter_unpack(data[table : table + size * count]))
+    contents = [data[header[4] : header[4] + header[5]] for header in headers]
+    return [
+        Section(_string(contents[strings], name), kind, link, info, content)
+        for (name, kind, _, _, _, _, link, info, _, _), content in zip(headers, contents, strict=True)
+    ]
+
+
+def symbols(sections: list[Section]) -> list[tuple[str, int, int]]:
+    """Return the name, the section's number and the value of each symbol of an object."""
+    table = next(section for section in sections if section.kind == SYMBOLS)
+    strings = sections[table.link].content
+    return [
+        (_string(strings, name), section, value) for name, _, _, section, value, _ in _SYMBOL.iter_unpack(table.content)
+    ]
+
+
+def _string(table: bytes, start: int) -> str:
+    return table[start : table.index(b"\0", start)].decode()

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 _DELETED = " (deleted)"
 
@@ -98,6 +98,10 @@ def _field(text: str, number: int) -> int | None:
     return int(fields[number - 3])
 
 
+SUSPENDED = ("T", "t")
+"""The states of a process that a signal or a debugger stopped (proc_pid_stat(5))."""
+
+
 def process_state(text: str) -> str | None:
     """Return the scheduler state, one letter."""
     _, closing, rest = text.rpartition(") ")
@@ -156,6 +160,20 @@ def _status(text: str, key: str, value: str) -> str:
 def namespace_pids(text: str) -> tuple[int, ...]:
     """Return the PID of the process in each of its PID namespaces: the reader's first, its own last."""
     return tuple(map(int, _status(text, "NSpid", r"((?:\t[0-9]{1,10})+)").split()))
+
+
+class Capability(IntEnum):
+    """Linux capabilities by bit number (linux/capability.h)."""
+
+    DAC_OVERRIDE = 1
+    KILL = 5
+    SETGID = 6
+    SETUID = 7
+    SYS_PTRACE = 19
+    SYS_ADMIN = 21
+    SYSLOG = 34
+    PERFMON = 38
+    BPF = 39
 
 
 def effective_capabilities(text: str) -> int:

@@ -15,7 +15,7 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
-from exporter.model.settings import VISIBLE_DEVICES
+from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES
 from exporter.model.usage import (
     GpuAttribution,
     GpuBusy,
@@ -30,7 +30,7 @@ from exporter.model.usage import (
     work_delta,
 )
 from exporter.model.values import replace
-from exporter.parse.mps_variables import visible_gpu_uuids
+from exporter.parse.mps_variables import parse_percentage, visible_gpu_uuids
 from exporter.state.devices import gpus_by_ordinal, physical_gpus, usable_gpus
 from exporter.usage import kernel_times
 from exporter.usage.accounting import UNATTRIBUTED, account_of, post_time
@@ -120,13 +120,19 @@ def _with_kernel_times(node: Node, uuid: GpuUuid) -> Node:
 
 
 def processes_to_watch(node: Node) -> tuple[dict[int, float], frozenset[int]]:
-    """Return the clients, with the thread percentages that their servers allow, and the other processes on GPUs."""
+    """Return the clients with their active thread percentages, and the other processes on GPUs.
+
+    The percentage is the lesser of the server's and of the one in the process's environment.
+    """
     clients = {}
     for daemon in node.daemons.values():
         for pid, client in daemon.clients.items():
             server = daemon.servers.get(client.server)
             percentage = None if server is None else server.limits_of(client).active_thread_percentage
-            clients[pid] = 100.0 if percentage is None else percentage
+            process = node.processes.get(pid)
+            variables = {} if process is None or process.environment is None else process.environment
+            own = parse_percentage(variables.get(ACTIVE_THREAD_PERCENTAGE, "100"))
+            clients[pid] = min(100.0 if percentage is None else percentage, own or 100.0)
     others = {process.pid for gpu in node.gpus.values() for process in gpu.reading.compute_processes or ()}
     return clients, frozenset(others - clients.keys())
 

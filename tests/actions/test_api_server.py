@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.api_server import delete_pod
+from exporter.actions.steps import delete_pod
 from exporter.model.action import DeletePod
 from exporter.model.reason import Reason, ReasonCode
 from tests.kubernetes_api import ApiServer

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.actions.steps import HEAD_BYTES, TAIL_BYTES, Cancellation, ProgramResult, run_command, run_program
+from exporter.actions.steps import Cancellation, run_command
 from exporter.collectors import child as collectors_child
+from exporter.collectors.child import HEAD_BYTES, TAIL_BYTES, Output, run_until_exit
 from exporter.model.action import RunCommand
 from exporter.model.reason import Reason, ReasonCode
 from tests.actions.action_setup import REAL
@@ -79,9 +80,13 @@ def test_limits_the_output_and_makes_it_printable(script: Script) -> None:
     assert failed(script, "\ufffd[31m: \ufffd")
 
 
-def output_of(script: Script) -> ProgramResult:
-    environment, cancellation = {"PATH": os.defpath}, Cancellation(REAL)
-    return run_program([str(script.path)], environment=environment, seconds=60, cancellation=cancellation)
+def output_of(script: Script) -> Output:
+    cancellation = Cancellation(REAL)
+    return run_until_exit(
+        [str(script.path)],
+        environment={"PATH": os.defpath},
+        wait=lambda exits: cancellation.wait_for_exit(exits, 60),
+    )
 
 
 def test_a_command_may_print_any_amount(script: Script) -> None:
@@ -90,9 +95,9 @@ def test_a_command_may_print_any_amount(script: Script) -> None:
     done = output_of(script)
 
     assert done.exit_code == 0
-    assert done.output.startswith("first\n1\n2\n")
-    assert done.output.endswith("200000\nlast\n")
-    assert len(done.output) < HEAD_BYTES + TAIL_BYTES + 100
+    assert done.stdout.startswith("first\n1\n2\n")
+    assert done.stdout.endswith("200000\nlast\n")
+    assert len(done.stdout) < HEAD_BYTES + TAIL_BYTES + 100
 
 
 def test_a_daemon_can_write_to_the_output_of_its_command_after_that_has_exited(script: Script, tmp_path: Path) -> None:
@@ -101,7 +106,7 @@ def test_a_daemon_can_write_to_the_output_of_its_command_after_that_has_exited(s
     daemon = f"until test -e {go}; do sleep 0.05; done; seq 1 200000; echo $? >{done}.new; mv {done}.new {done}"
     script.does(f"({daemon}) & echo started")
     result = output_of(script)
-    assert (result.exit_code, result.output) == (0, "started\n")
+    assert (result.exit_code, result.stdout) == (0, "started\n")
 
     go.touch()
     wait_until(done.exists)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 
 from exporter.clock import SystemClock
 from exporter.collectors import child
@@ -89,6 +90,19 @@ def test_sends_requested_commands_once(mps: MpsStandIn, client: Client) -> None:
     assert first.problem is None
     assert (second.observations, second.problem) == ((), None)
     assert received(mps) == ["get_server_list", f"get_client_list {mps.server_pid}"]
+
+
+def test_logs_once_that_commands_are_sent_without_the_lock(mps: MpsStandIn, client: Client, tmp_path: Path) -> None:
+    mps.start()
+    (tmp_path / "file").touch()
+    control = client(lock=SessionLock(tmp_path / "file", SystemClock()))
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(2):
+            assert query_outcome(control.send("get_server_list")) is QueryOutcome.ANSWERED
+
+    (record,) = logged
+    assert (record["event"], record["daemon"]) == ("control_lock_not_held", "node")
+    assert record["reason"].endswith("Not a directory")
 
 
 def test_a_missing_daemon_is_an_observation_and_not_a_problem(client: Client) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors.control_sockets import read_control_sockets, session_holder
-from exporter.collectors.daemon_directory import probe
+from exporter.collectors.daemon_directory import probe, read_control_sockets, session_holder
 from exporter.collectors.pipe_dir import Directory
 from exporter.collectors.proc import Proc
 from exporter.model.identity import ProcessIdentity

@@ -17,7 +17,7 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors import daemon_directory
 from exporter.collectors.daemon_directory import HOLDERS_SECONDS, DaemonDirectory
-from exporter.collectors.pid_files import Identities
+from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import STATES_SECONDS, Processes

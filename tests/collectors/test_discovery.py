@@ -11,7 +11,7 @@ import pytest
 
 from exporter.clock import SystemClock
 from exporter.collectors import discovery
-from exporter.collectors.control_daemons import ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemons
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.proc import Proc
@@ -215,7 +215,7 @@ def test_reads_a_program_only_after_its_exec(start: Starter, monkeypatch: pytest
         beginning.setattr(Proc, "arguments", lambda *_: ())
         beginning.setattr(Proc, "variables", lambda *_: {})
         wait_until(lambda: Proc(Path("/proc"), SystemClock()).name(pid) == "nvidia-cuda-mps", "the imitation")
-        assert pid not in [each.pid for each in (*daemons.all(), *daemons.sessions())]
+        assert pid not in [each.pid for each in daemons.all()]
 
     (daemon,) = [each for each in daemons.all() if each.pid == pid]
 

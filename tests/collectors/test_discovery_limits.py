@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors import discovery
-from exporter.collectors.control_daemons import ControlDaemon, ControlDaemons
+from exporter.collectors.daemon_processes import ControlDaemon, ControlDaemons
 from exporter.collectors.discovery import Candidate, Discovery, _owner, _subordinate_uids, admit, too_many
 from exporter.collectors.pipe_dir import on_host
 from exporter.collectors.proc import Proc

@@ -10,8 +10,8 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.journal import Journal
-from exporter.collectors.location_registry import LocationRegistry
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
+from exporter.collectors.pool import LocationRegistry
 from exporter.model.daemon import Daemon, DaemonRuntime, DaemonState, NamedBy
 from exporter.model.observation import DaemonProcess
 from tests.builders import with_fields

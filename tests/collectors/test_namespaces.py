@@ -9,9 +9,9 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import ControlClient, SessionLock
 from exporter.collectors.daemon_directory import DaemonDirectory
+from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.logs import DaemonLogs
-from exporter.collectors.pid_files import Identities
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, Root
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import Processes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.pid_files import foreign_listener, foreign_user, may_run
+from exporter.collectors.daemon_processes import foreign_listener, foreign_user, may_run
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from tests.tools import not_here
 

@@ -1,4 +1,4 @@
-"""Tests of PidFiles: a pid file counts only for a control daemon of the same pipe directory."""
+"""Tests of PidFile: a pid file counts only for a control daemon of the same pipe directory."""
 
 import os
 from dataclasses import replace
@@ -11,10 +11,10 @@ from exporter.actions.runner import StepRunner, Tools
 from exporter.actions.steps import Cancellation
 from exporter.clock import SystemClock
 from exporter.collectors.control_client import ControlClient
-from exporter.collectors.pid_files import REPEAT_SECONDS, PidFiles
+from exporter.collectors.daemon_processes import REPEAT_SECONDS, PidFile
 from exporter.collectors.pipe_dir import PID_FILE, DaemonLocation, on_host
 from exporter.collectors.proc import Proc
-from exporter.collectors.workload_processes import WorkloadProcesses
+from exporter.collectors.processes import WorkloadProcesses
 from exporter.model.action import Action, ActionKind, ActionReason, RunCommand
 from exporter.model.identity import WorkloadProcess, WorkloadRole
 from exporter.model.node import Node
@@ -35,7 +35,7 @@ def location_of(mps: MpsStandIn) -> DaemonLocation:
 
 def found_pid(mps: MpsStandIn) -> int | None:
     """Return the PID of the daemon that is found there."""
-    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": location_of(mps)})
+    (found,) = PidFile(Proc(Path("/proc"), CLOCK), CLOCK).changed(location_of(mps))
     return found.pid
 
 
@@ -60,13 +60,13 @@ def test_reports_a_running_daemon_again_after_the_repeat_interval(mps: MpsStandI
     """The first report may have been lost."""
     mps.start()
     clock = HandClock()
-    files, locations = PidFiles(Proc(Path("/proc"), CLOCK), clock), {"node": location_of(mps)}
-    files.changed(locations)
-    assert files.changed(locations) == []
+    file, location = PidFile(Proc(Path("/proc"), CLOCK), clock), location_of(mps)
+    file.changed(location)
+    assert file.changed(location) == ()
     clock.time += REPEAT_SECONDS
-    (again,) = files.changed(locations)
+    (again,) = file.changed(location)
     assert (again.pid, again.at) == (mps.pid, clock.time)
-    assert files.changed(locations) == []
+    assert file.changed(location) == ()
 
 
 class FoundProcesses(WorkloadProcesses):
@@ -84,21 +84,21 @@ def test_reports_the_processes_of_a_daemons_job_and_the_earlier_ones(mps: MpsSta
     mps.start()
     clock, proc = HandClock(), Proc(Path("/proc"), CLOCK)
     workloads = FoundProcesses(proc, clock)
-    files, locations = PidFiles(proc, clock, workloads=workloads), {"node": location_of(mps)}
+    file, location = PidFile(proc, clock, workloads=workloads), location_of(mps)
     script, another = (WorkloadProcess(pid=pid, start_ticks=1, role=WorkloadRole.TASK) for pid in (31, 32))
     workloads.found = (script,)
-    (first,) = files.changed(locations)
+    (first,) = file.changed(location)
     workloads.found = (another,)
     clock.time += REPEAT_SECONDS
-    (second,) = files.changed(locations)
-    expected = {"node": replace(location_of(mps), expected=True)}
-    (of_expected,) = PidFiles(proc, clock, workloads=workloads).changed(expected)
+    (second,) = file.changed(location)
+    expected = replace(location_of(mps), expected=True)
+    (of_expected,) = PidFile(proc, clock, workloads=workloads).changed(expected)
 
     assert (first.peers, second.peers, of_expected.peers) == ((script,), (another, script), ())
     assert first.user == psutil.Process().username()
     assert first.cgroup == Path("/proc/self/cgroup").read_text()
     mps.kill()
-    assert [each.peers for each in files.changed(locations)] == [()]
+    assert [each.peers for each in file.changed(location)] == [()]
 
 
 TENANT = 65534
@@ -129,7 +129,7 @@ def client_of(location: DaemonLocation) -> ControlClient:
 
 
 def test_reports_the_user_who_has_an_expected_daemons_directory(foreign: DaemonLocation) -> None:
-    (found,) = PidFiles(Proc(Path("/proc"), CLOCK), CLOCK).changed({"node": foreign})
+    (found,) = PidFile(Proc(Path("/proc"), CLOCK), CLOCK).changed(foreign)
 
     assert found == DaemonProcess(at=found.at, daemon="node", pid=None, foreign_owner=TENANT)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from exporter.clock import SystemClock
-from exporter.collectors import pid_namespace
-from exporter.collectors.pid_namespace import IGNORED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
+from exporter.collectors import pipe_dir
+from exporter.collectors.pipe_dir import IGNORED_SECONDS, MOST_REMEMBERED, REMEMBERED_SECONDS, PidNamespace
 from exporter.collectors.proc import Proc
 from tests.clocks import HandClock
 from tests.containers import Container
@@ -195,7 +195,7 @@ def test_forgets_an_ended_process_after_the_remembered_time(certain: FakeProc) -
 
 
 def test_limits_the_number_of_remembered_processes(certain: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pid_namespace, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(pipe_dir, "MOST_REMEMBERED", 3)
     assert MOST_REMEMBERED < 1 << 16
     for pid in range(600, 610):
         certain.add(pid, pid - 580)

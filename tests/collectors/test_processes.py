@@ -15,7 +15,7 @@ import pytest
 from exporter.clock import Clock, SystemClock
 from exporter.collectors import processes
 from exporter.collectors.daemon_directory import DaemonDirectory
-from exporter.collectors.pid_files import Identities
+from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.pipe_dir import PID_FILE, on_host
 from exporter.collectors.proc import Proc
 from exporter.collectors.processes import EXEC_SECONDS, MAX_PIDFDS, Processes, affordable_pidfds

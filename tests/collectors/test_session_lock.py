@@ -23,8 +23,8 @@ def test_has_one_holder_at_a_time(tmp_path: Path) -> None:
     def hold() -> None:
         nonlocal most
         for _ in range(20):
-            with lock(tmp_path).held(PIPE) as held:
-                assert held
+            with lock(tmp_path).held(PIPE) as problem:
+                assert problem is None
                 inside.append(1)
                 most = max(most, len(inside))
                 inside.pop()
@@ -39,15 +39,16 @@ def test_has_one_holder_at_a_time(tmp_path: Path) -> None:
 
 
 def test_gives_up_after_the_deadline(tmp_path: Path) -> None:
-    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.05).held(PIPE) as held:
-        assert not held
-    with lock(tmp_path, deadline=0.05).held(PIPE) as held:
-        assert held
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.05).held(PIPE) as problem:
+        assert problem is not None
+        assert problem.endswith("another exporter holds it")
+    with lock(tmp_path, deadline=0.05).held(PIPE) as problem:
+        assert problem is None
 
 
 def test_locks_of_two_daemons_are_independent(tmp_path: Path) -> None:
-    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.0).held((42, 4712)) as held:
-        assert held
+    with lock(tmp_path).held(PIPE), lock(tmp_path, deadline=0.0).held((42, 4712)) as problem:
+        assert problem is None
 
 
 def test_other_users_cannot_open_the_lock_file(tmp_path: Path) -> None:
@@ -72,10 +73,10 @@ def test_tolerates_any_file_in_place_of_the_lock_file(tmp_path: Path, make: obje
 def test_holds_no_lock_without_runtime_directory_or_daemon(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
 
-    with lock(tmp_path / "nowhere").held(PIPE) as held:
-        assert not held
-    with lock(tmp_path).held(None) as held:
-        assert not held
+    with lock(tmp_path / "nowhere").held(PIPE) as problem:
+        assert problem is None
+    with lock(tmp_path).held(None) as problem:
+        assert problem is None
 
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors.proc import Proc
-from exporter.collectors.workload_processes import MOST_PROCESSES, SEARCH_SECONDS, WorkloadProcesses
+from exporter.collectors.processes import MOST_PROCESSES, SEARCH_SECONDS, WorkloadProcesses
 from exporter.model.identity import WorkloadRole
 from exporter.model.observation import DaemonProcess
 from tests.clocks import HandClock

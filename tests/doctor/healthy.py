@@ -5,20 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from exporter.config.settings import Config, DaemonConfig
-from exporter.doctor.facts import (
-    Capability,
-    DaemonFacts,
-    DirectoryFacts,
-    ExporterProcess,
-    Facts,
-    ProcessFacts,
-    Programs,
-)
+from exporter.doctor.facts import DaemonFacts, DirectoryFacts, ExporterProcess, Facts, ProcessFacts, Programs
 from exporter.model.gpu import BypassingProcess, Gpu
 from exporter.model.node import Node
 from exporter.model.observation import LogFile
 from exporter.model.reason import Reason
 from exporter.model.settings import LOG_DIRECTORY, PIPE_DIRECTORY
+from exporter.parse.proc import Capability
 from tests.builders import (
     AT,
     CLIENT,

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.config.settings import Attribution
 from exporter.doctor.checks import CHECKS, examine
-from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
+from exporter.doctor.facts import Area, ExporterProcess, Facts, LibcudaProbesFacts, NotExamined, Programs
 from exporter.doctor.finding import Finding, Severity, report_text
 from exporter.doctor.gather import not_examined
 from exporter.model.daemon import DaemonState, FailedStarts, NamedBy
@@ -23,6 +23,7 @@ from exporter.model.settings import (
     VISIBLE_DEVICES,
     Mode,
 )
+from exporter.parse.proc import Capability
 from exporter.report.problem import FindingCode
 from exporter.report.text import counted
 from tests.builders import CLIENT, GPU, OTHER_GPU, UNIT, failure

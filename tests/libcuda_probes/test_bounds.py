@@ -10,7 +10,7 @@ import pytest
 
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.collector import MAX_HITS_PER_SECOND, RETRY_SECONDS, LibcudaCollector, pause_seconds
-from exporter.libcuda_probes.libraries import Libraries, machine_named
+from exporter.libcuda_probes.libraries import CUDA_MACHINES, Libraries
 from exporter.libcuda_probes.loader import BpfError, Kernel
 from exporter.libcuda_probes.probes import LibcudaProbes
 from exporter.model.launches import ProcessWork, WorkReading
@@ -37,7 +37,7 @@ class TimedCollector:
 
 @pytest.fixture
 def timed(kernel: Kernel, cuda: StandInCuda) -> Iterator[TimedCollector]:
-    machine = machine_named(platform.machine())
+    machine = CUDA_MACHINES.get(platform.machine())
     assert kernel
     assert machine
     clock = HandClock()

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.libcuda_probes import bpf_object, probes
-from exporter.libcuda_probes.bpf_object import MACHINES, BpfObject, object_path, read_object
-from exporter.libcuda_probes.libraries import PROGRAMS
-from exporter.libcuda_probes.loader import BpfError, Kernel
-from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, STREAM_FIELDS, WATCHED_SINCE
+from exporter.libcuda_probes import probes
+from exporter.libcuda_probes.loader import MACHINES, BpfError, BpfObject, Kernel, Program, object_path, parse_object
+from exporter.libcuda_probes.probes import ALL_SMS, FIELDS, LOST, MAX_PROCESSES, PROGRAMS, STREAM_FIELDS, WATCHED_SINCE
 from tests.tools import needed, not_here
 
 FOLDER = object_path("x86_64").parent
@@ -36,7 +34,7 @@ def machine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def checked_in(machine: str) -> BpfObject:
     """The object in this checkout."""
-    return read_object(object_path(machine).read_bytes())
+    return parse_object(object_path(machine).read_bytes())
 
 
 def test_the_objects_are_compiled_from_the_source(checked_in: BpfObject, machine: str, tmp_path: Path) -> None:
@@ -47,7 +45,7 @@ def test_the_objects_are_compiled_from_the_source(checked_in: BpfObject, machine
 
     subprocess.run([FOLDER / "build.sh", tmp_path], check=True)
 
-    compiled = read_object((tmp_path / f"probes.{machine}.o").read_bytes())
+    compiled = parse_object((tmp_path / f"probes.{machine}.o").read_bytes())
     assert compiled == checked_in
 
 
@@ -123,8 +121,8 @@ def test_a_missing_object_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_links_maps_only_in_instructions_that_load_them() -> None:
     load, leave = bytes.fromhex("1801000000000000" + "00" * 8), bytes.fromhex("9500000000000000")
 
-    linked = bpf_object.Program(load + leave, {0: "numbers"}).linked({"numbers": 7})
+    linked = Program(load + leave, {0: "numbers"}).linked({"numbers": 7})
 
     assert linked == bytes.fromhex("1811000007000000" + "00" * 8) + leave
     with pytest.raises(ValueError, match="does not load the address of map numbers"):
-        bpf_object.Program(load + leave, {16: "numbers"}).linked({"numbers": 7})
+        Program(load + leave, {16: "numbers"}).linked({"numbers": 7})

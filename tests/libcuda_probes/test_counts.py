@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.libcuda_probes.libraries import LAUNCHES, PROBE_POINTS, WAITS, Kind
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import LAUNCHES, PROBE_POINTS, WAITS, Kind, LibcudaProbes
 
 from .process_work import SMS, work_of
 from .standin import NEVER, StandInCuda, Truth, Work

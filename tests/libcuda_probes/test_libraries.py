@@ -9,6 +9,7 @@ import pytest
 
 from exporter.collectors.proc import Proc
 from exporter.libcuda_probes.libraries import (
+    LAST_INTERVAL_SECONDS,
     MAX_LIBRARIES,
     MAX_PER_USER,
     RETENTION_SECONDS,
@@ -17,7 +18,6 @@ from exporter.libcuda_probes.libraries import (
     Libraries,
     Library,
 )
-from exporter.libcuda_probes.mapped_libraries import LAST_INTERVAL_SECONDS
 from exporter.parse.elf import Machine
 from tests.clocks import HandClock
 from tests.libcuda_probes.mapping_processes import MappingProcess, mapping
@@ -312,7 +312,7 @@ def test_limits_the_number_of_libraries(node: Node, library: Path, tmp_path: Pat
 
 def test_refuses_files_on_fuse(node: Node, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A FUSE server could block a page read forever, and with it all forks on the node."""
-    monkeypatch.setattr("exporter.libcuda_probes.mapped_libraries._file_system", lambda _: 0x65735546)
+    monkeypatch.setattr("exporter.libcuda_probes.libraries._file_system", lambda _: 0x65735546)
     with mapping(copied(library, tmp_path / "served" / NAME)) as process:
         assert "FUSE" in node.refused(process)
 

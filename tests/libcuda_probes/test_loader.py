@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.libcuda_probes.bpf_object import MapDefinition
-from exporter.libcuda_probes.loader import BpfError, Kernel
+from exporter.libcuda_probes.loader import BpfError, Kernel, MapDefinition
 from exporter.libcuda_probes.probes import LibcudaProbes
 
 from .process_work import SMS, boot_ns, work_of

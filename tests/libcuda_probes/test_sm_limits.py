@@ -1,42 +1,12 @@
-"""The SM limit of a process: the lesser of its server's percentage and its own."""
-
-from pathlib import Path
+"""The SMs of a percentage, and the pauses that limit the cost of the probes."""
 
 import pytest
 
-from exporter.collectors.proc import Proc
-from exporter.libcuda_probes.collector import (
-    PERCENTAGE_VARIABLE,
-    VERIFIED_CALLS,
-    SmLimits,
-    pause_seconds,
-    probe_hits,
-    sms_of,
-)
+from exporter.libcuda_probes.collector import pause_seconds, probe_hits, sms_of
 from exporter.model.launches import ProcessWork
-from tests.clocks import HandClock
 
 SMS = 132
-PID, OTHER = 600, 601
-
-
-class FakeProc(Proc):
-    """Processes with given start times and environments."""
-
-    def __init__(self) -> None:
-        super().__init__(Path("/nowhere"), HandClock())
-        self.started: dict[int, int] = {PID: 1, OTHER: 1}
-        self.environment: dict[int, str] = {}
-        self.reads = 0
-
-    def start_ticks(self, pid: int) -> int | None:
-        """Return the start time of a process; None if it does not exist."""
-        return self.started.get(pid)
-
-    def variables(self, pid: int, names: object) -> dict[str, str] | None:
-        """Return the variables; None if they cannot be read."""
-        self.reads += 1
-        return {PERCENTAGE_VARIABLE: self.environment[pid]} if pid in self.environment else None
+PID = 600
 
 
 def test_assigns_sms_in_pairs_and_at_least_one_pair(subtests: pytest.Subtests) -> None:
@@ -57,52 +27,6 @@ def test_assigns_sms_in_pairs_and_at_least_one_pair(subtests: pytest.Subtests) -
 
 def test_nan_is_not_a_percentage() -> None:
     assert sms_of(float("nan"), SMS) is None
-
-
-def test_lesser_percentage_applies(subtests: pytest.Subtests) -> None:
-    for servers, own, sms in [
-        (100.0, None, None),
-        (50.0, None, 66),
-        (100.0, "25", 32),
-        (50.0, "25", 32),
-        (25.0, "50", 32),
-        (100.0, "100", None),
-    ]:
-        with subtests.test(servers=servers, own=own, sms=sms):
-            proc = FakeProc()
-            if own is not None:
-                proc.environment[PID] = own
-            assert SmLimits(proc, SMS).of({PID: servers}) == ({} if sms is None else {PID: sms})
-
-
-def test_ignores_invalid_percentages(subtests: pytest.Subtests) -> None:
-    """A client can set any text in its environment."""
-    for nonsense in ["", "much", "nan", "inf", "-5", "0", "1e999", "2" * 5000, "\ud800"]:
-        with subtests.test(nonsense=nonsense):
-            proc = FakeProc()
-            proc.environment[PID] = nonsense
-            assert SmLimits(proc, SMS).of({PID: 100.0, OTHER: 50.0}) == {OTHER: 66}
-
-
-def test_reads_the_environment_once_for_each_process() -> None:
-    """If the PID is reused, the new environment is read."""
-    proc = FakeProc()
-    proc.environment[PID] = "25"
-    limits = SmLimits(proc, SMS)
-    for _ in range(3):
-        assert limits.of({PID: 100.0}) == {PID: 32}
-    assert proc.reads == 1
-    proc.started[PID], proc.environment[PID] = 2, "50"
-    assert [limits.of({PID: 100.0}) for _ in range(VERIFIED_CALLS)][-1] == {PID: 66}
-    assert proc.reads == 2
-
-
-def test_does_not_read_the_environment_of_ended_processes() -> None:
-    """The server's percentage still applies."""
-    proc = FakeProc()
-    del proc.started[PID]
-    assert SmLimits(proc, SMS).of({PID: 50.0}) == {PID: 66}
-    assert proc.reads == 0
 
 
 def test_synchronisation_counts_as_two_hits() -> None:

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from exporter.libcuda_probes.libraries import ENDS, PROBE_POINTS
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import ENDS, PROBE_POINTS, LibcudaProbes
 from tests.eventually import eventually
 
 from .process_work import SMS, boot_ns, work_of

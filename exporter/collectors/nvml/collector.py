@@ -11,8 +11,7 @@ import pynvml
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import DRIVER_LOST, READY_FILE, Driver, DriverError, Values, nvml_problem, optional
-from exporter.collectors.nvml.gpu import Gpm, Gpu, ProcessUtilizations
-from exporter.collectors.nvml.mig import MigInstances
+from exporter.collectors.nvml.gpu import Gpm, Gpu, MigInstances, ProcessUtilizations
 from exporter.collectors.thread import Defects, Reading
 from exporter.model.launches import GpuUse
 from exporter.model.observation import GpuEvent, GpuReading
@@ -50,14 +49,19 @@ class GpuUses:
             count = optional(pynvml.nvmlDeviceGetCount)
             if count is not None and len(self._gpus) != count:
                 self._find_gpus()
-            return tuple(use for uuid in self._gpus if (use := self._use(uuid)) is not None)
+            return tuple(use for uuid, (_, gpm) in self._gpus.items() if (use := self._use(uuid, gpm)) is not None)
 
     def sms(self) -> tuple[int | None, int]:
         """Return the number of SMs of the largest GPU, and that of GPUs. Raises DriverError as `read` does."""
         with self._driver.joined(WAIT_SECONDS):
             self._find_gpus()
-            found = (sms for handle, _ in self._gpus.values() if (sms := _sms(handle)) is not None)
-            return max(found, default=None), len(self._gpus)
+            sms = []
+            for handle, _ in self._gpus.values():
+                cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
+                capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+                if cores is not None and capability is not None:
+                    sms.append(int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM))
+            return max(sms, default=None), len(self._gpus)
 
     def _find_gpus(self) -> None:
         self._free()
@@ -71,10 +75,10 @@ class GpuUses:
                 if error.value in DRIVER_LOST:
                     raise
 
-    def _use(self, uuid: str) -> GpuUse | None:
+    def _use(self, uuid: str, gpm: Gpm) -> GpuUse | None:
         """Return the use of a GPU; None if it has no GPM, or only one sample yet."""
         try:
-            use = self._gpus[uuid][1].read()
+            use = gpm.read()
         except pynvml.NVMLError as error:
             if error.value in DRIVER_LOST:
                 raise
@@ -88,14 +92,6 @@ class GpuUses:
         for _, gpm in self._gpus.values():
             gpm.free()
         self._gpus.clear()
-
-
-def _sms(handle: Any) -> int | None:
-    cores = optional(pynvml.nvmlDeviceGetNumGpuCores, handle)
-    capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
-    if cores is None or capability is None:
-        return None
-    return int(cores) // _CORES_PER_SM_BY_CAPABILITY.get(tuple(capability), _CORES_PER_SM)
 
 
 class XidEvents:
@@ -131,18 +127,15 @@ class XidEvents:
                 raise
             self._free()
             raise DriverError(nvml_problem(error)) from error
-        gpu = self._uuids.get(_address(event.device))
-        gpu_instance, compute_instance = _instance(event.gpuInstanceId), _instance(event.computeInstanceId)
-        return (
-            GpuEvent(
-                at=self._clock.now(),
-                type=int(event.eventType),
-                xid=int(event.eventData),
-                gpu=gpu,
-                gpu_instance=gpu_instance,
-                compute_instance=compute_instance,
-            ),
+        gpu_event = GpuEvent(
+            at=self._clock.now(),
+            type=int(event.eventType),
+            xid=int(event.eventData),
+            gpu=self._uuids.get(_address(event.device)),
+            gpu_instance=_instance(event.gpuInstanceId),
+            compute_instance=_instance(event.computeInstanceId),
         )
+        return (gpu_event,)
 
     def _register_if_due(self) -> None:
         now = self._clock.monotonic()
@@ -153,19 +146,17 @@ class XidEvents:
         self._registered_at = now
         for index in range(pynvml.nvmlDeviceGetCount()):
             with contextlib.suppress(pynvml.NVMLError):
-                self._register(pynvml.nvmlDeviceGetHandleByIndex(index))
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if _address(handle) in self._uuids:
+                    continue
+                uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle))
+                types = pynvml.nvmlEventTypeXidCriticalError & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                if types:
+                    pynvml.nvmlDeviceRegisterEvents(handle, types, self._set)
+                    self._uuids[_address(handle)] = uuid
         if not self._uuids:
             self._free()
             raise DriverError(Reason(ReasonCode.NOT_SUPPORTED, subject="Xid events"))
-
-    def _register(self, handle: Any) -> None:
-        if _address(handle) in self._uuids:
-            return
-        uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle))
-        types = pynvml.nvmlEventTypeXidCriticalError & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-        if types:
-            pynvml.nvmlDeviceRegisterEvents(handle, types, self._set)
-            self._uuids[_address(handle)] = uuid
 
     def _free(self) -> None:
         self._uuids.clear()
@@ -207,9 +198,19 @@ class Nvml:
         """Read every GPU. If one fails, its own reading has the problem."""
         try:
             with self._driver.opened():
-                return self._read()
+                values = Values()
+                count = values.read("number of GPUs", pynvml.nvmlDeviceGetCount)
+                if count is None:
+                    # The GPUs that were known can be read all the same.
+                    count = self._count
+                if count != self._count:
+                    self._free()
+                    self._count = count
+                results = [result for index in range(count) for result in self._read_gpu(index)]
         except DriverError as error:
             return Reading(problem=error.problem)
+        readings = tuple(result for result in results if isinstance(result, GpuReading))
+        return Reading(readings, joined((*values.problems.values(), *map(_problem, results))))
 
     def driver_version(self) -> str | None:
         """Return the version of the driver, if there is one."""
@@ -234,29 +235,17 @@ class Nvml:
         """Close the driver."""
         self._driver.pause(CLOSE_SECONDS)
 
-    def _read(self) -> Reading:
-        values = Values()
-        count = values.read("number of GPUs", pynvml.nvmlDeviceGetCount)
-        if count is None:
-            # The GPUs that were known can be read all the same.
-            count = self._count
-        if count != self._count:
-            self._free()
-            self._count = count
-        results = [each for index in range(count) for each in self._with_instances(index, self._read_gpu(index))]
-        readings = tuple(result for result in results if isinstance(result, GpuReading))
-        return Reading(readings, joined((*values.problems.values(), *map(_problem, results))))
-
-    def _with_instances(self, index: int, result: GpuReading | Reason) -> list[GpuReading | Reason]:
+    def _read_gpu(self, index: int) -> list[GpuReading | Reason]:
         """Return the reading of a GPU, and those of its MIG instances."""
+        result = self._read_whole_gpu(index)
         if isinstance(result, Reason) or not result.mig_mode or result.problem is not None:
             return [result]
         if index not in self._instances:
             self._instances[index] = MigInstances(self._gpus[index].handle, self._clock, self._gpm_lock)
         readings = self._instances[index].read(result)
-        return [replace(result, instances=tuple(each.gpu for each in readings)), *readings]
+        return [replace(result, instances=tuple(reading.gpu for reading in readings)), *readings]
 
-    def _read_gpu(self, index: int) -> GpuReading | Reason:
+    def _read_whole_gpu(self, index: int) -> GpuReading | Reason:
         """Read one GPU. If it fails and its UUID was never read, return the problem alone."""
         self._driver.raise_if_paused()
         try:
@@ -276,16 +265,13 @@ class Nvml:
                 self._gpus.pop(index).gpm.free()
             if index in self._instances:
                 self._instances.pop(index).free()
-            uuid = self._uuids.get(index)
-            if uuid is None:
-                return nvml_problem(error, str(index))
-            return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=nvml_problem(error))
+            problem = nvml_problem(error)
         except Exception as error:
             problem = self._defects.problem(NAME, error)
-            uuid = self._uuids.get(index)
-            if uuid is None:
-                return problem.about(str(index))
-            return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=problem)
+        uuid = self._uuids.get(index)
+        if uuid is None:
+            return problem.about(str(index))
+        return GpuReading(at=self._clock.now(), gpu=uuid, index=index, problem=problem)
 
     def _free(self) -> None:
         """Forget the GPUs: after the driver is opened again, or their number changes, their indexes may differ."""

@@ -92,12 +92,7 @@ class Values:
 
 def optional(function: Callable[..., Value], *arguments: Any) -> Value | None:
     """Return a value, or None after any error. Raise the error if the GPU or the driver is lost."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in (*DRIVER_LOST, *GPU_LOST):
-            raise
-        return None
+    return Values().read("", function, *arguments)
 
 
 def first_of(*names: str) -> Callable[..., Any]:
@@ -153,9 +148,13 @@ class Driver:
 
     @contextlib.contextmanager
     def _used(self, within: float, *, join: bool) -> Iterator[None]:
+        def ready() -> bool:
+            closing = self._in_transition or self._lost
+            return self._open and not (closing or self._paused) if join else self._paused or not closing
+
         self._close_if_due()
         with self._changed:
-            self._changed.wait_for(self._is_usable if join else self._can_open, within)
+            self._changed.wait_for(ready, within)
             self.raise_if_paused()
             if self._in_transition or self._lost:
                 raise DriverError(Reason(ReasonCode.DRIVER_HANGS))
@@ -213,12 +212,6 @@ class Driver:
         with self._changed:
             self._paused = False
             self._changed.notify_all()
-
-    def _is_usable(self) -> bool:
-        return self._open and not (self._in_transition or self._lost or self._paused)
-
-    def _can_open(self) -> bool:
-        return self._paused or not (self._in_transition or self._lost)
 
     def _init(self) -> None:
         opened = False

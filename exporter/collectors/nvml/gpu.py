@@ -1,16 +1,19 @@
-"""One GPU: its properties, readings, GPM samples and process utilization."""
+"""One GPU: its properties, readings, GPM samples, process utilization and MIG instances."""
 
 import contextlib
 import math
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pynvml
 
 from exporter.clock import Clock
 from exporter.collectors.nvml.driver import Values, first_of, optional
-from exporter.model.observation import GpuProcess, GpuReading, ProcessUtilization
+from exporter.model.observation import GpuProcess, GpuReading, MigInstance, ProcessUtilization
 
 MIN_SAMPLE_SECONDS = 0.1
 """Least time between two samples (nvml.h)."""
@@ -51,20 +54,16 @@ class Gpm:
         if not self.supported or not self._lock.acquire(timeout=GPM_SECONDS):
             return Utilization()
         try:
-            return self._read()
+            before = self._last_at
+            too_early = before is not None and self._clock.monotonic() - before < MIN_SAMPLE_SECONDS
+            if too_early or not self._sample():
+                return Utilization()
+            self._last_at = now = self._clock.monotonic()
+            self._samples.reverse()  # so that the older comes first
+            ratios = None if before is None else optional(self._compare)
+            return Utilization() if before is None or ratios is None else Utilization(*ratios, now - before)
         finally:
             self._lock.release()
-
-    def _read(self) -> Utilization:
-        before = self._last_at
-        if before is not None and self._clock.monotonic() - before < MIN_SAMPLE_SECONDS:
-            return Utilization()
-        if not self._sample():
-            return Utilization()
-        self._last_at = now = self._clock.monotonic()
-        self._samples.reverse()  # so that the older comes first
-        ratios = None if before is None else optional(self._compare)
-        return Utilization() if before is None or ratios is None else Utilization(*ratios, now - before)
 
     def free(self) -> None:
         """Free the samples, unless another thread's call hangs."""
@@ -120,10 +119,6 @@ COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
 }
 
-_list_compute = first_of("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-_list_mps = first_of("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
-
-
 _FUTURE_SECONDS = 3600.0
 """By how much NVML's clock may be ahead."""
 
@@ -164,18 +159,21 @@ class Gpu:
     def __init__(self, index: int, clock: Clock, gpm_lock: threading.Lock) -> None:
         self._clock = clock
         self._index = index
-        self.handle = self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        self.uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, self._handle))
-        self._constants: dict[str, str] = {}
-        self.gpm = Gpm(self._handle, clock, gpm_lock)
+        self.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        self.uuid = str(Values().text("UUID", pynvml.nvmlDeviceGetUUID, self.handle))
+        self._constants: dict[str, Any] = {}
+        self.gpm = Gpm(self.handle, clock, gpm_lock)
 
     def read(self, processes: ProcessUtilizations) -> GpuReading:
         """Return a reading of all values. One that fails is None, and its problem is in the reading.
 
         Raises NVMLError if the GPU or the driver is lost.
         """
-        handle, values = self._handle, Values()
-        self._read_constants(values)
+        handle, values = self.handle, Values()
+        for name, function in _CONSTANTS.items():
+            # An earlier call may have failed.
+            if name not in self._constants and (value := values.text(name, function, handle)) is not None:
+                self._constants[name] = str(value)
         memory = values.read("memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
         use = values.read("utilization", pynvml.nvmlDeviceGetUtilizationRates, handle)
         mig = values.read("MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
@@ -202,51 +200,124 @@ class Gpu:
             gpm_seconds=utilization.seconds,
             gpm_supported=self.gpm.supported,
             at=self._clock.now(),
-            name=self._constants.get("name"),
-            pci_bus_id=self._constants.get("pci_bus_id"),
-            driver_version=self._constants.get("driver_version"),
-            cuda_version=self._constants.get("cuda_version"),
-            compute_capability=self._constants.get("compute_capability"),
             failed=values.problems,
+            **self._constants,
         )
-
-    def _read_constants(self, values: Values) -> None:
-        """Read what is not known yet: a call may have failed."""
-        for name, function in _CONSTANTS.items():
-            if name not in self._constants:
-                value = values.text(name, function, self._handle)
-                if value is not None:
-                    self._constants[name] = str(value)
-
-
-def _cuda_version() -> str:
-    """Return the newest CUDA version that the driver supports."""
-    version = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 _CONSTANTS: Mapping[str, Callable[[Any], str]] = {
     "name": pynvml.nvmlDeviceGetName,
     "pci_bus_id": lambda handle: str(pynvml.nvmlDeviceGetPciInfo(handle).busId),
     "driver_version": lambda _: str(pynvml.nvmlSystemGetDriverVersion()),
-    "cuda_version": lambda _: _cuda_version(),
+    "cuda_version": lambda _: "{}.{}".format(*divmod(int(pynvml.nvmlSystemGetCudaDriverVersion_v2()) // 10, 100)),
     "compute_capability": lambda handle: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
 }
 """The fields of a reading that do not change while a GPU is open."""
 
 
-def compute_processes(handle: Any) -> tuple[GpuProcess, ...]:
-    """Return the processes with a compute context on a GPU or MIG instance. Raises NVMLError."""
-    return _listed(_list_compute, handle)
+def _lister(*names: str) -> Callable[[Any], tuple[GpuProcess, ...]]:
+    function = first_of(*names)
+
+    def processes(handle: Any) -> tuple[GpuProcess, ...]:
+        return tuple(
+            GpuProcess(
+                pid=int(process.pid),
+                used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
+            )
+            for process in function(handle)
+        )
+
+    return processes
 
 
-def mps_processes(handle: Any) -> tuple[GpuProcess, ...]:
-    """Return the MPS clients on a GPU or MIG instance. Raises NVMLError."""
-    return _listed(_list_mps, handle)
+compute_processes = _lister("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+mps_processes = _lister("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
+"""The processes with a compute context on a GPU or MIG instance, and the MPS clients there. Raise NVMLError."""
 
 
-def _listed(function: Callable[..., Any], handle: Any) -> tuple[GpuProcess, ...]:
-    return tuple(
-        GpuProcess(pid=int(each.pid), used_bytes=None if each.usedGpuMemory is None else int(each.usedGpuMemory))
-        for each in function(handle)
-    )
+# -- MIG instances -----------------------------------------------------------------------------------------------------
+
+MAX_INSTANCES = 64
+"""Instances of one GPU that are read. A GPU has 7 GPU instances at most (MIG user guide)."""
+
+_PROFILE = re.compile(r"\bMIG ((?:[1-9]c\.)?[1-9]g\.[0-9]{1,4}gb[+.a-z0-9]{0,12})\s*$")
+"""The end of a MIG device's name (nvml.h: the names identify devices by their attributes)."""
+
+
+class MigInstances:
+    """The instances of one GPU, found anew at each reading: an administrator may change them while the GPU is used."""
+
+    def __init__(self, handle: Any, clock: Clock, gpm_lock: threading.Lock) -> None:
+        self._handle = handle
+        self._clock = clock
+        self._gpm_lock = gpm_lock
+        self._gpms: dict[str, Gpm] = {}
+
+    def read(self, parent: GpuReading) -> tuple[GpuReading, ...]:
+        """Return a reading of each instance. `parent` is the reading of the GPU."""
+        instances = list(self._find(parent))
+        counts = Counter(instance.gpu_instance for _, _, instance in instances)
+        for uuid in self._gpms.keys() - {uuid for _, uuid, _ in instances}:
+            self._gpms.pop(uuid).free()
+        readings: list[GpuReading] = []
+        for handle, uuid, instance in instances:
+            reading = self._read(parent, handle, uuid, instance, alone=counts[instance.gpu_instance] == 1)
+            if any(instance.gpu_instance == other.mig.gpu_instance for other in readings if other.mig is not None):
+                # The compute instances of a GPU instance share its memory, which counts once.
+                reading = replace(reading, memory_used_bytes=None, memory_total_bytes=None)
+            readings.append(reading)
+        return tuple(readings)
+
+    def free(self) -> None:
+        """Free all GPM samples."""
+        for gpm in self._gpms.values():
+            gpm.free()
+        self._gpms.clear()
+
+    def _find(self, parent: GpuReading) -> Iterator[tuple[Any, str, MigInstance]]:
+        count = optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._handle) or 0
+        for index in range(min(int(count), MAX_INSTANCES)):
+            handle = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._handle, index)
+            if handle is None:
+                continue
+            uuid = Values().text("UUID", pynvml.nvmlDeviceGetUUID, handle)
+            gpu_instance = optional(pynvml.nvmlDeviceGetGpuInstanceId, handle)
+            compute_instance = optional(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+            if uuid is None or gpu_instance is None or compute_instance is None:
+                continue
+            name = _PROFILE.search(Values().text("name", pynvml.nvmlDeviceGetName, handle) or "")
+            attributes = optional(pynvml.nvmlDeviceGetAttributes_v2, handle)
+            instance = MigInstance(
+                parent=parent.gpu,
+                gpu_instance=int(gpu_instance),
+                compute_instance=int(compute_instance),
+                profile=None if name is None else name[1],
+                sms=None if attributes is None else int(attributes.multiprocessorCount) or None,
+            )
+            yield handle, str(uuid), instance
+
+    def _read(self, parent: GpuReading, handle: Any, uuid: str, instance: MigInstance, *, alone: bool) -> GpuReading:
+        """Return a reading. GPM measures a GPU instance: what several compute instances used of it is not known."""
+        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        if alone and uuid not in self._gpms:
+            self._gpms[uuid] = Gpm(self._handle, self._clock, self._gpm_lock, gpu_instance=instance.gpu_instance)
+        gpm = self._gpms.get(uuid) if alone else None
+        utilization = None if gpm is None else gpm.read()
+        return GpuReading(
+            at=self._clock.now(),
+            gpu=uuid,
+            name=parent.name,
+            mig=instance,
+            compute_processes=optional(compute_processes, handle),
+            mps_processes=optional(mps_processes, handle),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total) or None,
+            driver_version=parent.driver_version,
+            cuda_version=parent.cuda_version,
+            compute_capability=parent.compute_capability,
+            mig_mode=False,
+            sm_utilization=None if utilization is None else utilization.sm,
+            dram_bandwidth=None if utilization is None else utilization.dram,
+            gpm_seconds=None if utilization is None else utilization.seconds,
+            gpm_supported=gpm is not None and gpm.supported,
+        )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from exporter.config.settings import Attribution, DaemonConfig
-from exporter.doctor.facts import Area, Capability, ExporterProcess, Facts
+from exporter.doctor.facts import Area, ExporterProcess, Facts
 from exporter.doctor.finding import (
     AS_ROOT,
     ATTRIBUTION_AS_ROOT,
@@ -18,6 +18,7 @@ from exporter.doctor.finding import (
     shown,
 )
 from exporter.model.settings import Mode
+from exporter.parse.proc import Capability
 
 _UNIT = f"install -Dm 644 -t /etc/systemd/system {UNITS}/cuda-mps-exporter.service"
 

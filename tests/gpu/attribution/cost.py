@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from exporter.libcuda_probes.libraries import PROBE_POINTS
 from exporter.libcuda_probes.loader import Kernel
-from exporter.libcuda_probes.probes import LibcudaProbes
+from exporter.libcuda_probes.probes import PROBE_POINTS, LibcudaProbes
 from exporter.parse.elf import exported_functions
 from tests.eventually import eventually
 from tests.gpu.child import Child
