@@ -1,6 +1,11 @@
 """Each snapshot is rendered once per encoding."""
 
 import gzip
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client.core import Metric
 
 from exporter.clock import SystemClock
 from exporter.metrics.exposition import Exposition
@@ -52,3 +57,47 @@ def test_accept_headers_cannot_cause_repeated_rendering() -> None:
         exposition.get("", gzipped=False)
 
     assert collector.renders <= FORMATS * 2  # gzipped or not
+
+
+class Paused(Counting):
+    """A gauge whose collection waits until a test continues it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.continues = threading.Event(), threading.Event()
+
+    def collect(self) -> Iterable[Metric]:
+        """Wait, then return the gauge."""
+        self.began.set()
+        self.continues.wait(60)
+        return super().collect()
+
+
+def test_publishing_waits_for_no_scrape() -> None:
+    exposition, paused = Exposition(SystemClock()), Paused()
+    exposition.publish(paused)
+    with ThreadPoolExecutor() as pool:
+        scrape = pool.submit(exposition.get, "", gzipped=False)
+        assert paused.began.wait(60)
+        try:
+            pool.submit(exposition.publish, Counting(value=2)).result(timeout=20)
+            new = pool.submit(exposition.get, "", gzipped=False).result(timeout=20)
+        finally:
+            paused.continues.set()
+        old = scrape.result()
+
+    assert old is not None
+    assert new is not None
+    assert (b"answer 1.0" in old.body, b"answer 2.0" in new.body) == (True, True)
+
+
+def test_two_scrapes_at_a_time_render_once() -> None:
+    exposition, paused = Exposition(SystemClock()), Paused()
+    exposition.publish(paused)
+    with ThreadPoolExecutor() as pool:
+        scrapes = [pool.submit(exposition.get, "", gzipped=False) for _ in range(2)]
+        assert paused.began.wait(60)
+        paused.continues.set()
+
+    assert scrapes[0].result() is scrapes[1].result()
+    assert paused.renders == 1
