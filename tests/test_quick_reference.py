@@ -9,7 +9,7 @@ import pytest
 
 from exporter.commands.arguments import add_arguments
 from exporter.config.load import FILE_VARIABLE
-from exporter.metrics.usage_totals import PURSES
+from exporter.metrics.gpus import SHARED_KINDS
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode
@@ -64,7 +64,7 @@ def test_lists_all_values_of_a_label(subtests: pytest.Subtests) -> None:
 
 
 def test_lists_all_kinds_of_workloads_and_accounts() -> None:
-    assert quoted(ROWS["`workload_kind`"][0]) == [*(each.value for each in WorkloadKind), *PURSES.values()]
+    assert quoted(ROWS["`workload_kind`"][0]) == [*(each.value for each in WorkloadKind), *SHARED_KINDS.values()]
 
 
 def test_options_of_a_command_exist(subtests: pytest.Subtests) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.incidents.incidents import REMEMBERED_SECONDS
 from exporter.metrics.catalogue import NodeCollector
-from exporter.metrics.faults import SHOWN_SECONDS
 from exporter.model.daemon import RECOVERY_SECONDS, RecoveryTimes
 from exporter.model.identity import WorkloadKind
 from exporter.model.incident import FaultKind, IncidentEnd, RecoveryDelay
@@ -98,7 +98,7 @@ def test_shows_how_many_clients_the_last_fault_affected() -> None:
     assert not samples(idle(), name)
     assert value(reduced(*fault(AT + 30), start=three_clients()).node, name, daemon=DAEMON) == 1
     over = with_incidents(incident(**RECOVERED))
-    assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), name)
+    assert not samples(replace(over, at=AT + 5 + REMEMBERED_SECONDS), name)
 
 
 def test_shows_the_workloads_that_the_last_fault_affected() -> None:
@@ -107,7 +107,7 @@ def test_shows_the_workloads_that_the_last_fault_affected() -> None:
     assert not samples(idle(), name)
     present = reduced(*fault(AT + 30), start=three_clients()).node
     assert by(present, name, "workload", workload_kind="user", daemon=DAEMON) == {"alice": 1}
-    assert not samples(replace(with_incidents(incident(**RECOVERED)), at=AT + 5 + SHOWN_SECONDS), name)
+    assert not samples(replace(with_incidents(incident(**RECOVERED)), at=AT + 5 + REMEMBERED_SECONDS), name)
 
 
 def test_affected_workloads_with_equal_shown_names_are_one_and_those_without_a_name_are_omitted() -> None:
@@ -155,13 +155,13 @@ class TestInfo:
 
     def test_is_present_while_the_fault_lasts(self) -> None:
         """For any duration."""
-        assert samples(reduced(look(at=AT + 10 * SHOWN_SECONDS), start=with_incidents(incident())).node, INFO)
+        assert samples(reduced(look(at=AT + 10 * REMEMBERED_SECONDS), start=with_incidents(incident())).node, INFO)
 
     def test_is_present_for_an_hour_after_the_fault(self) -> None:
         """The fault remains visible after its end."""
         over = with_incidents(incident(**RECOVERED))
-        assert samples(replace(over, at=AT + 4 + SHOWN_SECONDS), INFO)
-        assert not samples(replace(over, at=AT + 5 + SHOWN_SECONDS), INFO)
+        assert samples(replace(over, at=AT + 4 + REMEMBERED_SECONDS), INFO)
+        assert not samples(replace(over, at=AT + 5 + REMEMBERED_SECONDS), INFO)
 
     def test_a_daemon_without_series_has_none(self) -> None:
         """Its other series have ended, too."""

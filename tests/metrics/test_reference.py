@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
-from exporter.metrics.family import Group, Scope, group
+from exporter.metrics.family import Group
 from exporter.model.action import ActionResult
 from exporter.model.daemon import ClaimKind, DaemonState, LossReason
 from exporter.model.gpu import SharingMode
@@ -102,11 +102,3 @@ def test_each_group_has_a_valid_example_about_its_families(subtests: pytest.Subt
             assert problems(each.query) == []
             assert unrated(each.query) == []
             assert {selector.name for selector in selectors(each.query)} & {family.name for family in each.families}
-
-
-def test_a_family_without_a_help_is_refused() -> None:
-    family = Scope((), lambda _: []).value("cuda_mps_x", lambda _: 1)
-    with pytest.raises(TypeError, match="expected a family and its help"):
-        group("Title", "purpose", "query", "Help first.", family)
-    with pytest.raises(ValueError, match="zip"):
-        group("Title", "purpose", "query", family)
