@@ -194,7 +194,7 @@ def _daemon_pids(node: Node) -> Mapping[int, str]:
 def _web_problem(config: Config) -> str | None:
     try:
         if config.web_config_file is not None:
-            WebSecurity.load(config.web_config_file)
+            WebSecurity(config.web_config_file)
     except ConfigError as error:
         return str(error)
     return None

@@ -8,7 +8,7 @@ import gzip
 import math
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -152,8 +152,7 @@ class Exposition:
 def _format(accept: str) -> str:
     """Return the available format with the highest quality in an Accept header (RFC 9110), the first of several."""
     best, best_quality = TEXT, 0.0
-    for offered in accept.lower().split(","):
-        media, *parameters = (part.replace(" ", "") for part in offered.split(";"))
+    for media, parameters in offers(accept):
         if media == "text/plain":
             offer = TEXT_1 if "version=1.0.0" in parameters else TEXT
         elif media == "application/openmetrics-text":
@@ -164,6 +163,13 @@ def _format(accept: str) -> str:
         if quality > best_quality:
             best, best_quality = offer, quality
     return best
+
+
+def offers(header: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the offers of an Accept header, or of a header like it: each with its parameters."""
+    for offered in header.lower().split(","):
+        name, *parameters = ("".join(part.split()) for part in offered.split(";"))
+        yield name, parameters
 
 
 def quality_of(parameters: Iterable[str]) -> float:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
-from exporter.parse.printable import printable
+from exporter.parse.printable import LONGEST_TEXT, printable_value
 from exporter.report.incident_filter import IncidentFilter
 from exporter.report.objects import encode_within, incident_object
 from exporter.report.remedy import AddressOf
@@ -75,11 +75,6 @@ class Query:
         """Return whether the parameter is true; without it, it is false."""
         return self.word(name, ("true", "false")) == "true"
 
-    def limit(self) -> int:
-        """Return the number of entries, from 1 to `MAX_LIMIT`."""
-        number = self.number("limit")
-        return DEFAULT_LIMIT if number is None else number
-
     def number(self, name: str, most: int = MAX_LIMIT) -> int | None:
         """Return an integer from 1 to `most`; None if the parameter is absent."""
         text = self._values.get(name)
@@ -137,7 +132,8 @@ class Api:
 
     def _incidents(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "daemon", "open"))
-        wanted = IncidentFilter(daemon=query.text("daemon"), open=query.flag("open"), limit=query.limit())
+        limit = query.number("limit") or DEFAULT_LIMIT
+        wanted = IncidentFilter(daemon=query.text("daemon"), open=query.flag("open"), limit=limit)
         return _list(wanted.apply(self._history.incidents), self._object, self._warnings)
 
     def _incident(self, request: Request) -> Answer:
@@ -150,16 +146,15 @@ class Api:
     def _events(self, request: Request) -> Answer:
         query = Query(request.query, ("limit", "event", "daemon", "since"))
         name, daemon, since = query.word("event", tuple(EventName)), query.text("daemon"), query.time("since")
-        found = (
-            each
-            for each in self._history.events
-            if name in (None, each.event) and daemon in (None, each.daemon) and (since is None or each.at >= since)
+        events = (
+            event
+            for event in self._history.events
+            if name in (None, event.event) and daemon in (None, event.daemon) and (since is None or event.at >= since)
         )
-        return _list(list(islice(found, query.limit())), _event_object, self._warnings)
+        return _list(list(islice(events, query.number("limit") or DEFAULT_LIMIT)), _event_object, self._warnings)
 
     def _status_command(self, request: Request) -> Answer:
-        query = Query(request.query, ("as_json", "daemon", "width"))
-        return self._command("status", query)
+        return self._command("status", Query(request.query, ("as_json", "daemon", "width")))
 
     def _incidents_command(self, request: Request) -> Answer:
         query = Query(request.query, ("as_json", "daemon", "id", "limit", "open", "width"))
@@ -198,16 +193,7 @@ def _route(respond: _Respond, title: str = "") -> Route:
 
 
 def _event_object(event: Event) -> Mapping[str, object]:
-    values = {key: _printable(value) for key, value in event.as_json().items()}
-    return {"at": event.at, "time": utc_time(event.at), **values}
-
-
-def _printable(value: object) -> object:
-    if isinstance(value, tuple | list):
-        return [_printable(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _printable(each) for key, each in value.items()}
-    return printable(value) if isinstance(value, str) else value
+    return {"at": event.at, "time": utc_time(event.at), **printable_value(event.as_json(), LONGEST_TEXT)}
 
 
 def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]], known: Sequence[str]) -> Answer:

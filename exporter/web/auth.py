@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -63,8 +62,8 @@ class BasicAuth:
         self._check = check
         self._checking = threading.Lock()
         self._pending = threading.BoundedSemaphore(MAX_PENDING_CHECKS)
-        self._cached: OrderedDict[bytes, None] = OrderedDict()
-        self._cache_lock = threading.Lock()
+        self._cached: dict[bytes, None] = {}
+        """Digests of accepted logins, oldest first."""
         self._digest_key = secrets.token_bytes(32)
 
     def verdict(self, authorization: str) -> Verdict:
@@ -75,32 +74,21 @@ class BasicAuth:
         name, password = credentials
         # The digest is useless without this process's key. The password itself is never stored.
         digest = hashlib.blake2b(name + b":" + password, key=self._digest_key).digest()
-        if self._is_cached(digest):
+        if digest in self._cached:
             return Verdict.ADMITTED
         if not self._pending.acquire(blocking=False):
             return Verdict.BUSY
         try:
             with self._checking:
                 matches = self._check(password[:BCRYPT_PASSWORD_BYTES], self._hashes.get(name, self._dummy_hash))
+                if not (matches and name in self._hashes):
+                    return Verdict.REFUSED
+                self._cached[digest] = None
+                if len(self._cached) > MAX_CACHED_LOGINS:
+                    del self._cached[next(iter(self._cached))]
         finally:
             self._pending.release()
-        if not (matches and name in self._hashes):
-            return Verdict.REFUSED
-        self._cache(digest)
         return Verdict.ADMITTED
-
-    def _is_cached(self, digest: bytes) -> bool:
-        with self._cache_lock:
-            if digest not in self._cached:
-                return False
-            self._cached.move_to_end(digest)
-            return True
-
-    def _cache(self, digest: bytes) -> None:
-        with self._cache_lock:
-            self._cached[digest] = None
-            while len(self._cached) > MAX_CACHED_LOGINS:
-                self._cached.popitem(last=False)
 
 
 def _credentials(authorization: str) -> tuple[bytes, bytes] | None:

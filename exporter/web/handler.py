@@ -117,12 +117,12 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = _BoundedReader(cast("io.RawIOBase", self.rfile))
 
     def do_GET(self) -> None:
-        """Answer with headers and body."""
-        self._send(with_body=True)
+        """Answer with headers and body, or to HEAD with the same headers only."""
+        with self._working:
+            answer = self._answer()
+        self._write(answer)
 
-    def do_HEAD(self) -> None:
-        """Answer with the headers of GET."""
-        self._send(with_body=False)
+    do_HEAD = do_GET  # noqa: N815 (http.server calls it)
 
     def end_headers(self) -> None:
         """Add the headers that each answer has, error answers too."""
@@ -133,17 +133,12 @@ class Handler(BaseHTTPRequestHandler):
         """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
         self.close_connection = True
         answer = plain(HTTPStatus(code), HTTPStatus(code).phrase.lower())
-        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer, with_body=True)
+        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log no requests."""
 
-    def _send(self, *, with_body: bool) -> None:
-        with self._working:
-            answer = self._answer()
-        self._write(answer, with_body=with_body)
-
-    def _write(self, answer: Answer, *, with_body: bool) -> None:
+    def _write(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -152,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(answer.body)
 
     def _answer(self) -> Answer:

@@ -132,12 +132,8 @@ class WebServer:
     @property
     def origins(self) -> Sequence[str]:
         """The addresses as URLs for a browser on this machine."""
-        return [f"{self.scheme}://{url_host(host)}:{port}" for host, port in self.addresses]
-
-    @property
-    def scheme(self) -> str:
-        """Return https or http."""
-        return "http" if self._protection().tls is None else "https"
+        scheme = "http" if self._protection().tls is None else "https"
+        return [f"{scheme}://{url_host(host)}:{port}" for host, port in self.addresses]
 
     @property
     def port(self) -> int:

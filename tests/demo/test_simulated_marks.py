@@ -14,9 +14,11 @@ from prometheus_client import generate_latest
 
 from exporter import log
 from exporter.cli import parse_arguments
+from exporter.clock import SystemClock
 from exporter.commands.demo import print_commands
 from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
+from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.report import objects, status_text
 from exporter.report.incident_filter import IncidentFilter
@@ -26,7 +28,7 @@ from exporter.view import View
 from exporter.web.api import Api
 from exporter.web.auth import Visitor
 from exporter.web.handler import Request
-from exporter.web.pages import LandingPage
+from exporter.web.pages import Site
 from tests.builders import AT, three_clients
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import Exporter
@@ -84,10 +86,17 @@ def test_both_landing_pages_have_a_banner(simulated: bool) -> None:
     def data() -> StatusInput:
         return StatusInput(node=node(simulated), at=AT, host="node1")
 
-    page = LandingPage(data, {}, lambda: 0.0, simulated=simulated)
+    site = Site(
+        Exposition(SystemClock()),
+        healthy=lambda: True,
+        status=str,
+        page_data=data,
+        monotonic=lambda: 0.0,
+        simulated=simulated,
+    )
 
     for visitor in (LOCAL, Visitor()):
-        body = page.answer(Request(path="/", visitor=visitor)).body.decode()
+        body = site.answer(Request(path="/", visitor=visitor)).body.decode()
         assert (SIMULATED.replace("`", "<code>", 1).replace("`", "</code>") in body) is simulated
 
 

@@ -21,7 +21,7 @@ from exporter.report.status_view import StatusInput
 from exporter.web.api import Api
 from exporter.web.handler import Answer as SiteAnswer
 from exporter.web.handler import Request
-from exporter.web.pages import Runbooks, Site
+from exporter.web.pages import Site, runbook_routes
 from exporter.web.server import WebServer
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
@@ -112,7 +112,7 @@ class Web:
             page_data=lambda: self.sight,
             monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
-            extra_routes={**api.routes, **Runbooks.installed().routes},
+            extra_routes={**api.routes, **runbook_routes()},
         )
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:

@@ -29,7 +29,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_file_is_accepted_or_refused_with_a_config_error(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
-        WebSecurity.load(file)
+        WebSecurity(file)
     except ConfigError as error:
         assert str(error).startswith(f"--web.config.file: {file}: ")  # noqa: PT017 (it may as well be none)
 

@@ -1,23 +1,28 @@
 """JSON API: filters, limits, access and errors."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.report.objects import incident_object
-from exporter.web.api import MAX_BODY_BYTES
-from tests.builders import AT, DAEMON, SERVER
+from exporter.web.api import COMMANDS, EVENTS, INCIDENTS, MAX_BODY_BYTES
+from exporter.web.auth import Visitor
+from exporter.web.handler import Request
+from tests import builders
+from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
 from tests.web.serving import Web
 
-INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
+LOCAL = Visitor(peer="127.0.0.1", host="localhost")
 
 
 def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> None:
@@ -186,6 +191,43 @@ def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name:
         one["indications"][0]["text"],
     ]
     assert all(text.isprintable() and len(text) <= 128 for text in texts)
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield all texts and keys of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in (*value, *(value.values() if isinstance(value, dict) else ())):
+            yield from texts(each)
+
+
+def test_no_json_has_characters_that_control_a_terminal(web: Web, subtests: pytest.Subtests) -> None:
+    for name in (*HOSTILE, "c1 \x9b2J", "\u2066bidi\u2069", "\x85", "x" * 4000 + "\u202e"):
+        cgroup = f"0::/system.slice/{name}.service\n"
+        node = reduced(
+            *at_work(CLIENT, daemon=name),
+            process(user=name, command=name, cgroup=cgroup),
+            gpu_reading([CLIENT], name=name),
+            start=builders.node(name),
+        ).node
+        web.sight = replace(web.sight, node=replace(node, incidents={name: hostile(name)}))
+        web.history = History()
+        happened(web, hostile(name), events=(event(1, daemon=name, name=name),))
+        site = web.site()
+        coded = quote(name, safe="", errors="surrogateescape")
+        for page in (
+            *(INCIDENTS, f"{INCIDENTS}/{coded}", EVENTS, f"{EVENTS}?{coded}=1"),
+            *(f"{COMMANDS}/{command}?as_json=true" for command in ("status", "incidents")),
+            *(f"{COMMANDS}/{command}" for command in ("status", "incidents")),
+            f"{COMMANDS}/status?daemon={coded}x",
+        ):
+            with subtests.test(name=name, page=page):
+                body = site.answer(Request(path=page, visitor=LOCAL)).body.decode()
+                assert body.rstrip("\n").isprintable()
+                for text in texts(json.loads(body)):
+                    assert text.isprintable() or all(map(str.isprintable, text.splitlines()))
+                    assert "\n" not in text or json.loads(text)
 
 
 def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:

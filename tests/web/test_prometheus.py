@@ -145,7 +145,7 @@ def test_prometheus_scrapes_over_tls_with_a_password(
     tls = {"ca_file": str(authority.cert), "cert_file": str(client.cert), "key_file": str(client.key)}
     asking = {"scheme": "https", "tls_config": tls, "basic_auth": {"username": "prometheus", "password": PASSWORD}}
 
-    scraping = prometheus(**serve(WebSecurity.load(configuration)), **asking)
+    scraping = prometheus(**serve(WebSecurity(configuration)), **asking)
 
     scraping.shows("up", {1.0})
     assert set(scraping.query(CLIENTS)) == clients(before_and_after[0])
@@ -160,7 +160,7 @@ def test_prometheus_is_refused_with_a_wrong_password(
     exposition.publish(collector(Node()))
 
     scraping = prometheus(
-        **serve(WebSecurity.load(configuration)), basic_auth={"username": "prometheus", "password": "guess"}
+        **serve(WebSecurity(configuration)), basic_auth={"username": "prometheus", "password": "guess"}
     )
 
     scraping.shows("up", {0.0})

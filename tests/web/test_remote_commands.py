@@ -243,7 +243,7 @@ def secure(tmp_path: Path, authority: Authority) -> Iterator[Secure]:
         tls = f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
         file.write_text(tls + more.replace("{authority}", str(authority.cert)))
         stage = Stage()
-        server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(file))
+        server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity(file))
         stage.site = Web(server).site()
         server.open()
         servers.append(server)

@@ -7,7 +7,7 @@ import pytest
 
 from exporter.web.auth import Visitor
 from exporter.web.handler import Request
-from exporter.web.pages import Runbooks
+from exporter.web.pages import runbook_routes
 from tests.web.serving import Web
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def test_lists_the_runbooks_for_an_unknown_name(web: Web) -> None:
 def test_serves_only_markdown_files_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "One.md").write_text("# One\n")
     (tmp_path / "notes.txt").write_text("no page")
-    route = Runbooks(tmp_path).routes["/runbooks/*"]
+    route = runbook_routes(tmp_path)["/runbooks/*"]
     assert route.respond(Request(path="/runbooks/One.md?x=1")).body == b"# One\n"
     assert route.respond(Request(path="/runbooks/notes.txt")).status == 404
 
