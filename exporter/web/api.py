@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from exporter.report.incident_filter import IncidentFilter
 from exporter.report.objects import encode_within, incident_object
 from exporter.report.remedy import AddressOf
 from exporter.report.text import SIMULATED, utc_time
-from exporter.web.handler import Answer, Request, Route
+from exporter.web.handler import Answer, BadRequestError, Request, Route
 
 INCIDENTS, EVENTS, COMMANDS = "/api/v1/incidents", "/api/v1/events", "/api/v1/commands"
 
@@ -37,63 +38,60 @@ _ERROR_TYPES = {
 """The names that Prometheus' API uses, where it has one."""
 
 Command = Callable[..., Mapping[str, Any]]
-_Respond = Callable[[Request], Answer]
 _Found = TypeVar("_Found")
 
 
-class QueryError(ValueError):
-    """An invalid query; the message has what is expected."""
+def _parameters(request: Request, **known: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the parsed parameters of a request, each at most once; BadRequestError for an unknown or invalid one.
 
-
-class Query:
-    """The parameters of a request, each at most once; QueryError for an unknown one or an invalid value."""
-
-    def __init__(self, text: str, known: Collection[str]) -> None:
-        names = f"the parameters are {', '.join(known)}" if known else "this page has no parameters"
+    `known` are functions that parse a value. Their ValueError says what is expected.
+    """
+    names = f"the parameters are {', '.join(known)}" if known else "this page has no parameters"
+    try:
+        fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise BadRequestError(f"more than {MAX_PARAMETERS} parameters; {names}") from error
+    if not dict(fields).keys() <= known.keys():
+        raise BadRequestError(f"unknown parameter; {names}")
+    if len(dict(fields)) < len(fields):
+        raise BadRequestError("duplicate parameter; remove one of them")
+    parsed = {}
+    for name, text in fields:
         try:
-            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+            parsed[name] = known[name](text)
         except ValueError as error:
-            raise QueryError(f"more than {MAX_PARAMETERS} parameters; {names}") from error
-        self._values = dict(fields)
-        if not self._values.keys() <= set(known):
-            raise QueryError(f"unknown parameter; {names}")
-        if len(self._values) < len(fields):
-            raise QueryError("duplicate parameter; remove one of them")
+            raise BadRequestError(f"{name}: expected {error}") from error
+    return parsed
 
-    def text(self, name: str) -> str | None:
-        """Return any text; None if the parameter is absent."""
-        return self._values.get(name)
 
-    def word(self, name: str, words: Collection[str]) -> str | None:
-        """Return one of some words; None if the parameter is absent."""
-        word = self._values.get(name)
-        if word is not None and word not in words:
-            raise QueryError(f"{name}: expected one of {', '.join(words)}")
-        return word
+def _choice(values: Mapping[str, Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        if text not in values:
+            raise ValueError(f"one of {', '.join(values)}")
+        return values[text]
 
-    def flag(self, name: str) -> bool:
-        """Return whether the parameter is true; without it, it is false."""
-        return self.word(name, ("true", "false")) == "true"
+    return parse
 
-    def number(self, name: str, most: int = MAX_LIMIT) -> int | None:
-        """Return an integer from 1 to `most`; None if the parameter is absent."""
-        text = self._values.get(name)
-        if text is None:
-            return None
+
+def _integer(most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
-            raise QueryError(f"{name}: expected an integer from 1 to {most}")
+            raise ValueError(f"an integer from 1 to {most}")
         return int(text)
 
-    def time(self, name: str) -> float | None:
-        """Return seconds since the epoch; None if the parameter is absent."""
-        text = self._values.get(name)
-        try:
-            at = None if text is None else float(text)
-        except ValueError:
-            at = math.nan
-        if at is not None and not math.isfinite(at):
-            raise QueryError(f"{name}: expected seconds since the epoch, such as those of `date +%s`")
-        return at
+    return parse
+
+
+def _time(text: str) -> float:
+    with suppress(ValueError):
+        at = float(text)
+        if math.isfinite(at):
+            return at
+    raise ValueError("seconds since the epoch, such as those of `date +%s`")
+
+
+_FLAG, _EVENT = _choice({"true": True, "false": False}), _choice({name: name for name in EventName})
+_LIMIT, _NUMBER = _integer(MAX_LIMIT), _integer(MAX_NUMBER)
 
 
 class Api:
@@ -114,7 +112,8 @@ class Api:
         simulated: bool = False,
     ) -> None:
         self._warnings = [SIMULATED] if simulated else []
-        self._commands = {"status": status, "incidents": incidents}
+        self._status = status
+        self._incidents_of = incidents
         self._history = history
         self._now = now
         self._address_of = address_of
@@ -122,48 +121,46 @@ class Api:
     @property
     def routes(self) -> Mapping[str, Route]:
         """The pages by path. All are private, because they name users and workloads."""
+        route = partial(Route, private=True, problem=error_answer)
         return {
-            INCIDENTS: _route(self._incidents, "Incidents"),
-            f"{INCIDENTS}/*": _route(self._incident),
-            EVENTS: _route(self._events, "Events"),
-            f"{COMMANDS}/status": _route(self._status_command),
-            f"{COMMANDS}/incidents": _route(self._incidents_command),
+            INCIDENTS: route(self._incidents, title="Incidents"),
+            f"{INCIDENTS}/*": route(self._incident),
+            EVENTS: route(self._events, title="Events"),
+            f"{COMMANDS}/status": route(self._status_command),
+            f"{COMMANDS}/incidents": route(self._incidents_command),
         }
 
     def _incidents(self, request: Request) -> Answer:
-        query = Query(request.query, ("limit", "daemon", "open"))
-        limit = query.number("limit") or DEFAULT_LIMIT
-        wanted = IncidentFilter(daemon=query.text("daemon"), open=query.flag("open"), limit=limit)
-        return _list(wanted.apply(self._history.incidents), self._object, self._warnings)
+        wanted = _parameters(request, limit=_LIMIT, daemon=str, open=_FLAG)
+        incidents = IncidentFilter(**{"limit": DEFAULT_LIMIT, **wanted}).apply(self._history.incidents)
+        return _list(incidents, self._object, self._warnings)
 
     def _incident(self, request: Request) -> Answer:
-        Query(request.query, ())
+        _parameters(request)
         name = unquote(request.page.rpartition("/")[2])
         for incident in IncidentFilter(id=name, limit=1).apply(self._history.incidents):
             return self._success(self._object(incident))
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
     def _events(self, request: Request) -> Answer:
-        query = Query(request.query, ("limit", "event", "daemon", "since"))
-        name, daemon, since = query.word("event", tuple(EventName)), query.text("daemon"), query.time("since")
+        wanted = _parameters(request, limit=_LIMIT, event=_EVENT, daemon=str, since=_time)
+        name, daemon, since = (wanted.get(key) for key in ("event", "daemon", "since"))
         events = (
             event
             for event in self._history.events
             if name in (None, event.event) and daemon in (None, event.daemon) and (since is None or event.at >= since)
         )
-        return _list(list(islice(events, query.number("limit") or DEFAULT_LIMIT)), _event_object, self._warnings)
+        return _list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), _event_object, self._warnings)
 
     def _status_command(self, request: Request) -> Answer:
-        return self._command("status", Query(request.query, ("as_json", "daemon", "width")))
+        wanted = _parameters(request, as_json=_FLAG, daemon=str, width=_NUMBER)
+        return self._answered(self._status(**wanted))
 
     def _incidents_command(self, request: Request) -> Answer:
-        query = Query(request.query, ("as_json", "daemon", "id", "limit", "open", "width"))
-        limit = query.number("limit", MAX_NUMBER) or MAX_NUMBER
-        return self._command("incidents", query, id=query.text("id"), open=query.flag("open"), limit=limit)
+        wanted = _parameters(request, as_json=_FLAG, daemon=str, id=str, limit=_NUMBER, open=_FLAG, width=_NUMBER)
+        return self._answered(self._incidents_of(**{"as_json": False, "limit": MAX_NUMBER, **wanted}))
 
-    def _command(self, name: str, query: Query, **wanted: Any) -> Answer:
-        common = {"as_json": query.flag("as_json"), "daemon": query.text("daemon")}
-        answer = self._commands[name](**common, width=query.number("width", MAX_NUMBER), **wanted)
+    def _answered(self, answer: Mapping[str, Any]) -> Answer:
         if "problem" in answer:
             return error_answer(HTTPStatus.UNPROCESSABLE_ENTITY, str(answer["problem"]))
         return self._success(answer)
@@ -179,17 +176,6 @@ class Api:
 def error_answer(status: HTTPStatus, text: str) -> Answer:
     """Return an error in the envelope; the text has what to do."""
     return _answer(status, {"status": "error", "errorType": _ERROR_TYPES[status], "error": text})
-
-
-def _route(respond: _Respond, title: str = "") -> Route:
-    @wraps(respond)
-    def checked(request: Request) -> Answer:
-        try:
-            return respond(request)
-        except QueryError as error:
-            return error_answer(HTTPStatus.BAD_REQUEST, str(error))
-
-    return Route(respond=checked, private=True, title=title, problem=error_answer)
 
 
 def _event_object(event: Event) -> Mapping[str, object]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition, offers, quality_of
 from exporter.report.status_view import StatusInput
-from exporter.web.auth import may_see_private
-from exporter.web.handler import Answer, Request, Route, plain
+from exporter.web.handler import Answer, BadRequestError, Request, Route, plain
 
 if TYPE_CHECKING:
     from exporter.page.page import Page
@@ -123,9 +122,12 @@ class Site:
         route = self._route(request.page)
         if route is None:
             return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self._telemetry_path}")
-        if route.private and not may_see_private(request.visitor):
+        if route.private and not request.may_see_private:
             return route.problem(HTTPStatus.FORBIDDEN, _FORBIDDEN)
-        return route.respond(request)
+        try:
+            return route.respond(request)
+        except BadRequestError as error:
+            return route.problem(HTTPStatus.BAD_REQUEST, str(error))
 
     def _route(self, path: str) -> Route | None:
         return self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
@@ -146,7 +148,7 @@ class Site:
 
     def _landing_page(self, request: Request) -> Answer:
         """Return the node for visitors who can see names, links for all others."""
-        body = self._node_page.page() if may_see_private(request.visitor) else self._page.links()
+        body = self._node_page.page() if request.may_see_private else self._page.links()
         return _page_answer(body, "text/html")
 
     @cached_property

@@ -5,12 +5,11 @@ error: if it were ignored, a protection that the operator expects would be absen
 """
 
 import re
-import socket
 import ssl
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,15 @@ from exporter.web.auth import BasicAuth, bcrypt_check
 
 MAX_FILE_BYTES = 1 << 20
 
-_TLS_KEYS = ("cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans", "min_version")
+_KEYS: Mapping[str, Collection[str] | None] = {
+    "tls_server_config": (
+        *("cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans", "min_version"),
+    ),
+    "basic_auth_users": None,
+}
+"""The supported keys of each section; None if all are."""
+
+_TLS, _USERS = (f"{section}." for section in _KEYS)
 _CLIENT_AUTH = {"NoClientCert": ssl.CERT_NONE, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
@@ -33,35 +40,18 @@ _FileVersion = tuple[int, int, int, int]
 """Inode, size, and the times of the last changes of content and inode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The server side of TLS. `allowed_names` are those of client certificates; None allows all."""
-
-    context: ssl.SSLContext
-    allowed_names: frozenset[str] | None
-
-    def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Return the TLS socket before its handshake; the given socket cannot be used any more."""
-        return self.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
-
-    def handshake(self, secured: ssl.SSLSocket) -> None:
-        """Do the handshake within the socket's timeout; OSError if it fails or the client is not allowed."""
-        secured.do_handshake()
-        if self.allowed_names is not None and self.allowed_names.isdisjoint(_names(secured.getpeercert())):
-            raise ssl.SSLError("no name in the client's certificate is allowed")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """The protection of a connection."""
+    """The protection of a connection. `client_names` are those that TLS allows in client certificates; None: all."""
 
-    tls: Tls | None = None
+    tls: ssl.SSLContext | None = None
+    client_names: frozenset[str] | None = None
     users: BasicAuth | None = None
 
     @property
     def authenticates_by_tls(self) -> bool:
         """Whether each client has shown a verified certificate."""
-        return self.tls is not None and self.tls.context.verify_mode is ssl.CERT_REQUIRED
+        return self.tls is not None and self.tls.verify_mode is ssl.CERT_REQUIRED
 
     def missing_from(self, other: "Protection") -> str | None:
         """Return a protection that this one has and the other lacks."""
@@ -70,6 +60,12 @@ class Protection:
         if self.users is not None and other.users is None:
             return "basic authentication"
         return "client certificates" if self.authenticates_by_tls and not other.authenticates_by_tls else None
+
+    def handshake(self, secured: ssl.SSLSocket) -> None:
+        """Do the handshake within the socket's timeout; OSError if it fails or the client is not allowed."""
+        secured.do_handshake()
+        if self.client_names is not None and self.client_names.isdisjoint(_names(secured.getpeercert())):
+            raise ssl.SSLError("no name in the client's certificate is allowed")
 
 
 class WebSecurity:
@@ -103,7 +99,7 @@ class WebSecurity:
             removed = self._protection.missing_from(protection)
             if removed is not None:
                 # A file that is being written looks the same.
-                raise self._file.error(f"no longer requires {removed}; restart the exporter to remove it")
+                raise self._file.error("", f"no longer requires {removed}; restart the exporter to remove it")
         except ConfigError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
@@ -115,24 +111,26 @@ class WebSecurity:
         structlog.get_logger().info("web_config_reloaded", file=str(self._file.path))
 
 
-@dataclass(frozen=True, slots=True)
 class _File:
     """A web config file, with the versions of all files that are read for it."""
 
-    path: Path
-    versions: dict[Path, _FileVersion | None] = field(default_factory=dict)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._versions: dict[Path, _FileVersion | None] = {}
+        self._values: dict[str, object] = {}
+        """The values of all sections, by section and key with a full stop between them."""
 
     def has_changed(self) -> bool:
         """Return whether a file has changed since it was read."""
-        return any(_version(path) != version for path, version in self.versions.items())
+        return any(_version(path) != version for path, version in self._versions.items())
 
-    def error(self, problem: str) -> ConfigError:
-        """Return an error that names the file."""
-        return ConfigError(f"--web.config.file: {self.path}: {problem}")
+    def error(self, key: str, problem: str) -> ConfigError:
+        """Return an error that names the file and, if there is one, the key."""
+        return ConfigError(f"--web.config.file: {self.path}: {key}{': ' if key else ''}{problem}")
 
     def read(self, path: Path) -> bytes:
         """Read a file; OSError if it cannot be read or is larger than `MAX_FILE_BYTES`."""
-        self.versions[path] = _version(path)
+        self._versions[path] = _version(path)
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
@@ -144,11 +142,96 @@ class _File:
         try:
             document = _parsed(self.read(self.path))
         except (OSError, ValueError) as error:
-            raise self.error(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-        sections = _Section(self, "", document, ("tls_server_config", "basic_auth_users")).values
-        tls = _Section(self, "tls_server_config.", sections.get("tls_server_config"), _TLS_KEYS)
-        users = _Section(self, "basic_auth_users.", sections.get("basic_auth_users"))
-        return Protection(tls=_tls(tls) if tls.values else None, users=_users(users) if users.values else None)
+            raise self.error("", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        for section, values in self._mapping("", document, _KEYS).items():
+            for key, value in self._mapping(f"{section}.", values, _KEYS[section]).items():
+                self._values[f"{section}.{key}"] = value
+        users = {key.removeprefix(_USERS): self._text(key) for key in self._values if key.startswith(_USERS)}
+        for name, hashed in users.items():
+            if ":" in name:
+                raise self.error(_USERS + name, "invalid user name: basic authentication does not allow a colon")
+            if _BCRYPT.fullmatch(hashed) is None:
+                advice = "create one with: htpasswd -nBC 10 NAME"
+                raise self.error(_USERS + name, f"not a bcrypt hash ($2a$, $2b$ or $2y$); {advice}")
+        protection = Protection(users=BasicAuth(users, bcrypt_check()) if users else None)
+        return self._with_tls(protection) if any(key.startswith(_TLS) for key in self._values) else protection
+
+    def _mapping(self, place: str, value: object, supported: Collection[str] | None) -> Mapping[str, object]:
+        """Return a mapping, an empty one if there is none; ConfigError for a key that is not supported."""
+        if value in (None, "", "~", "null"):
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(place.rstrip("."), "must be a mapping (`key: value` lines)")
+        for key in value:
+            if supported is not None and key not in supported:
+                raise self.error(place + key, f"not supported; remove it (supported: {', '.join(supported)})")
+        return value
+
+    def _text(self, key: str, default: str = "") -> str:
+        """Return a text; the default if it is absent or blank."""
+        value = self._values.get(key, "")
+        if not isinstance(value, str):
+            raise self.error(key, "must be a single value")
+        return value if value.strip() else default
+
+    def _choice(self, key: str, values: Mapping[str, Any], default: str) -> Any:
+        """Return what a word stands for."""
+        word = self._text(key, default)
+        if word not in values:
+            raise self.error(key, f"{word!r} is not supported; use {' or '.join(values)}")
+        return values[word]
+
+    def _readable(self, key: str) -> Path | None:
+        """Return the path of a readable file; None if the key is absent."""
+        named = self._text(key)
+        if not named:
+            return None
+        path = self.path.parent / named
+        try:
+            self.read(path)
+        except (OSError, ValueError) as error:
+            raise self.error(key, f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        return path
+
+    def _with_tls(self, protection: Protection) -> Protection:
+        certificate, key, authority = (
+            self._readable(_TLS + name) for name in ("cert_file", "key_file", "client_ca_file")
+        )
+        if certificate is None or key is None:
+            missing = "cert_file" if certificate is None else "key_file"
+            raise self.error(_TLS + missing, "missing; TLS needs a certificate and its private key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = self._choice(_TLS + "client_auth_type", _CLIENT_AUTH, "NoClientCert")
+        context.minimum_version = self._choice(_TLS + "min_version", _VERSIONS, "TLS12")
+        names = self._values.get(_TLS + "client_allowed_sans")
+        if names is not None and not (
+            names and isinstance(names, list) and all(isinstance(name, str) for name in names)
+        ):
+            problem = "must be a list of one or more names; without it, all are allowed"
+            raise self.error(_TLS + "client_allowed_sans", problem)
+        if context.verify_mode is ssl.CERT_NONE:
+            for name, value in (("client_ca_file", authority), ("client_allowed_sans", names)):
+                if value is not None:
+                    raise self.error(_TLS + name, "needs client_auth_type: RequireAndVerifyClientCert")
+        elif authority is None:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
+        try:
+            context.load_cert_chain(certificate, key, password="")  # OpenSSL would ask for one on the terminal
+        except (OSError, ValueError) as error:
+            problem = (
+                f"{key} is not the private key of the certificate; replace both files together"
+                if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+                else f"{certificate} is no PEM certificate, or {key} is no PEM private key for it that is strong enough"
+                " and needs no passphrase"
+            )
+            raise self.error(_TLS + "key_file", problem) from error
+        try:
+            if authority is not None:
+                context.load_verify_locations(cafile=authority)
+        except (OSError, ValueError) as error:
+            problem = f"{authority} contains no PEM certificate that can be read"
+            raise self.error(_TLS + "client_ca_file", problem) from error
+        return replace(protection, tls=context, client_names=frozenset(names) if isinstance(names, list) else None)
 
 
 def _version(path: Path) -> _FileVersion | None:
@@ -182,104 +265,10 @@ def _parsed(content: bytes) -> object:
 
     try:
         return yaml.load(content.decode(), Loader)  # noqa: S506 (it makes only text, lists and mappings)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text, at byte {error.start}") from error
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ValueError(f"{line}invalid YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"invalid YAML: {type(error).__name__}") from error
-
-
-class _Section:
-    """A mapping in the file; ConfigError for a key that is not supported, or a value of another kind than requested."""
-
-    def __init__(self, file: _File, name: str, values: object, supported: Collection[str] | None = None) -> None:
-        self.file = file
-        self._name = name
-        if values in (None, "", "~", "null"):
-            values = {}
-        if not isinstance(values, dict):
-            raise self.error("", "must be a mapping (`key: value` lines)")
-        self.values: Mapping[str, object] = values
-        for key in values:
-            if supported is not None and key not in supported:
-                raise self.error(key, f"not supported; remove it (supported: {', '.join(supported)})")
-
-    def error(self, key: str, problem: str) -> ConfigError:
-        place = (self._name + key).rstrip(".")
-        return self.file.error(f"{place}: {problem}" if place else problem)
-
-    def text(self, key: str, default: str = "") -> str:
-        """Return a text; the default if it is absent or blank."""
-        value = self.values.get(key, "")
-        if not isinstance(value, str):
-            raise self.error(key, "must be a single value")
-        return value if value.strip() else default
-
-    def choice(self, key: str, values: Mapping[str, Any], default: str) -> Any:
-        """Return what a word stands for."""
-        word = self.text(key, default)
-        if word not in values:
-            raise self.error(key, f"{word!r} is not supported; use {' or '.join(values)}")
-        return values[word]
-
-    def path(self, key: str) -> Path | None:
-        """Return the path of a readable file; None if the key is absent."""
-        named = self.text(key)
-        if not named:
-            return None
-        path = self.file.path.parent / named
-        try:
-            self.file.read(path)
-        except (OSError, ValueError) as error:
-            raise self.error(key, f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-        return path
-
-
-def _tls(section: _Section) -> Tls:
-    certificate, key, authority = (section.path(name) for name in ("cert_file", "key_file", "client_ca_file"))
-    if certificate is None or key is None:
-        missing = "cert_file" if certificate is None else "key_file"
-        raise section.error(missing, "missing; TLS needs a certificate and its private key")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = section.choice("client_auth_type", _CLIENT_AUTH, "NoClientCert")
-    context.minimum_version = section.choice("min_version", _VERSIONS, "TLS12")
-    names = section.values.get("client_allowed_sans")
-    if names is not None and not (names and isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise section.error("client_allowed_sans", "must be a list of one or more names; without it, all are allowed")
-    if context.verify_mode is ssl.CERT_NONE:
-        for name, value in (("client_ca_file", authority), ("client_allowed_sans", names)):
-            if value is not None:
-                raise section.error(name, "needs client_auth_type: RequireAndVerifyClientCert")
-    elif authority is None:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
-    try:
-        context.load_cert_chain(certificate, key, password="")  # OpenSSL would ask for one on the terminal
-    except (OSError, ValueError) as error:
-        problem = (
-            f"{key} is not the private key of the certificate; replace both files together"
-            if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
-            else f"{certificate} is no PEM certificate, or {key} is no PEM private key for it that is strong enough"
-            " and needs no passphrase"
-        )
-        raise section.error("key_file", problem) from error
-    try:
-        if authority is not None:
-            context.load_verify_locations(cafile=authority)
-    except (OSError, ValueError) as error:
-        raise section.error("client_ca_file", f"{authority} contains no PEM certificate that can be read") from error
-    return Tls(context, None if names is None else frozenset(map(str, names)))
-
-
-def _users(section: _Section) -> BasicAuth:
-    users = {name: section.text(name) for name in section.values}
-    for name, hashed in users.items():
-        if ":" in name:
-            raise section.error(name, "invalid user name: basic authentication does not allow a colon")
-        if _BCRYPT.fullmatch(hashed) is None:
-            raise section.error(name, "not a bcrypt hash ($2a$, $2b$ or $2y$); create one with: htpasswd -nBC 10 NAME")
-    return BasicAuth(users, bcrypt_check())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = "" if mark is None else f"line {mark.line + 1}: "
+        raise ValueError(f"{line}invalid YAML: {problem or type(error).__name__}") from error
 
 
 def _names(certificate: Any) -> set[str]:

@@ -96,7 +96,7 @@ class Web:
             now=lambda: AT + 182,
             address_of=lambda name: Address(pipe_directory=DAEMON, living=LIVING) if name == DAEMON else None,
             status=partial(status_text.status_answer, self.sight.node),
-            incidents=lambda as_json, width, **wanted: objects.incidents_answer(
+            incidents=lambda as_json, width=None, **wanted: objects.incidents_answer(
                 self.history.incidents,
                 IncidentFilter(**wanted),
                 as_json=as_json,

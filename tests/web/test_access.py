@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.web.auth import Visitor, is_loopback, may_see_private
+from exporter.web.handler import Request, is_loopback
 from tests.web.serving import Web
 
 
@@ -26,13 +26,13 @@ def test_accepts_no_other_address_as_loopback(subtests: pytest.Subtests) -> None
     ]:
         with subtests.test(peer=peer):
             assert not is_loopback(peer)
-            assert not may_see_private(Visitor(peer=peer, host="localhost"))
+            assert not Request(path="/", peer=peer, host="localhost").may_see_private
 
 
 def test_shows_private_pages_to_a_loopback_peer_that_names_this_machine(subtests: pytest.Subtests) -> None:
     for host in ["localhost", "LOCALHOST:10677", "127.0.0.1:10677", "[::1]", "[::1]:10677", "[::ffff:127.0.0.1]:1"]:
         with subtests.test(host=host):
-            assert may_see_private(Visitor(peer="127.0.0.1", host=host))
+            assert Request(path="/", peer="127.0.0.1", host=host).may_see_private
 
 
 def test_refuses_a_loopback_peer_that_names_another_host(subtests: pytest.Subtests) -> None:
@@ -47,15 +47,15 @@ def test_refuses_a_loopback_peer_that_names_another_host(subtests: pytest.Subtes
         "::1",
     ]:
         with subtests.test(host=host):
-            assert may_see_private(Visitor(peer="::1", host=host)) is (host == "[::1")
+            assert Request(path="/", peer="::1", host=host).may_see_private is (host == "[::1")
 
 
 def test_refuses_a_local_proxy() -> None:
-    assert not may_see_private(Visitor(peer="127.0.0.1", host="localhost", proxied=True))
+    assert not Request(path="/", peer="127.0.0.1", host="localhost", proxied=True).may_see_private
 
 
 def test_shows_private_pages_to_authenticated_visitors_from_any_address() -> None:
-    assert may_see_private(Visitor(peer="10.0.0.1", host="node1", proxied=True, authenticated=True))
+    assert Request(path="/", peer="10.0.0.1", host="node1", proxied=True, authenticated=True).may_see_private
 
 
 def test_shows_the_status_to_this_machine(web: Web) -> None:

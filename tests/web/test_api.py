@@ -15,14 +15,12 @@ from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.report.objects import incident_object
 from exporter.web.api import COMMANDS, EVENTS, INCIDENTS, MAX_BODY_BYTES
-from exporter.web.auth import Visitor
 from exporter.web.handler import Request
 from tests import builders
 from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
+from tests.ports import LOCALHOST
 from tests.web.serving import Web
-
-LOCAL = Visitor(peer="127.0.0.1", host="localhost")
 
 
 def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> None:
@@ -223,7 +221,7 @@ def test_no_json_has_characters_that_control_a_terminal(web: Web, subtests: pyte
             f"{COMMANDS}/status?daemon={coded}x",
         ):
             with subtests.test(name=name, page=page):
-                body = site.answer(Request(path=page, visitor=LOCAL)).body.decode()
+                body = site.answer(Request(path=page, peer=LOCALHOST, host="localhost")).body.decode()
                 assert body.rstrip("\n").isprintable()
                 for text in texts(json.loads(body)):
                     assert text.isprintable() or all(map(str.isprintable, text.splitlines()))

@@ -1,12 +1,13 @@
 """Landing page: access and headers."""
 
+from typing import Any
+
 import pytest
 
-from exporter.web.auth import Visitor
 from exporter.web.handler import Request
 from tests.web.serving import Web
 
-STRANGER = Visitor(peer="192.0.2.7", host="node1:10677")
+STRANGER: dict[str, Any] = {"peer": "192.0.2.7", "host": "node1:10677"}
 NAMES = (b"alice", b"train.py", b"node1")
 
 
@@ -18,13 +19,13 @@ def test_shows_the_node_to_this_machine(web: Web) -> None:
 
 
 def test_shows_the_node_to_authenticated_visitors(web: Web) -> None:
-    known = Visitor(peer="192.0.2.7", host="node1", authenticated=True)
+    known = Request(path="/", **STRANGER, authenticated=True)
 
-    assert b"alice" in web.site().answer(Request(path="/", visitor=known)).body
+    assert b"alice" in web.site().answer(known).body
 
 
 def test_shows_only_links_to_other_visitors(web: Web) -> None:
-    answer = web.site().answer(Request(path="/", visitor=STRANGER))
+    answer = web.site().answer(Request(path="/", **STRANGER))
 
     assert answer.status == 200
     assert b'href="/metrics"' in answer.body
@@ -56,7 +57,7 @@ def test_headers_forbid_foreign_content_framing_and_caching(web: Web, path: str)
 
 @pytest.mark.parametrize(("path", "kind"), [("/page.js", "text/javascript"), ("/page.css", "text/css")])
 def test_serves_script_and_style_to_all_visitors(web: Web, path: str, kind: str) -> None:
-    answer = web.site().answer(Request(path=path, visitor=STRANGER))
+    answer = web.site().answer(Request(path=path, **STRANGER))
 
     assert (answer.status, answer.content_type) == (200, f"{kind}; charset=utf-8")
     assert len(answer.body) > 1000

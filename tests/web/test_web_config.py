@@ -61,7 +61,7 @@ BAD = (
     Case("a_word", "hello\n", "must be a mapping"),
     Case("a_list", "- tls_server_config\n", "must be a mapping"),
     Case("no_yaml", "tls_server_config: {\n", "line 2: invalid YAML"),
-    Case("bytes", "\\xff", "not UTF-8 text, at byte 0"),
+    Case("bytes", "\\xff", "invalid YAML: UnicodeDecodeError"),
     Case("deep", "[" * 2000, "invalid YAML"),
     Case("twice", TLS + "  key_file: server.key\n", "line 2: .*duplicate key"),
     Case("two_users_of_a_name", f"basic_auth_users:\n  a: {HASH}\n  a: {HASH}\n", "line 2: .*duplicate key"),
