@@ -67,9 +67,9 @@ def test_client_info_has_unit_container_pod_and_job() -> None:
 
 
 def test_client_info_has_the_pod_name_if_known() -> None:
-    named = infos(owned(), "client_pod", "client_namespace")
-    assert named["600"] == named["601"] == ("train-0", "team-a")
-    assert set(named.values()) == {("train-0", "team-a"), ("", "")}
+    pods = infos(owned(), "client_pod", "client_namespace")
+    assert pods["600"] == pods["601"] == ("train-0", "team-a")
+    assert set(pods.values()) == {("train-0", "team-a"), ("", "")}
 
 
 def test_a_client_without_a_known_process_has_empty_labels() -> None:
@@ -105,11 +105,8 @@ def test_the_workload_is_the_most_specific_identity(subtests: pytest.Subtests) -
             assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
 
 
-def test_a_user_without_a_name_is_shown_by_number() -> None:
+def test_a_user_without_a_name_is_shown_by_number_and_an_unknown_process_has_no_workload() -> None:
     assert workload_of(process(user="", uid=4711)) == Workload(kind=WorkloadKind.USER, name="4711")
-
-
-def test_an_unknown_process_has_no_workload() -> None:
     assert workload_of(None) is None
 
 
@@ -140,12 +137,6 @@ def test_without_nvml_the_memory_of_workloads_is_absent() -> None:
     blind = reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
-
-
-def test_young_clients_count_for_their_workload() -> None:
-    view = View(owned(), client_min_age=3600)
-    assert not series(view, "cuda_mps_client_info", "pid")
-    assert sum(series(view, "cuda_mps_workload_clients", "workload").values()) == 8
 
 
 def test_disconnected_clients_do_not_count() -> None:
@@ -189,14 +180,13 @@ def test_the_order_of_connections_counts_across_daemons() -> None:
     assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
 
 
-def test_no_client_is_omitted_below_the_limit() -> None:
-    assert series(View(full(), max_clients=48), "cuda_mps_exporter_clients_omitted") == {(): 0}
-    assert series(View(node()), "cuda_mps_exporter_clients_omitted") == {(): 0}
-
-
-def test_a_young_client_does_not_count_as_omitted() -> None:
-    view = View(full(), client_min_age=3600, max_clients=5)
-    assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
+def test_no_client_is_omitted_below_the_limit_or_because_it_is_young() -> None:
+    for view in (
+        View(full(), max_clients=48),
+        View(node()),
+        View(full(), client_min_age=3600, max_clients=5),
+    ):
+        assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
 
 
 def test_workloads_have_series_even_if_all_clients_are_young() -> None:
@@ -211,18 +201,14 @@ def test_workloads_have_series_even_if_all_clients_are_young() -> None:
 def test_a_pod_is_looked_up_until_its_name_is_known() -> None:
     present = reduced(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
     assert unnamed_pods(present) == {POD}
-    named = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
-    assert unnamed_pods(named) == frozenset()
+    found = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
+    assert unnamed_pods(found) == frozenset()
 
 
-def test_the_name_of_a_pod_is_removed_with_its_last_process() -> None:
+def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_has_none() -> None:
     one_left = reduced(exited(600), look(), start=owned()).node
     assert set(one_left.pods) == {POD}
-    none_left = reduced(exited(601), look(), start=one_left).node
-    assert not none_left.pods
-
-
-def test_an_unrequested_pod_name_is_dropped() -> None:
+    assert not reduced(exited(601), look(), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
 
