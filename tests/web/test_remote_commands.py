@@ -87,23 +87,14 @@ def write_netrc(home: Path, password: str = PASSWORD, host: str = "localhost") -
     file.chmod(0o600)
 
 
-def test_status_shows_another_node(run: Run, url: str) -> None:
+def test_status_shows_another_node_or_one_daemon_of_it_in_words_or_as_json(run: Run, url: str) -> None:
     code, text, problem = run("status", "--url", url)
-
     assert (code, problem) == (0, "")
     assert DAEMON in text
-
-
-def test_status_prints_the_json_of_another_node(run: Run, url: str) -> None:
     code, text, _ = run("status", "--json", "--url", f"{url}/")
-
     assert code == 0
     assert len(json.loads(text)["daemons"]) == len(three_clients().daemons)
-
-
-def test_status_shows_one_daemon_or_reports_that_there_is_none(run: Run, url: str) -> None:
     assert run("status", "--daemon", DAEMON, "--url", url)[0] == 0
-
     code, _, problem = run("status", "--daemon", "other", "--url", url)
     assert code == 1
     assert problem == f"cuda-mps-exporter: {url}: no daemon other is here; there are: {DAEMON}\n"
@@ -146,21 +137,17 @@ def test_closes_the_connection_when_an_answer_is_cut_off() -> None:
         gc.collect()  # A socket that is still open warns, and warnings fail.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ids"),
-    [((), ["new", "old"]), (("--open",), ["new"]), (("--limit", "1"), ["new"]), (("--daemon", "other"), [])],
-    ids=str,
-)
-def test_incidents_lists_those_of_another_node(run: Run, url: str, arguments: tuple[str, ...], ids: list[str]) -> None:
-    code, text, _ = run("incidents", "--json", *arguments, "--url", url)
-
-    assert [each["id"] for each in json.loads(text)] == ids
-    assert code == int("new" in ids)
-
-
-def test_incidents_shows_one_of_another_node_in_words(run: Run, url: str) -> None:
+def test_incidents_lists_those_of_another_node_or_shows_one(run: Run, url: str) -> None:
+    for arguments, ids in {
+        (): ["new", "old"],
+        ("--open",): ["new"],
+        ("--limit", "1"): ["new"],
+        ("--daemon", "other"): [],
+    }.items():
+        code, text, _ = run("incidents", "--json", *arguments, "--url", url)
+        assert [each["id"] for each in json.loads(text)] == ids
+        assert code == int("new" in ids)
     code, text, _ = run("incidents", "old", "--url", url)
-
     assert code == 0
     assert text.startswith("old: memory fault")
     assert "no incident other is stored" in run("incidents", "other", "--url", url)[2]
@@ -177,35 +164,31 @@ def test_reports_that_nothing_listens(run: Run) -> None:
     assert "--web.listen-address" in problem
 
 
-@pytest.mark.parametrize("command", ["status", "incidents"])
-def test_reports_that_names_are_private(run: Run, web: Web, command: str) -> None:
-    code, _, problem = run(command, "--url", f"http://node1:{web.server.port}")
+def test_reports_that_names_are_private(run: Run, web: Web) -> None:
+    for command in ("status", "incidents"):
+        code, _, problem = run(command, "--url", f"http://node1:{web.server.port}")
+        assert code == 1
+        assert "only to local or authenticated visitors" in problem
+        assert "--web.config.file" in problem
 
-    assert code == 1
-    assert "only to local or authenticated visitors" in problem
-    assert "--web.config.file" in problem
 
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Answer(HTTPStatus.OK, b"<html>"), "another service answers there"),
-        (Answer(HTTPStatus.OK, b'{"data": []}'), "another service answers there"),
-        (Answer(HTTPStatus.OK, b"[" * 1_000_000), "another service answers there"),
-        (Answer(HTTPStatus.FOUND, b"", headers={"Location": "http://x/"}), "another service answers there (HTTP 302)"),
-        (Answer(HTTPStatus.NOT_FOUND, b"not found"), "does not support --url; update it"),
-        (Answer(HTTPStatus.OK, b'{"data": {"exit_code": 0}}'), "the service is of another version"),
-        (Answer(HTTPStatus.UNPROCESSABLE_ENTITY, b'{"error": "\\u001b[2Ja"}'), "\N{REPLACEMENT CHARACTER}[2Ja"),
-    ],
-    ids=str,
-)
-def test_reports_another_service(run: Run, answer: Answer, expected: str) -> None:
-    for url in served(answer):
-        code, _, problem = run("status", "--url", url)
-
-    assert code == 1
-    assert expected in problem
-    assert "\x1b" not in problem
+def test_reports_another_service(run: Run, subtests: pytest.Subtests) -> None:
+    other = "another service answers there"
+    for status, body, expected in (
+        (HTTPStatus.OK, b"<html>", other),
+        (HTTPStatus.OK, b'{"data": []}', other),
+        (HTTPStatus.OK, b"[" * 1_000_000, other),
+        (HTTPStatus.FOUND, b"", f"{other} (HTTP 302)"),
+        (HTTPStatus.NOT_FOUND, b"not found", "does not support --url; update it"),
+        (HTTPStatus.OK, b'{"data": {"exit_code": 0}}', "the service is of another version"),
+        (HTTPStatus.UNPROCESSABLE_ENTITY, b'{"error": "\\u001b[2Ja"}', "\N{REPLACEMENT CHARACTER}[2Ja"),
+    ):
+        with subtests.test(body=body[:40], status=status):
+            for url in served(Answer(status, body, headers={"Location": "http://x/"})):
+                code, _, problem = run("status", "--url", url)
+            assert code == 1
+            assert expected in problem
+            assert "\x1b" not in problem
 
 
 def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
@@ -304,26 +287,22 @@ def test_reports_the_wrong_scheme(run: Run, secure: Secure, url: str) -> None:
     assert "the server does not use TLS; use http://" in run("status", "--url", url.replace("http", "https"))[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--url", "node1:10677"), "expected an address such as http://node1:10677"),
-        (("--url", "http://node1:x"), "expected an address"),
-        (("--url", "http://node1/?a=b"), "expected an address"),
-        (("--url", "http://alice:secret@node1:10677"), "put it into ~/.netrc"),
-        (("--url", "http://node1", "--pipe-directory", "/x"), "not allowed with --pipe-directory"),
-        (("--url", "http://node1", "--cert", "/x"), "needs --url https://"),
-        (("--url", "https://node1", "--cert", "/nowhere"), "expected PEM"),
-        (("--cert", "/x"), "needs --url https://"),
-    ],
-    ids=str,
-)
-def test_rejects_invalid_arguments(run: Run, arguments: tuple[str, ...], expected: str) -> None:
-    code, _, problem = run("status", *arguments)
-
-    assert code == 2
-    assert expected in problem
-    assert "secret" not in problem
+def test_rejects_invalid_arguments(run: Run, subtests: pytest.Subtests) -> None:
+    for arguments, expected in {
+        ("--url", "node1:10677"): "expected an address such as http://node1:10677",
+        ("--url", "http://node1:x"): "expected an address",
+        ("--url", "http://node1/?a=b"): "expected an address",
+        ("--url", "http://alice:secret@node1:10677"): "put it into ~/.netrc",
+        ("--url", "http://node1", "--pipe-directory", "/x"): "not allowed with --pipe-directory",
+        ("--url", "http://node1", "--cert", "/x"): "needs --url https://",
+        ("--url", "https://node1", "--cert", "/nowhere"): "expected PEM",
+        ("--cert", "/x"): "needs --url https://",
+    }.items():
+        with subtests.test(arguments=arguments):
+            code, _, problem = run("status", *arguments)
+            assert code == 2
+            assert expected in problem
+            assert "secret" not in problem
 
 
 def test_reports_a_netrc_file_that_others_can_read(run: Run, home: Path) -> None:

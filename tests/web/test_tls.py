@@ -109,9 +109,6 @@ def tls(certificate: Certificate) -> str:
     return f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
 
 
-# -- TLS -----------------------------------------------------------------------------------------------------------
-
-
 def test_serves_metrics_over_tls_only(serve: Serve, tls: str) -> None:
     secured = serve(tls)
 
@@ -121,54 +118,41 @@ def test_serves_metrics_over_tls_only(serve: Serve, tls: str) -> None:
         secured.plain()
 
 
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
-        ("", {"TLSv1.2", "TLSv1.3"}),
-        ("  min_version: TLS13\n", {"TLSv1.3"}),
-    ],
-)
-def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str, written: str, spoken: set[str]) -> None:
-    secured = serve(tls + written)
-    only = {
-        "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
-        "TLSv1.3": secured.trusting(minimum_version=ssl.TLSVersion.TLSv1_3),
-    }
-
-    assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
+def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str) -> None:
+    for written, spoken in {"": {"TLSv1.2", "TLSv1.3"}, "  min_version: TLS13\n": {"TLSv1.3"}}.items():
+        secured = serve(tls + written)
+        only = {
+            "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
+            "TLSv1.3": secured.trusting(minimum_version=ssl.TLSVersion.TLSv1_3),
+        }
+        assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
 
 
-def test_admits_a_client_certificate_of_the_authority(serve: Serve, tls: str, authority: Authority) -> None:
+def test_admits_only_client_certificates_of_the_authority(
+    serve: Serve, tls: str, authority: Authority, tmp_path: Path
+) -> None:
     secured = serve(tls + MUTUAL)
 
     assert secured.get(context=secured.trusting(authority.issue("client"))).status == 200
-
-
-def test_refuses_no_certificate_and_one_of_another_authority(serve: Serve, tls: str, tmp_path: Path) -> None:
-    secured = serve(tls + MUTUAL)
-
     assert secured.refuses(secured.trusting())
     assert secured.refuses(secured.trusting(Authority(tmp_path, "other").issue("client")))
 
 
-@pytest.mark.parametrize(
-    ("names", "admitted"),
-    [
-        ([], False),
-        (["DNS:other.example"], False),
-        (["DNS:prometheus.example"], True),
-        (["DNS:other.example", "IP:2001:db8::1"], True),
-        (["email:a@b.example"], True),
-        (["URI:spiffe://node/prometheus"], True),
-    ],
-)
 def test_admits_only_the_allowed_names_of_a_client_certificate(
-    serve: Serve, tls: str, authority: Authority, names: list[str], admitted: bool
+    serve: Serve, tls: str, authority: Authority, subtests: pytest.Subtests
 ) -> None:
     allowed = "prometheus.example, '2001:db8::1', a@b.example, 'spiffe://node/prometheus'"
     secured = serve(tls + MUTUAL + f"  client_allowed_sans: [{allowed}]\n")
-
-    assert secured.refuses(secured.trusting(authority.issue("client", *names))) is not admitted
+    for admitted, names in (
+        (False, []),
+        (False, ["DNS:other.example"]),
+        (True, ["DNS:prometheus.example"]),
+        (True, ["DNS:other.example", "IP:2001:db8::1"]),
+        (True, ["email:a@b.example"]),
+        (True, ["URI:spiffe://node/prometheus"]),
+    ):
+        with subtests.test(names=names):
+            assert secured.refuses(secured.trusting(authority.issue("client", *names))) is not admitted
 
 
 @pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
@@ -208,19 +192,18 @@ def test_closes_a_connection_without_a_handshake_after_the_timeout(
         assert read_all(connection) == b""
 
 
-# -- passwords -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"])
-def test_each_path_requires_the_password(serve: Serve, path: str) -> None:
+def test_each_path_requires_the_password(serve: Serve, subtests: pytest.Subtests) -> None:
     secured = serve(USERS)
-    answer = secured.plain(path)
-
-    assert (answer.status, answer.body) == (401, b"unauthorized\n")
-    assert answer.headers["WWW-Authenticate"].startswith("Basic ")
-    assert secured.plain(path, Authorization=basic("alice", "wrong")).status == 401
-    assert secured.plain(path, Authorization=basic("bob", PASSWORD)).status == 401
-    assert secured.plain(path, Authorization=basic("alice", PASSWORD)).status == (404 if path == "/nowhere" else 200)
+    for path in ("/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"):
+        with subtests.test(path=path):
+            answer = secured.plain(path)
+            assert (answer.status, answer.body) == (401, b"unauthorized\n")
+            assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+            statuses = [
+                secured.plain(path, Authorization=basic(*login)).status
+                for login in (("alice", "wrong"), ("bob", PASSWORD), ("alice", PASSWORD))
+            ]
+            assert statuses == [401, 401, 404 if path == "/nowhere" else 200]
 
 
 def test_shows_private_pages_to_users_with_a_password_under_any_host_name(serve: Serve) -> None:
@@ -229,13 +212,12 @@ def test_shows_private_pages_to_users_with_a_password_under_any_host_name(serve:
     assert (answer.status, answer.body) == (200, b"DAEMON\n")
 
 
-@pytest.mark.parametrize(("policy", "status"), [(MUTUAL, 200), ("", 403)])
 def test_shows_private_pages_to_clients_with_a_required_certificate(
-    serve: Serve, tls: str, authority: Authority, policy: str, status: int
+    serve: Serve, tls: str, authority: Authority
 ) -> None:
-    secured = serve(tls + policy)
-
-    assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
+    for policy, status in ((MUTUAL, 200), ("", 403)):
+        secured = serve(tls + policy)
+        assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
 
 
 def test_a_certificate_does_not_replace_a_password(serve: Serve, tls: str, authority: Authority) -> None:
@@ -244,9 +226,6 @@ def test_a_certificate_does_not_replace_a_password(serve: Serve, tls: str, autho
 
     assert secured.get(context=known).status == 401
     assert secured.get(context=known, Authorization=basic("alice", PASSWORD)).status == 200
-
-
-# -- reload -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
