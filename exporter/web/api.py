@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -94,6 +95,7 @@ _FLAG, _EVENT = _choice({"true": True, "false": False}), _choice({name: name for
 _LIMIT, _NUMBER = _integer(MAX_LIMIT), _integer(MAX_NUMBER)
 
 
+@dataclass(frozen=True, slots=True)
 class Api:
     """The pages of a history. `address_of` returns how commands reach a daemon, `now` the time.
 
@@ -101,22 +103,12 @@ class Api:
     Lists and incidents of a `simulated` node have a warning.
     """
 
-    def __init__(
-        self,
-        history: History,
-        *,
-        now: Callable[[], float],
-        address_of: AddressOf,
-        status: Command,
-        incidents: Command,
-        simulated: bool = False,
-    ) -> None:
-        self._warnings = [SIMULATED] if simulated else []
-        self._status = status
-        self._incidents_of = incidents
-        self._history = history
-        self._now = now
-        self._address_of = address_of
+    history: History
+    now: Callable[[], float]
+    address_of: AddressOf
+    status: Command
+    incidents: Command
+    simulated: bool = False
 
     @property
     def routes(self) -> Mapping[str, Route]:
@@ -132,13 +124,13 @@ class Api:
 
     def _incidents(self, request: Request) -> Answer:
         wanted = _parameters(request, limit=_LIMIT, daemon=str, open=_FLAG)
-        incidents = IncidentFilter(**{"limit": DEFAULT_LIMIT, **wanted}).apply(self._history.incidents)
-        return _list(incidents, self._object, self._warnings)
+        incidents = IncidentFilter(**{"limit": DEFAULT_LIMIT, **wanted}).apply(self.history.incidents)
+        return self._list(incidents, self._object)
 
     def _incident(self, request: Request) -> Answer:
         _parameters(request)
         name = unquote(request.page.rpartition("/")[2])
-        for incident in IncidentFilter(id=name, limit=1).apply(self._history.incidents):
+        for incident in IncidentFilter(id=name, limit=1).apply(self.history.incidents):
             return self._success(self._object(incident))
         return error_answer(HTTPStatus.NOT_FOUND, f"unknown incident; {INCIDENTS} lists the known ones")
 
@@ -147,18 +139,18 @@ class Api:
         name, daemon, since = (wanted.get(key) for key in ("event", "daemon", "since"))
         events = (
             event
-            for event in self._history.events
+            for event in self.history.events
             if name in (None, event.event) and daemon in (None, event.daemon) and (since is None or event.at >= since)
         )
-        return _list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), _event_object, self._warnings)
+        return self._list(list(islice(events, wanted.get("limit", DEFAULT_LIMIT))), _event_object)
 
     def _status_command(self, request: Request) -> Answer:
         wanted = _parameters(request, as_json=_FLAG, daemon=str, width=_NUMBER)
-        return self._answered(self._status(**wanted))
+        return self._answered(self.status(**wanted))
 
     def _incidents_command(self, request: Request) -> Answer:
         wanted = _parameters(request, as_json=_FLAG, daemon=str, id=str, limit=_NUMBER, open=_FLAG, width=_NUMBER)
-        return self._answered(self._incidents_of(**{"as_json": False, "limit": MAX_NUMBER, **wanted}))
+        return self._answered(self.incidents(**{"as_json": False, "limit": MAX_NUMBER, **wanted}))
 
     def _answered(self, answer: Mapping[str, Any]) -> Answer:
         if "problem" in answer:
@@ -166,11 +158,21 @@ class Api:
         return self._success(answer)
 
     def _success(self, data: Mapping[str, object]) -> Answer:
-        warnings = {"warnings": self._warnings} if self._warnings else {}
+        warnings = {"warnings": [SIMULATED]} if self.simulated else {}
         return _answer(HTTPStatus.OK, {"status": "success", "data": data, **warnings})
 
+    def _list(self, found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]]) -> Answer:
+        """Return the entries that fit into one body, with a warning if some do not."""
+        encoded = encode_within(map(as_object, found), MAX_BODY_BYTES)
+        warnings = [SIMULATED] if self.simulated else []
+        if len(encoded) < len(found):
+            omitted = f"{len(found) - len(encoded)} older entries do not fit into {MAX_BODY_BYTES} bytes"
+            warnings.append(f"{omitted}; use a lower limit, or one incident's ID")
+        stated = b',"warnings":' + json.dumps(warnings).encode() if warnings else b""
+        return _json(HTTPStatus.OK, b'{"status":"success","data":[' + b",".join(encoded) + b"]" + stated + b"}\n")
+
     def _object(self, incident: Incident) -> Mapping[str, object]:
-        return incident_object(incident, now=self._now(), address=self._address_of(incident.daemon))
+        return incident_object(incident, now=self.now(), address=self.address_of(incident.daemon))
 
 
 def error_answer(status: HTTPStatus, text: str) -> Answer:
@@ -180,16 +182,6 @@ def error_answer(status: HTTPStatus, text: str) -> Answer:
 
 def _event_object(event: Event) -> Mapping[str, object]:
     return {"at": event.at, "time": utc_time(event.at), **printable_value(event.as_json(), LONGEST_TEXT)}
-
-
-def _list(found: Sequence[_Found], as_object: Callable[[_Found], Mapping[str, object]], known: Sequence[str]) -> Answer:
-    """Return the entries that fit into one body, with the `known` warnings, and another if some do not."""
-    encoded = encode_within(map(as_object, found), MAX_BODY_BYTES)
-    omitted = len(found) - len(encoded)
-    warning = f"{omitted} older entries do not fit into {MAX_BODY_BYTES} bytes; use a lower limit, or one incident's ID"
-    stated = [*known, *([warning] if omitted else ())]
-    warnings = b',"warnings":' + json.dumps(stated).encode() if stated else b""
-    return _json(HTTPStatus.OK, b'{"status":"success","data":[' + b",".join(encoded) + b"]" + warnings + b"}\n")
 
 
 def _answer(status: HTTPStatus, envelope: Mapping[str, object]) -> Answer:
