@@ -13,7 +13,7 @@ from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
 from tests.ports import LOCALHOST
 from tests.tools import needed
-from tests.web.serving import Stage, Web, staged
+from tests.web.serving import Web, serving
 
 pytestmark = pytest.mark.systems
 
@@ -58,19 +58,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Stage, WebServer]]:
-    with staged() as served:
-        yield served
+def served() -> Iterator[Web]:
+    with serving() as web:
+        yield web
 
 
 @pytest.fixture
-def at(chromium: Browser, served: tuple[Stage, WebServer]) -> Shown:
+def at(chromium: Browser, served: Web) -> Shown:
     """A browser that has opened nothing yet, and a server that shows an idle node."""
-    stage, server = served
-    web = Web(server, sight=idle())
-    stage.site = web.site()
+    web = Web(served.server, served.stage, sight=idle())
+    web.show()
     chromium.events.clear()
-    return Shown(chromium, web, f"http://localhost:{server.port}/")
+    return Shown(chromium, web, f"http://localhost:{web.server.port}/")
 
 
 @both_widths

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
+from pathlib import Path
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -23,6 +25,7 @@ from exporter.web.handler import Answer as SiteAnswer
 from exporter.web.handler import Request
 from exporter.web.pages import Site, runbook_routes
 from exporter.web.server import WebServer
+from exporter.web.web_config import WebSecurity
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
 
@@ -58,15 +61,16 @@ class Stage(Site):
 
 
 @contextlib.contextmanager
-def staged() -> Iterator[tuple[Stage, WebServer]]:
-    """Start a server whose site a test can replace."""
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)])
-    server.open()
+def serving(*addresses: tuple[str, int], config: Path | None = None, **options: Any) -> Iterator["Web"]:
+    """Start a server with its content, by default at a free port. `config` is a web config file."""
+    stage, security = Stage(), None if config is None else WebSecurity(config)
+    web = Web(WebServer(stage, addresses or [(LOCALHOST, 0)], security, **options), stage)
+    web.show()
+    web.server.open()
     try:
-        yield stage, server
+        yield web
     finally:
-        server.close()
+        web.server.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Web:
     """A server and its content."""
 
     server: WebServer
+    stage: Stage
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
@@ -114,6 +119,10 @@ class Web:
             telemetry_path=telemetry_path,
             extra_routes={**api.routes, **runbook_routes()},
         )
+
+    def show(self) -> None:
+        """Serve the present content."""
+        self.stage.site = self.site()
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
         """Send one request; underscores in header names become hyphens."""

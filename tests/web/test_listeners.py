@@ -11,7 +11,7 @@ from exporter.errors import ConfigError, ListenError
 from exporter.web.server import WebServer
 from tests.ports import LOCALHOST
 from tests.program import main
-from tests.web.serving import Stage, Web, ask, read_all
+from tests.web.serving import Stage, ask, read_all, serving
 
 
 @pytest.fixture
@@ -43,42 +43,24 @@ def test_exits_with_1_if_a_listen_address_cannot_be_used_now(
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Web]]:
-    """Starts servers at addresses."""
-    with contextlib.ExitStack() as closing:
-
-        def start(*addresses: tuple[str, int], **options: object) -> Web:
-            stage = Stage()
-            web = Web(WebServer(stage, addresses, **options))  # type: ignore[arg-type]
-            stage.site = web.site()
-            web.server.open()
-            closing.callback(web.server.close)
-            return web
-
-        yield start
-
-
 def healthy(host: str, port: int) -> bool:
     with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
         return ask(connection, "/-/healthy").status == 200
 
 
-def test_origins_are_urls_for_a_browser_on_this_machine(serve: Callable[..., Web]) -> None:
+def test_origins_are_urls_for_a_browser_on_this_machine() -> None:
     for host, shown in {"": "localhost", LOCALHOST: LOCALHOST, "::1": "[::1]"}.items():
-        server = serve((host, 0)).server
-        assert list(server.origins) == [f"http://{shown}:{server.port}"]
+        with serving((host, 0)) as web:
+            assert list(web.server.origins) == [f"http://{shown}:{web.server.port}"]
 
 
-def test_serves_one_site_at_several_addresses_and_with_ipv4_and_ipv6_if_the_host_is_empty(
-    serve: Callable[..., Web],
-) -> None:
-    web = serve((LOCALHOST, 0), ("127.0.0.2", 0))
-    assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
-    assert all(healthy(host, port) for host, port in web.server.addresses)
-    port = serve(("", 0)).server.port
-    for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
-        assert healthy(host, port)
+def test_serves_one_site_at_several_addresses_and_with_ipv4_and_ipv6_if_the_host_is_empty() -> None:
+    with serving((LOCALHOST, 0), ("127.0.0.2", 0)) as web:
+        assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
+        assert all(healthy(host, port) for host, port in web.server.addresses)
+    with serving(("", 0)) as web:
+        for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
+            assert healthy(host, web.server.port)
 
 
 def test_refuses_a_limit_of_zero_requests() -> None:
@@ -86,9 +68,8 @@ def test_refuses_a_limit_of_zero_requests() -> None:
         WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
 
 
-def test_closes_a_silent_connection_if_the_limit_is_reached(serve: Callable[..., Web]) -> None:
-    web = serve((LOCALHOST, 0), max_requests=1)
-    with web.connect() as silent:
+def test_closes_a_silent_connection_if_the_limit_is_reached() -> None:
+    with serving(max_requests=1) as web, web.connect() as silent:
         assert healthy(LOCALHOST, web.server.port)
         assert read_all(silent) == b""
 

@@ -14,15 +14,13 @@ from exporter.metrics.catalogue import NodeCollector
 from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.view import View
-from exporter.web.server import WebServer
-from exporter.web.web_config import WebSecurity
 from tests.builders import AT, blocked_recovery, exited, reduced, three_clients
 from tests.eventually import eventually
 from tests.incidents.values import blocked
 from tests.ports import LOCALHOST
 from tests.prometheus import Prometheus
 from tests.web.certificates import Authority
-from tests.web.serving import Stage, Web
+from tests.web.serving import serving
 
 pytestmark = pytest.mark.systems
 
@@ -48,19 +46,12 @@ def scraped(
     """Start a server with the metrics of a node, and a Prometheus that scrapes it each second."""
     configuration = directory / "web.yml"
     configuration.write_text(web_config)
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity(configuration))
-    web = Web(server)
-    web.exposition.publish(collector(node))
-    stage.site = web.site()
-    server.open()
-    targets = {"static_configs": [{"targets": [f"{LOCALHOST}:{server.port}"]}]}
-    job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s", **targets, **scrape}
-    try:
+    with serving(config=configuration) as web:
+        web.exposition.publish(collector(node))
+        targets = {"static_configs": [{"targets": [f"{LOCALHOST}:{web.server.port}"]}]}
+        job = {"job_name": "cuda-mps-exporter", "scrape_interval": "1s", "scrape_timeout": "1s", **targets, **scrape}
         with Prometheus(directory, {"scrape_configs": [job]}, *options) as scraping:
             yield scraping, web.exposition
-    finally:
-        server.close()
 
 
 def test_prometheus_stores_the_metrics_and_drops_a_disconnected_client_at_the_next_scrape(tmp_path: Path) -> None:

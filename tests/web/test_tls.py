@@ -11,12 +11,11 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.web.server import DEFAULT_MAX_REQUESTS, WebServer
-from exporter.web.web_config import WebSecurity
+from exporter.web.server import DEFAULT_MAX_REQUESTS
 from tests.eventually import eventually
 from tests.ports import LOCALHOST
 from tests.web.certificates import Authority, Certificate
-from tests.web.serving import Answer, Counting, Stage, Web, ask, read_all
+from tests.web.serving import Answer, Counting, Web, ask, read_all, serving
 from tests.web.test_authentication import basic
 
 PASSWORD = "wonderland"
@@ -29,21 +28,18 @@ Serve = Callable[[str], "Secured"]
 class Secured:
     """A server with a web config file, and a client of it."""
 
-    def __init__(self, path: Path, authority: Authority) -> None:
-        stage = Stage()
+    def __init__(self, web: Web, path: Path, authority: Authority) -> None:
+        self.server = web.server
+        self.plain = web.get
         self.path = path
         self.authority = authority
-        self.security = WebSecurity(path)
-        self.server = WebServer(stage, [(LOCALHOST, 0)], self.security)
-        web = Web(self.server)
         web.exposition.publish(Counting())
-        stage.site = web.site()
-        self.server.open()
 
     @property
     def problem(self) -> str:
         """Why the last reload failed; empty if it did not."""
-        return self.security._problem or ""
+        security = self.server._security
+        return (security and security._problem) or ""
 
     def trusting(self, client: Certificate | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
         """Return the TLS context of a client that trusts the authority and can have its own certificate."""
@@ -60,11 +56,6 @@ class Secured:
             LOCALHOST, self.server.port, timeout=30, context=context or self.trusting()
         )
         with contextlib.closing(connection):
-            return ask(connection, path, **headers)
-
-    def plain(self, path: str = "/metrics", **headers: str) -> Answer:
-        """Send one request without TLS."""
-        with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, **headers)
 
     def refuses(self, context: ssl.SSLContext) -> bool:
@@ -96,9 +87,7 @@ def serve(authority: Authority, certificate: Certificate, tmp_path: Path) -> Ite
         def start(text: str) -> Secured:
             path = tmp_path / "web.yml"
             path.write_text(text.replace("{authority}", str(authority.cert)))
-            secured = Secured(path, authority)
-            closing.callback(secured.server.close)
-            return secured
+            return Secured(closing.enter_context(serving(config=path)), path, authority)
 
         yield start
 
@@ -206,15 +195,11 @@ def test_each_path_requires_the_password(serve: Serve, subtests: pytest.Subtests
             assert statuses == [401, 401, 404 if path == "/nowhere" else 200]
 
 
-def test_shows_private_pages_to_users_with_a_password_under_any_host_name(serve: Serve) -> None:
-    answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
-
-    assert (answer.status, answer.body) == (200, b"DAEMON\n")
-
-
-def test_shows_private_pages_to_clients_with_a_required_certificate(
+def test_shows_private_pages_to_users_and_clients_with_a_required_certificate_under_any_host_name(
     serve: Serve, tls: str, authority: Authority
 ) -> None:
+    answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
+    assert (answer.status, answer.body) == (200, b"DAEMON\n")
     for policy, status in ((MUTUAL, 200), ("", 403)):
         secured = serve(tls + policy)
         assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
@@ -261,22 +246,15 @@ def test_uses_a_new_certificate_after_its_key_is_replaced_too(
     assert not secured.problem
 
 
-def test_reloads_users_without_a_restart(serve: Serve) -> None:
-    secured = serve(USERS)
-    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 200
-
-    secured.path.write_text(USERS.replace("alice", "carol"))
-
-    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
-    assert secured.plain(Authorization=basic("carol", PASSWORD)).status == 200
-
-
-def test_adds_tls_and_users_without_a_restart(serve: Serve, tls: str) -> None:
+def test_adds_and_reloads_users_and_adds_tls_without_a_restart(serve: Serve, tls: str) -> None:
     secured = serve("")
     assert secured.plain().status == 200
+    for name in ("alice", "carol"):
+        secured.path.write_text(USERS.replace("alice", name))
+        statuses = {user: secured.plain(Authorization=basic(user, PASSWORD)).status for user in ("alice", "carol")}
+        assert statuses == {"alice": 401, "carol": 401} | {name: 200}
 
     secured.path.write_text(tls + USERS)
-
     assert secured.get().status == 401
 
 
