@@ -9,7 +9,6 @@ from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from exporter.errors import ConfigError
 from exporter.metrics.exposition import Exposition, offers, quality_of
 from exporter.report.status_view import StatusInput
 from exporter.web.handler import Answer, BadRequestError, Request, Route, plain
@@ -88,7 +87,6 @@ class Site:
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
         simulated: bool = False,
     ) -> None:
-        """ConfigError if the telemetry path is invalid or the path of another page."""
         self._exposition = exposition
         self._healthy = healthy
         self._telemetry_path = telemetry_path
@@ -109,11 +107,6 @@ class Site:
             "/-/ready": Route(respond=self._readiness, title="Ready"),
             "/readyz": Route(respond=self._readiness),
         }
-        if self._route(telemetry_path) or not telemetry_path.startswith("/") or "?" in telemetry_path:
-            raise ConfigError(
-                f"--web.telemetry-path: invalid value {telemetry_path!r}: expected a path that begins with / and is"
-                f" none of {', '.join(self._routes)}"
-            )
         self._routes["/"] = Route(respond=self._landing_page)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 

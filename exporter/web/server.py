@@ -100,12 +100,7 @@ class WebServer:
         listeners: Sequence[socket.socket] = (),
         failures: AcceptFailures | None = None,
     ) -> None:
-        """Listen at the addresses and use the given listeners too.
-
-        ListenError if an address cannot be used, ConfigError if `max_requests` is below 1.
-        """
-        if max_requests < 1:
-            raise ConfigError(f"--web.max-requests: invalid value {max_requests}: expected 1 or more")
+        """Listen at the addresses and use the given listeners too; ListenError if an address cannot be used."""
         self._site = site
         self._security = security
         self._slots = ConnectionSlots(max_requests)

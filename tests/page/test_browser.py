@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 
-from exporter.web.server import WebServer
 from tests.eventually import eventually
 from tests.page import browser_scripts as shown
 from tests.page.browser import DESKTOP, PHONE, Browser
@@ -203,27 +202,21 @@ def test_unchanged_nodes_are_not_modified(at: Shown) -> None:
     assert at.browser.run("touched") == []
 
 
-def test_marks_stale_data_until_the_exporter_answers_again(chromium: Browser, served: tuple[Stage, WebServer]) -> None:
-    stage, _ = served
-    other = WebServer(stage, [(LOCALHOST, 0)])
-    other.open()
-    web = Web(other, sight=busy())
-    stage.site = web.site()
-    port = other.port
-    chromium.open(f"http://localhost:{port}/")
-    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
-    other.close()
+def test_marks_stale_data_until_the_exporter_answers_again(chromium: Browser) -> None:
+    with serving() as web:
+        web.sight = busy()
+        port = web.server.port
+        chromium.open(f"http://localhost:{port}/")
+        assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
     chromium.run(NOW)
 
     assert chromium.run("document.querySelector('#stale').checkVisibility()") is True
     assert "NOT CURRENT" in chromium.run("document.querySelector('#stale').textContent")
     assert chromium.run("document.body.classList.contains('stale')") is True
-    back = WebServer(stage, [(LOCALHOST, port)])
-    back.open()
-    chromium.run(NOW)
-    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
-    chromium.open("about:blank")
-    back.close()
+    with serving((LOCALHOST, port)):
+        chromium.run(NOW)
+        assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
+        chromium.open("about:blank")
 
 
 def test_reports_that_access_was_withdrawn(at: Shown) -> None:

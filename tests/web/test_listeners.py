@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exporter.errors import ConfigError, ListenError
+from exporter.errors import ListenError
 from exporter.web.server import WebServer
 from tests.ports import LOCALHOST
 from tests.program import main
@@ -61,11 +61,6 @@ def test_serves_one_site_at_several_addresses_and_with_ipv4_and_ipv6_if_the_host
     with serving(("", 0)) as web:
         for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
             assert healthy(host, web.server.port)
-
-
-def test_refuses_a_limit_of_zero_requests() -> None:
-    with pytest.raises(ConfigError, match=r"--web\.max-requests: invalid value 0: expected 1 or more"):
-        WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
 
 
 def test_closes_a_silent_connection_if_the_limit_is_reached() -> None:

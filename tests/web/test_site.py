@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from exporter.errors import ConfigError
 from exporter.web.handler import Request
 from tests.eventually import eventually
 from tests.web.serving import OPENMETRICS, Counting, Web
@@ -57,12 +56,6 @@ def test_serves_the_metrics_at_another_path(web: Web, collector: Counting) -> No
 def test_serves_the_metrics_at_the_root(web: Web, collector: Counting) -> None:
     assert web.site("/").answer(Request(path="/")).body.endswith(b"answer 1.0\n")
     assert collector.renders == 1
-
-
-@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x", "/api/v1/incidents/x"])
-def test_refuses_a_telemetry_path_of_another_page(web: Web, path: str) -> None:
-    with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
-        web.site(path)
 
 
 def test_an_internal_error_is_logged_and_ends_its_request_only(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
