@@ -66,13 +66,10 @@ def test_client_info_has_unit_container_pod_and_job() -> None:
     }
 
 
-def test_client_info_has_the_pod_name_if_known() -> None:
+def test_client_info_has_the_pod_name_if_known_and_nothing_of_an_unknown_process() -> None:
     pods = infos(owned(), "client_pod", "client_namespace")
     assert pods["600"] == pods["601"] == ("train-0", "team-a")
     assert set(pods.values()) == {("train-0", "team-a"), ("", "")}
-
-
-def test_a_client_without_a_known_process_has_empty_labels() -> None:
     (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
     assert set(rest) == {""}
 
@@ -111,6 +108,7 @@ def test_a_user_without_a_name_is_shown_by_number_and_an_unknown_process_has_no_
 
 
 def test_counts_clients_by_workload() -> None:
+    """Bypassing processes and servers are no clients."""
     clients = series(View(owned()), "cuda_mps_workload_clients", "daemon", "workload_kind", "workload")
     assert clients == {
         (DAEMON, "pod", POD): 2,
@@ -120,30 +118,27 @@ def test_counts_clients_by_workload() -> None:
         (DAEMON, "unit", "vllm@llama\\x2d70b.service"): 1,
         (DAEMON, "user", "alice"): 2,
     }
+    assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
 
 
-def test_memory_is_the_sum_over_clients_on_each_gpu() -> None:
+def test_memory_is_the_sum_over_clients_on_each_gpu_and_absent_without_nvml() -> None:
     memory = series(View(owned()), "cuda_mps_workload_memory_used_bytes", "workload", "gpu")
     assert memory[POD, GPU] == memory["alice", GPU] == 2000 * MIB
     assert memory[POD, OTHER_GPU] == 500 * MIB
     assert sum(memory.values()) == 8500 * MIB
-
-
-def test_bypassing_processes_and_servers_are_not_clients() -> None:
-    assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
-
-
-def test_without_nvml_the_memory_of_workloads_is_absent() -> None:
     blind = reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
 
 
-def test_disconnected_clients_do_not_count() -> None:
+def test_disconnected_clients_count_only_as_connections() -> None:
     left = reduced(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
     clients = series(View(left), "cuda_mps_workload_clients", "workload")
     assert (clients[POD,], clients["alice",]) == (1, 1)
     assert ("42",) not in clients
+    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
+    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
+    assert sum(counted.values()) == 8
 
 
 def test_truncated_names_that_are_equal_are_one_workload() -> None:
@@ -159,18 +154,14 @@ def test_the_oldest_connections_have_series_and_the_others_are_counted() -> None
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 1}
 
 
-def test_all_client_families_have_the_same_clients() -> None:
-    view = View(full(), max_clients=5)
-    shown = set(series(view, "cuda_mps_client_info", "client"))
-    assert set(series(view, "cuda_mps_client_memory_used_bytes", "client")) == shown
+def test_all_client_families_have_the_same_clients_and_a_new_one_replaces_none() -> None:
+    shown = set(series(View(full(), max_clients=5), "cuda_mps_client_info", "client"))
+    assert set(series(View(full(), max_clients=5), "cuda_mps_client_memory_used_bytes", "client")) == shown
     assert len(shown) == 5
-
-
-def test_a_new_client_does_not_replace_the_series_of_another() -> None:
     before = reduced(*at_work(700, 701)).node
     after = reduced(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
-    shown = series(View(before, max_clients=2), "cuda_mps_client_info", "pid")
-    assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
+    first, second = (series(View(each, max_clients=2), "cuda_mps_client_info", "pid") for each in (before, after))
+    assert first == second
 
 
 def test_the_order_of_connections_counts_across_daemons() -> None:
@@ -211,10 +202,3 @@ def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_ha
     assert not reduced(exited(601), look(), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
-
-
-def test_the_counter_of_connections_includes_disconnected_clients() -> None:
-    left = reduced(*(exited(pid) for pid in (600, 601)), start=owned()).node
-    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
-    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
-    assert sum(counted.values()) == 8
