@@ -261,7 +261,7 @@ def _watched(view: View) -> Items[_Watched]:
 
 
 _WATCHED: Scope[_Watched] = Scope(("daemon",), _watched)
-_STATE: Scope[WatchdogState] = _WATCHED.of(lambda _, each: each.watch)
+_WATCHED_STATE: Scope[WatchdogState] = _WATCHED.of(lambda _, each: each.watch)
 
 
 def _blocked(each: _Watched) -> Mapping[str, bool]:
@@ -272,7 +272,7 @@ def _blocked(each: _Watched) -> Mapping[str, bool]:
 
 
 def _culprits(view: View) -> Rows:
-    found = ((labels, watch.diagnosis) for labels, watch in _STATE.items(view))
+    found = ((labels, watch.diagnosis) for labels, watch in _WATCHED_STATE.items(view))
     return ((*labels, each.condition, each.process.pid) for labels, each in found if each and each.process)
 
 
@@ -280,7 +280,7 @@ def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], S
     """Count actions by reason and result. `shown` returns the labels of a kind of action, None if it is not shown."""
 
     def samples(view: View) -> Samples:
-        for labels, watch in _STATE.items(view):
+        for labels, watch in _WATCHED_STATE.items(view):
             action_counts: Mapping[tuple[ActionKind, str, ActionResult], int] = {
                 **dict.fromkeys(_COUNTED_FROM_ZERO, 0),
                 **{(each.kind, each.reason, each.result): each.count for each in watch.action_counts},
@@ -294,7 +294,7 @@ def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], S
 
 
 def _quarantined(view: View) -> Samples:
-    for labels, watch in _STATE.items(view):
+    for labels, watch in _WATCHED_STATE.items(view):
         found = watch.quarantine
         if found is not None:
             yield (*labels, found.gpu, str(found.xid), found.action), found.at + view.clock_step
@@ -310,11 +310,11 @@ WATCHDOG = group(
     _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", BlockReason), _blocked).help(
         "Whether this reason prevents the watchdog from acting, although the configured mode is act."
     ),
-    _STATE.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase).help(
+    _WATCHED_STATE.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase).help(
         "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
         "circuit_open, which also ends if the daemon is healthy for long."
     ),
-    _STATE.state(
+    _WATCHED_STATE.state(
         "cuda_mps_watchdog_diagnosis",
         Choice("diagnosis", Condition),
         lambda each: Condition.UNKNOWN if each.diagnosis is None else each.diagnosis.condition,
@@ -336,14 +336,14 @@ WATCHDOG = group(
         "cuda_mps_watchdog_restarts_left",
         lambda each: restart_budget.restarts_left(each.watch, each.policy.thresholds, each.at),
     ).help("Restarts of the daemon that the budget still allows; 0 while the circuit is open."),
-    _STATE.time(
+    _WATCHED_STATE.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",
         lambda each: each.not_before if each.phase is WatchdogPhase.BACKOFF else None,
     ).help("Earliest Unix time of the next restart. Present only during a backoff."),
-    _STATE.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at).help(
+    _WATCHED_STATE.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at).help(
         "Unix time of the daemon's last restart."
     ),
-    _STATE.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.circuit_opened_at).help(
+    _WATCHED_STATE.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.circuit_opened_at).help(
         "Unix time at which the circuit breaker opened. Present only while it is open."
     ),
     Series(
