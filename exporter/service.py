@@ -40,7 +40,7 @@ from exporter.report.status_view import StatusInput
 from exporter.service_socket import Commands, ServiceSocket
 from exporter.view import View
 from exporter.web.api import Api
-from exporter.web.pages import Runbooks, Site
+from exporter.web.pages import Site, runbook_routes
 from exporter.web.server import WebServer, activated_listeners
 from exporter.web.web_config import WebSecurity
 
@@ -313,10 +313,10 @@ class Service:
             ),
             monotonic=self._clock.monotonic,
             telemetry_path=config.telemetry_path,
-            extra_routes={**api.routes, **Runbooks.installed().routes},
+            extra_routes={**api.routes, **runbook_routes()},
             simulated=self.loop.node.simulated,
         )
-        security = None if config.web_config_file is None else WebSecurity.load(config.web_config_file)
+        security = None if config.web_config_file is None else WebSecurity(config.web_config_file)
         listeners = activated_listeners(os.environ, os.getpid()) if config.systemd_socket else ()
         listen, failures = () if listeners else config.listen, self._accept_failures["web"]
         most = min(config.max_requests, affordable_connections())

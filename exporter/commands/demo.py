@@ -93,7 +93,7 @@ def print_commands(origin: str) -> None:
 def check_web_server(config: Config) -> str:
     """Return https or http. ConfigError or ListenError if the web server cannot start: the simulation takes long."""
     file = config.web_config_file
-    protection = None if file is None else WebSecurity.load(file).current()
+    protection = None if file is None else WebSecurity(file).current()
     for address in config.listen:
         listen(address).close()
     return "http" if protection is None or protection.tls is None else "https"

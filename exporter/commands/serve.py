@@ -76,7 +76,7 @@ def serve(arguments: Namespace, config: Config) -> int:
     """Serve until a signal, or check the configuration and print it."""
     if arguments.config_check:
         if config.web_config_file is not None:
-            WebSecurity.load(config.web_config_file)
+            WebSecurity(config.web_config_file)
         problem = same_directories(config.daemons)
         if problem is not None:
             raise ConfigError(problem)

@@ -155,7 +155,7 @@ def _needs_root(area: Area, reason: str) -> NotExamined:
 def _web_problem(config: Config) -> str | None:
     try:
         if config.web_config_file is not None:
-            WebSecurity.load(config.web_config_file)
+            WebSecurity(config.web_config_file)
     except ConfigError as error:
         return str(error)
     return None

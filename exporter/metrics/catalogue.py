@@ -6,18 +6,16 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from exporter.metrics import allocation, clients, daemons, exporter_health, faults, gpus, usage_totals, watchdog
+from exporter.metrics import clients, daemons, exporter_health, gpus
 from exporter.metrics.family import Family, Group
 from exporter.view import View
 
 GROUPS: tuple[Group, ...] = (
-    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS),
-    daemons.PROTOCOL3,
+    *(daemons.DAEMONS, daemons.SERVERS, daemons.LIMITS, daemons.PROTOCOL3),
     *(clients.CLIENTS, clients.LAUNCHES, clients.WORKLOADS),
-    *(usage_totals.USAGE, usage_totals.CAPACITY),
-    allocation.ALLOCATION,
-    faults.FAULTS,
-    watchdog.WATCHDOG,
+    *(gpus.USAGE, gpus.CAPACITY, gpus.ALLOCATION),
+    clients.FAULTS,
+    daemons.WATCHDOG,
     *(gpus.GPUS, gpus.XIDS),
     exporter_health.EXPORTER,
 )

@@ -1,14 +1,23 @@
-"""Families of clients, of their kernel launches, and of the workloads that they belong to.
+"""Families of clients, of their kernel launches, of the workloads that they belong to, and of faults.
 
-Only `cuda_mps_client_info` has a client's identity. The other families join it on `client`.
+Only `cuda_mps_client_info` has a client's identity. The other families join it on `client`. The info of the last fault
+has what a page needs; workloads have counters of their own.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
-from exporter.metrics.family import NODE, Choice, Items, Labels, Samples, Scope, family, group
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+from exporter.incidents.incidents import REMEMBERED_SECONDS
+from exporter.metrics.daemons import DAEMON
+from exporter.metrics.family import NODE, Choice, Items, Rows, Samples, Scope, Series, group, info, summed
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import WorkloadCounts, WorkloadKind
+from exporter.model.incident import ClientDetails, FaultKind, Incident
 from exporter.model.launches import LaunchCounts
+from exporter.model.server import Client
 from exporter.parse.printable import printable
 from exporter.state.failure_domains import failure_domains
 from exporter.state.gpus import used_bytes
@@ -60,34 +69,32 @@ CLIENTS = group(
     "GPU memory by user",
     "sum by (user) (cuda_mps_client_memory_used_bytes\n"
     "  * on (job, instance, daemon, client) group_left (user) cuda_mps_client_info)",
-    family(
+    Series(
         "cuda_mps_client_info",
         (
             *("daemon", "server", "client", "pid", "uid", "user", "command", "unit", "client_container"),
             *("client_pod_uid", "client_pod", "client_namespace", "slurm_job_id", "slurm_job_sluid", "task"),
         ),
         _identities,
+    ).help("Identity of a connected client, always 1. It appears when the client has the age --client-min-age."),
+    Series("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory).help(
+        "GPU memory that the client uses, including its context, from NVML."
     ),
-    "Identity of a connected client, always 1. It appears when the client has the age --client-min-age.",
-    family("cuda_mps_client_memory_used_bytes", ("daemon", "client", "gpu"), _client_memory),
-    "GPU memory that the client uses, including its context, from NVML.",
-    family("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain),
-    "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
-    "through others. Absent if unknown.",
-    NODE.value("cuda_mps_exporter_clients_omitted", lambda view: view.omitted()),
-    "Clients without their own series because there are too many. The workload families count them.",
+    Series("cuda_mps_client_failure_domain_clients", ("daemon", "client"), _failure_domain).help(
+        "Other clients that a fatal fault of this client would end, because they share GPUs with it, directly or "
+        "through others. Absent if unknown."
+    ),
+    NODE.value("cuda_mps_exporter_clients_omitted", lambda view: view.omitted()).help(
+        "Clients without their own series because there are too many. The workload families count them."
+    ),
 )
 
 
-def _probed(view: View) -> Items[LaunchCounts]:
-    """Return the counts of each client that the libcuda probes watch."""
-    for daemon, client, client_id in view.clients:
-        found = launch_counts(view.node, client.pid)
-        if found is not None:
-            yield (daemon.name, client_id), found
-
-
-_PROBED: Scope[LaunchCounts] = Scope(("daemon", "client"), _probed)
+CLIENT: Scope[tuple[Daemon, Client]] = Scope(
+    ("daemon", "client"),
+    lambda view: (((daemon.name, client_id), (daemon, client)) for daemon, client, client_id in view.clients),
+)
+_PROBED: Scope[LaunchCounts] = CLIENT.of(lambda view, each: launch_counts(view.node, each[1].pid))
 
 LAUNCHES = group(
     "Kernel launches (`--attribution=bpf`)",
@@ -97,48 +104,41 @@ LAUNCHES = group(
         "cuda_mps_client_kernel_launches_total",
         Choice("kind", ("graph", "kernel")),
         lambda each: {"graph": each.graphs, "kernel": each.kernels},
+    ).help("Kernels and graphs (many kernels each) that the client launched. Absent if its libcuda is not watched."),
+    _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9).help(
+        "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
+        "synchronization returns. Absent if libcuda is not watched."
     ),
-    "Kernels and graphs (many kernels each) that the client launched. Absent if its libcuda is not watched.",
-    _PROBED.value("cuda_mps_client_in_flight_seconds_total", lambda each: each.flight_ns / 1e9),
-    "Seconds with work in flight, summed over streams: from a launch on an idle stream until a "
-    "synchronization returns. Absent if libcuda is not watched.",
     NODE.value(
         "cuda_mps_exporter_launches_lost_total",
         lambda view: None if view.node.work is None else view.node.launch_history.lost,
+    ).help("Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched."),
+    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_fraction(view.node)).help(
+        "Fraction of the last minute in which the clients' libcuda was watched. Less than 1 if the probes rested "
+        "to limit their cost, 0 if no process uses CUDA. Absent without working probes."
     ),
-    "Kernel launches that were not counted because a BPF map was full. Absent if no libcuda is watched.",
-    NODE.value("cuda_mps_exporter_attribution_watched_ratio", lambda view: watched_fraction(view.node)),
-    "Fraction of the last minute in which the clients' libcuda was watched. Less than 1 if the probes rested "
-    "to limit their cost, 0 if no process uses CUDA. Absent without working probes.",
 )
 
 
 def _workload_clients(view: View) -> Samples:
-    """Count clients. Workloads with equal printable names are one, because no two series may have the same labels."""
-    counts: Counter[Labels] = Counter()
-    for daemon, client in view.connected():
-        workload = workload_of(view.node.processes.get(client.pid))
-        if workload is not None:
-            counts[daemon.name, workload.kind, printable(workload.name)] += 1
-    return counts.items()
+    owned = ((daemon, workload_of(view.node.processes.get(client.pid))) for daemon, client in view.connected())
+    return summed(((daemon.name, owner.kind, owner.name), 1) for daemon, owner in owned if owner is not None)
 
 
 def _workload_memory(view: View) -> Samples:
-    totals: defaultdict[Labels, int] = defaultdict(int)
-    for gpu, held in memory_by_workload(view.node).items():
-        for workload, amount in held.items():
-            totals[workload.kind, printable(workload.name), gpu] += amount
-    return totals.items()
+    return summed(
+        ((workload.kind, workload.name, gpu), amount)
+        for gpu, held in memory_by_workload(view.node).items()
+        for workload, amount in held.items()
+    )
 
 
-def _account(count: Callable[[WorkloadCounts], int]) -> Callable[[View], Samples]:
-    def samples(view: View) -> Samples:
-        totals: Counter[Labels] = Counter()
-        for workload, account in view.node.accounts.items():
-            totals[workload.kind, printable(workload.name)] += count(account)
-        return totals.items()
-
-    return samples
+def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
+    return Series(
+        name,
+        _WORKLOAD,
+        lambda view: summed(((owner.kind, owner.name), count(each)) for owner, each in view.node.accounts.items()),
+    )
 
 
 _WORKLOAD = (Choice("workload_kind", WorkloadKind), "workload")
@@ -147,15 +147,129 @@ WORKLOADS = group(
     "Workloads",
     "workloads that were the likely cause of a fault in the last day",
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
-    family("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients),
-    "Connected clients of the workload: a Slurm job, pod (by UID), task (Amazon ECS, Nomad), container, unit or user, "
-    "the first that is known.",
-    family("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory),
-    "GPU memory that the workload's clients use, including their contexts, from NVML.",
-    family("cuda_mps_workload_clients_connected_total", _WORKLOAD, _account(lambda each: each.connected)),
-    "Clients of the workload that connected. The series ends one hour after the workload's last client.",
-    family("cuda_mps_workload_faults_affected_total", _WORKLOAD, _account(lambda each: each.faults_affected)),
-    "Faults that affected clients of the workload.",
-    family("cuda_mps_workload_faults_suspected_total", _WORKLOAD, _account(lambda each: each.faults_suspected)),
-    "Faults that a client of the workload most likely caused, with a confidence of at least 0.5.",
+    Series("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients).help(
+        "Connected clients of the workload: a Slurm job, pod (by UID), task (Amazon ECS, Nomad), container, unit or "
+        "user, the first that is known."
+    ),
+    Series("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory).help(
+        "GPU memory that the workload's clients use, including their contexts, from NVML."
+    ),
+    _account("cuda_mps_workload_clients_connected_total", lambda each: each.connected).help(
+        "Clients of the workload that connected. The series ends one hour after the workload's last client."
+    ),
+    _account("cuda_mps_workload_faults_affected_total", lambda each: each.faults_affected).help(
+        "Faults that affected clients of the workload."
+    ),
+    _account("cuda_mps_workload_faults_suspected_total", lambda each: each.faults_suspected).help(
+        "Faults that a client of the workload most likely caused, with a confidence of at least 0.5."
+    ),
+)
+
+
+def _last(view: View) -> Items[Incident]:
+    """Return each daemon's last fault, if it is not over or was recently."""
+    at = view.node.at
+    last = {
+        each.daemon: each
+        for each in view.node.incidents.values()
+        if each.ended_at is None or at - each.ended_at <= REMEMBERED_SECONDS
+    }
+    return (((daemon.name,), last[daemon.name]) for daemon in view.daemons() if daemon.name in last)
+
+
+_LAST: Scope[Incident] = Scope(DAEMON.labels, _last)
+
+
+def _fault_infos(view: View) -> Rows:
+    for labels, incident in _last(view):
+        suspect = incident.suspect
+        suspected = (None, None) if suspect is None else (_suspected(suspect.client), f"{suspect.confidence:.2f}")
+        yield (*labels, incident.id, incident.kind, *suspected)
+
+
+def _suspected(client: ClientDetails) -> str:
+    """Return the workload with its kind first, so that no name looks like another kind's."""
+    return f"pid/{client.pid}" if client.workload is None else f"{client.workload.kind}/{client.workload.name}"
+
+
+def _affected_workloads(view: View) -> Samples:
+    affected = (
+        (labels, incident.client_details[pid].workload)
+        for labels, incident in _last(view)
+        for pid in incident.affected
+        if pid in incident.client_details
+    )
+    return summed(((*labels, owner.kind, owner.name), 1) for labels, owner in affected if owner is not None)
+
+
+def _blocking(view: View) -> Samples:
+    blocking: Counter[tuple[str, int]] = Counter()
+    for incident in view.node.incidents.values():
+        blocking[incident.daemon, incident.server] += len(incident.blockers)
+    return (((daemon.name, str(server.pid)), blocking[daemon.name, server.pid]) for daemon, server in view.servers())
+
+
+def _recoveries(view: View) -> Iterable[tuple[object, ...]]:
+    """Return the number of recoveries up to each bound, and of all."""
+    for labels, daemon in DAEMON.items(view):
+        recoveries = daemon.totals.fault_recoveries
+        within = zip(map(floatToGoString, RECOVERY_SECONDS), recoveries.within, strict=True)
+        yield labels, [*within, ("+Inf", recoveries.count)], recoveries.seconds
+
+
+def _with_exemplars(name: str, count: Callable[[Daemon], int]) -> Series:
+    """Return a counter of daemons. Its exemplar is the daemon's last incident; only OpenMetrics shows it."""
+
+    def samples(view: View) -> Iterable[tuple[object, ...]]:
+        last = dict(_last(view))
+        for labels, daemon in DAEMON.items(view):
+            incident = last.get(labels)
+            if incident is None:
+                yield labels, count(daemon)
+            else:
+                exemplar = Exemplar({"incident": printable(incident.id)}, 1, incident.detected_at + view.clock_step)
+                yield labels, count(daemon), None, None, exemplar
+
+    return Series(name, DAEMON.labels, samples)
+
+
+FAULTS = group(
+    "Faults",
+    "faults of each daemon in the last day",
+    "increase(cuda_mps_faults_total[1d]) > 0",
+    _with_exemplars("cuda_mps_faults_total", lambda each: each.totals.faults).help(
+        "Times that a server of the daemon entered FAULT after a fatal GPU error, however briefly."
+    ),
+    DAEMON.time("cuda_mps_fault_last_timestamp_seconds", lambda each: each.connections.last_fault_at).help(
+        "Unix time at which a server of the daemon last entered FAULT."
+    ),
+    _with_exemplars("cuda_mps_fault_affected_clients_total", lambda each: each.totals.fault_affected).help(
+        "Clients affected by faults: those that share a GPU with the cause, directly or through other clients."
+    ),
+    info(
+        "cuda_mps_fault_info",
+        ("daemon", "incident", Choice("kind", FaultKind), "suspect_workload", "confidence"),
+        _fault_infos,
+    ).help(
+        "Last fault of the daemon, until one hour after its end. suspect_workload is kind/name or pid/N, with a "
+        "confidence from 0 to 1. Both are empty without a suspect."
+    ),
+    _LAST.value("cuda_mps_fault_last_affected_clients", lambda each: len(each.affected)).help(
+        "Clients affected by the daemon's last fault, until one hour after its end."
+    ),
+    Series("cuda_mps_fault_last_affected_workload_clients", ("daemon", *_WORKLOAD), _affected_workloads).help(
+        "Clients of the workload affected by the daemon's last fault, until one hour after its end."
+    ),
+    Series("cuda_mps_fault_blocking_clients", ("daemon", "server"), _blocking).help(
+        "Clients that a fault affected and that still run. Until they exit, the server refuses all new clients."
+    ),
+    Series("cuda_mps_fault_recovery_seconds", ("daemon",), _recoveries, histogram=True).help(
+        "Histogram of the duration of faults: from the first sign until all contexts were destroyed."
+    ),
+    DAEMON.value("cuda_mps_client_faults_contained_total", lambda each: each.totals.faults_contained).help(
+        "Faults that affected only the client that caused them, such as a device-side assert."
+    ),
+    DAEMON.value("cuda_mps_server_crash_loops_total", lambda each: each.totals.crash_loops).help(
+        "Times that servers of the daemon began to exit repeatedly before they were ready."
+    ),
 )

@@ -1,26 +1,35 @@
-"""Families of control daemons, of their servers and of limits."""
+"""Families of control daemons, of their servers, of limits, and of the watchdog.
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+The watchdog's families are those of expected daemons only, and absent if no watchdog runs.
+"""
 
-from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, family, group, info
+from collections.abc import Callable, Mapping
+from itertools import product
+from typing import NamedTuple
+
+from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info
+from exporter.model.action import AGAINST_FAULTS, ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import ClaimKind, Daemon, DaemonState, LossReason
 from exporter.model.server import DisconnectReason, RefusalReason, Server, ServerState
+from exporter.model.settings import Mode
+from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase, WatchdogState
 from exporter.parse import protocol3
+from exporter.parse.xid_catalogue import REBOOT, RESET
 from exporter.state.devices import gpus_by_ordinal
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of, pod_of_daemon
-from exporter.view import View
-from exporter.watchdog.limit_enforcement import LimitCheck, LimitStatus, check_limits
+from exporter.view import View, clients_of
+from exporter.watchdog import restart_budget
+from exporter.watchdog.context import Policy, block_reasons
+from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
 DAEMON: Scope[Daemon] = Scope(("daemon",), lambda view: (((each.name,), each) for each in view.daemons()))
 
-
-def _servers(view: View) -> Items[Server]:
-    return (((daemon.name, str(server.pid)), server) for daemon, server in view.servers())
-
-
-_SERVER: Scope[Server] = Scope(("daemon", "server"), _servers)
+_WATCH: Scope[WatchdogState] = DAEMON.of(lambda view, each: view.node.watches.get(each.name))
+_SERVER: Scope[tuple[Daemon, Server]] = Scope(
+    ("daemon", "server"),
+    lambda view: (((daemon.name, str(server.pid)), (daemon, server)) for daemon, server in view.servers()),
+)
 
 
 def _daemon_infos(view: View) -> Rows:
@@ -46,10 +55,12 @@ DAEMONS = group(
     "Control daemons",
     "expected daemons that do not respond",
     'cuda_mps_daemon_up == 0 and on (job, instance, daemon) cuda_mps_daemon_info{expected="true"}',
-    DAEMON.value("cuda_mps_daemon_up", lambda each: None if each.state is None else each.answers),
-    "Whether the control daemon responds. A refusal because another control session is open is a response.",
-    DAEMON.state("cuda_mps_daemon_state", Choice("state", DaemonState), lambda each: each.state),
-    "State of the control daemon; exactly one state is 1.",
+    DAEMON.value("cuda_mps_daemon_up", lambda each: None if each.state is None else each.answers).help(
+        "Whether the control daemon responds. A refusal because another control session is open is a response."
+    ),
+    DAEMON.state("cuda_mps_daemon_state", Choice("state", DaemonState), lambda each: each.state).help(
+        "State of the control daemon; exactly one state is 1."
+    ),
     info(
         "cuda_mps_daemon_info",
         (
@@ -58,38 +69,43 @@ DAEMONS = group(
             *("version", "protocol", Choice("expected", ("true", "false"))),
         ),
         _daemon_infos,
+    ).help(
+        "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0. User, job and pod "
+        "are those of its process, or of its last one."
     ),
-    "The control daemon, always 1. version is that of its program, such as 13000 for CUDA 13.0. User, job and pod "
-    "are those of its process, or of its last one.",
-    DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported),
-    "Whether the exporter supports the daemon's protocol (2, or 3 of R615). If not, it uses only NVML and /proc.",
+    DAEMON.value("cuda_mps_daemon_supported", lambda each: each.supported).help(
+        "Whether the exporter supports the daemon's protocol (2, or 3 of R615). If not, it uses only NVML and /proc."
+    ),
     DAEMON.value(
         "cuda_mps_daemon_start_time_seconds",
         lambda each: None if each.runtime.process is None else each.runtime.process.started,
+    ).help("Unix time at which the control daemon's process started."),
+    DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.lifecycle.last_loss_at).help(
+        "Unix time of the last loss of the control daemon. It remains after a restart."
     ),
-    "Unix time at which the control daemon's process started.",
-    DAEMON.time("cuda_mps_daemon_last_loss_timestamp_seconds", lambda each: each.lifecycle.last_loss_at),
-    "Unix time of the last loss of the control daemon. It remains after a restart.",
-    DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses),
-    "Ends of the control daemon that no operator requested: it died, or another daemon replaced it.",
+    DAEMON.values("cuda_mps_daemon_losses_total", Choice("reason", LossReason), lambda each: each.totals.losses).help(
+        "Ends of the control daemon that no operator requested: it died, or another daemon replaced it."
+    ),
     DAEMON.values(
         "cuda_mps_daemon_log_contradictions_total",
         Choice("claim", ClaimKind),
         lambda each: each.totals.log_contradictions,
+    ).help("Claims in the daemon's logs that another source refuted or none confirmed."),
+    DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected).help(
+        "Clients that connected, including those that were connected when the exporter started."
     ),
-    "Claims in the daemon's logs that another source refuted or none confirmed.",
-    DAEMON.value("cuda_mps_clients_connected_total", lambda each: each.totals.connected),
-    "Clients that connected, including those that were connected when the exporter started.",
     DAEMON.values(
         "cuda_mps_clients_disconnected_total", Choice("reason", DisconnectReason), lambda each: each.totals.disconnected
+    ).help("Clients that disconnected: they exited, or their server or daemon ended."),
+    DAEMON.values(
+        "cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused
+    ).help("New clients that the daemon or its servers refused."),
+    DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients) if each.clients_known else None).help(
+        "Clients connected to the daemon's servers; 0 if it has no server. Absent until all clients were known once."
     ),
-    "Clients that disconnected: they exited, or their server or daemon ended.",
-    DAEMON.values("cuda_mps_clients_refused_total", Choice("reason", RefusalReason), lambda each: each.totals.refused),
-    "New clients that the daemon or its servers refused.",
-    DAEMON.value("cuda_mps_daemon_clients", lambda each: len(each.clients) if each.clients_known else None),
-    "Clients connected to the daemon's servers; 0 if it has no server. Absent until all clients were known once.",
-    DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.connections.waiting)),
-    "Clients that wait for another user's clients to disconnect.",
+    DAEMON.value("cuda_mps_clients_waiting", lambda each: len(each.connections.waiting)).help(
+        "Clients that wait for another user's clients to disconnect."
+    ),
 )
 
 
@@ -100,35 +116,31 @@ def _server_infos(view: View) -> Rows:
         yield daemon.name, server.pid, uid, process.user if process is not None and process.uid == uid else None
 
 
-def _server_clients(view: View) -> Samples:
+def _server_clients(each: tuple[Daemon, Server]) -> int | None:
     """Count clients. If the daemon and all other sources hide their PIDs, their number is unknown."""
-    for daemon in view.daemons():
-        connected = Counter(client.server for client in daemon.clients.values())
-        for server in daemon.servers.values():
-            if server.clients_known and (connected[server.pid] or not server.has_hidden_pids):
-                yield (daemon.name, str(server.pid)), connected[server.pid]
+    count = len(clients_of(*each))
+    return count if each[1].clients_known and (count or not each[1].has_hidden_pids) else None
 
-
-_CLIENTS_LIMIT: Scope[int | None] = Scope(
-    _SERVER.labels,
-    lambda view: (
-        ((each.name, str(server.pid)), clients_limit(view.node, each, server)) for each, server in view.servers()
-    ),
-)
 
 SERVERS = group(
     "MPS servers",
     "servers that use more than 90 % of their client slots",
     "cuda_mps_server_clients / cuda_mps_server_clients_limit > 0.9",
-    _SERVER.state("cuda_mps_server_state", Choice("state", ServerState), lambda each: each.state),
-    "State of the MPS server; exactly one state is 1. In fault, it refuses all new clients.",
-    info("cuda_mps_server_info", ("daemon", "server", "uid", "user"), _server_infos),
-    "The MPS server, always 1. uid and user are those of its clients, or root's if it serves all users.",
-    family("cuda_mps_server_clients", ("daemon", "server"), _server_clients),
-    "Clients connected to the server. Absent if unknown.",
-    _CLIENTS_LIMIT.value("cuda_mps_server_clients_limit", lambda limit: limit),
-    "Maximum number of clients: from the server's log, else as NVIDIA documents it, unless a client sets "
-    "CUDA_DEVICE_MAX_CONNECTIONS to more than 2. Absent if unknown.",
+    _SERVER.state("cuda_mps_server_state", Choice("state", ServerState), lambda each: each[1].state).help(
+        "State of the MPS server; exactly one state is 1. In fault, it refuses all new clients."
+    ),
+    info("cuda_mps_server_info", ("daemon", "server", "uid", "user"), _server_infos).help(
+        "The MPS server, always 1. uid and user are those of its clients, or root's if it serves all users."
+    ),
+    _SERVER.value("cuda_mps_server_clients", _server_clients).help(
+        "Clients connected to the server. Absent if unknown."
+    ),
+    _SERVER.of(lambda view, each: clients_limit(view.node, *each))
+    .value("cuda_mps_server_clients_limit", float)
+    .help(
+        "Maximum number of clients: from the server's log, else as NVIDIA documents it, unless a client sets "
+        "CUDA_DEVICE_MAX_CONNECTIONS to more than 2. Absent if unknown."
+    ),
 )
 
 
@@ -143,80 +155,59 @@ def _server_memory(view: View) -> Samples:
         yield from _memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
 
 
-def _server_threads(view: View) -> Samples:
-    for daemon, server in view.servers():
-        ratio = None if daemon.has_static_partitions else _as_ratio(server.active_thread_percentage)
-        if ratio is not None:
-            yield (daemon.name, str(server.pid)), ratio
-
-
 def _default_memory(view: View) -> Samples:
     for labels, daemon in DAEMON.items(view):
         yield from _memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
 
 
 def _as_ratio(percentage: float | None) -> float | None:
-    """Return a percentage as a ratio."""
     return None if percentage is None else percentage / 100
 
 
-def _limit_checks(view: View) -> Iterable[tuple[Daemon, tuple[LimitCheck, ...]]]:
-    for daemon in view.daemons():
-        watch = view.node.watches.get(daemon.name)
-        if watch is not None and watch.wanted_limits is not None and daemon.answers:
-            yield daemon, check_limits(daemon, watch.wanted_limits, view.node.at)
+def _drifted(view: View, daemon: Daemon, server: int | None) -> bool | None:
+    """Return whether a limit of a server has drifted, or, without `server`, one of the next server.
 
-
-def _server_limit_checks(view: View) -> Items[list[LimitCheck]]:
-    for daemon, found in _limit_checks(view):
-        for server in daemon.servers:
-            yield (daemon.name, str(server)), [each for each in found if each.server == server]
-
-
-def _default_limit_checks(view: View) -> Items[list[LimitCheck]]:
-    return (((daemon.name,), [each for each in found if each.server is None]) for daemon, found in _limit_checks(view))
-
-
-def _drifted(found: list[LimitCheck]) -> bool | None:
-    """Return whether a limit has drifted; None if none has for certain, and not all are known."""
-    worst = max((each.status for each in found), default=LimitStatus.UNKNOWN)
+    None if none has drifted for certain, and not all are known.
+    """
+    watch = view.node.watches.get(daemon.name)
+    if watch is None or watch.wanted_limits is None or not daemon.answers:
+        return None
+    checks = check_limits(daemon, watch.wanted_limits, view.node.at)
+    worst = max((each.status for each in checks if each.server == server), default=LimitStatus.UNKNOWN)
     return None if worst is LimitStatus.UNKNOWN else worst is LimitStatus.DRIFTED
-
-
-def _before_limits(view: View) -> Samples:
-    watches = ((labels, view.node.watches.get(daemon.name)) for labels, daemon in DAEMON.items(view))
-    return ((labels, watch.bypassed) for labels, watch in watches if watch is not None)
 
 
 LIMITS = group(
     "Limits",
     "servers with a limit that is not in force",
     "cuda_mps_server_limits_drifted == 1",
-    family("cuda_mps_server_active_thread_ratio", _SERVER.labels, _server_threads),
-    "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
-    "with static SM partitions.",
-    family("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory),
-    "GPU memory that each client of the server may allocate. Absent without a limit.",
+    _SERVER.value(
+        "cuda_mps_server_active_thread_ratio",
+        lambda each: None if each[0].has_static_partitions else _as_ratio(each[1].active_thread_percentage),
+    ).help(
+        "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
+        "with static SM partitions."
+    ),
+    Series("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory).help(
+        "GPU memory that each client of the server may allocate. Absent without a limit."
+    ),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
         lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
+    ).help("Fraction of a GPU's threads that each client of the next server may use."),
+    Series("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory).help(
+        "GPU memory that each client of the next server may allocate. Absent without a limit."
     ),
-    "Fraction of a GPU's threads that each client of the next server may use.",
-    family("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory),
-    "GPU memory that each client of the next server may allocate. Absent without a limit.",
-    Scope(_SERVER.labels, _server_limit_checks).value("cuda_mps_server_limits_drifted", _drifted),
-    "Whether a limit of the server differs from the configured or remembered one.",
-    Scope(DAEMON.labels, _default_limit_checks).value("cuda_mps_daemon_limits_drifted", _drifted),
-    "Whether a limit of the next server differs from the configured or remembered one.",
-    family("cuda_mps_clients_before_limits_total", ("daemon",), _before_limits),
-    "Clients that connected before the limits of their server were in force. The limits do not apply to them.",
+    _SERVER.of(lambda view, each: _drifted(view, each[0], each[1].pid))
+    .value("cuda_mps_server_limits_drifted", bool)
+    .help("Whether a limit of the server differs from the configured or remembered one."),
+    DAEMON.of(lambda view, each: _drifted(view, each, None))
+    .value("cuda_mps_daemon_limits_drifted", bool)
+    .help("Whether a limit of the next server differs from the configured or remembered one."),
+    _WATCH.value("cuda_mps_clients_before_limits_total", lambda each: each.bypassed).help(
+        "Clients that connected before the limits of their server were in force. The limits do not apply to them."
+    ),
 )
-
-
-def _replies_unrecognized(view: View) -> Samples:
-    for labels, daemon in DAEMON.items(view):
-        if daemon.runtime.protocol == protocol3.PROTOCOL:
-            yield from (((*labels, part), count) for part, count in daemon.totals.replies_unrecognized.items())
 
 
 PROTOCOL3 = group(
@@ -230,12 +221,137 @@ PROTOCOL3 = group(
         lambda view: (
             (daemon.name, str(server.pid), server.name) for daemon, server in view.servers() if server.name is not None
         ),
-    ),
-    "The name of the server (protocol 3), always 1.",
-    family(
+    ).help("The name of the server (protocol 3), always 1."),
+    DAEMON.values(
         "cuda_mps_exporter_replies_unrecognized_total",
-        ("daemon", Choice("part", ("column", "row"))),
-        _replies_unrecognized,
+        Choice("part", ("column", "row")),
+        lambda each: each.totals.replies_unrecognized if each.runtime.protocol == protocol3.PROTOCOL else {},
+    ).help("Columns and rows of the daemon's tables that the exporter does not know. Counted in each reply."),
+)
+
+
+_OUTCOME = (Choice("reason", ActionReason), Choice("result", ActionResult))
+
+_BY_WATCHDOG = (ActionResult.SUCCEEDED, ActionResult.FAILED, ActionResult.OBSERVED)
+
+_COUNTED_FROM_ZERO = (
+    *product((ActionKind.RESTART,), (ActionReason.CRASHED, ActionReason.HUNG), ActionResult),
+    *product((ActionKind.RESTART, *AGAINST_FAULTS), (ActionReason.FAULT,), _BY_WATCHDOG),
+    *product((ActionKind.END_SERVER,), (ActionReason.HUNG,), _BY_WATCHDOG),
+    *product((ActionKind.SET_LIMITS,), (ActionReason.LIMITS_LOST, ActionReason.LIMITS_DRIFTED), _BY_WATCHDOG[:2]),
+)
+"""What has a 0 before it first happens, because the first increase would be missed otherwise."""
+
+
+class _Watched(NamedTuple):
+    """An expected daemon, the watchdog's state of it, and the watchdog's configuration."""
+
+    daemon: Daemon
+    watch: WatchdogState
+    policy: Policy
+    at: float
+
+
+def _watched(view: View) -> Items[_Watched]:
+    if view.policy is not None:
+        for daemon in view.daemons():
+            if daemon.declared.expected:
+                watch = view.node.watches.get(daemon.name, WatchdogState())
+                yield (daemon.name,), _Watched(daemon, watch, view.policy, view.node.at)
+
+
+_WATCHED: Scope[_Watched] = Scope(("daemon",), _watched)
+_WATCHED_STATE: Scope[WatchdogState] = _WATCHED.of(lambda _, each: each.watch)
+
+
+def _blocked(each: _Watched) -> Mapping[str, bool]:
+    if each.policy.configured_mode_of(each.daemon) is not Mode.ACT:
+        return {}
+    found = block_reasons(each.policy, each.daemon, each.watch)
+    return {reason: reason in found for reason in BlockReason}
+
+
+def _culprits(view: View) -> Rows:
+    found = ((labels, watch.diagnosis) for labels, watch in _WATCHED_STATE.items(view))
+    return ((*labels, each.condition, each.process.pid) for labels, each in found if each and each.process)
+
+
+def _actions(shown: Callable[[ActionKind], Labels | None]) -> Callable[[View], Samples]:
+    """Count actions by reason and result. `shown` returns the labels of a kind of action, None if it is not shown."""
+
+    def samples(view: View) -> Samples:
+        for labels, watch in _WATCHED_STATE.items(view):
+            action_counts: Mapping[tuple[ActionKind, str, ActionResult], int] = {
+                **dict.fromkeys(_COUNTED_FROM_ZERO, 0),
+                **{(each.kind, each.reason, each.result): each.count for each in watch.action_counts},
+            }
+            for (kind, reason, result), count in sorted(action_counts.items()):
+                by_kind = shown(kind)
+                if by_kind is not None:
+                    yield (*labels, *by_kind, reason, result), count
+
+    return samples
+
+
+def _quarantined(view: View) -> Samples:
+    for labels, watch in _WATCHED_STATE.items(view):
+        found = watch.quarantine
+        if found is not None:
+            yield (*labels, found.gpu, str(found.xid), found.action), found.at + view.clock_step
+
+
+WATCHDOG = group(
+    "The watchdog",
+    "daemons with suspended restarts",
+    'cuda_mps_watchdog_state{state=~"circuit_open|quarantined|state_lost"} == 1',
+    _WATCHED.state("cuda_mps_watchdog_mode", Choice("mode", Mode), lambda each: each.policy.mode_of(each.daemon)).help(
+        "Watchdog mode of the daemon; exactly one mode is 1. In observe, it only reports what it would do."
     ),
-    "Columns and rows of the daemon's tables that the exporter does not know. Counted in each reply.",
+    _WATCHED.values("cuda_mps_watchdog_blocked", Choice("reason", BlockReason), _blocked).help(
+        "Whether this reason prevents the watchdog from acting, although the configured mode is act."
+    ),
+    _WATCHED_STATE.state("cuda_mps_watchdog_state", Choice("state", WatchdogPhase), lambda each: each.phase).help(
+        "Watchdog state of the daemon; exactly one state is 1. An operator's resume ends quarantined, state_lost and "
+        "circuit_open, which also ends if the daemon is healthy for long."
+    ),
+    _WATCHED_STATE.state(
+        "cuda_mps_watchdog_diagnosis",
+        Choice("diagnosis", Condition),
+        lambda each: Condition.UNKNOWN if each.diagnosis is None else each.diagnosis.condition,
+    ).help("Diagnosis of the daemon from several sources; exactly one diagnosis is 1."),
+    info("cuda_mps_watchdog_culprit_info", ("daemon", Choice("diagnosis", Condition), "pid"), _culprits).help(
+        "Process that the diagnosis names, always 1: it has the control session open, is suspended, or hangs."
+    ),
+    Series(
+        "cuda_mps_watchdog_restarts_total",
+        ("daemon", *_OUTCOME),
+        _actions(lambda kind: () if kind is ActionKind.RESTART else None),
+    ).help("Restarts of the daemon: by the watchdog, by systemd, or observed (the watchdog would have restarted it)."),
+    Series(
+        "cuda_mps_watchdog_actions_total",
+        ("daemon", Choice("action", (*AGAINST_FAULTS, ActionKind.END_SERVER, ActionKind.SET_LIMITS)), *_OUTCOME),
+        _actions(lambda kind: None if kind is ActionKind.RESTART else (kind,)),
+    ).help("Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted)."),
+    _WATCHED.value(
+        "cuda_mps_watchdog_restarts_left",
+        lambda each: restart_budget.restarts_left(each.watch, each.policy.thresholds, each.at),
+    ).help("Restarts of the daemon that the budget still allows; 0 while the circuit is open."),
+    _WATCHED_STATE.time(
+        "cuda_mps_watchdog_next_restart_timestamp_seconds",
+        lambda each: each.not_before if each.phase is WatchdogPhase.BACKOFF else None,
+    ).help("Earliest Unix time of the next restart. Present only during a backoff."),
+    _WATCHED_STATE.time("cuda_mps_watchdog_last_restart_timestamp_seconds", lambda each: each.last_restart_at).help(
+        "Unix time of the daemon's last restart."
+    ),
+    _WATCHED_STATE.time("cuda_mps_watchdog_circuit_opened_timestamp_seconds", lambda each: each.circuit_opened_at).help(
+        "Unix time at which the circuit breaker opened. Present only while it is open."
+    ),
+    Series(
+        "cuda_mps_watchdog_quarantined_timestamp_seconds",
+        ("daemon", "gpu", "xid", Choice("action", (RESET, REBOOT))),
+        _quarantined,
+    ).help(
+        "Unix time at which the quarantine began, with the action that NVIDIA advises. Present only during a "
+        "quarantine."
+    ),
 )

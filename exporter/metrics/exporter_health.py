@@ -4,7 +4,7 @@ import platform
 
 from exporter import __version__
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Samples, Scope, family, group
+from exporter.metrics.family import NODE, Choice, Samples, Scope, Series, group
 from exporter.model.daemon import Daemon
 from exporter.model.node import CollectorState
 from exporter.model.reason_code import COLLECTOR_CODES
@@ -37,57 +37,70 @@ EXPORTER = group(
     "The exporter",
     "sources that the exporter cannot collect",
     "cuda_mps_exporter_source_up == 0",
-    family(
+    Series(
         "cuda_mps_exporter_build_info", ("version", "python"), lambda _: [((__version__, platform.python_version()), 1)]
+    ).help("Versions of the exporter and of Python, always 1."),
+    NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None).help(
+        "Unix time of this snapshot's latest observation."
     ),
-    "Versions of the exporter and of Python, always 1.",
-    NODE.time("cuda_mps_exporter_snapshot_timestamp_seconds", lambda view: view.node.at or None),
-    "Unix time of this snapshot's latest observation.",
-    NODE.value("cuda_mps_exporter_simulated", lambda view: view.node.simulated or None),
-    "1 for the simulated node of the demo. Absent for a real node.",
-    NODE.value("cuda_mps_exporter_paused", lambda view: view.paused),
-    "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`.",
-    _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None),
-    "Whether the most recent collection succeeded (1) or not (0).",
-    family("cuda_mps_exporter_source_problem_info", ("source", Choice("problem", COLLECTOR_CODES)), _source_problems),
-    "Why the source could not be collected, always 1. Absent if the most recent collection succeeded.",
-    _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds),
-    "Duration of the most recent collection. If it hangs, its duration so far.",
-    _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success),
-    "Unix time of the last successful collection.",
-    _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures),
-    "Collections that failed or were incomplete.",
-    DAEMON.values("cuda_mps_exporter_log_followed", "file", _logs_followed),
-    "Whether the daemon's log file exists, can be read, and is not blocked.",
-    DAEMON.value("cuda_mps_daemon_log_blocked", _log_blocked),
-    "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown.",
-    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes),
-    "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB.",
+    NODE.value("cuda_mps_exporter_simulated", lambda view: view.node.simulated or None).help(
+        "1 for the simulated node of the demo. Absent for a real node."
+    ),
+    NODE.value("cuda_mps_exporter_paused", lambda view: view.paused).help(
+        "Whether `pause` released the NVIDIA driver, so that GPUs are not read until `resume`."
+    ),
+    _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None).help(
+        "Whether the most recent collection succeeded (1) or not (0)."
+    ),
+    Series(
+        "cuda_mps_exporter_source_problem_info", ("source", Choice("problem", COLLECTOR_CODES)), _source_problems
+    ).help("Why the source could not be collected, always 1. Absent if the most recent collection succeeded."),
+    _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds).help(
+        "Duration of the most recent collection. If it hangs, its duration so far."
+    ),
+    _SOURCE.time("cuda_mps_exporter_source_last_success_timestamp_seconds", lambda each: each.last_success).help(
+        "Unix time of the last successful collection."
+    ),
+    _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures).help(
+        "Collections that failed or were incomplete."
+    ),
+    DAEMON.values("cuda_mps_exporter_log_followed", "file", _logs_followed).help(
+        "Whether the daemon's log file exists, can be read, and is not blocked."
+    ),
+    DAEMON.value("cuda_mps_daemon_log_blocked", _log_blocked).help(
+        "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown."
+    ),
+    DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes).help(
+        "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB."
+    ),
     DAEMON.values(
         "cuda_mps_daemon_log_unread_bytes", "file", lambda each: each.log.unread if each.log.stuck is None else {}
+    ).help("Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs."),
+    DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines).help(
+        "Lines of the daemon's log that the exporter read or counted."
     ),
-    "Bytes of the daemon's log file that the exporter has not read yet. Absent if a read hangs.",
-    DAEMON.values("cuda_mps_exporter_log_lines_total", "file", lambda each: each.totals.log_lines),
-    "Lines of the daemon's log that the exporter read or counted.",
     DAEMON.values(
         "cuda_mps_exporter_log_lines_unrecognized_total", "file", lambda each: each.totals.log_lines_unrecognized
+    ).help("Lines of the daemon's log that no parser rule matches."),
+    DAEMON.values("cuda_mps_exporter_log_lines_lost_total", "file", lambda each: each.totals.log_lines_lost).help(
+        "Lines of the daemon's log that were not read: the file was truncated, or a flood exceeded the budget. An "
+        "unknown number counts as 1."
     ),
-    "Lines of the daemon's log that no parser rule matches.",
-    DAEMON.values("cuda_mps_exporter_log_lines_lost_total", "file", lambda each: each.totals.log_lines_lost),
-    "Lines of the daemon's log that were not read: the file was truncated, or a flood exceeded the budget. An "
-    "unknown number counts as 1.",
     NODE.values(
         "cuda_mps_exporter_accept_failures_total",
         Choice("listener", ("service_socket", "web")),
         lambda view: view.accept_failures,
+    ).help("Failures of accept() on the exporter's web server or its service socket."),
+    _HISTORY.value("cuda_mps_exporter_history_writable", lambda each: each.writable).help(
+        "Whether incidents and events are stored on disk. If not, a restart loses them."
     ),
-    "Failures of accept() on the exporter's web server or its service socket.",
-    _HISTORY.value("cuda_mps_exporter_history_writable", lambda each: each.writable),
-    "Whether incidents and events are stored on disk. If not, a restart loses them.",
-    _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped),
-    "Events that were not stored because the disk could not be written for too long.",
-    NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped),
-    "Records of the exporter's own log that were dropped because the reader of its standard error blocks.",
-    NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid),
-    "Whether the configuration was valid when it was last read. If not, the previous one is in effect.",
+    _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped).help(
+        "Events that were not stored because the disk could not be written for too long."
+    ),
+    NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped).help(
+        "Records of the exporter's own log that were dropped because the reader of its standard error blocks."
+    ),
+    NODE.value("cuda_mps_exporter_config_last_reload_successful", lambda view: view.config_valid).help(
+        "Whether the configuration was valid when it was last read. If not, the previous one is in effect."
+    ),
 )

@@ -5,10 +5,12 @@ between two snapshots. An unchanged family is not written again, because that co
 """
 
 import gzip
+import math
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
@@ -71,75 +73,86 @@ class Encoded:
     gzipped: bool
 
 
+class _Snapshot:
+    """One snapshot of the metrics. The first thread that needs an encoding writes it; the others wait for it."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._lock = threading.Lock()
+        self._metrics: Sequence[Metric] | None = None
+        self._encoded: dict[Encoding, Encoded] = {}
+
+    def metrics(self) -> Sequence[Metric]:
+        """Return the metrics, which are collected once."""
+        with self._lock:
+            return self._collected()
+
+    def encoded(self, encoding: Encoding, writer: Writer) -> Encoded:
+        """Return the metrics in an encoding. One that exists does not wait until another is written."""
+        if encoding not in self._encoded:
+            with self._lock:
+                if encoding not in self._encoded:
+                    body = writer.write(self._collected())
+                    gzipped = encoding[1]
+                    text = gzip.compress(body, compresslevel=1) if gzipped else body
+                    self._encoded[encoding] = Encoded(text, writer.content_type, gzipped)
+        return self._encoded[encoding]
+
+    def _collected(self) -> Sequence[Metric]:
+        if self._metrics is None:
+            self._metrics = tuple(self._collector.collect())
+        return self._metrics
+
+
 class Exposition:
-    """The current snapshot in all requested encodings. Several threads may use it."""
+    """The current snapshot in all requested encodings. Several threads may use it.
+
+    `publish` waits for no scrape: each snapshot has a lock of its own, and is replaced by one assignment.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._collector: Collector | None = None
-        self._metrics: Sequence[Metric] | None = None
-        self._encoded: dict[Encoding, Encoded] = {}
-        self._wanted: dict[Encoding, float] = {}
+        self._snapshot: _Snapshot | None = None
         self._writers = {accept: Writer(accept) for accept in (TEXT, TEXT_1, OPENMETRICS)}
+        # All keys exist from the start, so that a thread can read the times while others set them.
+        self._requested_at: dict[Encoding, float] = dict.fromkeys(product(self._writers, (False, True)), -math.inf)
 
     @property
     def ready(self) -> bool:
         """Whether there is a snapshot."""
-        return self._collector is not None
+        return self._snapshot is not None
 
     def publish(self, collector: Collector) -> None:
-        """Set the current snapshot, and write it in the encodings that were requested recently."""
-        since = self._clock.monotonic() - WANTED_SECONDS
-        with self._lock:
-            self._wanted = {encoding: at for encoding, at in self._wanted.items() if at >= since}
-            wanted = tuple(self._wanted)
-        metrics = tuple(collector.collect()) if wanted else None
-        encoded = {} if metrics is None else {encoding: self._encode(metrics, encoding) for encoding in wanted}
-        with self._lock:
-            self._collector, self._metrics, self._encoded = collector, metrics, encoded
+        """Set the current snapshot, after it is written in the encodings that were requested recently."""
+        snapshot, since = _Snapshot(collector), self._clock.monotonic() - WANTED_SECONDS
+        for encoding, at in self._requested_at.items():
+            if at >= since:
+                snapshot.encoded(encoding, self._writers[encoding[0]])
+        self._snapshot = snapshot
 
     def get(self, accept: str, *, gzipped: bool) -> Encoded | None:
         """Return the snapshot in the encoding of an Accept header; None before the first snapshot."""
-        encoding = (_format(accept), gzipped)
-        with self._lock:
-            metrics = self._current()
-            if metrics is None:
-                return None
-            self._wanted[encoding] = self._clock.monotonic()
-            if encoding not in self._encoded:
-                self._encoded[encoding] = self._encode(metrics, encoding)
-            return self._encoded[encoding]
+        snapshot, encoding = self._snapshot, (_format(accept), gzipped)
+        if snapshot is None:
+            return None
+        self._requested_at[encoding] = self._clock.monotonic()
+        return snapshot.encoded(encoding, self._writers[encoding[0]])
 
     def text_of(self, prefix: str) -> str | None:
         """Return the families with this prefix as text 0.0.4; None before the first snapshot.
 
         node_exporter fails if a file for it has its own families again, such as `process_open_fds`.
         """
-        with self._lock:
-            metrics = self._current()
-        if metrics is None:
+        if self._snapshot is None:
             return None
+        metrics = self._snapshot.metrics()
         return Writer(TEXT).write(each for each in metrics if each.name.startswith(prefix)).decode()
-
-    def _current(self) -> Sequence[Metric] | None:
-        """Return the metrics of the current snapshot. The caller holds the lock."""
-        if self._metrics is None and self._collector is not None:
-            self._metrics = tuple(self._collector.collect())
-        return self._metrics
-
-    def _encode(self, metrics: Sequence[Metric], encoding: Encoding) -> Encoded:
-        accept, gzipped = encoding
-        writer = self._writers[accept]
-        body = writer.write(metrics)
-        return Encoded(gzip.compress(body, compresslevel=1) if gzipped else body, writer.content_type, gzipped)
 
 
 def _format(accept: str) -> str:
     """Return the available format with the highest quality in an Accept header (RFC 9110), the first of several."""
     best, best_quality = TEXT, 0.0
-    for offered in accept.lower().split(","):
-        media, *parameters = (part.replace(" ", "") for part in offered.split(";"))
+    for media, parameters in offers(accept):
         if media == "text/plain":
             offer = TEXT_1 if "version=1.0.0" in parameters else TEXT
         elif media == "application/openmetrics-text":
@@ -150,6 +163,13 @@ def _format(accept: str) -> str:
         if quality > best_quality:
             best, best_quality = offer, quality
     return best
+
+
+def offers(header: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the offers of an Accept header, or of a header like it: each with its parameters."""
+    for offered in header.lower().split(","):
+        name, *parameters = ("".join(part.split()) for part in offered.split(";"))
+        yield name, parameters
 
 
 def quality_of(parameters: Iterable[str]) -> float:

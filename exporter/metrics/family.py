@@ -1,24 +1,23 @@
 """What a metric family is: its name, type, labels and help, and how its samples are read from a view of the node."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.utils import floatToGoString
 
 from exporter.parse.printable import printable
 from exporter.view import View
 
 T = TypeVar("T")
+U = TypeVar("U")
 K = TypeVar("K", bound=str)
 Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float]]
 Items = Iterable[tuple[Labels, T]]
 Rows = Iterable[tuple[str | int | None, ...]]
-Buckets = Sequence[tuple[str, float]]
 Metric = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-
 
 _UNITS = ("bytes", "celsius", "joules", "ratio", "seconds", "watts")
 
@@ -44,7 +43,7 @@ class Family:
     labels: Labels
     samples: Callable[[View], Iterable[tuple[Any, ...]]]
     choices: Mapping[str, tuple[str, ...]]
-    help: str = ""
+    help: str
 
     @property
     def unit(self) -> str:
@@ -60,6 +59,35 @@ class Family:
         return metric
 
 
+class Series(NamedTuple):
+    """The series of a family without its help. `help` makes the family, so that no family lacks one."""
+
+    name: str
+    labels: tuple[str | Choice, ...]
+    samples: Callable[[View], Iterable[tuple[Any, ...]]]
+    histogram: bool = False
+
+    def help(self, text: str) -> Family:
+        """Return the family with this help. It is a counter if its name ends in `_total`."""
+        kind = HistogramMetricFamily if self.histogram else GaugeMetricFamily
+        choices = {each.label: tuple(each.values) for each in self.labels if isinstance(each, Choice)}
+        return Family(
+            self.name,
+            CounterMetricFamily if self.name.endswith("_total") else kind,
+            tuple(each.label if isinstance(each, Choice) else each for each in self.labels),
+            self.samples,
+            choices,
+            text,
+        )
+
+
+def info(name: str, labels: tuple[str | Choice, ...], rows: Callable[[View], Rows]) -> Series:
+    """Return a family that has 1 for each row of label values. None is an empty value."""
+    return Series(
+        name, labels, lambda view: ((tuple("" if each is None else str(each) for each in row), 1) for row in rows(view))
+    )
+
+
 class Group(NamedTuple):
     """Families of one subject: a section of docs/METRICS.md. `query` is an example in PromQL, `purpose` its result."""
 
@@ -69,39 +97,9 @@ class Group(NamedTuple):
     families: tuple[Family, ...]
 
 
-def group(title: str, purpose: str, query: str, *entries: Family | str) -> Group:
-    """Return a group of families. Each family is followed by its help."""
-    pairs = zip(entries[::2], entries[1::2], strict=True)
-    return Group(title, purpose, query, tuple(_explained(each, text) for each, text in pairs))
-
-
-def _explained(entry: Family | str, text: Family | str) -> Family:
-    if isinstance(entry, str) or not isinstance(text, str):
-        raise TypeError(f"expected a family and its help, not {entry} and {text}")
-    return replace(entry, help=text)
-
-
-def family(
-    name: str,
-    labels: Iterable[str | Choice],
-    samples: Callable[[View], Iterable[tuple[Any, ...]]],
-    *,
-    histogram: bool = False,
-) -> Family:
-    """Return a family. It is a counter if its name ends in `_total`."""
-    kind = CounterMetricFamily if name.endswith("_total") else HistogramMetricFamily if histogram else GaugeMetricFamily
-    names = tuple(each.label if isinstance(each, Choice) else each for each in labels)
-    choices = {each.label: tuple(each.values) for each in labels if isinstance(each, Choice)}
-    return Family(name, kind, names, samples, choices)
-
-
-def info(name: str, labels: Iterable[str | Choice], rows: Callable[[View], Rows]) -> Family:
-    """Return a family that has 1 for each row of label values. None is an empty value."""
-
-    def samples(view: View) -> Samples:
-        return ((tuple(["" if each is None else str(each) for each in row]), 1) for row in rows(view))
-
-    return family(name, labels, samples)
+def group(title: str, purpose: str, query: str, *families: Family) -> Group:
+    """Return a group of these families."""
+    return Group(title, purpose, query, families)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +109,27 @@ class Scope(Generic[T]):
     labels: tuple[str | Choice, ...]
     items: Callable[[View], Items[T]]
 
-    def value(self, name: str, value: Callable[[T], float | None]) -> Family:
-        """Return a family with one sample of each item, or none if `value` returns None."""
+    def of(self, part: Callable[[View, T], U | None]) -> "Scope[U]":
+        """Return the scope of what `part` returns for each item, without None."""
 
-        def samples(view: View) -> Samples:
+        def items(view: View) -> Items[U]:
             for labels, item in self.items(view):
-                found = value(item)
+                found = part(view, item)
                 if found is not None:
                     yield labels, found
 
-        return family(name, self.labels, samples)
+        return Scope(self.labels, items)
 
-    def time(self, name: str, time: Callable[[T], float | None]) -> Family:
+    def value(self, name: str, value: Callable[[T], float | None]) -> Series:
+        """Return a family with one sample of each item, or none if `value` returns None."""
+        return Series(name, self.labels, self.of(lambda _, item: value(item)).items)
+
+    def time(self, name: str, time: Callable[[T], float | None]) -> Series:
         """Return a family of times. They are corrected if the wall clock was set since the exporter started."""
+        times = self.of(lambda _, item: time(item))
+        return Series(name, self.labels, times.of(lambda view, at: at + view.clock_step).items)
 
-        def samples(view: View) -> Samples:
-            for labels, item in self.items(view):
-                found = time(item)
-                if found is not None:
-                    yield labels, found + view.clock_step
-
-        return family(name, self.labels, samples)
-
-    def values(self, name: str, label: str | Choice, values: Callable[[T], Mapping[K, float]]) -> Family:
+    def values(self, name: str, label: str | Choice, values: Callable[[T], Mapping[K, float]]) -> Series:
         """Return a family with several samples of each item, by the values of one more label."""
 
         def samples(view: View) -> Samples:
@@ -141,25 +137,29 @@ class Scope(Generic[T]):
                 for key, value in sorted(values(item).items()):
                     yield (*labels, key), value
 
-        return family(name, (*self.labels, label), samples)
+        return Series(name, (*self.labels, label), samples)
 
-    def state(self, name: str, label: Choice, state: Callable[[T], str | None]) -> Family:
+    def state(self, name: str, label: Choice, state: Callable[[T], str | None]) -> Series:
         """Return a family with one sample for each state of each item: 1 for the present state. None if unknown."""
-        states = tuple(label.values)
+        states, present = tuple(label.values), self.of(lambda _, item: state(item))
 
         def samples(view: View) -> Samples:
-            for labels, item in self.items(view):
-                present = state(item)
-                if present is not None:
-                    yield from (((*labels, each), each == present) for each in states)
+            for labels, now in present.items(view):
+                yield from (((*labels, each), each == now) for each in states)
 
-        return family(name, (*self.labels, label), samples)
+        return Series(name, (*self.labels, label), samples)
 
 
 NODE: Scope[View] = Scope((), lambda view: [((), view)])
 """The whole node, for families without labels."""
 
 
-def buckets(bounds: Iterable[float], within: Iterable[int], count: int) -> Buckets:
-    """Return the buckets of a histogram: the number of values up to each bound, and of all values."""
-    return [*zip(map(floatToGoString, bounds), within, strict=True), ("+Inf", count)]
+def summed(amounts: Iterable[tuple[Labels, int]], parts: int = 1) -> Samples:
+    """Add up amounts with equal labels: names can be equal once they are printable. Integers keep the sum exact.
+
+    `parts` is the number of parts in the unit of the family.
+    """
+    totals: Counter[Labels] = Counter()
+    for labels, amount in amounts:
+        totals[tuple(map(printable, labels))] += amount
+    return ((labels, amount / parts) for labels, amount in totals.items())

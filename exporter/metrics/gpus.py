@@ -1,17 +1,27 @@
-"""Families of GPUs and of Xids. A GPU that NVML could not read has no values; it is only reported as not up.
+"""Families of GPUs and Xids, of their use by workloads, of capacity, and of what Kubernetes has allocated.
 
-An Xid that never occurred has a 0 as long as the kernel log or NVML's events can be read. A count stays, also when
-both sources fail or the GPU is gone.
+A GPU that NVML could not read has no values; it is only reported as not up. An Xid that never occurred has a 0 as long
+as the kernel log or NVML's events can be read. A count stays, also when both sources fail or the GPU is gone.
 """
 
-from exporter.metrics.family import Choice, Items, Rows, Samples, Scope, family, group, info
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from exporter.metrics.clients import CLIENT
+from exporter.metrics.family import Choice, Items, Labels, Rows, Samples, Scope, Series, group, info, summed
+from exporter.model.daemon import NamedBy
 from exporter.model.gpu import Gpu, SharingMode, XidCount
 from exporter.model.identity import WorkloadKind
 from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
+from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
+from exporter.parse.resources import claim_uid
 from exporter.state.bypassing import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
+from exporter.usage.allocation import AllocatedShares, claim_names
+from exporter.usage.capacity import Bound, GpuSharing, thread_ratio
+from exporter.usage.last_minute import fresh_splits
 from exporter.view import View, gpu_name
 
 COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
@@ -25,10 +35,7 @@ def _gpus(view: View) -> Items[Gpu]:
 
 
 _GPU: Scope[Gpu] = Scope(("gpu",), _gpus)
-_READING: Scope[GpuReading] = Scope(("gpu",), lambda view: ((gpu, each.reading) for gpu, each in _gpus(view)))
-_SHARING: Scope[SharingMode | None] = Scope(
-    ("gpu",), lambda view: ((gpu, sharing_mode(view.node, each)) for gpu, each in _gpus(view))
-)
+_READING: Scope[GpuReading] = _GPU.of(lambda _, gpu: gpu.reading)
 _XID: Scope[XidCount] = Scope(("gpu", "xid"), lambda view: view.node.xids.counts.items())
 
 
@@ -56,10 +63,6 @@ def _energy(gpu: Gpu) -> float | None:
     return None if gpu.reading.energy_millijoules is None or gpu.energy is None else gpu.energy.total / 1000
 
 
-def _power(reading: GpuReading) -> float | None:
-    return None if reading.power_milliwatts is None else reading.power_milliwatts / 1000
-
-
 def _bypassing(view: View) -> Rows:
     """Return the identities of the bypassing processes; of too many, those that were seen first."""
     node = view.node
@@ -81,47 +84,62 @@ GPUS = group(
     "GPUs",
     "GPUs with CUDA processes that bypass MPS",
     "cuda_mps_bypassing_processes > 0",
-    family(
+    Series(
         "cuda_mps_gpu_up",
         ("gpu",),
         lambda view: (((gpu.reading.gpu,), gpu.reading.problem is None) for gpu in view.node.gpus.values()),
+    ).help("Whether NVML could read the GPU."),
+    info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos).help(
+        "The GPU or MIG instance, always 1. index is NVML's; that of an instance is GPU/GPU instance/compute instance."
     ),
-    "Whether NVML could read the GPU.",
-    info("cuda_mps_gpu_info", ("gpu", "index", "name", "pci_bus_id"), _infos),
-    "The GPU or MIG instance, always 1. index is NVML's; that of an instance is GPU/GPU instance/compute instance.",
-    info("cuda_mps_gpu_mig_info", ("gpu", "parent", "gpu_instance", "compute_instance", "profile"), _instances),
-    "The MIG instance gpu of the GPU parent, always 1.",
-    _READING.value("cuda_mps_gpu_mig_sms", lambda each: None if each.mig is None else each.mig.sms),
-    "SMs of the MIG instance.",
-    info("cuda_mps_driver_info", ("driver", "cuda"), _driver),
-    "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1.",
-    _GPU.value("cuda_mps_gpu_discarded_values_total", lambda each: each.discarded),
-    "Values of NVML that could not be true, such as 4 MW, and were ignored.",
-    _SHARING.state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), lambda mode: mode),
-    "How processes share the GPU; exactly one mode is 1. Absent if unknown.",
-    _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode),
-    "NVML's compute mode of the GPU; exactly one mode is 1.",
-    _READING.value("cuda_mps_gpu_memory_used_bytes", lambda each: None if each.instances else each.memory_used_bytes),
-    "GPU memory in use. It exceeds the sum over the processes. With MIG, each instance has its own, and the GPU none. "
-    "If several compute instances share a GPU instance, the first one has its memory.",
-    _READING.value("cuda_mps_gpu_memory_total_bytes", lambda each: None if each.instances else each.memory_total_bytes),
-    "GPU memory. For MIG as in cuda_mps_gpu_memory_used_bytes.",
-    _READING.value("cuda_mps_gpu_sm_utilization_ratio", lambda each: each.sm_utilization),
-    "Fraction of SM capacity used between the last two readings, from GPM.",
-    _READING.value("cuda_mps_gpu_dram_bandwidth_ratio", lambda each: each.dram_bandwidth),
-    "Fraction of memory bandwidth used between the last two readings, from GPM.",
-    _READING.value("cuda_mps_gpu_power_watts", _power),
-    "Power draw of the board.",
-    _GPU.value("cuda_mps_gpu_energy_joules_total", _energy),
-    "Energy that the GPU has used at least since the driver was loaded.",
-    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None),
-    "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve.",
+    info("cuda_mps_gpu_mig_info", ("gpu", "parent", "gpu_instance", "compute_instance", "profile"), _instances).help(
+        "The MIG instance gpu of the GPU parent, always 1."
+    ),
+    _READING.value("cuda_mps_gpu_mig_sms", lambda each: None if each.mig is None else each.mig.sms).help(
+        "SMs of the MIG instance."
+    ),
+    info("cuda_mps_driver_info", ("driver", "cuda"), _driver).help(
+        "Version of the NVIDIA driver, and of the newest CUDA that it supports; always 1."
+    ),
+    _GPU.value("cuda_mps_gpu_discarded_values_total", lambda each: each.discarded).help(
+        "Values of NVML that could not be true, such as 4 MW, and were ignored."
+    ),
+    _GPU.of(lambda view, gpu: sharing_mode(view.node, gpu))
+    .state("cuda_mps_gpu_sharing_mode", Choice("mode", SharingMode), str)
+    .help("How processes share the GPU; exactly one mode is 1. Absent if unknown."),
+    _READING.state("cuda_mps_gpu_compute_mode", Choice("mode", COMPUTE_MODES), lambda each: each.compute_mode).help(
+        "NVML's compute mode of the GPU; exactly one mode is 1."
+    ),
+    _READING.value(
+        "cuda_mps_gpu_memory_used_bytes", lambda each: None if each.instances else each.memory_used_bytes
+    ).help(
+        "GPU memory in use. It exceeds the sum over the processes. With MIG, each instance has its own, and the GPU "
+        "none. If several compute instances share a GPU instance, the first one has its memory."
+    ),
+    _READING.value(
+        "cuda_mps_gpu_memory_total_bytes", lambda each: None if each.instances else each.memory_total_bytes
+    ).help("GPU memory. For MIG as in cuda_mps_gpu_memory_used_bytes."),
+    _READING.value("cuda_mps_gpu_sm_utilization_ratio", lambda each: each.sm_utilization).help(
+        "Fraction of SM capacity used between the last two readings, from GPM."
+    ),
+    _READING.value("cuda_mps_gpu_dram_bandwidth_ratio", lambda each: each.dram_bandwidth).help(
+        "Fraction of memory bandwidth used between the last two readings, from GPM."
+    ),
+    _READING.value(
+        "cuda_mps_gpu_power_watts",
+        lambda each: None if each.power_milliwatts is None else each.power_milliwatts / 1000,
+    ).help("Power draw of the board."),
+    _GPU.value("cuda_mps_gpu_energy_joules_total", _energy).help(
+        "Energy that the GPU has used at least since the driver was loaded."
+    ),
+    _GPU.value("cuda_mps_bypassing_processes", lambda each: len(each.bypassing) if each.bypassing_known else None).help(
+        "CUDA processes that bypass MPS on a GPU that a known daemon serves or should serve."
+    ),
     info(
         "cuda_mps_bypassing_process_info",
         ("gpu", "pid", "user", "command", Choice("workload_kind", ("", *WorkloadKind)), "workload"),
         _bypassing,
-    ),
-    "Identity of a CUDA process that bypasses MPS, always 1. At most 128 processes, the first that were seen.",
+    ).help("Identity of a CUDA process that bypasses MPS, always 1. At most 128 processes, the first that were seen."),
 )
 
 
@@ -144,8 +162,217 @@ XIDS = group(
     "Xids (errors of the NVIDIA driver)",
     "Xids of the last hour",
     "increase(cuda_mps_xid_errors_total[1h]) > 0",
-    family("cuda_mps_xid_errors_total", ("gpu", "xid"), _xids),
-    "Xids from the kernel log or NVML, each counted once. gpu is the PCI address if the UUID is unknown.",
-    _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at),
-    "Unix time at which the Xid was last reported.",
+    Series("cuda_mps_xid_errors_total", ("gpu", "xid"), _xids).help(
+        "Xids from the kernel log or NVML, each counted once. gpu is the PCI address if the UUID is unknown."
+    ),
+    _XID.time("cuda_mps_xid_last_timestamp_seconds", lambda count: count.last_at).help(
+        "Unix time at which the Xid was last reported."
+    ),
+)
+
+
+SHARED_KINDS = {
+    SharedAccount.SERVER: "mps_server",
+    SharedAccount.OTHERS: "others",
+    SharedAccount.UNATTRIBUTED: "unattributed",
+}
+"""The label workload_kind of usage without a workload."""
+
+SM_PARTS, ENERGY_PARTS, MEMORY_PARTS = 1_000_000, 1000, 1000
+"""Microseconds in a second, millijoules in a joule, milliseconds in a second: totals are integers."""
+
+
+def _sm_usage(view: View) -> Items[GpuUsage]:
+    """Return the usage of the GPUs: without GPM, only what was estimated by launches."""
+    for uuid, usage in view.gpu_usage():
+        gpu = view.node.gpus.get(uuid)
+        if usage.total.sm_us or (gpu is not None and gpu.has_gpm):
+            yield (uuid,), usage
+
+
+_USAGE: Scope[GpuUsage] = Scope(("gpu",), lambda view: (((gpu,), usage) for gpu, usage in view.gpu_usage()))
+_SM_USAGE: Scope[GpuUsage] = Scope(("gpu",), _sm_usage)
+
+
+def _workload(account: Account) -> Labels:
+    return (SHARED_KINDS[account], "") if isinstance(account, SharedAccount) else (account.kind, account.name)
+
+
+def _used(name: str, of: Callable[[Usage], int], parts: int, scope: Scope[GpuUsage]) -> Series:
+    """Return the usage of each workload, by method."""
+
+    def amounts(view: View) -> Iterable[tuple[Labels, int]]:
+        for labels, usage in scope.items(view):
+            for (account, method), used in usage.by_account.items():
+                if account is not SharedAccount.CLOSED:
+                    yield (*labels, *_workload(account), "" if method is None else method.value), of(used)
+
+    labels = ("gpu", *_WORKLOAD, Choice("method", ("", *Method)))
+    return Series(name, labels, lambda view: summed(amounts(view), parts))
+
+
+def _closed(of: Callable[[Usage], int], parts: int) -> Callable[[GpuUsage], float]:
+    """Read the usage of workloads with ended series."""
+    return lambda usage: (
+        sum(of(used) for (account, _), used in usage.by_account.items() if account is SharedAccount.CLOSED) / parts
+    )
+
+
+def _memory(view: View) -> Samples:
+    amounts = (
+        ((gpu, *_workload(account)), amount)
+        for gpu, usage in view.gpu_usage()
+        for account, amount in usage.memory_byte_ms.items()
+        if account is not SharedAccount.CLOSED
+    )
+    return summed(amounts, MEMORY_PARTS)
+
+
+def _shares(view: View) -> Items[Share]:
+    splits = fresh_splits(view.node)
+    for daemon, client, client_id in view.clients:
+        for gpu, split in splits.items():
+            if client.pid in split.shares:
+                yield (daemon.name, client_id, gpu), split.shares[client.pid]
+
+
+_SHARE: Scope[Share] = Scope(("daemon", "client", "gpu"), _shares)
+_WORKLOAD = (Choice("workload_kind", (*WorkloadKind, *SHARED_KINDS.values())), "workload")
+
+USAGE = group(
+    "Usage totals and SM time",
+    "SM time of each workload in the last day, in hours of a whole GPU",
+    "sum by (workload_kind, workload) (increase(cuda_mps_workload_sm_seconds_total[1d])) / 3600",
+    _used("cuda_mps_workload_sm_seconds_total", lambda used: used.sm_us, SM_PARTS, _SM_USAGE).help(
+        "SM time of the workload, in seconds of the whole GPU. The series ends a day after the last use."
+    ),
+    _used("cuda_mps_workload_energy_joules_total", lambda used: used.energy_mj, ENERGY_PARTS, _USAGE).help(
+        "Energy of the GPU, divided among workloads in proportion to SM time. Unattributed if that is unknown."
+    ),
+    Series("cuda_mps_workload_memory_byte_seconds_total", ("gpu", *_WORKLOAD), _memory).help(
+        "GPU memory of the workload's processes, multiplied by time: 3.6e12 is a gigabyte for an hour."
+    ),
+    _SM_USAGE.value("cuda_mps_gpu_sm_seconds_total", lambda each: each.total.sm_us / SM_PARTS).help(
+        "SM time of the GPU: the sum over workloads and ended series. Without GPM, that of the estimates by launches."
+    ),
+    _USAGE.value("cuda_mps_gpu_accounted_energy_joules_total", lambda each: each.total.energy_mj / ENERGY_PARTS).help(
+        "Energy of the GPU while the exporter ran: the sum over workloads and ended series."
+    ),
+    _SM_USAGE.value("cuda_mps_gpu_closed_sm_seconds_total", _closed(lambda used: used.sm_us, SM_PARTS)).help(
+        "SM time of workloads with ended series."
+    ),
+    _USAGE.value("cuda_mps_gpu_closed_energy_joules_total", _closed(lambda used: used.energy_mj, ENERGY_PARTS)).help(
+        "Energy of workloads with ended series."
+    ),
+    _SHARE.values(
+        "cuda_mps_client_sm_utilization_ratio", Choice("method", Method), lambda each: {each.method: each.sm}
+    ).help("Fraction of the GPU's SM capacity that the client used in the last minute. Absent if unknown."),
+    _SHARE.value("cuda_mps_client_sm_utilization_error_ratio", lambda each: each.error).help(
+        "Standard error of the client's SM utilization, including the time for which it is unknown."
+    ),
+    Series(
+        "cuda_mps_gpu_sm_unattributed_ratio",
+        ("gpu",),
+        lambda view: (((gpu,), split.unattributed) for gpu, split in fresh_splits(view.node).items() if split.measured),
+    ).help(
+        "Fraction of SM capacity used in the last minute that could not be attributed to a process. Absent without GPM."
+    ),
+)
+
+_CAPACITY: Scope[GpuSharing] = Scope(("gpu",), lambda view: (((gpu,), found) for gpu, found in view.sharing.items()))
+
+
+def _client_memory_limit(view: View) -> Samples:
+    shown = {(daemon.name, client.pid): client_id for daemon, client, client_id in view.clients}
+    for gpu, sharing in view.sharing.items():
+        for each in sharing.clients:
+            client_id = shown.get((each.daemon, each.client.pid))
+            if client_id is not None and each.memory_limit is not None:
+                yield (each.daemon, client_id, gpu), each.memory_limit
+
+
+CAPACITY = group(
+    "Capacity",
+    "how many more clients fit on each GPU at most",
+    "min by (job, instance, gpu) (cuda_mps_gpu_clients_fit)"
+    ' and on (job, instance, gpu) cuda_mps_gpu_clients_fit{bound="memory"}',
+    _CAPACITY.values("cuda_mps_gpu_clients_fit", Choice("bound", Bound), lambda each: each.headroom.by_bound).help(
+        "Number of further clients, similar to those on the GPU, that fit by this bound. Absent if unknown."
+    ),
+    _CAPACITY.value("cuda_mps_gpu_thread_percentage_committed_ratio", lambda each: each.threads_committed).help(
+        "Sum of the fractions of the GPU's threads that its clients may use. Absent if the limit of a client is "
+        "unknown."
+    ),
+    _CAPACITY.value("cuda_mps_gpu_pinned_memory_committed_ratio", lambda each: each.memory_committed).help(
+        "Sum of the memory limits of the GPU's clients, divided by its memory. Absent if a client's limit is unknown "
+        "or not set."
+    ),
+    CLIENT.of(lambda view, each: thread_ratio(view.node, *each))
+    .value("cuda_mps_client_active_thread_ratio", float)
+    .help(
+        "Fraction of a GPU's threads that the client may use: the smaller limit of its server and of its own "
+        "environment. Absent if unknown."
+    ),
+    Series("cuda_mps_client_pinned_memory_limit_bytes", ("daemon", "client", "gpu"), _client_memory_limit).help(
+        "GPU memory that the client may allocate: the smallest limit of its server and of its own environment. Absent "
+        "if unknown or not set."
+    ),
+)
+
+
+MOST_SERIES = 512
+"""At most so many series of containers. The kubelet runs 110 pods by default."""
+
+
+def _allocated(view: View) -> Items[AllocatedShares]:
+    for gpu, resources in view.allocation.items():
+        for resource, shares in resources.items():
+            yield (gpu, resource), shares
+
+
+def _by_container(view: View) -> Samples:
+    counts = (
+        ((*labels, *container), count)
+        for labels, shares in _ALLOCATED.items(view)
+        for container, count in shares.by_container.items()
+    )
+    return islice(sorted(summed(counts)), MOST_SERIES)
+
+
+def _claims(view: View) -> Rows:
+    names = claim_names(view.node)
+    claims: Iterable[tuple[str, str | None]] = (
+        (daemon.name, claim_uid(daemon.pipe_directory))
+        for daemon in view.daemons()
+        if daemon.declared.by is NamedBy.DRA
+    )
+    return ((daemon, uid, *names.get(uid, ("", ""))) for daemon, uid in claims if uid is not None)
+
+
+_ALLOCATED: Scope[AllocatedShares] = Scope(("gpu", "resource"), _allocated)
+
+ALLOCATION = group(
+    "Allocation (Kubernetes)",
+    "fraction of each GPU's allocated shares that belong to pods without a CUDA context",
+    "cuda_mps_gpu_unused_shares\n  / on (job, instance, gpu, resource) cuda_mps_gpu_allocated_shares",
+    _ALLOCATED.value("cuda_mps_gpu_allocatable_shares", lambda each: each.allocatable).help(
+        "Shares of the GPU that the kubelet can allocate: healthy devices of the resource, allocated or not. Absent "
+        "if the kubelet did not report them in the last minute."
+    ),
+    _ALLOCATED.value("cuda_mps_gpu_allocated_shares", lambda each: each.allocated).help(
+        "Shares of the GPU that the kubelet has allocated to containers."
+    ),
+    _ALLOCATED.value("cuda_mps_gpu_unused_shares", lambda each: each.unused).help(
+        "Allocated shares of pods that have no CUDA context on the GPU. Absent if the pod of a process with a context "
+        "is unknown."
+    ),
+    Series(
+        "cuda_mps_container_allocated_shares",
+        ("gpu", "resource", "client_namespace", "client_pod", "client_container_name"),
+        _by_container,
+    ).help(f"Shares of the GPU that the kubelet has allocated to the container. At most {MOST_SERIES} series."),
+    info("cuda_mps_daemon_claim_info", ("daemon", "claim_uid", "claim_namespace", "claim_name"), _claims).help(
+        "Resource claim that the daemon runs for (NVIDIA's DRA driver), always 1. The names are empty if they are "
+        "unknown."
+    ),
 )

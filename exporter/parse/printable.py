@@ -1,10 +1,20 @@
 """Safe display of text that another user chose, such as a workload's name, and checks of unit names."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 LONGEST_TEXT = 128
 LONGEST_PROBLEM = 512
 """For a sentence of the exporter with advice for an operator."""
+LONGEST_VALUE = 4096
+"""For any text in JSON, such as a path or a command."""
+
+
+class PrintableText(str):
+    """A text of several lines that is printable already."""
+
+    __slots__ = ()
 
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -22,6 +32,18 @@ def printable_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def printable_value(value: object, longest: int = LONGEST_VALUE) -> Any:
+    """Return a value for JSON with each text and key in it truncated and printable. `PrintableText` stays as it is."""
+    match value:
+        case str() if not isinstance(value, PrintableText):
+            return printable(value, longest)
+        case Mapping():
+            return {printable_value(key, longest): printable_value(each, longest) for key, each in value.items()}
+        case list() | tuple():
+            return [printable_value(each, longest) for each in value]
+    return value
 
 
 def is_service_name(name: str) -> bool:

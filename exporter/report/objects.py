@@ -13,7 +13,7 @@ from exporter.model.settings import Mode
 from exporter.model.usage import Share
 from exporter.model.values import plain
 from exporter.model.watchdog import Diagnosis, WatchdogState
-from exporter.parse.printable import printable
+from exporter.parse.printable import PrintableText, printable, printable_value
 from exporter.parse.xid_catalogue import xid_meaning
 from exporter.report.finding import Finding
 from exporter.report.incident_filter import IncidentFilter
@@ -87,11 +87,11 @@ def _diagnosis(found: Diagnosis) -> dict[str, Any]:
 
 
 def encode_within(objects: Iterable[object], most_bytes: int) -> list[bytes]:
-    """Return the first objects as JSON, as many as fit into `most_bytes`, but at least one."""
+    """Return the first objects as JSON of printable texts, as many as fit into `most_bytes`, but at least one."""
     encoded: list[bytes] = []
     size = 0
     for each in objects:
-        text = json.dumps(each, ensure_ascii=False).encode(errors="replace")
+        text = json.dumps(printable_value(each), ensure_ascii=False).encode()
         size += len(text)
         if encoded and size > most_bytes:
             break
@@ -259,9 +259,9 @@ def _share(share: Share | None) -> dict[str, Any]:
 
 
 def node_object(view: StatusView) -> dict[str, Any]:
-    """Return the status of a node. Times are seconds since the epoch."""
+    """Return the status of a node, with printable texts. Times are seconds since the epoch."""
     node = view.node
-    return {
+    shown = {
         "at": node.at,
         "simulated": node.simulated,
         "findings": [_finding(each) for each in view.findings],
@@ -273,6 +273,7 @@ def node_object(view: StatusView) -> dict[str, Any]:
         ],
         "sources": {each.name: {"problem": problem_object(each.problem, each.text)} for each in view.collectors},
     }
+    return dict(printable_value(shown))
 
 
 def _finding(found: Finding) -> dict[str, Any]:
@@ -417,4 +418,4 @@ def incidents_answer(
         text = "[{}]\n".format(",\n".join(each.decode() for each in encode_within(objects, MOST_BYTES)))
     else:
         text = json.dumps(next(objects), indent=2) + "\n"
-    return {"text": text, "exit_code": exit_code}
+    return {"text": PrintableText(text), "exit_code": exit_code}

@@ -1,16 +1,12 @@
-"""Access rules: basic authentication against bcrypt hashes, and which visitors can see private pages."""
+"""Basic authentication against bcrypt hashes."""
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
-from ipaddress import IPv6Address, ip_address
+from http import HTTPStatus
 
 from exporter.errors import ConfigError
 
@@ -26,15 +22,6 @@ _DUMMY_HASH = "$2b${cost}$......................MJzyV43b9aDcvTqrhsQYLV6OLfx9jbe"
 
 CheckPassword = Callable[[bytes, bytes], bool]
 """Return whether a password has a hash."""
-
-
-class Verdict(Enum):
-    """Result of the check of a request's credentials."""
-
-    ADMITTED = auto()
-    REFUSED = auto()
-    BUSY = auto()
-    """Too many other requests wait for a password check."""
 
 
 def bcrypt_check() -> CheckPassword:
@@ -63,44 +50,36 @@ class BasicAuth:
         self._check = check
         self._checking = threading.Lock()
         self._pending = threading.BoundedSemaphore(MAX_PENDING_CHECKS)
-        self._cached: OrderedDict[bytes, None] = OrderedDict()
-        self._cache_lock = threading.Lock()
+        self._cached: dict[bytes, None] = {}
+        """Digests of accepted logins, oldest first."""
         self._digest_key = secrets.token_bytes(32)
 
-    def verdict(self, authorization: str) -> Verdict:
-        """Check the value of an Authorization header."""
+    def verdict(self, authorization: str) -> HTTPStatus:
+        """Check the value of an Authorization header.
+
+        Return OK, UNAUTHORIZED, or SERVICE_UNAVAILABLE if too many other requests wait for a password check.
+        """
         credentials = _credentials(authorization)
         if credentials is None:
-            return Verdict.REFUSED
+            return HTTPStatus.UNAUTHORIZED
         name, password = credentials
         # The digest is useless without this process's key. The password itself is never stored.
         digest = hashlib.blake2b(name + b":" + password, key=self._digest_key).digest()
-        if self._is_cached(digest):
-            return Verdict.ADMITTED
+        if digest in self._cached:
+            return HTTPStatus.OK
         if not self._pending.acquire(blocking=False):
-            return Verdict.BUSY
+            return HTTPStatus.SERVICE_UNAVAILABLE
         try:
             with self._checking:
                 matches = self._check(password[:BCRYPT_PASSWORD_BYTES], self._hashes.get(name, self._dummy_hash))
+                if not (matches and name in self._hashes):
+                    return HTTPStatus.UNAUTHORIZED
+                self._cached[digest] = None
+                if len(self._cached) > MAX_CACHED_LOGINS:
+                    del self._cached[next(iter(self._cached))]
         finally:
             self._pending.release()
-        if not (matches and name in self._hashes):
-            return Verdict.REFUSED
-        self._cache(digest)
-        return Verdict.ADMITTED
-
-    def _is_cached(self, digest: bytes) -> bool:
-        with self._cache_lock:
-            if digest not in self._cached:
-                return False
-            self._cached.move_to_end(digest)
-            return True
-
-    def _cache(self, digest: bytes) -> None:
-        with self._cache_lock:
-            self._cached[digest] = None
-            while len(self._cached) > MAX_CACHED_LOGINS:
-                self._cached.popitem(last=False)
+        return HTTPStatus.OK
 
 
 def _credentials(authorization: str) -> tuple[bytes, bytes] | None:
@@ -113,38 +92,3 @@ def _credentials(authorization: str) -> tuple[bytes, bytes] | None:
     except (binascii.Error, ValueError):
         return None
     return (name, password) if colon else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visitor:
-    """The sender of a request, as far as the server knows it without trusting a header."""
-
-    peer: str = ""
-    host: str = ""
-    """The Host header."""
-    proxied: bool = False
-    """Whether a header shows that a proxy forwarded the request."""
-    authenticated: bool = False
-    """Whether the visitor gave a password or a required and verified client certificate."""
-
-
-def may_see_private(visitor: Visitor) -> bool:
-    """Return whether this visitor can see pages that name users and workloads.
-
-    A proxy header is never believed, but it shows that the loopback peer is a proxy, whose client is unknown. The Host
-    header must name this machine, because DNS rebinding makes a local browser send requests for a foreign page.
-    """
-    if visitor.authenticated:
-        return True
-    host = visitor.host.strip()
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(visitor.peer) and not visitor.proxied and (name.lower() == "localhost" or is_loopback(name))
-
-
-def is_loopback(text: str) -> bool:
-    """Return whether this is a loopback address. IPv4 can be mapped into IPv6."""
-    with contextlib.suppress(ValueError):
-        address = ip_address(text)
-        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return (mapped or address).is_loopback
-    return False

@@ -1,17 +1,21 @@
-"""Requests and answers: read one request of a connection within bounds, authenticate it, and send the answer."""
+"""Requests and answers: read one request of a connection within bounds, authenticate it, and send the answer.
+
+`Request.may_see_private` is the access rule of private pages.
+"""
 
 import io
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
+from ipaddress import IPv6Address, ip_address
 from socket import socket
+from types import MappingProxyType
 from typing import Any, cast
 
 from exporter import __version__
-from exporter.web.auth import Verdict, Visitor
 from exporter.web.web_config import Protection
 
 IDLE_SECONDS = 5.0
@@ -26,12 +30,18 @@ _PROXY_HEADERS = ("forwarded", "x-forwarded-", "x-real-ip", "via", "x-client-ip"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The parts of a GET request that pages use."""
+    """The parts of a GET request that pages use, and its sender as far as the server knows it."""
 
     path: str
     accept: str = ""
     accept_encoding: str = ""
-    visitor: Visitor = field(default_factory=Visitor)
+    peer: str = ""
+    host: str = ""
+    """The Host header."""
+    proxied: bool = False
+    """Whether a header shows that a proxy forwarded the request."""
+    authenticated: bool = False
+    """Whether the visitor gave a password or a required and verified client certificate."""
 
     @property
     def page(self) -> str:
@@ -42,6 +52,28 @@ class Request:
     def query(self) -> str:
         """The part after the question mark."""
         return self.path.partition("?")[2]
+
+    @property
+    def may_see_private(self) -> bool:
+        """Whether the visitor can see pages that name users and workloads.
+
+        A proxy header is never believed, but it shows that the loopback peer is a proxy, whose client is unknown. The
+        Host header must name this machine: by DNS rebinding, a local browser sends requests for a foreign page.
+        """
+        if self.authenticated:
+            return True
+        host = self.host.strip()
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        return is_loopback(self.peer) and not self.proxied and (name.lower() == "localhost" or is_loopback(name))
+
+
+def is_loopback(text: str) -> bool:
+    """Return whether this is a loopback address. IPv4 can be mapped into IPv6."""
+    with suppress(ValueError):
+        address = ip_address(text)
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return (mapped or address).is_loopback
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +87,12 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def plain(status: HTTPStatus, text: str) -> Answer:
+def plain(status: HTTPStatus, text: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
     """Return an answer of one line of text."""
-    return Answer(status, f"{text}\n".encode())
+    return Answer(status, f"{text}\n".encode(), headers=headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """A page. A private page needs a local or authenticated visitor.
 
@@ -73,18 +105,19 @@ class Route:
     problem: Callable[[HTTPStatus, str], Answer] = plain
 
 
-_UNAUTHORIZED = Answer(
-    HTTPStatus.UNAUTHORIZED,
-    b"unauthorized\n",
-    headers={"WWW-Authenticate": 'Basic realm="cuda-mps-exporter", charset="UTF-8"'},
-)
-_BUSY = Answer(
-    HTTPStatus.SERVICE_UNAVAILABLE, b"too many password checks are pending; try again\n", headers={"Retry-After": "1"}
-)
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="cuda-mps-exporter", charset="UTF-8"'}
+_REFUSALS = {
+    answer.status: answer
+    for answer in (
+        plain(HTTPStatus.UNAUTHORIZED, "unauthorized", _CHALLENGE),
+        plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many password checks are pending; try again", {"Retry-After": "1"}),
+    )
+}
+_NOT_ALLOWED = plain(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD", {"Allow": "GET, HEAD"})
 
-_NOT_ALLOWED = replace(
-    plain(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD"), headers={"Allow": "GET, HEAD"}
-)
+
+class BadRequestError(ValueError):
+    """An invalid query of a page; the message has what is expected."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -117,12 +150,12 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = _BoundedReader(cast("io.RawIOBase", self.rfile))
 
     def do_GET(self) -> None:
-        """Answer with headers and body."""
-        self._send(with_body=True)
+        """Answer with headers and body, or to HEAD with the same headers only."""
+        with self._working:
+            answer = self._answer()
+        self._write(answer)
 
-    def do_HEAD(self) -> None:
-        """Answer with the headers of GET."""
-        self._send(with_body=False)
+    do_HEAD = do_GET  # noqa: N815 (http.server calls it)
 
     def end_headers(self) -> None:
         """Add the headers that each answer has, error answers too."""
@@ -133,17 +166,12 @@ class Handler(BaseHTTPRequestHandler):
         """Answer an invalid request with one line of text. Methods other than GET and HEAD are not allowed."""
         self.close_connection = True
         answer = plain(HTTPStatus(code), HTTPStatus(code).phrase.lower())
-        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer, with_body=True)
+        self._write(_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else answer)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log no requests."""
 
-    def _send(self, *, with_body: bool) -> None:
-        with self._working:
-            answer = self._answer()
-        self._write(answer, with_body=with_body)
-
-    def _write(self, answer: Answer, *, with_body: bool) -> None:
+    def _write(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -152,28 +180,26 @@ class Handler(BaseHTTPRequestHandler):
         if answer.gzipped:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
-        if with_body:
+        if self.command != "HEAD":
             self.wfile.write(answer.body)
 
     def _answer(self) -> Answer:
         users = self._protection.users
         if users is not None:
             verdict = users.verdict(self.headers.get("Authorization", ""))
-            if verdict is not Verdict.ADMITTED:
-                return _BUSY if verdict is Verdict.BUSY else _UNAUTHORIZED
-        visitor = Visitor(
-            peer=str(self.client_address[0]),
-            host=self.headers.get("Host", ""),
-            proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
-            authenticated=users is not None or self._protection.authenticates_by_tls,
+            if verdict in _REFUSALS:
+                return _REFUSALS[verdict]
+        return self._respond(
+            Request(
+                path=self.path,
+                accept=self.headers.get("Accept", ""),
+                accept_encoding=self.headers.get("Accept-Encoding", ""),
+                peer=str(self.client_address[0]),
+                host=self.headers.get("Host", ""),
+                proxied=any(name.lower().startswith(_PROXY_HEADERS) for name in self.headers),
+                authenticated=users is not None or self._protection.authenticates_by_tls,
+            )
         )
-        request = Request(
-            path=self.path,
-            accept=self.headers.get("Accept", ""),
-            accept_encoding=self.headers.get("Accept-Encoding", ""),
-            visitor=visitor,
-        )
-        return self._respond(request)
 
 
 class _BoundedReader(io.BufferedReader):

@@ -1,19 +1,17 @@
 """The site: a page for each path. The metrics, health, landing page and runbooks are defined here."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from importlib import resources
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from exporter.errors import ConfigError
-from exporter.metrics.exposition import Exposition, quality_of
+from exporter.metrics.exposition import Exposition, offers, quality_of
 from exporter.report.status_view import StatusInput
-from exporter.web.auth import may_see_private
-from exporter.web.handler import Answer, Request, Route, plain
+from exporter.web.handler import Answer, BadRequestError, Request, Route, plain
 
 if TYPE_CHECKING:
     from exporter.page.page import Page
@@ -89,11 +87,12 @@ class Site:
         extra_routes: Mapping[str, Route] = _NO_ROUTES,
         simulated: bool = False,
     ) -> None:
-        """ConfigError if the telemetry path is invalid or the path of another page."""
         self._exposition = exposition
         self._healthy = healthy
         self._telemetry_path = telemetry_path
+        self._simulated = simulated
         status_page = TtlCache(lambda: status().encode(errors="replace"), monotonic)
+        self._node_page = TtlCache(lambda: self._page.node(page_data()), monotonic)
         self._routes = {
             "/status": Route(
                 respond=lambda _: Answer(HTTPStatus.OK, status_page.page(), headers={"Cache-Control": "no-store"}),
@@ -101,21 +100,14 @@ class Site:
                 title="Status",
             ),
             **extra_routes,
-            "/page.js": _static(_file("page.js"), "text/javascript"),
-            "/page.css": _static(_file("style.css"), "text/css"),
+            "/page.js": _static("page.js", "text/javascript"),
+            "/page.css": _static("style.css", "text/css"),
             "/-/healthy": Route(respond=self._health, title="Healthy"),
             "/healthz": Route(respond=self._health),
             "/-/ready": Route(respond=self._readiness, title="Ready"),
             "/readyz": Route(respond=self._readiness),
         }
-        if self._route(telemetry_path) or not telemetry_path.startswith("/") or "?" in telemetry_path:
-            raise ConfigError(
-                f"--web.telemetry-path: invalid value {telemetry_path!r}: expected a path that begins with / and is"
-                f" none of {', '.join(self._routes)}"
-            )
-        links = {each.title: path for path, each in self._routes.items() if each.title}
-        landing_page = LandingPage(page_data, {"Metrics": telemetry_path, **links}, monotonic, simulated=simulated)
-        self._routes["/"] = Route(respond=landing_page.answer)
+        self._routes["/"] = Route(respond=self._landing_page)
         self._routes[telemetry_path] = Route(respond=self._metrics)
 
     def answer(self, request: Request) -> Answer:
@@ -123,9 +115,12 @@ class Site:
         route = self._route(request.page)
         if route is None:
             return plain(HTTPStatus.NOT_FOUND, f"not found; the metrics are at {self._telemetry_path}")
-        if route.private and not may_see_private(request.visitor):
+        if route.private and not request.may_see_private:
             return route.problem(HTTPStatus.FORBIDDEN, _FORBIDDEN)
-        return route.respond(request)
+        try:
+            return route.respond(request)
+        except BadRequestError as error:
+            return route.problem(HTTPStatus.BAD_REQUEST, str(error))
 
     def _route(self, path: str) -> Route | None:
         return self._routes.get(path) or self._routes.get(f"{path.rpartition('/')[0]}/*")
@@ -144,88 +139,53 @@ class Site:
     def _readiness(self, _request: Request) -> Answer:
         return plain(HTTPStatus.OK, "ready") if self._exposition.ready else _NOT_READY
 
-
-def _accepts_gzip(header: str) -> bool:
-    offers = {coding: parameters for coding, *parameters in _offers(header)}
-    parameters = offers.get("gzip", offers.get("*"))
-    return parameters is not None and quality_of(parameters) > 0
-
-
-def _offers(header: str) -> Iterator[list[str]]:
-    return (["".join(part.split()) for part in offered.split(";")] for offered in header.lower().split(","))
-
-
-class LandingPage:
-    """The page at `/`: the node for visitors who can see names, links for all others."""
-
-    def __init__(
-        self,
-        page_data: Callable[[], StatusInput],
-        links: Mapping[str, str],
-        monotonic: Callable[[], float],
-        *,
-        simulated: bool = False,
-    ) -> None:
-        """`links` are the paths of the other pages by their titles."""
-        self._simulated = simulated
-        self._links = links
-        self._node = TtlCache(lambda: self._page.node(page_data()), monotonic)
+    def _landing_page(self, request: Request) -> Answer:
+        """Return the node for visitors who can see names, links for all others."""
+        body = self._node_page.page() if request.may_see_private else self._page.links()
+        return _page_answer(body, "text/html")
 
     @cached_property
     def _page(self) -> "Page":
         """The templates, loaded at the first request. Most nodes are only scraped, and save this memory."""
         from exporter.page.page import Page
 
-        return Page(self._links, simulated=self._simulated)
-
-    def answer(self, request: Request) -> Answer:
-        """Return what the visitor can see."""
-        body = self._node.page() if may_see_private(request.visitor) else self._page.links()
-        return _landing_page_answer(body, "text/html")
+        links = {route.title: path for path, route in self._routes.items() if route.title}
+        return Page({"Metrics": self._telemetry_path, **links}, simulated=self._simulated)
 
 
-def _file(name: str) -> bytes:
-    return resources.files("exporter.page").joinpath(name).read_bytes()
+def _accepts_gzip(header: str) -> bool:
+    codings = dict(offers(header))
+    parameters = codings.get("gzip", codings.get("*"))
+    return parameters is not None and quality_of(parameters) > 0
 
 
-def _static(body: bytes, content_type: str) -> Route:
-    answer = _landing_page_answer(body, content_type)
+def _static(name: str, content_type: str) -> Route:
+    answer = _page_answer(resources.files("exporter.page").joinpath(name).read_bytes(), content_type)
     return Route(respond=lambda _: answer)
 
 
-def _landing_page_answer(body: bytes, content_type: str) -> Answer:
+def _page_answer(body: bytes, content_type: str) -> Answer:
     return Answer(HTTPStatus.OK, body, f"{content_type}; charset=utf-8", headers=_LANDING_PAGE_HEADERS)
 
 
-class Runbooks:
-    """The runbooks of the alerts, so that `runbook_url` leads to those of the running version.
+def runbook_routes(directory: Traversable | None = None) -> Mapping[str, Route]:
+    """Return pages with the runbooks of the alerts, so that `runbook_url` leads to those of the running version.
 
-    The files are read once, so a request selects a name and never opens a path. If the directory does not exist, there
-    are no runbooks.
+    They are public, because they contain no names. The files are read once, so a request selects a name and never opens
+    a path. If the directory (by default, that of this package) does not exist, there are no runbooks.
     """
+    directory = resources.files("exporter") / "runbooks" if directory is None else directory
+    files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
+    pages = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
+    names = "\n".join(f"{RUNBOOKS_PATH}/{name}" for name in pages)
 
-    def __init__(self, directory: Traversable) -> None:
-        files = sorted(directory.iterdir() if directory.is_dir() else (), key=lambda file: file.name)
-        self._pages = {file.name: file.read_bytes() for file in files if file.name.endswith(".md")}
-
-    @classmethod
-    def installed(cls) -> Self:
-        """Return the runbooks of this package."""
-        return cls(resources.files("exporter") / "runbooks")
-
-    @property
-    def routes(self) -> Mapping[str, Route]:
-        """The pages by path. They are public, because they contain no names."""
-        return {
-            RUNBOOKS_PATH: Route(respond=lambda _: plain(HTTPStatus.OK, self._list())),
-            f"{RUNBOOKS_PATH}/*": Route(respond=self._page),
-        }
-
-    def _page(self, request: Request) -> Answer:
-        page = self._pages.get(request.page.rpartition("/")[2])
+    def runbook(request: Request) -> Answer:
+        page = pages.get(request.page.rpartition("/")[2])
         if page is None:
-            return plain(HTTPStatus.NOT_FOUND, f"unknown runbook; the runbooks are:\n{self._list()}")
+            return plain(HTTPStatus.NOT_FOUND, f"unknown runbook; the runbooks are:\n{names}")
         return Answer(HTTPStatus.OK, page)
 
-    def _list(self) -> str:
-        return "\n".join(f"{RUNBOOKS_PATH}/{name}" for name in self._pages)
+    return {
+        RUNBOOKS_PATH: Route(respond=lambda _: plain(HTTPStatus.OK, names)),
+        f"{RUNBOOKS_PATH}/*": Route(respond=runbook),
+    }

@@ -42,55 +42,50 @@ class ConnectionSlots:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._used: set[Slot] = set()
-        self._waiting: dict[Slot, None] = {}
-        """The slots whose client the server waits for, longest first."""
+        self._slots: dict[Slot, bool] = {}
+        """Whether the server waits for the slot's client. The slots that have waited longest come first."""
 
     def take(self, connection: socket.socket) -> Slot | None:
         """Return a slot for a new connection; None if the server works on a request in each slot."""
         with self._lock:
-            if len(self._used) >= self._limit and not self._close_longest_waiting():
-                return None
+            if len(self._slots) >= self._limit:
+                longest = next((slot for slot, waits in self._slots.items() if waits), None)
+                if longest is None:
+                    return None
+                del self._slots[longest]
+                with contextlib.suppress(OSError):
+                    # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
+                    socket.socket.shutdown(longest.connection, socket.SHUT_RDWR)
             slot = Slot(connection)
-            self._used.add(slot)
-            self._waiting[slot] = None
+            self._slots[slot] = True
             return slot
 
     def replace_socket(self, slot: Slot, connection: socket.socket) -> None:
         """Use another socket for the connection, such as its TLS socket; OSError if the slot was taken away."""
         with self._lock:
             slot.connection = connection
-            if slot not in self._used:
+            if slot not in self._slots:
                 raise ConnectionAbortedError("a newer connection took the slot")
 
     def release(self, slot: Slot) -> None:
         """Free the slot of a connection that has ended."""
         with self._lock:
-            self._used.discard(slot)
-            self._waiting.pop(slot, None)
+            self._slots.pop(slot, None)
 
     @contextlib.contextmanager
     def working(self, slot: Slot) -> Iterator[None]:
         """Protect a slot while the server itself works on the request."""
-        with self._lock:
-            self._waiting.pop(slot, None)
+        self._set(slot, waits=False)
         try:
             yield
         finally:
-            with self._lock:
-                if slot in self._used:
-                    self._waiting[slot] = None
+            self._set(slot, waits=True)
 
-    def _close_longest_waiting(self) -> bool:
-        slot = next(iter(self._waiting), None)
-        if slot is None:
-            return False
-        del self._waiting[slot]
-        self._used.discard(slot)
-        with contextlib.suppress(OSError):
-            # SSLSocket.shutdown() would discard the TLS state that the connection's own thread still uses.
-            socket.socket.shutdown(slot.connection, socket.SHUT_RDWR)
-        return True
+    def _set(self, slot: Slot, *, waits: bool) -> None:
+        """Make the slot the last one, unless it was taken away."""
+        with self._lock:
+            if self._slots.pop(slot, None) is not None:
+                self._slots[slot] = waits
 
 
 class WebServer:
@@ -105,12 +100,7 @@ class WebServer:
         listeners: Sequence[socket.socket] = (),
         failures: AcceptFailures | None = None,
     ) -> None:
-        """Listen at the addresses and use the given listeners too.
-
-        ListenError if an address cannot be used, ConfigError if `max_requests` is below 1.
-        """
-        if max_requests < 1:
-            raise ConfigError(f"--web.max-requests: invalid value {max_requests}: expected 1 or more")
+        """Listen at the addresses and use the given listeners too; ListenError if an address cannot be used."""
         self._site = site
         self._security = security
         self._slots = ConnectionSlots(max_requests)
@@ -132,12 +122,8 @@ class WebServer:
     @property
     def origins(self) -> Sequence[str]:
         """The addresses as URLs for a browser on this machine."""
-        return [f"{self.scheme}://{url_host(host)}:{port}" for host, port in self.addresses]
-
-    @property
-    def scheme(self) -> str:
-        """Return https or http."""
-        return "http" if self._protection().tls is None else "https"
+        scheme = "http" if self._protection().tls is None else "https"
+        return [f"{scheme}://{url_host(host)}:{port}" for host, port in self.addresses]
 
     @property
     def port(self) -> int:
@@ -198,9 +184,9 @@ class WebServer:
             protection = self._protection()
             if protection.tls is not None:
                 slot.connection.settimeout(IDLE_SECONDS)
-                secured = protection.tls.wrap(slot.connection)
+                secured = protection.tls.wrap_socket(slot.connection, server_side=True, do_handshake_on_connect=False)
                 self._slots.replace_socket(slot, secured)
-                protection.tls.handshake(secured)
+                protection.handshake(secured)
             Handler(slot.connection, peer, protection, self._site.answer, self._slots.working(slot))
         except (OSError, HTTPException):
             pass  # the client closed the connection or sent an invalid request
@@ -256,18 +242,17 @@ def activated_listeners(environment: Mapping[str, str], pid: int) -> Sequence[so
             "--web.systemd-socket: systemd passed no socket; start the .socket unit of this service,"
             " or use --web.listen-address"
         )
-    return [_activated(FIRST_ACTIVATED + number) for number in range(int(count))]
-
-
-def _activated(descriptor: int) -> socket.socket:
-    try:
-        os.set_inheritable(descriptor, False)
-        listener = socket.socket(fileno=descriptor)
-        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError as error:
-        raise ConfigError(f"--web.systemd-socket: descriptor {descriptor} is not a socket: {error.strerror}") from error
-    if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
-        raise ConfigError(
-            f"--web.systemd-socket: descriptor {descriptor} does not listen on TCP; use ListenStream=PORT"
-        )
-    return listener
+    listeners = []
+    for descriptor in range(FIRST_ACTIVATED, FIRST_ACTIVATED + int(count)):
+        try:
+            os.set_inheritable(descriptor, False)
+            listener = socket.socket(fileno=descriptor)
+            listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            problem = f"is not a socket: {error.strerror}"
+            raise ConfigError(f"--web.systemd-socket: descriptor {descriptor} {problem}") from error
+        if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
+            problem = "does not listen on TCP; use ListenStream=PORT"
+            raise ConfigError(f"--web.systemd-socket: descriptor {descriptor} {problem}")
+        listeners.append(listener)
+    return listeners

@@ -1,42 +1,57 @@
-"""The web config file, in the format of Prometheus' exporter-toolkit (docs/web-configuration.md), and its reload.
+"""The web config file, in the format of Prometheus' exporter-toolkit (docs/web.md), and its reload.
 
 Supported are certificate, key, client authority with allowed names, minimum version and users. Any other setting is an
-error: if it were ignored, a protection that the operator expects would be absent.
+error: if it were ignored, a protection that the operator expects would be absent. Each error names file and key.
 """
 
 import re
+import ssl
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import structlog
 
 from exporter.errors import ConfigError
 from exporter.web.auth import BasicAuth, bcrypt_check
-from exporter.web.config_section import ConfigFiles, FileVersion, Section, file_version, read_document
-from exporter.web.tls import Tls, read_tls
 
-_SECTIONS = ("tls_server_config", "basic_auth_users")
+MAX_FILE_BYTES = 1 << 20
+
+_KEYS: Mapping[str, Collection[str] | None] = {
+    "tls_server_config": (
+        *("cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans", "min_version"),
+    ),
+    "basic_auth_users": None,
+}
+"""The supported keys of each section; None if all are."""
+
+_TLS, _USERS = (f"{section}." for section in _KEYS)
+_CLIENT_AUTH = {"NoClientCert": ssl.CERT_NONE, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}
+_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+
 _BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}")
 """22 characters hold a salt of 128 bits, so the last one has four possible values."""
 
-OnReload = Callable[[str | None], None]
-"""Called after each reload of the file: with None if it succeeded, else with the problem."""
+_FileVersion = tuple[int, int, int, int]
+"""Inode, size, and the times of the last changes of content and inode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """The protection of a connection."""
+    """The protection of a connection. `client_names` are those that TLS allows in client certificates; None: all."""
 
-    tls: Tls | None = None
+    tls: ssl.SSLContext | None = None
+    client_names: frozenset[str] | None = None
     users: BasicAuth | None = None
 
     @property
     def authenticates_by_tls(self) -> bool:
         """Whether each client has shown a verified certificate."""
-        return self.tls is not None and self.tls.authenticates
+        return self.tls is not None and self.tls.verify_mode is ssl.CERT_REQUIRED
 
     def missing_from(self, other: "Protection") -> str | None:
         """Return a protection that this one has and the other lacks."""
@@ -44,26 +59,24 @@ class Protection:
             return "TLS"
         if self.users is not None and other.users is None:
             return "basic authentication"
-        if self.authenticates_by_tls and not other.authenticates_by_tls:
-            return "client certificates"
-        return None
+        return "client certificates" if self.authenticates_by_tls and not other.authenticates_by_tls else None
+
+    def handshake(self, secured: ssl.SSLSocket) -> None:
+        """Do the handshake within the socket's timeout; OSError if it fails or the client is not allowed."""
+        secured.do_handshake()
+        if self.client_names is not None and self.client_names.isdisjoint(_names(secured.getpeercert())):
+            raise ssl.SSLError("no name in the client's certificate is allowed")
 
 
 class WebSecurity:
     """A web config file that is reloaded when it changes. Safe to use from several threads."""
 
-    def __init__(self, path: Path, on_reload: OnReload) -> None:
-        """Use `load`."""
-        self._path = path
-        self._on_reload = on_reload
+    def __init__(self, path: Path) -> None:
+        """Read the file; ConfigError if it cannot be used."""
         self._reloading = threading.Lock()
         self._problem: str | None = None
-        self._protection, self._versions = _read(path)
-
-    @classmethod
-    def load(cls, path: Path, on_reload: OnReload = lambda _problem: None) -> Self:
-        """Read the file; ConfigError if it cannot be used."""
-        return cls(path, on_reload)
+        self._file = _File(path)
+        self._protection = self._file.protection()
 
     def current(self) -> Protection:
         """Return the protection in force, after a reload if the files have changed.
@@ -73,54 +86,198 @@ class WebSecurity:
         """
         if self._reloading.acquire(blocking=False):
             try:
-                if self._problem is not None or self._has_changed():
+                if self._problem is not None or self._file.has_changed():
                     self._reload()
             finally:
                 self._reloading.release()
         return self._protection
 
-    def _has_changed(self) -> bool:
-        return any(file_version(path) != version for path, version in self._versions.items())
-
     def _reload(self) -> None:
+        self._file = _File(self._file.path)
         try:
-            protection, self._versions = _read(self._path)
+            protection = self._file.protection()
             removed = self._protection.missing_from(protection)
             if removed is not None:
-                raise ConfigError(
-                    f"--web.config.file: {self._path}: no longer requires {removed}; restart the exporter to remove it"
-                    " (a file that is being written looks the same)"
-                )
+                # A file that is being written looks the same.
+                raise self._file.error("", f"no longer requires {removed}; restart the exporter to remove it")
         except ConfigError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 structlog.get_logger().error(
                     "web_config_reload_failed", problem=str(error), now="the previous configuration stays in force"
                 )
-                self._on_reload(str(error))
             return
         self._protection, self._problem = protection, None
-        structlog.get_logger().info("web_config_reloaded", file=str(self._path))
-        self._on_reload(None)
+        structlog.get_logger().info("web_config_reloaded", file=str(self._file.path))
 
 
-def _read(path: Path) -> tuple[Protection, Mapping[Path, FileVersion]]:
-    files = ConfigFiles(path)
-    document = read_document(files)
-    document.refuse_others(_SECTIONS)
-    users = _users(document.section("basic_auth_users"))
-    protection = Protection(
-        tls=read_tls(document.section("tls_server_config")),
-        users=BasicAuth(users, bcrypt_check()) if users else None,
-    )
-    return protection, files.versions
+class _File:
+    """A web config file, with the versions of all files that are read for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._versions: dict[Path, _FileVersion | None] = {}
+        self._values: dict[str, object] = {}
+        """The values of all sections, by section and key with a full stop between them."""
+
+    def has_changed(self) -> bool:
+        """Return whether a file has changed since it was read."""
+        return any(_version(path) != version for path, version in self._versions.items())
+
+    def error(self, key: str, problem: str) -> ConfigError:
+        """Return an error that names the file and, if there is one, the key."""
+        return ConfigError(f"--web.config.file: {self.path}: {key}{': ' if key else ''}{problem}")
+
+    def read(self, path: Path) -> bytes:
+        """Read a file; OSError if it cannot be read or is larger than `MAX_FILE_BYTES`."""
+        self._versions[path] = _version(path)
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise OSError(0, f"larger than {MAX_FILE_BYTES} bytes")
+        return content
+
+    def protection(self) -> Protection:
+        """Read the file and those that it names; ConfigError if they cannot be used."""
+        try:
+            document = _parsed(self.read(self.path))
+        except (OSError, ValueError) as error:
+            raise self.error("", f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        for section, values in self._mapping("", document, _KEYS).items():
+            for key, value in self._mapping(f"{section}.", values, _KEYS[section]).items():
+                self._values[f"{section}.{key}"] = value
+        users = {key.removeprefix(_USERS): self._text(key) for key in self._values if key.startswith(_USERS)}
+        for name, hashed in users.items():
+            if ":" in name:
+                raise self.error(_USERS + name, "invalid user name: basic authentication does not allow a colon")
+            if _BCRYPT.fullmatch(hashed) is None:
+                advice = "create one with: htpasswd -nBC 10 NAME"
+                raise self.error(_USERS + name, f"not a bcrypt hash ($2a$, $2b$ or $2y$); {advice}")
+        protection = Protection(users=BasicAuth(users, bcrypt_check()) if users else None)
+        return self._with_tls(protection) if any(key.startswith(_TLS) for key in self._values) else protection
+
+    def _mapping(self, place: str, value: object, supported: Collection[str] | None) -> Mapping[str, object]:
+        """Return a mapping, an empty one if there is none; ConfigError for a key that is not supported."""
+        if value in (None, "", "~", "null"):
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(place.rstrip("."), "must be a mapping (`key: value` lines)")
+        for key in value:
+            if supported is not None and key not in supported:
+                raise self.error(place + key, f"not supported; remove it (supported: {', '.join(supported)})")
+        return value
+
+    def _text(self, key: str, default: str = "") -> str:
+        """Return a text; the default if it is absent or blank."""
+        value = self._values.get(key, "")
+        if not isinstance(value, str):
+            raise self.error(key, "must be a single value")
+        return value if value.strip() else default
+
+    def _choice(self, key: str, values: Mapping[str, Any], default: str) -> Any:
+        """Return what a word stands for."""
+        word = self._text(key, default)
+        if word not in values:
+            raise self.error(key, f"{word!r} is not supported; use {' or '.join(values)}")
+        return values[word]
+
+    def _readable(self, key: str) -> Path | None:
+        """Return the path of a readable file; None if the key is absent."""
+        named = self._text(key)
+        if not named:
+            return None
+        path = self.path.parent / named
+        try:
+            self.read(path)
+        except (OSError, ValueError) as error:
+            raise self.error(key, f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        return path
+
+    def _with_tls(self, protection: Protection) -> Protection:
+        certificate, key, authority = (
+            self._readable(_TLS + name) for name in ("cert_file", "key_file", "client_ca_file")
+        )
+        if certificate is None or key is None:
+            missing = "cert_file" if certificate is None else "key_file"
+            raise self.error(_TLS + missing, "missing; TLS needs a certificate and its private key")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = self._choice(_TLS + "client_auth_type", _CLIENT_AUTH, "NoClientCert")
+        context.minimum_version = self._choice(_TLS + "min_version", _VERSIONS, "TLS12")
+        names = self._values.get(_TLS + "client_allowed_sans")
+        if names is not None and not (
+            names and isinstance(names, list) and all(isinstance(name, str) for name in names)
+        ):
+            problem = "must be a list of one or more names; without it, all are allowed"
+            raise self.error(_TLS + "client_allowed_sans", problem)
+        if context.verify_mode is ssl.CERT_NONE:
+            for name, value in (("client_ca_file", authority), ("client_allowed_sans", names)):
+                if value is not None:
+                    raise self.error(_TLS + name, "needs client_auth_type: RequireAndVerifyClientCert")
+        elif authority is None:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)  # the system's authorities, as Go does
+        try:
+            context.load_cert_chain(certificate, key, password="")  # OpenSSL would ask for one on the terminal
+        except (OSError, ValueError) as error:
+            problem = (
+                f"{key} is not the private key of the certificate; replace both files together"
+                if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+                else f"{certificate} is no PEM certificate, or {key} is no PEM private key for it that is strong enough"
+                " and needs no passphrase"
+            )
+            raise self.error(_TLS + "key_file", problem) from error
+        try:
+            if authority is not None:
+                context.load_verify_locations(cafile=authority)
+        except (OSError, ValueError) as error:
+            problem = f"{authority} contains no PEM certificate that can be read"
+            raise self.error(_TLS + "client_ca_file", problem) from error
+        return replace(protection, tls=context, client_names=frozenset(names) if isinstance(names, list) else None)
 
 
-def _users(section: Section) -> Mapping[str, str]:
-    users = {name: section.text(name) or "" for name in section.keys}
-    for name, hashed in users.items():
-        if ":" in name:
-            raise section.error(name, "invalid user name: basic authentication does not allow a colon")
-        if _BCRYPT.fullmatch(hashed) is None:
-            raise section.error(name, "not a bcrypt hash ($2a$, $2b$ or $2y$); create one with: htpasswd -nBC 10 NAME")
-    return users
+def _version(path: Path) -> _FileVersion | None:
+    """Return the current version of a file; None if it cannot be found."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return None
+
+
+def _parsed(content: bytes) -> object:
+    """Return the content of a YAML file. All scalars are text, as in exporter-toolkit: a user can be called `yes`.
+
+    ValueError for another file, without its lines, because they can contain a key.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError("--web.config.file needs PyYAML: pip install 'cuda-mps-exporter[web]'") from error
+
+    class Loader(yaml.BaseLoader):
+        """A loader that refuses duplicate keys."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            mapping = super().construct_mapping(node, deep)
+            if len(mapping) < len(node.value):
+                raise yaml.constructor.ConstructorError(
+                    problem="duplicate key; remove one", problem_mark=node.start_mark
+                )
+            return mapping
+
+    try:
+        return yaml.load(content.decode(), Loader)  # noqa: S506 (it makes only text, lists and mappings)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = "" if mark is None else f"line {mark.line + 1}: "
+        raise ValueError(f"{line}invalid YAML: {problem or type(error).__name__}") from error
+
+
+def _names(certificate: Any) -> set[str]:
+    """Return the names in a verified certificate. IP addresses are normalized, because IPv6 has several spellings."""
+    names = set()
+    for kind, name in (certificate or {}).get("subjectAltName", ()):
+        if kind in ("DNS", "email", "URI"):
+            names.add(name)
+        elif kind == "IP Address":
+            with suppress(ValueError):
+                names.add(str(ip_address(name.strip())))
+    return names

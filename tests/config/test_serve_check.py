@@ -10,13 +10,13 @@ from exporter.config.checks import OWN_PAGES
 from exporter.errors import ConfigError, ListenError
 from exporter.web.server import listen
 from tests.config.reading import config, written
-from tests.web.serving import Web, staged
+from tests.web.serving import serving
 
 
 def test_reserved_paths_are_those_of_the_web_server() -> None:
     """The configuration refuses these paths for the metrics, so the web server need not."""
-    with staged() as (_stage, server):
-        site = Web(server=server).site("/telemetry")
+    with serving() as web:
+        site = web.site("/telemetry")
     assert set(site._routes) - {"/", "/telemetry"} == set(OWN_PAGES)
 
 

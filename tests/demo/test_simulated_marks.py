@@ -14,9 +14,11 @@ from prometheus_client import generate_latest
 
 from exporter import log
 from exporter.cli import parse_arguments
+from exporter.clock import SystemClock
 from exporter.commands.demo import print_commands
 from exporter.history import History
 from exporter.metrics.catalogue import NodeCollector
+from exporter.metrics.exposition import Exposition
 from exporter.model.node import Node
 from exporter.report import objects, status_text
 from exporter.report.incident_filter import IncidentFilter
@@ -24,16 +26,14 @@ from exporter.report.status_view import StatusInput
 from exporter.report.text import SIMULATED
 from exporter.view import View
 from exporter.web.api import Api
-from exporter.web.auth import Visitor
 from exporter.web.handler import Request
-from exporter.web.pages import LandingPage
+from exporter.web.pages import Site
 from tests.builders import AT, three_clients
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import Exporter
 from tests.incidents.values import blocked
 
 BOTH = pytest.mark.parametrize("simulated", [True, False])
-LOCAL = Visitor(peer="127.0.0.1", host="localhost")
 
 
 def node(simulated: bool) -> Node:
@@ -84,10 +84,17 @@ def test_both_landing_pages_have_a_banner(simulated: bool) -> None:
     def data() -> StatusInput:
         return StatusInput(node=node(simulated), at=AT, host="node1")
 
-    page = LandingPage(data, {}, lambda: 0.0, simulated=simulated)
+    site = Site(
+        Exposition(SystemClock()),
+        healthy=lambda: True,
+        status=str,
+        page_data=data,
+        monotonic=lambda: 0.0,
+        simulated=simulated,
+    )
 
-    for visitor in (LOCAL, Visitor()):
-        body = page.answer(Request(path="/", visitor=visitor)).body.decode()
+    for peer in ("127.0.0.1", ""):
+        body = site.answer(Request(path="/", peer=peer, host="localhost")).body.decode()
         assert (SIMULATED.replace("`", "<code>", 1).replace("`", "</code>") in body) is simulated
 
 
@@ -100,7 +107,7 @@ def test_the_json_api_warns(simulated: bool, path: str) -> None:
     api = Api(history, now=lambda: AT, address_of=lambda _: None, simulated=simulated, **unused)
     route = api.routes["/api/v1/incidents/*" if path else "/api/v1/incidents"]
 
-    envelope = json.loads(route.respond(Request(path=f"/api/v1/incidents{path}", visitor=LOCAL)).body)
+    envelope = json.loads(route.respond(Request(path=f"/api/v1/incidents{path}")).body)
 
     assert envelope.get("warnings", []) == ([SIMULATED] if simulated else [])
 

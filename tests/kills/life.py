@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from exporter.metrics.usage_totals import USAGE
+from exporter.metrics.gpus import USAGE
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.metrics import allocation
+from exporter.metrics import gpus
 from exporter.metrics.catalogue import CATALOGUE
 from exporter.model.node import Node
 from exporter.model.values import replace
@@ -35,7 +35,7 @@ def test_a_gpu_without_allocated_shares_has_zeros() -> None:
 
 def test_there_are_no_samples_without_current_data() -> None:
     for node in (owned(), replace(allocated(), at=AT + 61)):
-        for each in allocation.ALLOCATION.families[:-1]:
+        for each in gpus.ALLOCATION.families[:-1]:
             assert series(each.name, node) == {}
 
 
@@ -53,7 +53,7 @@ def test_the_daemon_of_a_claim_has_the_names_of_the_claim() -> None:
 
 
 def test_the_number_of_series_of_containers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "MOST_SERIES", 3)
+    monkeypatch.setattr(gpus, "MOST_SERIES", 3)
     many = [shares("a", f"pod-{number}", f"{GPU}::{number}") for number in range(5)]
     node = reduced(pod_resources(*many, replicas=5), start=owned()).node
     assert len(series("cuda_mps_container_allocated_shares", node)) == 3

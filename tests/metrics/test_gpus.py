@@ -52,14 +52,11 @@ def test_exactly_one_mode_is_1() -> None:
     assert shared == {"idle": 0, "exclusive": 0, "time_slicing": 0, "mps": 1, "mig": 0, "mixed": 0}
 
 
-def test_a_value_that_the_gpu_does_not_report_has_no_series() -> None:
+def test_a_value_that_is_not_reported_or_of_a_failed_or_removed_gpu_has_no_series() -> None:
     bare = GpuReading(at=AT, gpu=GPU)
-    assert SENSOR_FAMILIES & families(seen(bare, bare)).keys() == set()
-
-
-def test_a_failed_gpu_has_no_readings() -> None:
-    assert SENSOR_FAMILIES & families(seen(ALL, FAILED)).keys() == set()
     assert families(seen(ALL)).keys() >= SENSOR_FAMILIES
+    for present in (seen(bare, bare), seen(ALL, FAILED), reduced(look(at=AT + 60), start=seen(ALL)).node):
+        assert SENSOR_FAMILIES & families(present).keys() == set()
 
 
 def test_a_counter_continues_after_a_reading_without_it() -> None:
@@ -68,31 +65,19 @@ def test_a_counter_continues_after_a_reading_without_it() -> None:
     assert value(seen(ALL, silent, replace(ALL, energy_millijoules=500)), "cuda_mps_gpu_energy_joules_total") == 1235
 
 
-def test_a_removed_gpu_has_no_readings() -> None:
-    missing = reduced(look(at=AT + 60), start=seen(ALL)).node
-    assert SENSOR_FAMILIES & families(missing).keys() == set()
-
-
-def test_the_driver_has_one_series() -> None:
+def test_the_driver_has_one_series_also_after_an_upgrade() -> None:
     other = replace(ALL, gpu=OTHER_GPU, index=1)
     (sample,) = samples(seen(ALL, other), "cuda_mps_driver_info")
     assert sample.labels == {"driver": "580.159.04", "cuda": "13.0"}
-
-
-def test_after_an_upgrade_only_the_new_driver_has_a_series() -> None:
-    newer = replace(ALL, at=AT + 1, gpu=OTHER_GPU, index=1, driver_version="590.44.01")
+    newer = replace(other, at=AT + 1, driver_version="590.44.01")
     assert set(by(seen(ALL, newer), "cuda_mps_driver_info", "driver")) == {"590.44.01"}
 
 
-def test_gpu_info_has_the_bus_id() -> None:
-    (sample,) = samples(seen(ALL), "cuda_mps_gpu_info")
-    assert sample.labels == {"gpu": GPU, "index": "0", "name": "NVIDIA H200", "pci_bus_id": "00000000:00:06.0"}
-
-
-def test_a_failed_gpu_has_its_info() -> None:
-    present = seen(ALL, FAILED)
-    assert samples(present, "cuda_mps_gpu_info") == samples(seen(ALL), "cuda_mps_gpu_info")
-    assert value(present, "cuda_mps_gpu_up") == 0
+def test_gpu_info_has_the_bus_id_also_of_a_failed_gpu() -> None:
+    for present in (seen(ALL), seen(ALL, FAILED)):
+        (sample,) = samples(present, "cuda_mps_gpu_info")
+        assert sample.labels == {"gpu": GPU, "index": "0", "name": "NVIDIA H200", "pci_bus_id": "00000000:00:06.0"}
+    assert value(seen(ALL, FAILED), "cuda_mps_gpu_up") == 0
 
 
 def test_under_mig_bypassing_processes_are_unknown() -> None:

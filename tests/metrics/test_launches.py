@@ -20,16 +20,10 @@ def present() -> Node:
     return launches_counted()
 
 
-def test_counts_kernels_and_graphs_separately(present: Node) -> None:
+def test_counts_kernels_and_graphs_separately_and_work_that_is_still_in_flight(present: Node) -> None:
     assert by(present, LAUNCHES, "client", kind="kernel") == {BUSY: 12_000, IDLE: 0}
     assert by(present, LAUNCHES, "client", kind="graph") == {BUSY: 40, IDLE: 0}
-
-
-def test_counts_work_that_is_still_in_flight(present: Node) -> None:
     assert by(present, IN_FLIGHT, "client") == {BUSY: 91.5, IDLE: 0}
-
-
-def test_without_probes_the_families_are_absent() -> None:
     assert [samples(three_clients(), name) for name in (LAUNCHES, IN_FLIGHT, LOST)] == [[], [], []]
 
 
@@ -55,13 +49,10 @@ def test_a_reused_pid_has_a_new_series(present: Node) -> None:
     assert sorted(counted.values()) == [0, 1]
 
 
-def test_after_a_failed_collection_the_families_are_absent(present: Node) -> None:
-    assert samples(reduced(look(at=AT + 60), start=present).node, LAUNCHES) == []
-
-
-def test_counts_lost_launches(present: Node) -> None:
+def test_counts_lost_launches_and_nothing_after_a_failed_collection(present: Node) -> None:
     assert value(present, LOST) == 0
     assert value(reduced(reading(AT + 3, lost=7), start=present).node, LOST) == 7
+    assert samples(reduced(look(at=AT + 60), start=present).node, LAUNCHES) == []
 
 
 def test_shows_the_part_of_the_last_minute_with_probes() -> None:

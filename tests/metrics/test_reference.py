@@ -1,23 +1,12 @@
 """docs/METRICS.md lists all values of all labels with a closed set of values, and a valid example for each group."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from exporter.metrics.catalogue import CATALOGUE, GROUPS
-from exporter.metrics.family import Group, Scope, group
-from exporter.model.action import ActionResult
-from exporter.model.daemon import ClaimKind, DaemonState, LossReason
-from exporter.model.gpu import SharingMode
-from exporter.model.identity import WorkloadKind
-from exporter.model.incident import FaultKind
-from exporter.model.server import DisconnectReason, RefusalReason, ServerState
-from exporter.model.settings import Mode
-from exporter.model.usage import Method
-from exporter.model.watchdog import BlockReason, Condition, WatchdogPhase
-from exporter.usage.capacity import Bound
+from exporter.metrics.family import Group
 from tests.builders import SCENES
 from tests.metrics.test_families import families
 from tests.promql import problems, selectors, unrated
@@ -27,33 +16,12 @@ BY_NAME = {family.name: family for family in CATALOGUE}
 
 FREE = {
     "claim_name", "claim_namespace", "claim_uid", "client", "client_container", "client_container_name",
-    "compute_instance", "gpu_instance", "mps_namespace", "parent", "partition", "profile",
-    "client_namespace", "client_pod", "client_pod_uid", "command", "confidence", "cuda",
-    "daemon_namespace", "daemon_pod",
-    "daemon", "driver", "file", "gpu", "incident", "index", "name", "pci_bus_id", "pid", "pipe_directory", "protocol",
-    "python", "reading", "resource", "server", "slurm_job_id", "slurm_job_sluid", "source", "suspect_workload", "task",
-    "uid", "unit", "user", "version", "workload", "xid",
+    "client_namespace", "client_pod", "client_pod_uid", "command", "compute_instance", "confidence", "cuda", "daemon",
+    "daemon_namespace", "daemon_pod", "driver", "file", "gpu", "gpu_instance", "incident", "index", "name", "parent",
+    "pci_bus_id", "pid", "pipe_directory", "profile", "protocol", "python", "resource", "server", "slurm_job_id",
+    "slurm_job_sluid", "source", "suspect_workload", "task", "uid", "unit", "user", "version", "workload", "xid",
 }  # fmt: skip
 """Labels that can have any value."""
-
-ENUMS: dict[tuple[str, str], Iterable[str]] = {
-    ("cuda_mps_daemon_state", "state"): DaemonState,
-    ("cuda_mps_daemon_losses_total", "reason"): LossReason,
-    ("cuda_mps_daemon_log_contradictions_total", "claim"): ClaimKind,
-    ("cuda_mps_clients_disconnected_total", "reason"): DisconnectReason,
-    ("cuda_mps_clients_refused_total", "reason"): RefusalReason,
-    ("cuda_mps_server_state", "state"): ServerState,
-    ("cuda_mps_workload_clients", "workload_kind"): WorkloadKind,
-    ("cuda_mps_client_sm_utilization_ratio", "method"): Method,
-    ("cuda_mps_gpu_clients_fit", "bound"): Bound,
-    ("cuda_mps_fault_info", "kind"): FaultKind,
-    ("cuda_mps_watchdog_mode", "mode"): Mode,
-    ("cuda_mps_watchdog_blocked", "reason"): BlockReason,
-    ("cuda_mps_watchdog_state", "state"): WatchdogPhase,
-    ("cuda_mps_watchdog_diagnosis", "diagnosis"): Condition,
-    ("cuda_mps_watchdog_restarts_total", "result"): ActionResult,
-    ("cuda_mps_gpu_sharing_mode", "mode"): SharingMode,
-}
 
 
 def section(group: Group) -> str:
@@ -80,12 +48,6 @@ def test_the_page_lists_every_value_of_each_label_with_a_closed_set() -> None:
                 assert listed(each, family.name, label) == list(values), (family.name, label)
 
 
-def test_listed_values_are_those_of_the_enum(subtests: pytest.Subtests) -> None:
-    for family, label in ENUMS:
-        with subtests.test(family=family, label=label):
-            assert BY_NAME[family].choices[label] == tuple(ENUMS[family, label])
-
-
 def test_samples_have_listed_values_only(subtests: pytest.Subtests) -> None:
     for scene in SCENES.values():
         with subtests.test(scene=scene):
@@ -102,11 +64,3 @@ def test_each_group_has_a_valid_example_about_its_families(subtests: pytest.Subt
             assert problems(each.query) == []
             assert unrated(each.query) == []
             assert {selector.name for selector in selectors(each.query)} & {family.name for family in each.families}
-
-
-def test_a_family_without_a_help_is_refused() -> None:
-    family = Scope((), lambda _: []).value("cuda_mps_x", lambda _: 1)
-    with pytest.raises(TypeError, match="expected a family and its help"):
-        group("Title", "purpose", "query", "Help first.", family)
-    with pytest.raises(ValueError, match="zip"):
-        group("Title", "purpose", "query", family)

@@ -42,20 +42,15 @@ def of(totals: UsageTotals) -> View:
     return View(Node(usage_totals=totals))
 
 
-def test_each_workload_has_its_sm_time_by_method() -> None:
-    assert series("cuda_mps_workload_sm_seconds_total", View(accounted())) == {
+def test_each_workload_has_its_sm_time_by_method_and_energy_in_proportion() -> None:
+    sm_seconds = {
         (GPU, "user", "alice", "flight"): 2.0,
         (GPU, "user", "bob", "measured"): 1.0,
         (GPU, "unattributed", "", ""): 1.0,
     }
-
-
-def test_energy_is_divided_in_proportion_to_sm_time() -> None:
-    assert series("cuda_mps_workload_energy_joules_total", View(accounted())) == {
-        (GPU, "user", "alice", "flight"): 4.0,
-        (GPU, "user", "bob", "measured"): 2.0,
-        (GPU, "unattributed", "", ""): 2.0,
-    }
+    assert series("cuda_mps_workload_sm_seconds_total", View(accounted())) == sm_seconds
+    joules = {labels: 2 * seconds for labels, seconds in sm_seconds.items()}
+    assert series("cuda_mps_workload_energy_joules_total", View(accounted())) == joules
 
 
 def test_memory_counts_clients_and_the_server() -> None:
@@ -125,12 +120,9 @@ def test_a_client_has_its_share_and_the_error() -> None:
     assert series("cuda_mps_gpu_sm_unattributed_ratio", view) == {(GPU,): 0.1}
 
 
-def test_a_disconnected_client_has_no_share() -> None:
+def test_a_disconnected_client_and_an_old_attribution_have_no_gauges() -> None:
     left = reduced(exited(CLIENT, at=AT + 20), start=accounted()).node
     assert len(series("cuda_mps_client_sm_utilization_ratio", View(left))) == 1
-
-
-def test_an_old_attribution_has_no_gauges() -> None:
     late = View(replace(accounted(), at=AT + 71))
     assert series("cuda_mps_client_sm_utilization_ratio", late) == {}
     assert series("cuda_mps_gpu_sm_unattributed_ratio", late) == {}
@@ -170,16 +162,11 @@ def test_the_sm_time_of_a_gpu_without_gpm_is_absent(gpm_supported: bool | None) 
     assert series("cuda_mps_workload_energy_joules_total", View(node)) == {(GPU, "unattributed", "", ""): 20.0}
 
 
-def test_the_sm_time_of_a_gpu_with_gpm_is_zero_until_something_runs() -> None:
-    readings = [gpu_reading([CLIENT], at=AT + at, sm_utilization=0.0, gpm_seconds=10.0) for at in (10, 20)]
-    view = View(reduced(*at_work(CLIENT), *readings).node)
-    assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}
-
-
-def test_the_sm_time_of_a_gpu_with_gpm_is_zero_before_gpm_has_measured_anything() -> None:
+def test_the_sm_time_of_a_gpu_with_gpm_is_zero_until_gpm_has_measured_something() -> None:
     """GPM measures the time between two readings, and a counter exists before its first event."""
-    readings = [
-        gpu_reading([CLIENT], at=AT + at, gpm_supported=True, energy_millijoules=1000 * (1 + at)) for at in (0, 10)
-    ]
-    view = View(reduced(*at_work(CLIENT), *readings).node)
-    assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}
+    for readings in (
+        [gpu_reading([CLIENT], at=AT + at, sm_utilization=0.0, gpm_seconds=10.0) for at in (10, 20)],
+        [gpu_reading([CLIENT], at=AT + at, gpm_supported=True, energy_millijoules=1000 * (1 + at)) for at in (0, 10)],
+    ):
+        view = View(reduced(*at_work(CLIENT), *readings).node)
+        assert series("cuda_mps_gpu_sm_seconds_total", view) == {(GPU,): 0.0}

@@ -52,11 +52,8 @@ def ones(present: Node, name: str, policy: Policy | None = ACTING) -> list[str]:
     return [key[1] for key, value in shown(present, policy).items() if key[0] == name and value == 1]
 
 
-def test_without_a_watchdog_the_families_are_absent() -> None:
+def test_without_a_watchdog_and_for_a_discovered_daemon_the_families_are_absent() -> None:
     assert shown(backing_off(), policy=None) == {}
-
-
-def test_a_discovered_daemon_has_no_watchdog_series() -> None:
     assert shown(reduced(*at_work(), start=node(expected=False)).node) == {}
 
 
@@ -66,14 +63,10 @@ def test_the_mode_of_the_daemon_takes_precedence() -> None:
     assert ones(idle(), "cuda_mps_watchdog_mode", observing) == ["observe"]
 
 
-def test_before_the_first_evaluation_the_diagnosis_is_unknown_and_the_state_idle() -> None:
-    assert ones(idle(), "cuda_mps_watchdog_state") == ["idle"]
-    assert ones(idle(), "cuda_mps_watchdog_diagnosis") == ["unknown"]
-
-
-def test_shows_diagnosis_and_state() -> None:
-    assert ones(circuit_open(), "cuda_mps_watchdog_state") == ["circuit_open"]
-    assert ones(circuit_open(), "cuda_mps_watchdog_diagnosis") == ["crashed"]
+def test_shows_diagnosis_and_state_which_are_unknown_and_idle_before_the_first_evaluation() -> None:
+    for present, state, diagnosis in ((idle(), "idle", "unknown"), (circuit_open(), "circuit_open", "crashed")):
+        assert ones(present, "cuda_mps_watchdog_state") == [state]
+        assert ones(present, "cuda_mps_watchdog_diagnosis") == [diagnosis]
 
 
 def test_shows_the_process_of_the_diagnosis() -> None:
@@ -101,15 +94,11 @@ def test_counts_restarts_and_other_actions() -> None:
     }
 
 
-def test_shows_the_remaining_restarts_of_the_window() -> None:
+def test_shows_the_remaining_restarts_of_the_window_and_none_while_the_circuit_is_open() -> None:
     two = Policy(thresholds=Thresholds(restarts=2, window=100.0))
     assert shown(idle(), two)[LEFT,] == 2
-    spent = watched(idle(), restarts=(AT - 101, AT - 100, AT - 1))
-    assert shown(spent, two)[LEFT,] == 1
+    assert shown(watched(idle(), restarts=(AT - 101, AT - 100, AT - 1)), two)[LEFT,] == 1
     assert shown(watched(idle(), restarts=(AT,) * 3), two)[LEFT,] == 0, "also if the budget was reduced since"
-
-
-def test_no_restarts_remain_while_the_circuit_is_open() -> None:
     assert shown(circuit_open(), Policy(thresholds=Thresholds(restarts=9)))[LEFT,] == 0
     assert shown(circuit_open())[OPENED,] == AT + 6
     assert (OPENED,) not in shown(backing_off())

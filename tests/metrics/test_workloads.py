@@ -66,13 +66,10 @@ def test_client_info_has_unit_container_pod_and_job() -> None:
     }
 
 
-def test_client_info_has_the_pod_name_if_known() -> None:
-    named = infos(owned(), "client_pod", "client_namespace")
-    assert named["600"] == named["601"] == ("train-0", "team-a")
-    assert set(named.values()) == {("train-0", "team-a"), ("", "")}
-
-
-def test_a_client_without_a_known_process_has_empty_labels() -> None:
+def test_client_info_has_the_pod_name_if_known_and_nothing_of_an_unknown_process() -> None:
+    pods = infos(owned(), "client_pod", "client_namespace")
+    assert pods["600"] == pods["601"] == ("train-0", "team-a")
+    assert set(pods.values()) == {("train-0", "team-a"), ("", "")}
     (rest,) = infos(reduced(*at_work(CLIENT)).node, "user", "unit", "client_container", "slurm_job_id").values()
     assert set(rest) == {""}
 
@@ -105,15 +102,13 @@ def test_the_workload_is_the_most_specific_identity(subtests: pytest.Subtests) -
             assert workload_of(process(cgroup=cgroup)) == Workload(kind=kind, name=name)
 
 
-def test_a_user_without_a_name_is_shown_by_number() -> None:
+def test_a_user_without_a_name_is_shown_by_number_and_an_unknown_process_has_no_workload() -> None:
     assert workload_of(process(user="", uid=4711)) == Workload(kind=WorkloadKind.USER, name="4711")
-
-
-def test_an_unknown_process_has_no_workload() -> None:
     assert workload_of(None) is None
 
 
 def test_counts_clients_by_workload() -> None:
+    """Bypassing processes and servers are no clients."""
     clients = series(View(owned()), "cuda_mps_workload_clients", "daemon", "workload_kind", "workload")
     assert clients == {
         (DAEMON, "pod", POD): 2,
@@ -123,36 +118,27 @@ def test_counts_clients_by_workload() -> None:
         (DAEMON, "unit", "vllm@llama\\x2d70b.service"): 1,
         (DAEMON, "user", "alice"): 2,
     }
+    assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
 
 
-def test_memory_is_the_sum_over_clients_on_each_gpu() -> None:
+def test_memory_is_the_sum_over_clients_on_each_gpu_and_absent_without_nvml() -> None:
     memory = series(View(owned()), "cuda_mps_workload_memory_used_bytes", "workload", "gpu")
     assert memory[POD, GPU] == memory["alice", GPU] == 2000 * MIB
     assert memory[POD, OTHER_GPU] == 500 * MIB
     assert sum(memory.values()) == 8500 * MIB
-
-
-def test_bypassing_processes_and_servers_are_not_clients() -> None:
-    assert series(View(three_clients()), "cuda_mps_workload_clients", "workload") == {("alice",): 2, ("bob",): 1}
-
-
-def test_without_nvml_the_memory_of_workloads_is_absent() -> None:
     blind = reduced(look(at=AT + 12, problem=failure("NVML is not there")), start=owned()).node
     assert not series(View(blind), "cuda_mps_workload_memory_used_bytes", "workload")
     assert series(View(blind), "cuda_mps_workload_clients", "workload")
 
 
-def test_young_clients_count_for_their_workload() -> None:
-    view = View(owned(), client_min_age=3600)
-    assert not series(view, "cuda_mps_client_info", "pid")
-    assert sum(series(view, "cuda_mps_workload_clients", "workload").values()) == 8
-
-
-def test_disconnected_clients_do_not_count() -> None:
+def test_disconnected_clients_count_only_as_connections() -> None:
     left = reduced(*(exited(pid) for pid in (600, 602, 606)), start=owned()).node
     clients = series(View(left), "cuda_mps_workload_clients", "workload")
     assert (clients[POD,], clients["alice",]) == (1, 1)
     assert ("42",) not in clients
+    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
+    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
+    assert sum(counted.values()) == 8
 
 
 def test_truncated_names_that_are_equal_are_one_workload() -> None:
@@ -168,18 +154,14 @@ def test_the_oldest_connections_have_series_and_the_others_are_counted() -> None
     assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 1}
 
 
-def test_all_client_families_have_the_same_clients() -> None:
-    view = View(full(), max_clients=5)
-    shown = set(series(view, "cuda_mps_client_info", "client"))
-    assert set(series(view, "cuda_mps_client_memory_used_bytes", "client")) == shown
+def test_all_client_families_have_the_same_clients_and_a_new_one_replaces_none() -> None:
+    shown = set(series(View(full(), max_clients=5), "cuda_mps_client_info", "client"))
+    assert set(series(View(full(), max_clients=5), "cuda_mps_client_memory_used_bytes", "client")) == shown
     assert len(shown) == 5
-
-
-def test_a_new_client_does_not_replace_the_series_of_another() -> None:
     before = reduced(*at_work(700, 701)).node
     after = reduced(*at_work(700, 701, 1, 2, at=AT + 1), start=before).node
-    shown = series(View(before, max_clients=2), "cuda_mps_client_info", "pid")
-    assert series(View(after, max_clients=2), "cuda_mps_client_info", "pid") == shown
+    first, second = (series(View(each, max_clients=2), "cuda_mps_client_info", "pid") for each in (before, after))
+    assert first == second
 
 
 def test_the_order_of_connections_counts_across_daemons() -> None:
@@ -189,14 +171,13 @@ def test_the_order_of_connections_counts_across_daemons() -> None:
     assert series(View(present, max_clients=1), "cuda_mps_client_info", "pid") == {("700",): 1}
 
 
-def test_no_client_is_omitted_below_the_limit() -> None:
-    assert series(View(full(), max_clients=48), "cuda_mps_exporter_clients_omitted") == {(): 0}
-    assert series(View(node()), "cuda_mps_exporter_clients_omitted") == {(): 0}
-
-
-def test_a_young_client_does_not_count_as_omitted() -> None:
-    view = View(full(), client_min_age=3600, max_clients=5)
-    assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
+def test_no_client_is_omitted_below_the_limit_or_because_it_is_young() -> None:
+    for view in (
+        View(full(), max_clients=48),
+        View(node()),
+        View(full(), client_min_age=3600, max_clients=5),
+    ):
+        assert series(view, "cuda_mps_exporter_clients_omitted") == {(): 0}
 
 
 def test_workloads_have_series_even_if_all_clients_are_young() -> None:
@@ -211,24 +192,13 @@ def test_workloads_have_series_even_if_all_clients_are_young() -> None:
 def test_a_pod_is_looked_up_until_its_name_is_known() -> None:
     present = reduced(*at_work(CLIENT), process(cgroup=f"0::/kubepods/pod{POD}/{CONTAINER}\n")).node
     assert unnamed_pods(present) == {POD}
-    named = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
-    assert unnamed_pods(named) == frozenset()
+    found = reduced(PodFound(at=AT, uid=POD, name="train-0", namespace="team-a"), start=present).node
+    assert unnamed_pods(found) == frozenset()
 
 
-def test_the_name_of_a_pod_is_removed_with_its_last_process() -> None:
+def test_the_name_of_a_pod_is_removed_with_its_last_process_and_dropped_if_it_has_none() -> None:
     one_left = reduced(exited(600), look(), start=owned()).node
     assert set(one_left.pods) == {POD}
-    none_left = reduced(exited(601), look(), start=one_left).node
-    assert not none_left.pods
-
-
-def test_an_unrequested_pod_name_is_dropped() -> None:
+    assert not reduced(exited(601), look(), start=one_left).node.pods
     stray = PodFound(at=AT, uid="1" * 32, name="stray", namespace="default")
     assert not reduced(stray, gpu_reading()).node.pods
-
-
-def test_the_counter_of_connections_includes_disconnected_clients() -> None:
-    left = reduced(*(exited(pid) for pid in (600, 601)), start=owned()).node
-    counted = series(View(left), "cuda_mps_workload_clients_connected", "workload_kind", "workload")
-    assert (counted["pod", POD], counted["user", "alice"]) == (2, 2)
-    assert sum(counted.values()) == 8

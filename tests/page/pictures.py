@@ -19,7 +19,7 @@ from exporter.watchdog.context import DaemonPolicy, Policy
 from tests.clocks import HandClock
 from tests.page.browser import DESKTOP, Browser
 from tests.tools import needed
-from tests.web.serving import Web, staged
+from tests.web.serving import serving
 
 HEIGHT = 1150
 
@@ -85,15 +85,13 @@ PICTURES: tuple[tuple[str, str, Callable[[StatusInput], bool], int, str], ...] =
 def take(folder: Path) -> None:
     """All of them."""
     with (
-        staged() as (stage, server),
+        serving() as web,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
         Browser(needed("chromium"), Path(home)) as browser,
     ):
-        web = Web(server)
-        stage.site = web.site()
         for name, failure, shows, width, scheme in PICTURES:
             web.sight = next(sight for sight in islice(snapshots(failure), MOST_SNAPSHOTS) if shows(sight))
-            browser.open(f"http://localhost:{server.port}/", width=width, scheme=scheme)
+            browser.open(f"http://localhost:{web.server.port}/", width=width, scheme=scheme)
             (folder / f"page-{name}.png").write_bytes(browser.screenshot(width, HEIGHT))
 
 

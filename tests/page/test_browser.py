@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from exporter.web.server import WebServer
 from tests.eventually import eventually
 from tests.page import browser_scripts as shown
 from tests.page.browser import DESKTOP, PHONE, Browser
 from tests.page.scenes import SCENES, busy, dead, fault, full, hostile, idle
 from tests.ports import LOCALHOST
 from tests.tools import needed
-from tests.web.serving import Stage, Web, staged
+from tests.web.serving import Web, serving
 
 pytestmark = pytest.mark.systems
 
@@ -58,19 +57,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Stage, WebServer]]:
-    with staged() as served:
-        yield served
+def served() -> Iterator[Web]:
+    with serving() as web:
+        yield web
 
 
 @pytest.fixture
-def at(chromium: Browser, served: tuple[Stage, WebServer]) -> Shown:
+def at(chromium: Browser, served: Web) -> Shown:
     """A browser that has opened nothing yet, and a server that shows an idle node."""
-    stage, server = served
-    web = Web(server, sight=idle())
-    stage.site = web.site()
+    web = Web(served.server, served.stage, sight=idle())
+    web.show()
     chromium.events.clear()
-    return Shown(chromium, web, f"http://localhost:{server.port}/")
+    return Shown(chromium, web, f"http://localhost:{web.server.port}/")
 
 
 @both_widths
@@ -204,27 +202,21 @@ def test_unchanged_nodes_are_not_modified(at: Shown) -> None:
     assert at.browser.run("touched") == []
 
 
-def test_marks_stale_data_until_the_exporter_answers_again(chromium: Browser, served: tuple[Stage, WebServer]) -> None:
-    stage, _ = served
-    other = WebServer(stage, [(LOCALHOST, 0)])
-    other.open()
-    web = Web(other, sight=busy())
-    stage.site = web.site()
-    port = other.port
-    chromium.open(f"http://localhost:{port}/")
-    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
-    other.close()
+def test_marks_stale_data_until_the_exporter_answers_again(chromium: Browser) -> None:
+    with serving() as web:
+        web.sight = busy()
+        port = web.server.port
+        chromium.open(f"http://localhost:{port}/")
+        assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
     chromium.run(NOW)
 
     assert chromium.run("document.querySelector('#stale').checkVisibility()") is True
     assert "NOT CURRENT" in chromium.run("document.querySelector('#stale').textContent")
     assert chromium.run("document.body.classList.contains('stale')") is True
-    back = WebServer(stage, [(LOCALHOST, port)])
-    back.open()
-    chromium.run(NOW)
-    assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
-    chromium.open("about:blank")
-    back.close()
+    with serving((LOCALHOST, port)):
+        chromium.run(NOW)
+        assert chromium.run("document.querySelector('#stale').checkVisibility()") is False
+        chromium.open("about:blank")
 
 
 def test_reports_that_access_was_withdrawn(at: Shown) -> None:

@@ -4,23 +4,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from exporter.web.server import WebServer
-from tests.web.serving import Counting, Stage, Web, staged
+from tests.web.serving import Counting, Web, serving
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[tuple[Stage, WebServer]]:
+def served() -> Iterator[Web]:
     """One server for all tests that need no other."""
-    with staged() as served:
-        yield served
+    with serving() as web:
+        yield web
 
 
 @pytest.fixture
-def web(stage: tuple[Stage, WebServer]) -> Web:
+def web(served: Web) -> Web:
     """The server before the first collection."""
-    on, server = stage
-    web = Web(server)
-    on.site = web.site()
+    web = Web(served.server, served.stage)
+    web.show()
     return web
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
+from pathlib import Path
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -21,8 +23,9 @@ from exporter.report.status_view import StatusInput
 from exporter.web.api import Api
 from exporter.web.handler import Answer as SiteAnswer
 from exporter.web.handler import Request
-from exporter.web.pages import Runbooks, Site
+from exporter.web.pages import Site, runbook_routes
 from exporter.web.server import WebServer
+from exporter.web.web_config import WebSecurity
 from tests.builders import AT, DAEMON, three_clients
 from tests.ports import LOCALHOST
 
@@ -58,15 +61,16 @@ class Stage(Site):
 
 
 @contextlib.contextmanager
-def staged() -> Iterator[tuple[Stage, WebServer]]:
-    """Start a server whose site a test can replace."""
-    stage = Stage()
-    server = WebServer(stage, [(LOCALHOST, 0)])
-    server.open()
+def serving(*addresses: tuple[str, int], config: Path | None = None, **options: Any) -> Iterator["Web"]:
+    """Start a server with its content, by default at a free port. `config` is a web config file."""
+    stage, security = Stage(), None if config is None else WebSecurity(config)
+    web = Web(WebServer(stage, addresses or [(LOCALHOST, 0)], security, **options), stage)
+    web.show()
+    web.server.open()
     try:
-        yield stage, server
+        yield web
     finally:
-        server.close()
+        web.server.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Web:
     """A server and its content."""
 
     server: WebServer
+    stage: Stage
     exposition: Exposition = field(default_factory=lambda: Exposition(SystemClock()))
     healthy: bool = True
     status: str = "DAEMON\n"
@@ -96,7 +101,7 @@ class Web:
             now=lambda: AT + 182,
             address_of=lambda name: Address(pipe_directory=DAEMON, living=LIVING) if name == DAEMON else None,
             status=partial(status_text.status_answer, self.sight.node),
-            incidents=lambda as_json, width, **wanted: objects.incidents_answer(
+            incidents=lambda as_json, width=None, **wanted: objects.incidents_answer(
                 self.history.incidents,
                 IncidentFilter(**wanted),
                 as_json=as_json,
@@ -112,8 +117,12 @@ class Web:
             page_data=lambda: self.sight,
             monotonic=chain.from_iterable((at, at) for at in count(step=60)).__next__,
             telemetry_path=telemetry_path,
-            extra_routes={**api.routes, **Runbooks.installed().routes},
+            extra_routes={**api.routes, **runbook_routes()},
         )
+
+    def show(self) -> None:
+        """Serve the present content."""
+        self.stage.site = self.site()
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
         """Send one request; underscores in header names become hyphens."""

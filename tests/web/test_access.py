@@ -2,60 +2,37 @@
 
 import pytest
 
-from exporter.web.auth import Visitor, is_loopback, may_see_private
+from exporter.web.handler import Request
 from tests.web.serving import Web
 
+FAR_PEERS = ["10.0.0.1", "0.0.0.0", "::", "::ffff:10.0.0.1", "fe80::1%lo", "2001:db8::1", "localhost", "127.1", "", "x"]
+FOREIGN_HOSTS = (
+    *("", "evil.example", "evil.example:10677", "localhost.evil.example", "127.0.0.1.evil.example", "::1"),
+    "[::1.evil.example",
+)
+"""DNS rebinding: the browser is local, but the page that sends the request is not."""
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"])
-def test_accepts_loopback_addresses(peer: str) -> None:
-    assert is_loopback(peer)
+
+def sees_private(peer: str = "127.0.0.1", host: str = "localhost", **known: bool) -> bool:
+    return Request(path="/", peer=peer, host=host, **known).may_see_private
 
 
-def test_accepts_no_other_address_as_loopback(subtests: pytest.Subtests) -> None:
-    for peer in [
-        "10.0.0.1",
-        "0.0.0.0",
-        "::",
-        "::ffff:10.0.0.1",
-        "fe80::1%lo",
-        "2001:db8::1",
-        "localhost",
-        "127.1",
-        "",
-        "x",
-    ]:
+def test_private_pages_are_for_a_loopback_peer_that_names_this_machine_or_an_authenticated_visitor() -> None:
+    for peer in ("127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"):
+        assert sees_private(peer=peer)
+    for host in ("localhost", "LOCALHOST:10677", "127.0.0.1:10677", "[::1]", "[::1]:10677", "[::ffff:127.0.0.1]:1"):
+        assert sees_private(host=host)
+    assert sees_private("10.0.0.1", "node1", proxied=True, authenticated=True)
+
+
+def test_private_pages_are_hidden_from_other_peers_hosts_and_proxies(subtests: pytest.Subtests) -> None:
+    for peer in FAR_PEERS:
         with subtests.test(peer=peer):
-            assert not is_loopback(peer)
-            assert not may_see_private(Visitor(peer=peer, host="localhost"))
-
-
-def test_shows_private_pages_to_a_loopback_peer_that_names_this_machine(subtests: pytest.Subtests) -> None:
-    for host in ["localhost", "LOCALHOST:10677", "127.0.0.1:10677", "[::1]", "[::1]:10677", "[::ffff:127.0.0.1]:1"]:
+            assert not sees_private(peer=peer)
+    for host in FOREIGN_HOSTS:
         with subtests.test(host=host):
-            assert may_see_private(Visitor(peer="127.0.0.1", host=host))
-
-
-def test_refuses_a_loopback_peer_that_names_another_host(subtests: pytest.Subtests) -> None:
-    """DNS rebinding: the browser is local, but the page that sends the request is not."""
-    for host in [
-        "",
-        "evil.example",
-        "evil.example:10677",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "[::1",
-        "::1",
-    ]:
-        with subtests.test(host=host):
-            assert may_see_private(Visitor(peer="::1", host=host)) is (host == "[::1")
-
-
-def test_refuses_a_local_proxy() -> None:
-    assert not may_see_private(Visitor(peer="127.0.0.1", host="localhost", proxied=True))
-
-
-def test_shows_private_pages_to_authenticated_visitors_from_any_address() -> None:
-    assert may_see_private(Visitor(peer="10.0.0.1", host="node1", proxied=True, authenticated=True))
+            assert not sees_private(host=host)
+    assert not sees_private(proxied=True)
 
 
 def test_shows_the_status_to_this_machine(web: Web) -> None:
@@ -66,25 +43,21 @@ def test_shows_the_status_to_this_machine(web: Web) -> None:
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Host": "evil.example"},
-        {"X_Forwarded_For": "127.0.0.1"},
-        {"X_Forwarded_Proto": "https"},
-        {"CF_Connecting_IP": "192.0.2.7"},
-        {"Forwarded": "for=127.0.0.1"},
-        {"X_Real_IP": "127.0.0.1"},
-    ],
-    ids=lambda headers: next(iter(headers)),
-)
-def test_tells_other_visitors_only_how_to_get_access(web: Web, headers: dict[str, str]) -> None:
-    answer = web.get("/status", **headers)
-
-    assert answer.status == 403
-    assert b"--web.config.file" in answer.body
-    assert b"DAEMON" not in answer.body
-    assert web.get("/-/healthy", **headers).status == 200
+def test_tells_other_visitors_only_how_to_get_access(web: Web, subtests: pytest.Subtests) -> None:
+    for name, text in {
+        "Host": "evil.example",
+        "X_Forwarded_For": "127.0.0.1",
+        "X_Forwarded_Proto": "https",
+        "CF_Connecting_IP": "192.0.2.7",
+        "Forwarded": "for=127.0.0.1",
+        "X_Real_IP": "127.0.0.1",
+    }.items():
+        with subtests.test(name):
+            answer = web.get("/status", **{name: text})
+            assert answer.status == 403
+            assert b"--web.config.file" in answer.body
+            assert b"DAEMON" not in answer.body
+            assert web.get("/-/healthy", **{name: text}).status == 200
 
 
 def test_refuses_a_request_without_a_host_header(web: Web) -> None:

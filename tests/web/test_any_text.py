@@ -1,6 +1,7 @@
 """Arbitrary files and headers cause no exception except ConfigError."""
 
 import string
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.errors import ConfigError
-from exporter.web.auth import BasicAuth, Verdict, Visitor, may_see_private
+from exporter.web.auth import BasicAuth
+from exporter.web.handler import Request
 from exporter.web.web_config import WebSecurity
 from tests.ports import LOCALHOST
 from tests.web.test_authentication import ALICE
@@ -29,17 +31,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_file_is_accepted_or_refused_with_a_config_error(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
-        WebSecurity.load(file)
+        WebSecurity(file)
     except ConfigError as error:
         assert str(error).startswith(f"--web.config.file: {file}: ")  # noqa: PT017 (it may as well be none)
 
 
 @given(st.one_of(st.text(), st.text(string.printable).map(lambda text: f"Basic {text}")))
 def test_refuses_any_other_authorization_header(header: str) -> None:
-    assert BasicAuth({"alice": ALICE}, lambda *_: False).verdict(header) is Verdict.REFUSED
+    assert BasicAuth({"alice": ALICE}, lambda *_: False).verdict(header) is HTTPStatus.UNAUTHORIZED
 
 
 @given(peer=st.text(), host=st.text())
 def test_accepts_any_text_as_peer_and_host(peer: str, host: str) -> None:
-    assert may_see_private(Visitor(peer=peer, host=host)) in (True, False)
-    assert not may_see_private(Visitor(peer=LOCALHOST, host=f"x{host}".replace(":", "")))
+    assert Request(path="/", peer=peer, host=host).may_see_private in (True, False)
+    assert not Request(path="/", peer=LOCALHOST, host=f"x{host}".replace(":", "")).may_see_private

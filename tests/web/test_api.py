@@ -1,23 +1,27 @@
 """JSON API: filters, limits, access and errors."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from exporter.history import History
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
 from exporter.report.objects import incident_object
-from exporter.web.api import MAX_BODY_BYTES
-from tests.builders import AT, DAEMON, SERVER
+from exporter.web.api import COMMANDS, EVENTS, INCIDENTS, MAX_BODY_BYTES
+from exporter.web.handler import Request
+from exporter.web.pages import Site
+from tests import builders
+from tests.builders import AT, CLIENT, DAEMON, SERVER, at_work, gpu_reading, process, reduced
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile, incident
+from tests.ports import LOCALHOST
 from tests.web.serving import Web
-
-INCIDENTS, EVENTS = "/api/v1/incidents", "/api/v1/events"
 
 
 def happened(web: Web, *incidents: Incident, events: tuple[Event, ...] = ()) -> None:
@@ -37,12 +41,8 @@ def of(web: Web, page: str) -> list[object]:
     return [each["id"] if "id" in each else each["at"] for each in data(web, page)]
 
 
-@pytest.mark.parametrize("page", [INCIDENTS, EVENTS])
-def test_returns_an_empty_list_before_the_first_incident(web: Web, page: str) -> None:
-    assert data(web, page) == []
-
-
 def test_returns_incidents_newest_first_with_their_details(web: Web) -> None:
+    assert data(web, INCIDENTS) == data(web, EVENTS) == []
     happened(web, ended(id="old"), blocked(id="new", detected_at=AT + 9))
 
     new, old = data(web, INCIDENTS)
@@ -68,25 +68,19 @@ def test_filters_incidents(web: Web) -> None:
     assert of(web, f"{INCIDENTS}?daemon=nowhere") == []
 
 
-def test_returns_one_incident_by_id(web: Web) -> None:
+def test_returns_one_incident_by_id_or_404(web: Web) -> None:
     happened(web, ended(id="513-1a"), incident(id="-7-1b"))
 
     assert data(web, f"{INCIDENTS}/513-1a")["id"] == "513-1a"
     assert data(web, f"{INCIDENTS}/%2d7-1b")["id"] == "-7-1b"
-
-
-@pytest.mark.parametrize("name", ["513", "", "*", "513-1a%00", "..", "%ff"])
-def test_answers_404_for_an_unknown_incident(web: Web, name: str) -> None:
-    happened(web, ended(id="513-1a"))
-
-    answer = web.get(f"{INCIDENTS}/{name}")
-
-    assert (answer.status, answer.headers["Content-Type"]) == (404, "application/json")
-    assert json.loads(answer.body) == {
-        "status": "error",
-        "errorType": "not_found",
-        "error": "unknown incident; /api/v1/incidents lists the known ones",
-    }
+    for name in ("513", "", "*", "513-1a%00", "..", "%ff"):
+        answer = web.get(f"{INCIDENTS}/{name}")
+        assert (answer.status, answer.headers["Content-Type"]) == (404, "application/json")
+        assert json.loads(answer.body) == {
+            "status": "error",
+            "errorType": "not_found",
+            "error": "unknown incident; /api/v1/incidents lists the known ones",
+        }
 
 
 def event(at: float, kind: EventName = EventName.CLIENT_CONNECTED, **known: Any) -> Event:
@@ -119,73 +113,90 @@ def test_returns_the_keys_of_replay_and_an_iso_time_for_an_event(web: Web) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("page", "wrong"),
-    [
-        (f"{INCIDENTS}?limit=0", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1001", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=-1", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1e2", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=%D9%A1", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit={'9' * 5000}", "limit: expected an integer from 1 to 1000"),
-        (f"{INCIDENTS}?limit=1&limit=2", "duplicate parameter; remove one of them"),
-        (f"{INCIDENTS}?open=yes", "open: expected one of true, false"),
-        (f"{INCIDENTS}?event=fault", "unknown parameter; the parameters are limit, daemon, open"),
-        (f"{INCIDENTS}?a=1", "unknown parameter; the parameters are limit, daemon, open"),
-        (f"{INCIDENTS}?{'daemon=a&' * 50}", "more than 16 parameters; the parameters are limit, daemon, open"),
-        (f"{EVENTS}?event=%3Cscript%3E", f"event: expected one of {', '.join(EventName)}"),
-        (f"{EVENTS}?since=yesterday", "since: expected seconds since the epoch, such as those of `date +%s`"),
-        (f"{EVENTS}?since=nan", "since: expected seconds since the epoch, such as those of `date +%s`"),
-        (f"{EVENTS}?since=1e999", "since: expected seconds since the epoch, such as those of `date +%s`"),
-    ],
-)
-def test_names_the_expected_value_of_an_invalid_parameter(web: Web, page: str, wrong: str) -> None:
-    answer = web.get(page)
-
-    assert answer.status == 400
-    assert json.loads(answer.body) == {"status": "error", "errorType": "bad_data", "error": wrong}
+def test_names_the_expected_value_of_an_invalid_parameter(web: Web, subtests: pytest.Subtests) -> None:
+    limit, since = "limit: expected an integer from 1 to 1000", "since: expected seconds since the epoch, such as"
+    known = "the parameters are limit, daemon, open"
+    for page, wrong in {
+        **{f"{INCIDENTS}?limit={text}": limit for text in ("0", "1001", "-1", "", "1e2", "%D9%A1", "9" * 5000)},
+        **{f"{EVENTS}?since={text}": f"{since} those of `date +%s`" for text in ("yesterday", "nan", "1e999")},
+        f"{INCIDENTS}?limit=1&limit=2": "duplicate parameter; remove one of them",
+        f"{INCIDENTS}?open=yes": "open: expected one of true, false",
+        f"{INCIDENTS}?event=fault": f"unknown parameter; {known}",
+        f"{INCIDENTS}?{'daemon=a&' * 50}": f"more than 16 parameters; {known}",
+        f"{INCIDENTS}/513-1a?a=1": "unknown parameter; this page has no parameters",
+        f"{EVENTS}?event=%3Cscript%3E": f"event: expected one of {', '.join(EventName)}",
+    }.items():
+        with subtests.test(page=page[:60]):
+            answer = web.get(page)
+            assert answer.status == 400
+            assert json.loads(answer.body) == {"status": "error", "errorType": "bad_data", "error": wrong}
 
 
-@pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS])
-def test_refuses_visitors_who_may_not_see_names(web: Web, page: str) -> None:
+def test_refuses_visitors_who_may_not_see_names(web: Web, subtests: pytest.Subtests) -> None:
     happened(web, incident(), events=(event(1),))
+    for page in (INCIDENTS, f"{INCIDENTS}/513-1a", EVENTS, f"{COMMANDS}/status"):
+        with subtests.test(page=page):
+            answer = web.get(page, X_Forwarded_For="10.0.0.1")
+            assert (answer.status, answer.headers["Content-Type"]) == (403, "application/json")
+            assert json.loads(answer.body)["errorType"] == "forbidden"
+            assert "--web.config.file" in json.loads(answer.body)["error"]
+            assert b"alice" not in answer.body
 
-    answer = web.get(page, X_Forwarded_For="10.0.0.1")
 
-    assert (answer.status, answer.headers["Content-Type"]) == (403, "application/json")
-    assert json.loads(answer.body)["errorType"] == "forbidden"
-    assert "--web.config.file" in json.loads(answer.body)["error"]
-    assert b"alice" not in answer.body
-
-
-@pytest.mark.parametrize("page", [INCIDENTS, f"{INCIDENTS}/513-1a", f"{INCIDENTS}/none", EVENTS, f"{EVENTS}?limit=0"])
-def test_forbids_caching_and_answers_head_without_a_body(web: Web, page: str) -> None:
+def test_forbids_caching_and_answers_head_without_a_body(web: Web, subtests: pytest.Subtests) -> None:
     happened(web, incident(), events=(event(1),))
+    for page in (INCIDENTS, f"{INCIDENTS}/513-1a", f"{INCIDENTS}/none", EVENTS, f"{EVENTS}?limit=0"):
+        with subtests.test(page=page):
+            get, head = web.get(page), web.get(page, method="HEAD")
+            assert (get.headers["Cache-Control"], get.headers["Content-Type"]) == ("no-store", "application/json")
+            assert (head.status, head.body, head.headers["Content-Length"]) == (get.status, b"", str(len(get.body)))
 
-    get, head = web.get(page), web.get(page, method="HEAD")
 
-    assert (get.headers["Cache-Control"], get.headers["Content-Type"]) == ("no-store", "application/json")
-    assert (head.status, head.body, head.headers["Content-Length"]) == (get.status, b"", str(len(get.body)))
+def texts(value: object) -> Iterator[str]:
+    """Yield all texts and keys of a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in (*value, *(value.values() if isinstance(value, dict) else ())):
+            yield from texts(each)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, name: str) -> None:
-    known = Reason(ReasonCode.UNSPECIFIED, text=name)
-    happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=known, indications=(known,)),))
+def test_hostile_names_stay_printable_text_in_the_same_structure(web: Web, subtests: pytest.Subtests) -> None:
+    for name in (*HOSTILE, "c1 \x9b2J", "\u2066bidi\u2069", "\x85", "x" * 4000 + "\u202e"):
+        known = Reason(ReasonCode.UNSPECIFIED, text=name)
+        node = reduced(
+            *at_work(CLIENT, daemon=name),
+            process(user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n"),
+            gpu_reading([CLIENT], name=name),
+            start=builders.node(name),
+        ).node
+        web.sight = replace(web.sight, node=replace(node, incidents={name: hostile(name)}))
+        web.history = History()
+        happened(web, hostile(name), events=(event(1, daemon=name, name=name, reason=known, indications=(known,)),))
+        site = web.site()
 
-    (fault,), (one,) = data(web, INCIDENTS), data(web, EVENTS)
+        def ask(page: str, site: Site = site) -> Any:
+            body = site.answer(Request(path=page, peer=LOCALHOST, host="localhost")).body.decode()
+            assert body.rstrip("\n").isprintable()
+            return json.loads(body)
 
-    assert fault.keys() == incident_object(incident()).keys()
-    assert one.keys() == {"at", "time", "event", "daemon", "server", "name", "reason", "reason_detail", "indications"}
-    texts = [
-        fault["affected"][0]["command"],
-        fault["daemon"],
-        one["name"],
-        one["reason_detail"]["text"],
-        one["indications"][0]["text"],
-    ]
-    assert all(text.isprintable() and len(text) <= 128 for text in texts)
+        coded = quote(name, safe="", errors="surrogateescape")
+        for page in (
+            *(f"{INCIDENTS}/{coded}", f"{EVENTS}?{coded}=1", f"{COMMANDS}/status?daemon={coded}x"),
+            *(f"{COMMANDS}/{command}{form}" for command in ("status", "incidents") for form in ("", "?as_json=true")),
+        ):
+            with subtests.test(name=name[:20], page=page[:40]):
+                for text in texts(ask(page)):
+                    assert text.replace("\n", "").isprintable()
+                    assert "\n" not in text or json.loads(text)
+        with subtests.test(name=name[:20]):
+            (fault,), (one,) = ask(INCIDENTS)["data"], ask(EVENTS)["data"]
+            assert fault.keys() == incident_object(incident()).keys()
+            details = {"name", "reason", "reason_detail", "indications"}
+            assert one.keys() == {"at", "time", "event", "daemon", "server"} | details
+            names = (fault["affected"][0]["command"], fault["daemon"], one["name"])
+            reasons = (one["reason_detail"]["text"], one["indications"][0]["text"])
+            assert all(text.isprintable() and len(text) <= 128 for text in (*names, *reasons))
 
 
 def test_limits_the_body_and_warns_about_omitted_entries(web: Web) -> None:

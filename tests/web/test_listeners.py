@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from exporter.errors import ConfigError, ListenError
+from exporter.errors import ListenError
 from exporter.web.server import WebServer
 from tests.ports import LOCALHOST
 from tests.program import main
-from tests.web.serving import Stage, Web, ask, read_all
+from tests.web.serving import Stage, ask, read_all, serving
 
 
 @pytest.fixture
@@ -43,60 +43,28 @@ def test_exits_with_1_if_a_listen_address_cannot_be_used_now(
     assert "--web.listen-address: cannot listen on " in capsys.readouterr().err
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Web]]:
-    """Starts servers at addresses."""
-    with contextlib.ExitStack() as closing:
-
-        def start(*addresses: tuple[str, int], **options: object) -> Web:
-            stage = Stage()
-            web = Web(WebServer(stage, addresses, **options))  # type: ignore[arg-type]
-            stage.site = web.site()
-            web.server.open()
-            closing.callback(web.server.close)
-            return web
-
-        yield start
-
-
 def healthy(host: str, port: int) -> bool:
     with contextlib.closing(http.client.HTTPConnection(host, port, timeout=30)) as connection:
         return ask(connection, "/-/healthy").status == 200
 
 
-@pytest.mark.parametrize(
-    ("address", "origin"),
-    [(("", 0), "http://localhost:"), ((LOCALHOST, 0), f"http://{LOCALHOST}:"), (("::1", 0), "http://[::1]:")],
-)
-def test_origins_are_urls_for_a_browser_on_this_machine(
-    serve: Callable[..., Web], address: tuple[str, int], origin: str
-) -> None:
-    server = serve(address).server
-    assert [f"{origin}{port}" for _, port in server.addresses] == list(server.origins)
+def test_origins_are_urls_for_a_browser_on_this_machine() -> None:
+    for host, shown in {"": "localhost", LOCALHOST: LOCALHOST, "::1": "[::1]"}.items():
+        with serving((host, 0)) as web:
+            assert list(web.server.origins) == [f"http://{shown}:{web.server.port}"]
 
 
-def test_an_empty_host_listens_on_ipv4_and_ipv6(serve: Callable[..., Web]) -> None:
-    web = serve(("", 0))
-
-    for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
-        assert healthy(host, web.server.port)
-
-
-def test_serves_one_site_at_several_addresses(serve: Callable[..., Web]) -> None:
-    web = serve((LOCALHOST, 0), ("127.0.0.2", 0))
-
-    assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
-    assert all(healthy(host, port) for host, port in web.server.addresses)
+def test_serves_one_site_at_several_addresses_and_with_ipv4_and_ipv6_if_the_host_is_empty() -> None:
+    with serving((LOCALHOST, 0), ("127.0.0.2", 0)) as web:
+        assert [host for host, _ in web.server.addresses] == [LOCALHOST, "127.0.0.2"]
+        assert all(healthy(host, port) for host, port in web.server.addresses)
+    with serving(("", 0)) as web:
+        for host in (LOCALHOST, "::1") if socket.has_dualstack_ipv6() else (LOCALHOST,):
+            assert healthy(host, web.server.port)
 
 
-def test_refuses_a_limit_of_zero_requests() -> None:
-    with pytest.raises(ConfigError, match=r"--web\.max-requests: invalid value 0: expected 1 or more"):
-        WebServer(Stage(), [(LOCALHOST, 0)], max_requests=0)
-
-
-def test_closes_a_silent_connection_if_the_limit_is_reached(serve: Callable[..., Web]) -> None:
-    web = serve((LOCALHOST, 0), max_requests=1)
-    with web.connect() as silent:
+def test_closes_a_silent_connection_if_the_limit_is_reached() -> None:
+    with serving(max_requests=1) as web, web.connect() as silent:
         assert healthy(LOCALHOST, web.server.port)
         assert read_all(silent) == b""
 

@@ -18,14 +18,12 @@ from exporter.model.node import Node
 from exporter.model.values import plain
 from exporter.remote_client import RemoteExporter
 from exporter.report.text import Lines, line_of
-from exporter.web.handler import Answer, Request
-from exporter.web.server import WebServer
-from exporter.web.web_config import WebSecurity
+from exporter.web.handler import Answer
 from tests.builders import AT, DAEMON, three_clients
 from tests.incidents.values import blocked, ended
 from tests.ports import LOCALHOST
 from tests.web.certificates import Authority
-from tests.web.serving import Stage, Web
+from tests.web.serving import Web, serving
 from tests.web.test_tls import MUTUAL, PASSWORD, USERS
 
 ENDED = ended(id="old")
@@ -68,17 +66,29 @@ def url(web: Web) -> str:
     return f"http://{LOCALHOST}:{web.server.port}"
 
 
-def served(answer: Answer) -> Iterator[str]:
+@contextlib.contextmanager
+def answering(answer: Answer) -> Iterator[str]:
     """Serve the same answer to all requests."""
+    with serving() as web:
+        web.stage.answer = lambda _: answer  # type: ignore[method-assign]
+        yield f"http://{LOCALHOST}:{web.server.port}"
 
-    class Same(Stage):
-        def answer(self, request: Request) -> Answer:
-            return answer
 
-    server = WebServer(Same(), [(LOCALHOST, 0)])
-    server.open()
-    yield f"http://{LOCALHOST}:{server.port}"
-    server.close()
+@contextlib.contextmanager
+def talking(talk: Callable[[socket.socket], object]) -> Iterator[str]:
+    """Return the URL of a server that accepts one connection, and passes it to a function in a thread."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            talk(connection)
+
+    with socket.create_server((LOCALHOST, 0)) as listening:
+        server = threading.Thread(target=serve)
+        server.start()
+        yield f"http://{LOCALHOST}:{listening.getsockname()[1]}"
+        server.join()
 
 
 def write_netrc(home: Path, password: str = PASSWORD, host: str = "localhost") -> None:
@@ -87,23 +97,14 @@ def write_netrc(home: Path, password: str = PASSWORD, host: str = "localhost") -
     file.chmod(0o600)
 
 
-def test_status_shows_another_node(run: Run, url: str) -> None:
+def test_status_shows_another_node_or_one_daemon_of_it_in_words_or_as_json(run: Run, url: str) -> None:
     code, text, problem = run("status", "--url", url)
-
     assert (code, problem) == (0, "")
     assert DAEMON in text
-
-
-def test_status_prints_the_json_of_another_node(run: Run, url: str) -> None:
     code, text, _ = run("status", "--json", "--url", f"{url}/")
-
     assert code == 0
     assert len(json.loads(text)["daemons"]) == len(three_clients().daemons)
-
-
-def test_status_shows_one_daemon_or_reports_that_there_is_none(run: Run, url: str) -> None:
     assert run("status", "--daemon", DAEMON, "--url", url)[0] == 0
-
     code, _, problem = run("status", "--daemon", "other", "--url", url)
     assert code == 1
     assert problem == f"cuda-mps-exporter: {url}: no daemon other is here; there are: {DAEMON}\n"
@@ -112,55 +113,37 @@ def test_status_shows_one_daemon_or_reports_that_there_is_none(run: Run, url: st
 def test_does_not_wait_for_ever_for_an_answer_that_comes_byte_by_byte() -> None:
     over = threading.Event()
 
-    def drip() -> None:
-        connection, _ = listening.accept()
-        with connection, contextlib.suppress(OSError):
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            while not over.wait(0.01):
-                connection.sendall(b" ")
+    def drip(connection: socket.socket) -> None:
+        while not over.wait(0.01):
+            connection.sendall(b" ")
 
-    with socket.create_server((LOCALHOST, 0)) as listening:
-        server = threading.Thread(target=drip)
-        server.start()
-        remote = RemoteExporter(f"http://{LOCALHOST}:{listening.getsockname()[1]}", timeout=0.5)
+    with talking(drip) as url:
         with pytest.raises(ServiceError, match=r"no complete answer within 0\.5 s"):
-            remote.query("status")
+            RemoteExporter(url, timeout=0.5).query("status")
         over.set()
-        server.join()
 
 
 def test_closes_the_connection_when_an_answer_is_cut_off() -> None:
-    def cut_off() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            # A connection that is closed with unread data is reset.
-            connection.recv(1)
-
-    with socket.create_server((LOCALHOST, 0)) as listening:
-        server = threading.Thread(target=cut_off)
-        server.start()
-        with pytest.raises(ServiceError, match="no valid HTTP response"):
-            RemoteExporter(f"http://{LOCALHOST}:{listening.getsockname()[1]}").query("status")
-        server.join()
-        gc.collect()  # A socket that is still open warns, and warnings fail.
+    with (
+        # A connection that is closed with unread data is reset.
+        talking(lambda connection: connection.recv(1)) as url,
+        pytest.raises(ServiceError, match="no valid HTTP response"),
+    ):
+        RemoteExporter(url).query("status")
+    gc.collect()  # A socket that is still open warns, and warnings fail.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ids"),
-    [((), ["new", "old"]), (("--open",), ["new"]), (("--limit", "1"), ["new"]), (("--daemon", "other"), [])],
-    ids=str,
-)
-def test_incidents_lists_those_of_another_node(run: Run, url: str, arguments: tuple[str, ...], ids: list[str]) -> None:
-    code, text, _ = run("incidents", "--json", *arguments, "--url", url)
-
-    assert [each["id"] for each in json.loads(text)] == ids
-    assert code == int("new" in ids)
-
-
-def test_incidents_shows_one_of_another_node_in_words(run: Run, url: str) -> None:
+def test_incidents_lists_those_of_another_node_or_shows_one(run: Run, url: str) -> None:
+    for arguments, ids in {
+        (): ["new", "old"],
+        ("--open",): ["new"],
+        ("--limit", "1"): ["new"],
+        ("--daemon", "other"): [],
+    }.items():
+        code, text, _ = run("incidents", "--json", *arguments, "--url", url)
+        assert [each["id"] for each in json.loads(text)] == ids
+        assert code == int("new" in ids)
     code, text, _ = run("incidents", "old", "--url", url)
-
     assert code == 0
     assert text.startswith("old: memory fault")
     assert "no incident other is stored" in run("incidents", "other", "--url", url)[2]
@@ -177,35 +160,31 @@ def test_reports_that_nothing_listens(run: Run) -> None:
     assert "--web.listen-address" in problem
 
 
-@pytest.mark.parametrize("command", ["status", "incidents"])
-def test_reports_that_names_are_private(run: Run, web: Web, command: str) -> None:
-    code, _, problem = run(command, "--url", f"http://node1:{web.server.port}")
+def test_reports_that_names_are_private(run: Run, web: Web) -> None:
+    for command in ("status", "incidents"):
+        code, _, problem = run(command, "--url", f"http://node1:{web.server.port}")
+        assert code == 1
+        assert "only to local or authenticated visitors" in problem
+        assert "--web.config.file" in problem
 
-    assert code == 1
-    assert "only to local or authenticated visitors" in problem
-    assert "--web.config.file" in problem
 
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (Answer(HTTPStatus.OK, b"<html>"), "another service answers there"),
-        (Answer(HTTPStatus.OK, b'{"data": []}'), "another service answers there"),
-        (Answer(HTTPStatus.OK, b"[" * 1_000_000), "another service answers there"),
-        (Answer(HTTPStatus.FOUND, b"", headers={"Location": "http://x/"}), "another service answers there (HTTP 302)"),
-        (Answer(HTTPStatus.NOT_FOUND, b"not found"), "does not support --url; update it"),
-        (Answer(HTTPStatus.OK, b'{"data": {"exit_code": 0}}'), "the service is of another version"),
-        (Answer(HTTPStatus.UNPROCESSABLE_ENTITY, b'{"error": "\\u001b[2Ja"}'), "\N{REPLACEMENT CHARACTER}[2Ja"),
-    ],
-    ids=str,
-)
-def test_reports_another_service(run: Run, answer: Answer, expected: str) -> None:
-    for url in served(answer):
-        code, _, problem = run("status", "--url", url)
-
-    assert code == 1
-    assert expected in problem
-    assert "\x1b" not in problem
+def test_reports_another_service(run: Run, subtests: pytest.Subtests) -> None:
+    other = "another service answers there"
+    for status, body, expected in (
+        (HTTPStatus.OK, b"<html>", other),
+        (HTTPStatus.OK, b'{"data": []}', other),
+        (HTTPStatus.OK, b"[" * 1_000_000, other),
+        (HTTPStatus.FOUND, b"", f"{other} (HTTP 302)"),
+        (HTTPStatus.NOT_FOUND, b"not found", "does not support --url; update it"),
+        (HTTPStatus.OK, b'{"data": {"exit_code": 0}}', "the service is of another version"),
+        (HTTPStatus.UNPROCESSABLE_ENTITY, b'{"error": "\\u001b[2Ja"}', "\N{REPLACEMENT CHARACTER}[2Ja"),
+    ):
+        with subtests.test(body=body[:40], status=status):
+            with answering(Answer(status, body, headers={"Location": "http://x/"})) as url:
+                code, _, problem = run("status", "--url", url)
+            assert code == 1
+            assert expected in problem
+            assert "\x1b" not in problem
 
 
 def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
@@ -217,7 +196,7 @@ def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
         ("incidents", {"text": "\x1b["}),
     ):
         as_json = () if "lines" in data else ("--json",)
-        for url in served(Answer(HTTPStatus.OK, json.dumps({"data": {"exit_code": 0, **data}}).encode())):
+        with answering(Answer(HTTPStatus.OK, json.dumps({"data": {"exit_code": 0, **data}}).encode())) as url:
             code, text, _ = run(command, *as_json, "--url", url)
         assert code == 0
         assert text.strip()
@@ -235,23 +214,16 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture
 def secure(tmp_path: Path, authority: Authority) -> Iterator[Secure]:
     """Return a function that serves with more lines in a web config file, and returns the URL."""
-    servers: list[WebServer] = []
     certificate = authority.issue("server", "DNS:localhost")
+    with contextlib.ExitStack() as closing:
 
-    def serve(more: str) -> str:
-        file = tmp_path / "web.yml"
-        tls = f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
-        file.write_text(tls + more.replace("{authority}", str(authority.cert)))
-        stage = Stage()
-        server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(file))
-        stage.site = Web(server).site()
-        server.open()
-        servers.append(server)
-        return f"https://localhost:{server.port}"
+        def serve(more: str) -> str:
+            file = tmp_path / "web.yml"
+            tls = f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
+            file.write_text(tls + more.replace("{authority}", str(authority.cert)))
+            return f"https://localhost:{closing.enter_context(serving(config=file)).server.port}"
 
-    yield serve
-    for server in servers:
-        server.close()
+        yield serve
 
 
 def test_uses_the_password_of_the_netrc_file(
@@ -304,26 +276,22 @@ def test_reports_the_wrong_scheme(run: Run, secure: Secure, url: str) -> None:
     assert "the server does not use TLS; use http://" in run("status", "--url", url.replace("http", "https"))[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--url", "node1:10677"), "expected an address such as http://node1:10677"),
-        (("--url", "http://node1:x"), "expected an address"),
-        (("--url", "http://node1/?a=b"), "expected an address"),
-        (("--url", "http://alice:secret@node1:10677"), "put it into ~/.netrc"),
-        (("--url", "http://node1", "--pipe-directory", "/x"), "not allowed with --pipe-directory"),
-        (("--url", "http://node1", "--cert", "/x"), "needs --url https://"),
-        (("--url", "https://node1", "--cert", "/nowhere"), "expected PEM"),
-        (("--cert", "/x"), "needs --url https://"),
-    ],
-    ids=str,
-)
-def test_rejects_invalid_arguments(run: Run, arguments: tuple[str, ...], expected: str) -> None:
-    code, _, problem = run("status", *arguments)
-
-    assert code == 2
-    assert expected in problem
-    assert "secret" not in problem
+def test_rejects_invalid_arguments(run: Run, subtests: pytest.Subtests) -> None:
+    for arguments, expected in {
+        ("--url", "node1:10677"): "expected an address such as http://node1:10677",
+        ("--url", "http://node1:x"): "expected an address",
+        ("--url", "http://node1/?a=b"): "expected an address",
+        ("--url", "http://alice:secret@node1:10677"): "put it into ~/.netrc",
+        ("--url", "http://node1", "--pipe-directory", "/x"): "not allowed with --pipe-directory",
+        ("--url", "http://node1", "--cert", "/x"): "needs --url https://",
+        ("--url", "https://node1", "--cert", "/nowhere"): "expected PEM",
+        ("--cert", "/x"): "needs --url https://",
+    }.items():
+        with subtests.test(arguments=arguments):
+            code, _, problem = run("status", *arguments)
+            assert code == 2
+            assert expected in problem
+            assert "secret" not in problem
 
 
 def test_reports_a_netrc_file_that_others_can_read(run: Run, home: Path) -> None:

@@ -1,6 +1,11 @@
 """Each snapshot is rendered once per encoding."""
 
 import gzip
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from prometheus_client.core import Metric
 
 from exporter.clock import SystemClock
 from exporter.metrics.exposition import Exposition
@@ -27,21 +32,16 @@ def test_the_bytes_of_a_snapshot_do_not_change(web: Web, collector: Counting) ->
     assert [web.get(**headers).body for headers in encodings] == before
 
 
-def test_publishing_renders_a_new_snapshot_in_the_encodings_in_use(web: Web, collector: Counting) -> None:
+def test_publishing_renders_a_new_snapshot_in_the_encodings_in_use_only(web: Web, collector: Counting) -> None:
     web.get(Accept_Encoding="gzip")
-    new = Counting(value=2)
+    new, unused = Counting(value=2), Counting()
     web.exposition.publish(new)
     published = new.renders
 
     assert gzip.decompress(web.get(Accept_Encoding="gzip").body).endswith(b"answer 2.0\n")
     assert new.renders == published > 0
-
-
-def test_renders_nothing_before_the_first_scrape() -> None:
-    collector = Counting()
-    Exposition(SystemClock()).publish(collector)
-
-    assert collector.renders == 0
+    Exposition(SystemClock()).publish(unused)
+    assert unused.renders == 0
 
 
 def test_accept_headers_cannot_cause_repeated_rendering() -> None:
@@ -52,3 +52,47 @@ def test_accept_headers_cannot_cause_repeated_rendering() -> None:
         exposition.get("", gzipped=False)
 
     assert collector.renders <= FORMATS * 2  # gzipped or not
+
+
+class Paused(Counting):
+    """A gauge whose collection waits until a test continues it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.continues = threading.Event(), threading.Event()
+
+    def collect(self) -> Iterable[Metric]:
+        """Wait, then return the gauge."""
+        self.began.set()
+        self.continues.wait(60)
+        return super().collect()
+
+
+def test_publishing_waits_for_no_scrape() -> None:
+    exposition, paused = Exposition(SystemClock()), Paused()
+    exposition.publish(paused)
+    with ThreadPoolExecutor() as pool:
+        scrape = pool.submit(exposition.get, "", gzipped=False)
+        assert paused.began.wait(60)
+        try:
+            pool.submit(exposition.publish, Counting(value=2)).result(timeout=20)
+            new = pool.submit(exposition.get, "", gzipped=False).result(timeout=20)
+        finally:
+            paused.continues.set()
+        old = scrape.result()
+
+    assert old is not None
+    assert new is not None
+    assert (b"answer 1.0" in old.body, b"answer 2.0" in new.body) == (True, True)
+
+
+def test_two_scrapes_at_a_time_render_once() -> None:
+    exposition, paused = Exposition(SystemClock()), Paused()
+    exposition.publish(paused)
+    with ThreadPoolExecutor() as pool:
+        scrapes = [pool.submit(exposition.get, "", gzipped=False) for _ in range(2)]
+        assert paused.began.wait(60)
+        paused.continues.set()
+
+    assert scrapes[0].result() is scrapes[1].result()
+    assert paused.renders == 1

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from exporter.errors import ConfigError
 from exporter.web.handler import Request
 from tests.eventually import eventually
 from tests.web.serving import OPENMETRICS, Counting, Web
@@ -59,12 +58,6 @@ def test_serves_the_metrics_at_the_root(web: Web, collector: Counting) -> None:
     assert collector.renders == 1
 
 
-@pytest.mark.parametrize("path", ["metrics", "", "/status", "/-/healthy", "/metrics?x", "/api/v1/incidents/x"])
-def test_refuses_a_telemetry_path_of_another_page(web: Web, path: str) -> None:
-    with pytest.raises(ConfigError, match=r"--web\.telemetry-path: "):
-        web.site(path)
-
-
 def test_an_internal_error_is_logged_and_ends_its_request_only(web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     web.status = None  # type: ignore[assignment]
 
@@ -77,16 +70,12 @@ def _told(event: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert event in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/metrics/", "/-/reload", "/-/quit", "/../etc/passwd", "*"])
-def test_answers_404_for_an_unknown_path(web: Web, path: str) -> None:
-    answer = web.get(path)
-
-    assert answer.status == 404
-    assert path.encode() not in answer.body
-
-
 @pytest.mark.usefixtures("collector")
-def test_ignores_the_query_of_a_scrape(web: Web) -> None:
+def test_answers_404_for_an_unknown_path_and_ignores_the_query_of_a_scrape(web: Web) -> None:
+    for path in ("/nowhere", "/metrics/", "/-/reload", "/-/quit", "/../etc/passwd", "*"):
+        answer = web.get(path)
+        assert answer.status == 404
+        assert path.encode() not in answer.body
     assert web.get("/metrics?name[]=answer").status == 200
 
 
@@ -98,29 +87,17 @@ def test_serves_openmetrics_if_accepted(web: Web) -> None:
     assert answer.body.endswith(b"# EOF\n")
 
 
-@pytest.mark.parametrize(
-    ("header", "gzipped"),
-    [
-        ("gzip", True),
-        ("gzip, deflate", True),
-        ("br;q=1.0, gzip;q=0.8", True),
-        ("*", True),
-        ("GZIP", True),
-        ("", False),
-        ("identity", False),
-        ("gzip;q=0", False),
-        ("gzip; q=0.0", False),
-        ("xgzip", False),
-    ],
-)
 @pytest.mark.usefixtures("collector")
-def test_compresses_if_gzip_is_accepted(web: Web, header: str, gzipped: bool) -> None:
+def test_compresses_if_gzip_is_accepted(web: Web, subtests: pytest.Subtests) -> None:
     plain = web.get().body
-    answer = web.get(Accept_Encoding=header)
-
-    assert (answer.headers.get("Content-Encoding") == "gzip") is gzipped
-    assert (gzip.decompress(answer.body) if gzipped else answer.body) == plain
-    assert int(answer.headers["Content-Length"]) == len(answer.body)
+    accepting = ("gzip", "gzip, deflate", "br;q=1.0, gzip;q=0.8", "*", "GZIP")
+    for header in (*accepting, "", "identity", "gzip;q=0", "gzip; q=0.0", "xgzip"):
+        with subtests.test(header=header):
+            answer = web.get(Accept_Encoding=header)
+            gzipped = answer.headers.get("Content-Encoding") == "gzip"
+            assert gzipped is (header in accepting)
+            assert (gzip.decompress(answer.body) if gzipped else answer.body) == plain
+            assert int(answer.headers["Content-Length"]) == len(answer.body)
 
 
 @pytest.mark.usefixtures("collector")

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from exporter.web.handler import IDLE_SECONDS, Handler
-from exporter.web.server import DEFAULT_MAX_REQUESTS, ConnectionSlots
+from exporter.web.server import DEFAULT_MAX_REQUESTS, ConnectionSlots, Slot
 from tests.eventually import eventually
 from tests.web.serving import Web, read_all
 
@@ -26,12 +26,12 @@ def crowd(web: Web, size: int, say: bytes) -> Iterator[list[socket.socket]]:
         yield connections
 
 
-@pytest.mark.parametrize("say", [b"", b"G", b"GET /metrics HTTP/1.1\r\nX: "], ids=["nothing", "a_letter", "a_header"])
-@pytest.mark.parametrize("size", [DEFAULT_MAX_REQUESTS // 2, DEFAULT_MAX_REQUESTS, 3 * DEFAULT_MAX_REQUESTS])
 @pytest.mark.usefixtures("collector")
-def test_answers_a_scrape_beside_silent_clients(web: Web, size: int, say: bytes) -> None:
-    with crowd(web, size, say):
-        assert [web.get().status for _ in range(3)] == [200] * 3
+def test_answers_a_scrape_beside_silent_clients(web: Web, subtests: pytest.Subtests) -> None:
+    for size in (DEFAULT_MAX_REQUESTS // 2, DEFAULT_MAX_REQUESTS, 3 * DEFAULT_MAX_REQUESTS):
+        for say in (b"", b"G", b"GET /metrics HTTP/1.1\r\nX: "):
+            with subtests.test(size=size, say=say), crowd(web, size, say):
+                assert [web.get().status for _ in range(3)] == [200] * 3
 
 
 @pytest.mark.usefixtures("collector")
@@ -114,12 +114,16 @@ def is_closed(connection: socket.socket) -> bool:
         return False
 
 
+def taken(slots: ConnectionSlots, connection: socket.socket) -> Slot:
+    slot = slots.take(connection)
+    assert slot is not None
+    return slot
+
+
 def test_closes_the_connection_that_the_server_waits_for_longest(connections: list[socket.socket]) -> None:
     first, second, third, _ = connections
     slots = ConnectionSlots(2)
-    one, two = slots.take(first), slots.take(second)
-    assert one
-    assert two
+    one, _ = taken(slots, first), taken(slots, second)
     with slots.working(one):
         pass
 
@@ -130,9 +134,7 @@ def test_closes_the_connection_that_the_server_waits_for_longest(connections: li
 def test_keeps_a_connection_while_the_server_works_on_its_request(connections: list[socket.socket]) -> None:
     first, second, *_ = connections
     slots = ConnectionSlots(1)
-    slot = slots.take(first)
-    assert slot
-    with slots.working(slot):
+    with slots.working(taken(slots, first)):
         assert slots.take(second) is None
         assert not is_closed(first)
 
@@ -143,8 +145,7 @@ def test_keeps_a_connection_while_the_server_works_on_its_request(connections: l
 def test_replace_socket_fails_if_the_slot_was_taken_away(connections: list[socket.socket]) -> None:
     first, second, other, _ = connections
     slots = ConnectionSlots(1)
-    slot = slots.take(first)
-    assert slot
+    slot = taken(slots, first)
     slots.replace_socket(slot, other)
     assert slots.take(second)
     assert [is_closed(first), is_closed(other)] == [False, True]
@@ -156,14 +157,13 @@ def test_replace_socket_fails_if_the_slot_was_taken_away(connections: list[socke
 def test_a_closed_connection_takes_no_slot_again(connections: list[socket.socket]) -> None:
     first, second, third, fourth = connections
     slots = ConnectionSlots(1)
-    slot, newcomer = slots.take(first), slots.take(second)
-    assert slot
-    assert newcomer
+    with slots.working(taken(slots, first)):
+        pass
+    slot, newcomer = taken(slots, second), taken(slots, third)
     with slots.working(slot), slots.working(newcomer):
         pass
-    assert slots.take(third)
 
-    assert is_closed(second)
+    assert [is_closed(first), is_closed(second)] == [True, True]
     assert slots.take(fourth)
     assert is_closed(third)
 
@@ -171,8 +171,7 @@ def test_a_closed_connection_takes_no_slot_again(connections: list[socket.socket
 def test_a_released_slot_is_free(connections: list[socket.socket]) -> None:
     first, second, *_ = connections
     slots = ConnectionSlots(1)
-    slot = slots.take(first)
-    assert slot
+    slot = taken(slots, first)
     with slots.working(slot):
         pass
     slots.release(slot)

@@ -11,12 +11,11 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.web.server import DEFAULT_MAX_REQUESTS, WebServer
-from exporter.web.web_config import WebSecurity
+from exporter.web.server import DEFAULT_MAX_REQUESTS
 from tests.eventually import eventually
 from tests.ports import LOCALHOST
 from tests.web.certificates import Authority, Certificate
-from tests.web.serving import Answer, Counting, Stage, Web, ask, read_all
+from tests.web.serving import Answer, Counting, Web, ask, read_all, serving
 from tests.web.test_authentication import basic
 
 PASSWORD = "wonderland"
@@ -29,16 +28,18 @@ Serve = Callable[[str], "Secured"]
 class Secured:
     """A server with a web config file, and a client of it."""
 
-    def __init__(self, path: Path, authority: Authority) -> None:
-        stage = Stage()
-        self.reloads: list[str | None] = []
+    def __init__(self, web: Web, path: Path, authority: Authority) -> None:
+        self.server = web.server
+        self.plain = web.get
         self.path = path
         self.authority = authority
-        self.server = WebServer(stage, [(LOCALHOST, 0)], WebSecurity.load(path, self.reloads.append))
-        web = Web(self.server)
         web.exposition.publish(Counting())
-        stage.site = web.site()
-        self.server.open()
+
+    @property
+    def problem(self) -> str:
+        """Why the last reload failed; empty if it did not."""
+        security = self.server._security
+        return (security and security._problem) or ""
 
     def trusting(self, client: Certificate | None = None, **versions: ssl.TLSVersion) -> ssl.SSLContext:
         """Return the TLS context of a client that trusts the authority and can have its own certificate."""
@@ -55,11 +56,6 @@ class Secured:
             LOCALHOST, self.server.port, timeout=30, context=context or self.trusting()
         )
         with contextlib.closing(connection):
-            return ask(connection, path, **headers)
-
-    def plain(self, path: str = "/metrics", **headers: str) -> Answer:
-        """Send one request without TLS."""
-        with contextlib.closing(http.client.HTTPConnection(LOCALHOST, self.server.port, timeout=30)) as connection:
             return ask(connection, path, **headers)
 
     def refuses(self, context: ssl.SSLContext) -> bool:
@@ -91,9 +87,7 @@ def serve(authority: Authority, certificate: Certificate, tmp_path: Path) -> Ite
         def start(text: str) -> Secured:
             path = tmp_path / "web.yml"
             path.write_text(text.replace("{authority}", str(authority.cert)))
-            secured = Secured(path, authority)
-            closing.callback(secured.server.close)
-            return secured
+            return Secured(closing.enter_context(serving(config=path)), path, authority)
 
         yield start
 
@@ -104,72 +98,50 @@ def tls(certificate: Certificate) -> str:
     return f"tls_server_config:\n  cert_file: {certificate.cert}\n  key_file: {certificate.key}\n"
 
 
-# -- TLS -----------------------------------------------------------------------------------------------------------
-
-
 def test_serves_metrics_over_tls_only(serve: Serve, tls: str) -> None:
     secured = serve(tls)
 
-    assert secured.server.scheme == "https"
+    assert secured.server.origins == [f"https://{LOCALHOST}:{secured.server.port}"]
     assert secured.get().body.endswith(b"answer 1.0\n")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         secured.plain()
 
 
-@pytest.mark.parametrize(
-    ("written", "spoken"),
-    [
-        ("", {"TLSv1.2", "TLSv1.3"}),
-        ("  min_version: TLS13\n", {"TLSv1.3"}),
-    ],
-)
-def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str, written: str, spoken: set[str]) -> None:
-    secured = serve(tls + written)
-    only = {
-        "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
-        "TLSv1.3": secured.trusting(minimum_version=ssl.TLSVersion.TLSv1_3),
-    }
-
-    assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
+def test_accepts_the_configured_tls_versions_only(serve: Serve, tls: str) -> None:
+    for written, spoken in {"": {"TLSv1.2", "TLSv1.3"}, "  min_version: TLS13\n": {"TLSv1.3"}}.items():
+        secured = serve(tls + written)
+        only = {
+            "TLSv1.2": secured.trusting(maximum_version=ssl.TLSVersion.TLSv1_2),
+            "TLSv1.3": secured.trusting(minimum_version=ssl.TLSVersion.TLSv1_3),
+        }
+        assert {name for name, context in only.items() if not secured.refuses(context)} == spoken
 
 
-def test_admits_a_client_certificate_of_the_authority(serve: Serve, tls: str, authority: Authority) -> None:
+def test_admits_only_client_certificates_of_the_authority(
+    serve: Serve, tls: str, authority: Authority, tmp_path: Path
+) -> None:
     secured = serve(tls + MUTUAL)
 
     assert secured.get(context=secured.trusting(authority.issue("client"))).status == 200
-
-
-def test_an_empty_list_of_names_allows_all(serve: Serve, tls: str, authority: Authority) -> None:
-    secured = serve(tls + MUTUAL + "  client_allowed_sans: []\n")
-
-    assert secured.get(context=secured.trusting(authority.issue("client"))).status == 200
-
-
-def test_refuses_no_certificate_and_one_of_another_authority(serve: Serve, tls: str, tmp_path: Path) -> None:
-    secured = serve(tls + MUTUAL)
-
     assert secured.refuses(secured.trusting())
     assert secured.refuses(secured.trusting(Authority(tmp_path, "other").issue("client")))
 
 
-@pytest.mark.parametrize(
-    ("names", "admitted"),
-    [
-        ([], False),
-        (["DNS:other.example"], False),
-        (["DNS:prometheus.example"], True),
-        (["DNS:other.example", "IP:2001:db8::1"], True),
-        (["email:a@b.example"], True),
-        (["URI:spiffe://node/prometheus"], True),
-    ],
-)
 def test_admits_only_the_allowed_names_of_a_client_certificate(
-    serve: Serve, tls: str, authority: Authority, names: list[str], admitted: bool
+    serve: Serve, tls: str, authority: Authority, subtests: pytest.Subtests
 ) -> None:
     allowed = "prometheus.example, '2001:db8::1', a@b.example, 'spiffe://node/prometheus'"
     secured = serve(tls + MUTUAL + f"  client_allowed_sans: [{allowed}]\n")
-
-    assert secured.refuses(secured.trusting(authority.issue("client", *names))) is not admitted
+    for admitted, names in (
+        (False, []),
+        (False, ["DNS:other.example"]),
+        (True, ["DNS:prometheus.example"]),
+        (True, ["DNS:other.example", "IP:2001:db8::1"]),
+        (True, ["email:a@b.example"]),
+        (True, ["URI:spiffe://node/prometheus"]),
+    ):
+        with subtests.test(names=names):
+            assert secured.refuses(secured.trusting(authority.issue("client", *names))) is not admitted
 
 
 @pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"], ids=repr)
@@ -209,34 +181,28 @@ def test_closes_a_connection_without_a_handshake_after_the_timeout(
         assert read_all(connection) == b""
 
 
-# -- passwords -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"])
-def test_each_path_requires_the_password(serve: Serve, path: str) -> None:
+def test_each_path_requires_the_password(serve: Serve, subtests: pytest.Subtests) -> None:
     secured = serve(USERS)
-    answer = secured.plain(path)
-
-    assert (answer.status, answer.body) == (401, b"unauthorized\n")
-    assert answer.headers["WWW-Authenticate"].startswith("Basic ")
-    assert secured.plain(path, Authorization=basic("alice", "wrong")).status == 401
-    assert secured.plain(path, Authorization=basic("bob", PASSWORD)).status == 401
-    assert secured.plain(path, Authorization=basic("alice", PASSWORD)).status == (404 if path == "/nowhere" else 200)
-
-
-def test_shows_private_pages_to_users_with_a_password_under_any_host_name(serve: Serve) -> None:
-    answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
-
-    assert (answer.status, answer.body) == (200, b"DAEMON\n")
+    for path in ("/metrics", "/", "/-/healthy", "/-/ready", "/healthz", "/status", "/nowhere"):
+        with subtests.test(path=path):
+            answer = secured.plain(path)
+            assert (answer.status, answer.body) == (401, b"unauthorized\n")
+            assert answer.headers["WWW-Authenticate"].startswith("Basic ")
+            statuses = [
+                secured.plain(path, Authorization=basic(*login)).status
+                for login in (("alice", "wrong"), ("bob", PASSWORD), ("alice", PASSWORD))
+            ]
+            assert statuses == [401, 401, 404 if path == "/nowhere" else 200]
 
 
-@pytest.mark.parametrize(("policy", "status"), [(MUTUAL, 200), ("", 403)])
-def test_shows_private_pages_to_clients_with_a_required_certificate(
-    serve: Serve, tls: str, authority: Authority, policy: str, status: int
+def test_shows_private_pages_to_users_and_clients_with_a_required_certificate_under_any_host_name(
+    serve: Serve, tls: str, authority: Authority
 ) -> None:
-    secured = serve(tls + policy)
-
-    assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
+    answer = serve(USERS).plain("/status", Host="node1", Authorization=basic("alice", PASSWORD))
+    assert (answer.status, answer.body) == (200, b"DAEMON\n")
+    for policy, status in ((MUTUAL, 200), ("", 403)):
+        secured = serve(tls + policy)
+        assert secured.get("/status", secured.trusting(authority.issue("client")), Host="node1").status == status
 
 
 def test_a_certificate_does_not_replace_a_password(serve: Serve, tls: str, authority: Authority) -> None:
@@ -245,9 +211,6 @@ def test_a_certificate_does_not_replace_a_password(serve: Serve, tls: str, autho
 
     assert secured.get(context=known).status == 401
     assert secured.get(context=known, Authorization=basic("alice", PASSWORD)).status == 200
-
-
-# -- reload -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,31 +239,22 @@ def test_uses_a_new_certificate_after_its_key_is_replaced_too(
 
     new.cert.replace(own.cert)
     assert shown(secured) == before
-    assert len(secured.reloads) == 1
-    assert "own.key is not the private key of the certificate" in str(secured.reloads[0])
+    assert "own.key is not the private key of the certificate" in secured.problem
 
     new.key.replace(own.key)
     assert shown(secured) == wanted != before
-    assert secured.reloads[1:] == [None]
+    assert not secured.problem
 
 
-def test_reloads_users_without_a_restart(serve: Serve) -> None:
-    secured = serve(USERS)
-    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 200
-
-    secured.path.write_text(USERS.replace("alice", "carol"))
-
-    assert secured.plain(Authorization=basic("alice", PASSWORD)).status == 401
-    assert secured.plain(Authorization=basic("carol", PASSWORD)).status == 200
-    assert secured.reloads == [None]
-
-
-def test_adds_tls_and_users_without_a_restart(serve: Serve, tls: str) -> None:
+def test_adds_and_reloads_users_and_adds_tls_without_a_restart(serve: Serve, tls: str) -> None:
     secured = serve("")
     assert secured.plain().status == 200
+    for name in ("alice", "carol"):
+        secured.path.write_text(USERS.replace("alice", name))
+        statuses = {user: secured.plain(Authorization=basic(user, PASSWORD)).status for user in ("alice", "carol")}
+        assert statuses == {"alice": 401, "carol": 401} | {name: 200}
 
     secured.path.write_text(tls + USERS)
-
     assert secured.get().status == 401
 
 
@@ -316,9 +270,8 @@ def test_keeps_the_protection_if_the_file_is_invalid_or_protects_less(
 
     assert [secured.get(Authorization=basic("alice", PASSWORD)).status for _ in range(3)] == [200] * 3
     assert secured.get().status == 401
-    assert len(secured.reloads) == 1
-    assert str(secured.reloads[0]).startswith(f"--web.config.file: {secured.path}: ")
-    assert "web_config_reload_failed" in capsys.readouterr().out
+    assert secured.problem.startswith(f"--web.config.file: {secured.path}: ")
+    assert capsys.readouterr().out.count("web_config_reload_failed") == 1
 
 
 def test_keeps_required_client_certificates_without_a_restart(serve: Serve, tls: str, authority: Authority) -> None:
@@ -327,13 +280,13 @@ def test_keeps_required_client_certificates_without_a_restart(serve: Serve, tls:
     secured.path.write_text(tls)
 
     assert secured.refuses(secured.trusting())
-    assert "no longer requires client certificates; restart the exporter" in str(secured.reloads[0])
+    assert "no longer requires client certificates; restart the exporter" in secured.problem
     assert not secured.refuses(secured.trusting(authority.issue("client")))
 
 
-def test_reads_unchanged_files_once(serve: Serve, tls: str) -> None:
+def test_reads_unchanged_files_once(serve: Serve, tls: str, capsys: pytest.CaptureFixture[str]) -> None:
     secured = serve(tls)
     for _ in range(3):
         secured.get()
 
-    assert secured.reloads == []
+    assert "web_config_reloaded" not in capsys.readouterr().out

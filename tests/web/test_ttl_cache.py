@@ -1,6 +1,7 @@
 """TTL cache of rendered pages."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,13 +12,8 @@ class Renderer:
     """Renders numbered pages; each takes `seconds`."""
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self.at = 100.0
-        self.made = 0
-        self.seconds = seconds
-
-    def now(self) -> float:
-        """Return the time."""
-        return self.at
+        self.at, self.made, self.seconds = 100.0, 0, seconds
+        self.cache = TtlCache(self.make, lambda: self.at)
 
     def make(self) -> bytes:
         """Return the next page."""
@@ -26,52 +22,42 @@ class Renderer:
         return b"%d" % self.made
 
 
-def test_renders_once_within_a_second() -> None:
-    renderer = Renderer()
-    cache = TtlCache(renderer.make, renderer.now)
-    assert {cache.page() for _ in range(20)} == {b"1"}
-    renderer.at += MIN_TTL_SECONDS
-    assert {cache.page() for _ in range(20)} == {b"2"}
-
-
-def test_keeps_a_slow_page_longer() -> None:
-    renderer = Renderer(seconds=2.0)
-    cache = TtlCache(renderer.make, renderer.now)
-    began = renderer.at
-    cache.page()
-    renderer.at = began + 2.0 / MAX_RENDER_SHARE - 0.1
-    assert cache.page() == b"1"
-    renderer.at = began + 2.0 / MAX_RENDER_SHARE
-    assert cache.page() == b"2"
+def test_renders_once_within_a_second_and_keeps_a_slow_page_longer() -> None:
+    for seconds, ttl in ((0.0, MIN_TTL_SECONDS), (2.0, 2.0 / MAX_RENDER_SHARE)):
+        renderer = Renderer(seconds)
+        began = renderer.at
+        assert renderer.cache.page() == b"1"
+        renderer.at = began + ttl - 0.1
+        assert renderer.cache.page() == b"1"
+        renderer.at = began + ttl
+        assert renderer.cache.page() == b"2"
 
 
 def test_other_threads_wait_for_the_rendering_thread() -> None:
-    renderer, begun, done = Renderer(), threading.Event(), threading.Event()
+    begun, done, made = threading.Event(), threading.Event(), []
 
     def make() -> bytes:
+        made.append(True)
         begun.set()
         done.wait()
-        return renderer.make()
+        return b"page"
 
-    cache = TtlCache(make, renderer.now)
-    got: list[bytes] = []
-    viewers = [threading.Thread(target=lambda: got.append(cache.page())) for _ in range(8)]
-    for each in viewers:
-        each.start()
-    begun.wait()
-    done.set()
-    for each in viewers:
-        each.join()
-    assert got == [b"1"] * 8
+    cache = TtlCache(make, lambda: 100.0)
+    with ThreadPoolExecutor(8) as pool:
+        pages = [pool.submit(cache.page) for _ in range(8)]
+        begun.wait()
+        done.set()
+    assert [page.result() for page in pages] == [b"page"] * 8
+    assert made == [True]
 
 
 def test_renders_again_after_a_failure() -> None:
-    pages = iter([b"", b"well"])
+    pages = iter((ValueError("not yet"), b"well"))
 
     def make() -> bytes:
         page = next(pages)
-        if not page:
-            raise ValueError("not yet")
+        if isinstance(page, ValueError):
+            raise page
         return page
 
     cache = TtlCache(make, lambda: 100.0)
