@@ -294,13 +294,15 @@ class Writer:
                 )
                 if totals is not None:
                     self._totals.stored = totals
-        except Exception as error:  # noqa: BLE001 (a defect costs this batch, not all later ones)
+        except Exception as error:  # noqa: BLE001 (a defect costs the events of this batch, not all later ones)
             if not isinstance(error, (OSError, sqlite3.Error)) or isinstance(error, _DEFECTS):
-                self._log.exception("history_batch_dropped", incidents=len(batch.incidents), events=len(batch.events))
-                return
+                self._log.exception("history_batch_dropped", events=len(batch.events), samples=len(batch.samples))
+                dropped, batch = len(batch.events), _Batch(incidents=batch.incidents, states=batch.states)
+            else:
+                dropped = 0
             with self._condition:
                 self._batch.add_older(batch)
-                self._dropped += self._batch.trim(self._expected)
+                self._dropped += dropped + self._batch.trim(self._expected)
             self._report(_error_text(error))
         else:
             self._report(None)

@@ -21,7 +21,7 @@ from exporter.store import writer
 from exporter.store.database import FILE, StateFile, StoredState, read_history
 from exporter.store.writer import HANG_SECONDS, MAX_WAITING, TRIMMED, Writer
 from exporter.view import HistoryStatus
-from tests.builders import AT
+from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.store.values import event, fault
@@ -283,14 +283,20 @@ def test_writes_all_known_incidents_to_a_new_file(running: RunningWriter) -> Non
     running.wait_for(one, events=1)
 
 
-def test_drops_only_the_batch_with_invalid_values(running: RunningWriter) -> None:
-    """A defect may produce them."""
+def test_invalid_values_cost_no_other_state_or_incident(running: RunningWriter) -> None:
+    """A defect may produce them. The watchdog's states count its restarts."""
     running.writer.open()
+    states = {DAEMON: WatchdogState(restarts=(AT,))}
     with capture_logs() as logs:
-        running.add(events=[event(float("nan"))])
-        eventually(lambda: _is([each["event"] for each in logs], wanted=["history_batch_dropped"]))
-    running.add(fault("one"), events=[event()])
+        running.writer.add(Node(incidents={"one": fault("one")}, watches=states), [event(float("nan"))])
+        eventually(lambda: _is(running.writer.status, wanted=HistoryStatus(writable=False, events_dropped=1)))
+    assert [each["events"] for each in logs if each["log_level"] == "error"] == [1]
+    running.writer.add(Node(incidents={"one": fault("one")}, watches=states), [event()])
     running.wait_for(fault("one"), events=1)
+    eventually(lambda: _is(running.writer.status.writable, wanted=True))
+    running.writer.close()
+    with closing(StateFile(running.directory, Retention(), running.clock)) as file:
+        assert file.open().watchdog_states == states
 
 
 def _is(found: object, *, wanted: object) -> None:
