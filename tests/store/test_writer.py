@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,8 @@ from exporter.model.settings import Retention
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, UsageTotals
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
-from exporter.store.database import FILE, StateFile, StoredState, read_history
+from exporter.store.database import FILE, StateFile, read_history
+from exporter.store.tables import Refused, Storable, StoredState
 from exporter.store.writer import HANG_SECONDS, MAX_WAITING, TRIMMED, Writer
 from exporter.view import HistoryStatus
 from tests.builders import AT, DAEMON
@@ -46,18 +47,16 @@ class Disk(StateFile):
         return super().open()
 
     def write(
-        self,
-        incidents: Iterable[Incident],
-        events: Iterable[Event],
-        states: Mapping[str, WatchdogState] | None = None,
-        totals: UsageTotals | None = None,
-        samples: Iterable[Sample] = (),
-    ) -> None:
+        self, values: Iterable[Storable] = (), totals: UsageTotals | None = None, *, expected: Collection[str] = ()
+    ) -> Refused:
         """Write once the disk answers, unless it has a problem."""
         self._answer()
-        reported = list(incidents), list(events)
-        super().write(*reported, states, totals, samples)
-        self.batches.append(({each.id for each in reported[0]}, len(reported[1])))
+        values = tuple(values)
+        refused = super().write(values, totals, expected=expected)
+        if values:
+            incidents = {value.id for value in values if isinstance(value, Incident)}
+            self.batches.append((incidents, sum(isinstance(value, Event) for value in values)))
+        return refused
 
     def _answer(self) -> None:
         self.asked.set()
@@ -86,6 +85,11 @@ class RunningWriter:
         incidents, events = read_history(self.directory)
         return {each.id: each for each in incidents}, [each.at for each in reversed(events)]
 
+    def watchdog_states(self) -> Mapping[str, WatchdogState]:
+        """Return the stored states. The writer must be closed."""
+        with closing(StateFile(self.directory, Retention(), self.clock)) as file:
+            return file.open().watchdog_states
+
     def wait_for(self, *incidents: Incident, events: int = 0) -> None:
         """Wait until the file has these incidents and this number of events."""
 
@@ -100,10 +104,8 @@ class RunningWriter:
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningWriter]:
+def running(tmp_path: Path, patience: None) -> Iterator[RunningWriter]:
     """A writer that is not open yet, and waits long for the disk."""
-    monkeypatch.setattr(writer, "LOAD_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
     made = RunningWriter(tmp_path / "state")
     yield made
     made.disk.answers.set()
@@ -283,20 +285,45 @@ def test_writes_all_known_incidents_to_a_new_file(running: RunningWriter) -> Non
     running.wait_for(one, events=1)
 
 
-def test_invalid_values_cost_no_other_state_or_incident(running: RunningWriter) -> None:
-    """A defect may produce them. The watchdog's states count its restarts."""
+def test_an_invalid_value_costs_no_other_value_and_is_reported(running: RunningWriter) -> None:
+    """A defect may produce one. The watchdog's states count its restarts."""
     running.writer.open()
     states = {DAEMON: WatchdogState(restarts=(AT,))}
     with capture_logs() as logs:
         running.writer.add(Node(incidents={"one": fault("one")}, watches=states), [event(float("nan"))])
-        eventually(lambda: _is(running.writer.status, wanted=HistoryStatus(writable=False, events_dropped=1)))
-    assert [each["events"] for each in logs if each["log_level"] == "error"] == [1]
+        eventually(lambda: _is(running.writer.status, wanted=HistoryStatus(writable=True, events_dropped=1)))
+    assert [log["event"] for log in logs] == ["history_write_failed", "history_write_recovered"]
+    assert isinstance(logs[0]["exc_info"], sqlite3.IntegrityError)
     running.writer.add(Node(incidents={"one": fault("one")}, watches=states), [event()])
     running.wait_for(fault("one"), events=1)
+    running.writer.close()
+    assert running.watchdog_states() == states
+
+
+def test_a_defect_costs_nothing_that_waits(running: RunningWriter) -> None:
+    running.writer.open()
+    states = {DAEMON: WatchdogState(restarts=(AT,))}
+    running.disk.problem = RuntimeError("a defect")
+    with capture_logs() as logs:
+        running.writer.add(Node(incidents={"one": fault("one")}, watches=states), [event()])
+        eventually(lambda: _is(running.writer.status, wanted=HistoryStatus(writable=False, events_dropped=0)))
+    assert logs[0]["exc_info"] is running.disk.problem
+    running.disk.problem = None
+    running.wait_for(fault("one"), events=1)
+    running.writer.close()
+    assert running.watchdog_states() == states
+
+
+def test_a_state_that_cannot_be_stored_is_tried_again(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.writer.open()
+    states = {DAEMON: WatchdogState(restarts=(AT,))}
+    with monkeypatch.context() as patch:
+        patch.setattr("exporter.store.tables.json.dumps", lambda _: "\udcff")
+        running.writer.add(Node(watches=states), ())
+        eventually(lambda: _is(running.writer.status.writable, wanted=False))
     eventually(lambda: _is(running.writer.status.writable, wanted=True))
     running.writer.close()
-    with closing(StateFile(running.directory, Retention(), running.clock)) as file:
-        assert file.open().watchdog_states == states
+    assert running.watchdog_states() == states
 
 
 def _is(found: object, *, wanted: object) -> None:

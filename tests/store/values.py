@@ -1,8 +1,10 @@
-"""Strategies for any value of the model, and some incidents and events."""
+"""Strategies for any value of the model, some incidents and events, and access to a state file."""
 
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -11,7 +13,13 @@ from hypothesis import strategies as st
 from exporter.model.event import Event, EventName
 from exporter.model.incident import ClientDetails, Incident, IncidentEnd, Suspect
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.settings import Retention
+from exporter.model.watchdog import WatchdogState
+from exporter.store.database import FILE, StateFile
+from exporter.store.tables import StoredState, WatchdogRow
 from tests.builders import AT, DAEMON, SERVER
+
+RETENTION = Retention(max_age=100.0, max_incidents=3, max_events=5)
 
 texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
 """Bytes that are not UTF-8 become lone surrogates, as in texts of the kernel."""
@@ -63,3 +71,23 @@ def rich(name: str = "one") -> Incident:
 def event(at: float = AT, **known: Any) -> Event:
     """Return an event."""
     return Event(at=at, **{"event": EventName.CLIENT_CONNECTED, "daemon": DAEMON, **known})
+
+
+def rows(states: Mapping[str, WatchdogState]) -> list[WatchdogRow]:
+    """Return watchdog states as they are written."""
+    return [WatchdogRow(daemon=name, state=state) for name, state in states.items()]
+
+
+def reopened(state_file: StateFile) -> StoredState:
+    """Return what the next start loads."""
+    state_file.close()
+    return state_file.open()
+
+
+def query(directory: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """Execute a statement in the state file of a directory, and return the rows of its result."""
+    connection = sqlite3.connect(directory / FILE)
+    with connection:
+        result = connection.execute(statement, values).fetchall()
+    connection.close()
+    return result
