@@ -1,6 +1,7 @@
 """Usage totals outlive the exporter, and the shown totals never decrease, whatever the disk does."""
 
 import sqlite3
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS
 from tests.store.values import HOSTILE, event, query, reopened, texts
 
 accounts: st.SearchStrategy[Account] = st.one_of(
@@ -223,6 +225,37 @@ def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock:
     found = closed(tmp_path, clock)
     assert seconds(found) == 2
     assert OTHER_GPU not in found.gpus
+
+
+def test_shown_totals_do_not_decrease_by_a_late_write(tmp_path: Path, clock: HandClock, patience: None) -> None:
+    """Without a file, those in memory are shown. The first write may have older ones."""
+    writes, answers = threading.Event(), threading.Event()
+
+    class Slow(Disk):
+        def write(self, *given, **options) -> Refused:  # type: ignore[no-untyped-def]
+            """Hang if there are totals."""
+            if given[1] is not None:
+                writes.set()
+                answers.wait(PATIENCE_SECONDS)
+            return super().write(*given, **options)
+
+    disk = Slow(tmp_path, Retention(), clock)
+    disk.absent = True
+    writer = Writer(disk, clock, retry=0.01)
+    writer.open()
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=(first := post(UsageTotals(), 1))), [])
+    disk.absent = False
+    assert writes.wait(PATIENCE_SECONDS)
+    writer.add(Node(usage_totals=(second := post(first, 1))), [])
+    assert seconds(writer.usage_totals) == 2
+    answers.set()
+    for _ in range(3):
+        assert seconds(writer.usage_totals) == 2
+        clock.time += TOTALS_SECONDS
+        writer.add(Node(usage_totals=second), [event()])
+    writer.close()
+    assert seconds(writer.usage_totals) == seconds(closed(tmp_path, clock)) == 2
 
 
 def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock) -> None:
