@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,13 @@ from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
 from exporter.store import tables
 from exporter.store.database import StateFile
-from exporter.store.tables import Refused
+from exporter.store.tables import Refused, Storable
 from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
-from tests.eventually import PATIENCE_SECONDS
-from tests.store.values import HOSTILE, event, query, reopened, texts
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.store.values import HOSTILE, Disk, assert_equal, event, loaded, query, reopened, texts
 
 accounts: st.SearchStrategy[Account] = st.one_of(
     st.sampled_from(SharedAccount),
@@ -133,37 +134,8 @@ def test_totals_are_synchronized_to_the_disk(state_file: StateFile) -> None:
 # -- the writer --------------------------------------------------------------------------------------------------------
 
 
-class Disk(StateFile):
-    """A state file that counts the totals it writes. Its disk may be full or missing."""
-
-    full = absent = False
-    written = 0
-
-    def open(self):  # type: ignore[no-untyped-def]
-        """Open the file unless the disk is missing."""
-        if self.absent:
-            raise OSError(5, "no such disk")
-        return super().open()
-
-    def write(self, *given, **options) -> Refused:  # type: ignore[no-untyped-def]
-        """Write unless the disk is full."""
-        if self.full:
-            raise OSError(28, "No space left on device")
-        refused = super().write(*given, **options)
-        self.written += given[1] is not None
-        return refused
-
-
-def closed(directory: Path, clock: HandClock) -> UsageTotals:
-    """Return what the next start loads."""
-    state_file = StateFile(directory, Retention(), clock)
-    found = state_file.open().usage_totals
-    state_file.close()
-    return found
-
-
 def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock)
     writer.open()
     writer.add(Node(usage_totals=post(UsageTotals(), 1)), [])
@@ -171,30 +143,30 @@ def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: H
     writer.add(Node(usage_totals=post(UsageTotals(), 2)), [])
     writer.add(Node(usage_totals=post(UsageTotals(), 3)), [])
     writer.close()
-    assert disk.written in (1, 2)
-    assert seconds(closed(tmp_path, clock)) == 3
+    assert len(disk.totals) in (1, 2)
+    assert seconds(loaded(tmp_path).usage_totals) == 3
 
 
 def test_does_not_write_unchanged_totals(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock)
     present = writer.open().restore(Node())
     for _ in range(3):
         clock.time += TOTALS_SECONDS
         writer.add(present, [])
     writer.close()
-    assert disk.written == 0
+    assert disk.totals == []
 
 
 def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     first = Writer(disk, clock)
     first.open()
     first.add(Node(usage_totals=post(UsageTotals(), 1)), [])
     first.close()
     second = Writer(disk, clock)
     present = second.open().restore(Node())
-    disk.full = True
+    disk.problem = OSError(28, "No space left on device")
     clock.time += TOTALS_SECONDS
     with capture_logs() as logs:
         second.add(Node(usage_totals=post(present.usage_totals, 4)), [])
@@ -202,7 +174,7 @@ def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -
     assert seconds(second.usage_totals) == 1
     assert "usage totals do not grow" in logs[0]["consequence"]
     disk.close()
-    assert seconds(closed(tmp_path, clock)) == 1
+    assert seconds(loaded(tmp_path).usage_totals) == 1
 
 
 def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock: HandClock) -> None:
@@ -211,7 +183,7 @@ def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock:
     state_file.open()
     state_file.write(totals=post(post(UsageTotals(), 900), 900, gpu=OTHER_GPU))
     state_file.close()
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     disk.absent = True
     writer = Writer(disk, clock)
     present = writer.open().restore(Node())
@@ -222,24 +194,22 @@ def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock:
     writer.add(Node(usage_totals=post(present.usage_totals, 2)), [])
     writer.close()
     assert seconds(writer.usage_totals) in (1, 2)
-    found = closed(tmp_path, clock)
+    found = loaded(tmp_path).usage_totals
     assert seconds(found) == 2
     assert OTHER_GPU not in found.gpus
 
 
 def test_shown_totals_do_not_decrease_by_a_late_write(tmp_path: Path, clock: HandClock, patience: None) -> None:
     """Without a file, those in memory are shown. The first write may have older ones."""
-    writes, answers = threading.Event(), threading.Event()
+    disk, writes, answers = Disk(tmp_path, clock), threading.Event(), threading.Event()
 
-    class Slow(Disk):
-        def write(self, *given, **options) -> Refused:  # type: ignore[no-untyped-def]
-            """Hang if there are totals."""
-            if given[1] is not None:
-                writes.set()
-                answers.wait(PATIENCE_SECONDS)
-            return super().write(*given, **options)
+    def hang(values: Iterable[Storable], totals: UsageTotals | None = None, *, expected: Collection[str]) -> Refused:
+        if totals is not None:
+            writes.set()
+            answers.wait(PATIENCE_SECONDS)
+        return Disk.write(disk, values, totals, expected=expected)
 
-    disk = Slow(tmp_path, Retention(), clock)
+    disk.write = hang  # type: ignore[method-assign, assignment]
     disk.absent = True
     writer = Writer(disk, clock, retry=0.01)
     writer.open()
@@ -250,25 +220,26 @@ def test_shown_totals_do_not_decrease_by_a_late_write(tmp_path: Path, clock: Han
     writer.add(Node(usage_totals=(second := post(first, 1))), [])
     assert seconds(writer.usage_totals) == 2
     answers.set()
-    for _ in range(3):
-        assert seconds(writer.usage_totals) == 2
-        clock.time += TOTALS_SECONDS
-        writer.add(Node(usage_totals=second), [event()])
+    eventually(lambda: assert_equal(len(disk.totals), 1))
+    assert (seconds(disk.totals[0]), seconds(writer.usage_totals)) == (1, 2)
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=second), [event()])
     writer.close()
-    assert seconds(writer.usage_totals) == seconds(closed(tmp_path, clock)) == 2
+    assert seconds(writer.usage_totals) == seconds(loaded(tmp_path).usage_totals) == 2
 
 
-def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock, patience: None) -> None:
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock, retry=0.01)
     present = writer.open().restore(Node())
-    writer.add(Node(usage_totals=(known := post(post(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
     clock.time += TOTALS_SECONDS
-    writer.add(Node(usage_totals=known), [])
+    totals = post(post(present.usage_totals, 1), 1, HOSTILE_OWNER)
+    writer.add(Node(usage_totals=totals), [])
+    eventually(lambda: assert_equal(len(disk.totals), 1))
     for file in tmp_path.glob("*.sqlite*"):
         file.unlink()
     clock.time += TOTALS_SECONDS
-    writer.add(Node(usage_totals=post(known, 1)), [])
+    writer.add(Node(usage_totals=totals), [event()])
+    eventually(lambda: assert_equal(len(disk.totals), 2))
     writer.close()
-    found = closed(tmp_path, clock)
-    assert seconds(found) in (0, 3)
+    assert seconds(loaded(tmp_path).usage_totals) == 2

@@ -31,12 +31,11 @@ from exporter.model.watchdog import (
 )
 from exporter.store import tables
 from exporter.store.database import FILE, StateFile
-from exporter.store.tables import Refused
 from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
 from tests.eventually import eventually
-from tests.store.values import HOSTILE, event, fault, query, reopened, rows, whole
+from tests.store.values import HOSTILE, Disk, assert_equal, event, fault, loaded, query, reopened, rows, whole
 
 BROKEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
@@ -129,20 +128,6 @@ def test_a_stopped_daemon_that_answers_is_up(state_file: StateFile) -> None:
 # -- when it is written ------------------------------------------------------------------------------------------------
 
 
-class Disk(StateFile):
-    """A state file that counts the states it writes. The disk may be read-only."""
-
-    read_only = False
-    written = 0
-
-    def write(self, *given, **options) -> Refused:  # type: ignore[no-untyped-def]
-        """Write unless the disk is read-only."""
-        if self.read_only:
-            raise OSError(30, "Read-only file system")
-        self.written += sum(isinstance(value, tables.WatchdogRow) for value in given[0])
-        return super().write(*given, **options)
-
-
 @pytest.fixture
 def writers() -> Iterator[list[Writer]]:
     """Yield a list of writers, and close them."""
@@ -152,38 +137,30 @@ def writers() -> Iterator[list[Writer]]:
         writer.close()
 
 
-def disk_of(directory: Path) -> Disk:
-    return Disk(directory, Retention(), HandClock(AT))
-
-
-def started(directory: Path, writers: list[Writer], disk: StateFile | None = None) -> Writer:
+def started(directory: Path, writers: list[Writer], disk: Disk | None = None) -> Writer:
     """Start an exporter's writer."""
-    writers.append(Writer(disk or disk_of(directory), HandClock(AT), retry=0.01))
+    writers.append(Writer(disk or Disk(directory, HandClock(AT)), HandClock(AT), retry=0.01))
     writers[-1].open()
     return writers[-1]
 
 
-def stored_states(directory: Path) -> dict[str, WatchdogState]:
-    """Return what the file has."""
-    disk = disk_of(directory)
-    try:
-        return dict(disk.open().watchdog_states)
-    finally:
-        disk.close()
-
-
 def test_writes_changed_states_only(tmp_path: Path, writers: list[Writer], patience: None) -> None:
     """Also without an event. Then a crash of the exporter does not lose the next action."""
-    disk = disk_of(tmp_path)
+    disk = Disk(tmp_path, HandClock(AT))
     writer = started(tmp_path, writers, disk)
-    writer.add(Node(watches={DAEMON: BROKEN, "another": STOPPED}), [event()])
-    eventually(lambda: _is(disk.written, wanted=2))
+    writer.add(Node(watches={"another": STOPPED, DAEMON: BROKEN}), [event()])
+    eventually(lambda: assert_equal(states_of(disk), [("another", STOPPED), (DAEMON, BROKEN)]))
     writer.add(Node(watches={DAEMON: replace(BROKEN), "another": STOPPED}), [event()])
-    writer.add(Node(watches={DAEMON: replace(BROKEN, failures=3), "another": STOPPED}), [])
-    eventually(lambda: _is(disk.written, wanted=3))
+    later = replace(BROKEN, failures=3)
+    writer.add(Node(watches={DAEMON: later, "another": STOPPED}), [])
+    eventually(lambda: assert_equal(states_of(disk), [("another", STOPPED), (DAEMON, BROKEN), (DAEMON, later)]))
     writer.close()
-    assert disk.written == 3
-    assert stored_states(tmp_path) == {DAEMON: replace(BROKEN, failures=3), "another": STOPPED}
+    assert len(states_of(disk)) == 3
+    assert loaded(tmp_path).watchdog_states == {DAEMON: later, "another": STOPPED}
+
+
+def states_of(disk: Disk) -> list[tuple[str, WatchdogState]]:
+    return [(value.daemon, value.state) for value in disk.values if isinstance(value, tables.WatchdogRow)]
 
 
 # -- whether earlier states are known ----------------------------------------------------------------------------------
@@ -192,7 +169,7 @@ def test_writes_changed_states_only(tmp_path: Path, writers: list[Writer], patie
 @pytest.fixture
 def state(tmp_path: Path, patience: None) -> Path:
     """A state directory that has the state of a daemon with an open circuit."""
-    disk = disk_of(tmp_path)
+    disk = Disk(tmp_path, HandClock(AT))
     disk.open()
     disk.write(rows({DAEMON: BROKEN}))
     disk.close()
@@ -206,12 +183,12 @@ def test_loads_complete_state(state: Path, writers: list[Writer]) -> None:
 
 
 def test_a_read_only_file_is_unavailable(state: Path, writers: list[Writer]) -> None:
-    disk = disk_of(state)
-    disk.read_only = True
+    disk = Disk(state, HandClock(AT))
+    disk.problem = OSError(30, "Read-only file system")
     writer = started(state, writers, disk)
     assert not writer.available
     writer.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
-    disk.read_only = False
+    disk.problem = None
     assert recovered(writer) == RecoveredState({DAEMON: BROKEN}, whole=True)
     assert (writer.has_watchdog_states, writer.recovered_state()) == (True, None)
 
@@ -236,7 +213,7 @@ def recovered(writer: Writer) -> RecoveredState:
 
 def test_takes_over_the_state_of_another_exporter(state: Path, writers: list[Writer]) -> None:
     """What this exporter has observed before does not replace it. What it observes then does."""
-    first = disk_of(state)
+    first = Disk(state, HandClock(AT))
     first.open()
     second = started(state, writers)
     assert not second.available
@@ -246,30 +223,22 @@ def test_takes_over_the_state_of_another_exporter(state: Path, writers: list[Wri
     assert recovered(second) == RecoveredState({DAEMON: STOPPED}, whole=True)
     second.add(Node(watches={DAEMON: STOPPED, "another": BROKEN}), ())
     second.close()
-    assert stored_states(state) == {DAEMON: STOPPED, "another": BROKEN}
+    assert loaded(state).watchdog_states == {DAEMON: STOPPED, "another": BROKEN}
 
 
 def test_a_loss_of_states_is_known(state: Path, writers: list[Writer], subtests: pytest.Subtests) -> None:
     (state / "file").touch()
     assert not started(state / "file" / "state", writers).available, "the directory cannot be created"
-    for damage in (
-        lambda: query(state, "UPDATE watchdog_states SET json = '{'"),
-        lambda: query(state, "PRAGMA user_version = 99"),
-        lambda: (state / FILE).write_bytes(b"no database " * 1000),
-    ):
-        with subtests.test(damage=damage):
+    schema = "it has schema version 99, and this version of the program uses 2"
+    for damage, problems in [
+        (lambda: query(state, "UPDATE watchdog_states SET json = '{'"), []),
+        (lambda: query(state, "PRAGMA user_version = 99"), [schema]),
+        (lambda: (state / FILE).write_bytes(b"no database " * 1000), ["file is not a database"]),
+    ]:
+        with subtests.test(problems=problems):
             damage()
             with capture_logs() as logs:
                 writer = started(state, writers)
             assert (writer.available, writer.has_watchdog_states) == (True, False)
+            assert [log["problem"] for log in logs if log["event"] == "file_set_aside"] == problems
             writer.close()
-            aside = [log["problem"] for log in logs if log["event"] == "file_set_aside"]
-            assert aside in (
-                [],
-                ["it has schema version 99, and this version of the program uses 2"],
-                ["file is not a database"],
-            )
-
-
-def _is(value: object, *, wanted: object) -> None:
-    assert value == wanted
