@@ -31,15 +31,13 @@ LOST = Event(at=AT, event=EventName.DAEMON_LOST, daemon="b", reason="died")
 XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
 
 
+def daemon(name: str) -> Daemon:
+    declared = Declaration(expected=True)
+    return Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log", declared=declared)
+
+
 def node(*expected: str) -> Node:
-    return Node(
-        daemons={
-            name: Daemon(
-                name=name, pipe_directory=f"/{name}", log_directory="/log", declared=Declaration(expected=True)
-            )
-            for name in expected
-        }
-    )
+    return Node(daemons={name: daemon(name) for name in expected})
 
 
 def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
@@ -142,19 +140,14 @@ def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
     assert [incident.id for incident in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
 
 
-def test_an_unused_share_is_available_to_other_daemons() -> None:
+def test_selects_a_share_for_each_daemon() -> None:
+    """An unused one is available to other daemons. Discovered daemons together have at most half."""
     values = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
-
     selected = select_fairly(values, 10, lambda value: value[0], {"a", "b"})
-
     assert selected == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
 
-
-def test_discovered_daemons_together_have_at_most_half() -> None:
     values = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
-
     selected = select_fairly(values, 10, lambda value: value[0], {"a"})
-
     assert selected == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from structlog.testing import capture_logs
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
@@ -19,7 +18,6 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
-from exporter.model.values import build, plain
 from exporter.model.watchdog import (
     ActionCount,
     Condition,
@@ -35,7 +33,7 @@ from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
 from tests.eventually import eventually
-from tests.store.values import HOSTILE, Disk, assert_equal, event, fault, loaded, query, reopened, rows, whole
+from tests.store.values import HOSTILE, Disk, assert_equal, event, fault, loaded, query, reopened, rows
 
 BROKEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
@@ -52,11 +50,6 @@ BROKEN = WatchdogState(
     ),
 )
 STOPPED = WatchdogState(stopped_at=AT - 3)
-
-
-@given(whole(WatchdogState))
-def test_any_state_is_read_as_written(watch: WatchdogState) -> None:
-    assert build(WatchdogState, plain(watch)) == watch
 
 
 def test_the_next_start_loads_the_last_state_of_each_daemon(state_file: StateFile) -> None:
