@@ -1,20 +1,22 @@
 """A damaged or removed file, or one of another schema, is replaced by a new one. A hostile one harms no reader."""
 
+import contextlib
 import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from exporter.errors import HistoryError
-from exporter.store import database
+from exporter.model.values import plain
+from exporter.store import database, tables
 from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, read_history
 from tests.clocks import HandClock
-from tests.store.values import RETENTION, event, fault, query
+from tests.store.values import RETENTION, event, fault, query, reopened
 from tests.tools import not_here
 
 
@@ -85,23 +87,39 @@ def test_does_not_follow_a_link(tmp_path: Path, clock: HandClock) -> None:
     assert not (tmp_path / "precious").exists()
 
 
-def test_a_full_file_system_loses_only_the_failed_write(tmp_path: Path, clock: HandClock) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
+    """A state file on a file system of 160 KiB."""
     command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(tmp_path)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         not_here("no file system can be mounted")
     state_file = StateFile(tmp_path, RETENTION, clock)
-    try:
-        state_file.open()
-        state_file.write([fault("before")])
-        with pytest.raises((sqlite3.OperationalError, OSError), match=r"full|I/O"):
-            state_file.write([fault("large", affected=tuple(range(100_000)))])
-        if not state_file.is_open:
-            state_file.open()
-        state_file.write([fault("after")])
-        assert {incident.id for incident in read_history(tmp_path)[0]} == {"before", "after"}
-    finally:
-        state_file.close()
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    yield state_file
+    state_file.close()
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_file_system_loses_only_the_failed_write(small_disk: StateFile, tmp_path: Path) -> None:
+    small_disk.open()
+    small_disk.write([fault("before")])
+    with pytest.raises((sqlite3.OperationalError, OSError), match=r"full|I/O"):
+        small_disk.write([fault("large", affected=tuple(range(100_000)))])
+    if not small_disk.is_open:
+        small_disk.open()
+    small_disk.write([fault("after")])
+    assert {incident.id for incident in read_history(tmp_path)[0]} == {"before", "after"}
+
+
+def test_a_write_of_nothing_fails_on_a_full_file_system(small_disk: StateFile, tmp_path: Path) -> None:
+    """Such a file can be opened and read."""
+    small_disk.open()
+    small_disk.write([fault("before")])
+    assert reopened(small_disk).incidents == (fault("before"),)
+    with contextlib.suppress(OSError), (tmp_path / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        small_disk.write()
 
 
 # -- hostile files: their author has fewer rights than the reader --------------------------------------------------
@@ -151,3 +169,11 @@ def test_skips_a_hostile_row(state_file: StateFile, tmp_path: Path, subtests: py
         with subtests.test(row=str(row)[:9]):
             query(tmp_path, "UPDATE incidents SET json = ? WHERE id = '\"two\"'", row)
             assert read_history(tmp_path)[0] == (fault("one"),)
+
+
+def test_reads_a_limited_number_of_bytes(
+    state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_file.write([fault("one"), fault("two"), event()])
+    monkeypatch.setattr(tables, "MAX_BYTES", len(json.dumps(plain(fault("one")))) + 9)
+    assert read_history(tmp_path) == ((fault("two"),), (event(),))

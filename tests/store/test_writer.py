@@ -221,11 +221,12 @@ def test_a_second_exporter_takes_over_after_the_first(running: RunningWriter) ->
 
 def test_writes_all_that_is_known_to_a_new_file(running: RunningWriter) -> None:
     running.writer.open()
-    running.add(fault("one"))
-    running.wait_for(fault("one"))
+    one = fault("one")
+    running.add(one)
+    running.wait_for(one)
     (running.directory / FILE).unlink()
-    running.add(fault("one"), events=[event()])
-    running.wait_for(fault("one"), events=1)
+    running.add(one, events=[event()])
+    running.wait_for(one, events=1)
     running.writer.close()
     assert loaded(running.directory).watchdog_states == STATES
 
