@@ -202,6 +202,7 @@ class Writer:
             self._stored_states = loaded.watchdog_states
             self._batch.incidents = {**self._incidents, **self._batch.incidents}
             self._loaded = self._loaded if self._writable else loaded
+            # Another object counts as changed, so it is written.
             self._totals = replace(self._totals)
 
     def _store(self, batch: _Batch, states: Sequence[WatchdogRow], totals: UsageTotals | None) -> None:
