@@ -95,7 +95,7 @@ EXPORTER = group(
         "Whether incidents and events are stored on disk. If not, a restart loses them."
     ),
     _HISTORY.value("cuda_mps_exporter_history_events_dropped_total", lambda each: each.events_dropped).help(
-        "Events that were not stored because the disk could not be written for too long."
+        "Events that were not stored: the disk could not be written for too long, or a defect made them invalid."
     ),
     NODE.value("cuda_mps_exporter_log_records_dropped_total", lambda view: view.log_records_dropped).help(
         "Records of the exporter's own log that were dropped because the reader of its standard error blocks."

@@ -1,4 +1,1 @@
-"""Incidents, events, watchdog states, usage totals and samples outlive the exporter in one SQLite file.
-
-No other package imports sqlite3.
-"""
+"""What outlives the exporter, in one SQLite file. No other package imports sqlite3."""

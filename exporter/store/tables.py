@@ -1,325 +1,244 @@
-"""Tables of the state file: incidents, events, watchdog states, usage totals, samples.
-
-A row has the JSON of a value.
-"""
+"""Tables of the state file. A row has the JSON of one value; its other columns only select rows."""
 
 import json
 import sqlite3
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from exporter.model.event import Event
-from exporter.model.identity import Workload, WorkloadKind
+from exporter.model.event import TOPICS, Event
+from exporter.model.identity import Workload
 from exporter.model.incident import Incident
-from exporter.model.observation import GpuUuid
-from exporter.model.usage import (
-    MAX_SAMPLES,
-    Account,
-    GpuUsage,
-    Method,
-    Sample,
-    SharedAccount,
-    Usage,
-    UsageKey,
-    UsageTotals,
-    slot_of,
-)
-from exporter.model.values import build, plain
-from exporter.model.watchdog import WatchdogState
-
-Value = TypeVar("Value")
+from exporter.model.node import Node, select_fairly
+from exporter.model.observation import DaemonName, GpuUuid
+from exporter.model.settings import Retention
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Account, GpuUsage, Method, Sample, Usage, UsageTotals
+from exporter.model.values import Built, build, plain
+from exporter.model.watchdog import WatchdogState, with_stop_remembered
 
 MAX_BYTES = 64 << 20
 """How much is read of one table. A thousand faults with 48 clients each have 12 MB."""
 
+MAX_ROWS = 100_000
+"""How many rows are read of one table: ten times as many as the retention allows."""
+
+MAX_WATCHDOG_STATES = 256
+"""Four times as many daemons as can be configured."""
+
 SCHEMA = """
-CREATE TABLE incidents (
-    id TEXT PRIMARY KEY, daemon TEXT NOT NULL, open INTEGER NOT NULL, started_at REAL NOT NULL, incident TEXT NOT NULL
-);
-CREATE INDEX incidents_started_at ON incidents (started_at);
+CREATE TABLE incidents (id TEXT PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, open INTEGER, json TEXT);
 CREATE TABLE events (
-    number INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL, daemon TEXT NOT NULL, expected INTEGER NOT NULL
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, daemon TEXT, expected INTEGER, timeline INTEGER, json TEXT
 );
+CREATE INDEX incidents_at ON incidents (at);
 CREATE INDEX events_at ON events (at);
-CREATE TABLE watchdog_states (daemon TEXT PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL);
-CREATE TABLE accounts (
-    gpu TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, usage TEXT NOT NULL, PRIMARY KEY (gpu, kind, name)
-) WITHOUT ROWID;
-CREATE TABLE samples (slot INTEGER PRIMARY KEY, sample TEXT NOT NULL);
+CREATE TABLE watchdog_states (daemon TEXT PRIMARY KEY, json TEXT);
+CREATE TABLE usage_totals (key TEXT PRIMARY KEY, json TEXT);
+CREATE TABLE samples (slot INTEGER PRIMARY KEY, json TEXT);
 """
+
+_INVALID = (ValueError, TypeError, OverflowError, RecursionError, sqlite3.IntegrityError, sqlite3.DataError)
+"""Errors of a value, not of the disk. Another try would fail too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """The content of a file, newest first (samples: oldest first), and the number of unreadable rows.
+
+    It is `complete` if it has all watchdog states that were ever written: no file was set aside, and no row is damaged.
+    """
+
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[Event, ...] = ()
+    watchdog_states: Mapping[DaemonName, WatchdogState] = field(default_factory=dict)
+    usage_totals: UsageTotals = field(default_factory=UsageTotals)
+    samples: tuple[Sample, ...] = ()
+    unreadable: int = 0
+    complete: bool = True
+
+    def restore(self, node: Node) -> Node:
+        """Return the node with this state. Incidents are in the order in which they began."""
+        states = self.watchdog_states
+        return replace(
+            node,
+            daemons={name: with_stop_remembered(daemon, states.get(name)) for name, daemon in node.daemons.items()},
+            incidents={incident.id: incident for incident in reversed(self.incidents)},
+            watches={**node.watches, **states},
+            usage_totals=self.usage_totals,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchdogRow:
+    """The watchdog's state of a daemon."""
+
+    daemon: DaemonName
+    state: WatchdogState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """What an account used of a GPU, by one method. That without one has the memory, as text: it may exceed 64 bits."""
+
+    gpu: GpuUuid
+    account: Account
+    method: Method | None = None
+    used: Usage | None = None
+    memory_byte_ms: str = "0"
+    last_used_at: float = 0.0
+
+    def check(self) -> None:
+        """Raise ValueError if an amount is not a number of 0 or more."""
+        if int(self.memory_byte_ms) < 0 or (self.used is not None and min(self.used.sm_us, self.used.energy_mj) < 0):
+            raise ValueError("an amount is negative")
+
+
+Storable = Incident | Event | WatchdogRow | UsageRow | Sample
+Refused = list[tuple[Storable, Exception]]
+
+
+def save(connection: sqlite3.Connection, values: Iterable[Storable], expected: Collection[DaemonName]) -> Refused:
+    """Write a row for each value. Return those that cannot be written, and why: a defect costs no other value."""
+    refused: Refused = []
+    for value in values:
+        try:
+            table, row = _row(value, expected)
+            places = ", ".join("?" * len(row))
+            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({places})", row)  # noqa: S608
+        except _INVALID as error:
+            refused.append((value, error))
+    return refused
+
+
+def _row(value: Storable, expected: Collection[DaemonName]) -> tuple[str, tuple[object, ...]]:
+    """Return the table and the columns of a value."""
+    match value:
+        case Incident():
+            key, daemon, is_expected = _json(value.id), _json(value.daemon), value.daemon in expected
+            return "incidents", (key, value.started_at, daemon, is_expected, value.open, _json(value))
+        case Event():
+            # The details of the clients are stored with the incident only.
+            incident = None if value.incident is None else replace(value.incident, client_details={})
+            text, daemon = _json(replace(value, incident=incident)), _json(value.daemon)
+            is_expected = value.daemon is None or value.daemon in expected
+            return "events", (None, value.at, daemon, is_expected, value.event in TOPICS, text)
+        case WatchdogRow():
+            return "watchdog_states", (_json(value.daemon), _json(value))
+        case UsageRow():
+            content = _json(value) if value.used is not None or value.memory_byte_ms != "0" else None
+            return "usage_totals", (_json((value.gpu, value.account, value.method)), content)
+        case Sample():
+            return "samples", (value.slot, _json(value))
 
 
 def _json(value: object) -> str:
+    """Return the JSON of a value. Columns have it too: SQLite cannot store lone surrogates."""
     return json.dumps(plain(value))
 
 
-def _column(text: str) -> str:
-    """Return a text as SQLite can store it: it refuses lone surrogates."""
-    return text.encode("unicode_escape").decode("ascii")
+def trim(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
+    """Delete what exceeds the retention. Each daemon has a share: its log cannot displace those of other daemons.
+
+    Open incidents have no age, and are deleted last. A watchdog state has no age either: a circuit breaker stays open.
+    Samples of the future are from before the clock was set back.
+    """
+    oldest, slot = now - retention.max_age, Sample(at=now).slot
+    connection.execute("DELETE FROM incidents WHERE at < ? AND NOT open", (oldest,))
+    connection.execute("DELETE FROM events WHERE at < ?", (oldest,))
+    connection.execute("DELETE FROM samples WHERE slot NOT BETWEEN ? AND ?", (slot - MAX_SAMPLES, slot))
+    last = "SELECT rowid FROM watchdog_states ORDER BY rowid DESC LIMIT ?"
+    connection.execute(f"DELETE FROM watchdog_states WHERE rowid NOT IN ({last})", (MAX_WATCHDOG_STATES,))  # noqa: S608
+    connection.execute("DELETE FROM usage_totals WHERE json IS NULL")
+    for table, most in (("incidents", retention.max_incidents), ("events", retention.max_events)):
+        (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608
+        if count > most:
+            # One tenth more is deleted, so that they are not counted again at each new one.
+            rows = _select(connection, table, "rowid, daemon, expected").fetchall()
+            others = {number for number, *_ in rows} - _shares(rows, most - most // 10)
+            connection.executemany(f"DELETE FROM {table} WHERE rowid = ?", ((number,) for number in others))  # noqa: S608
 
 
-def _read(kind: type[Value], rows: Iterable[tuple[object]]) -> tuple[tuple[Value, ...], int]:
-    """Return the values of these rows, within `MAX_BYTES`, and the number of rows that cannot be read."""
-    found: list[Value] = []
-    unreadable = size = 0
+def _select(connection: sqlite3.Connection, table: str, columns: str, most: int = MAX_ROWS) -> sqlite3.Cursor:
+    order = "open DESC, at DESC, rowid DESC" if table == "incidents" else "rowid DESC"
+    return connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order} LIMIT ?", (most,))  # noqa: S608
+
+
+def _shares(rows: Sequence[tuple[Any, ...]], most: int) -> frozenset[int]:
+    """Return the numbers of at most `most` rows: each begins with a number, a daemon, and whether that was expected."""
+    expected = {row[1] for row in rows if row[2]}
+    return frozenset(row[0] for row in select_fairly(rows, most, lambda row: row[1], expected))
+
+
+def _read(kind: type[Built], rows: Iterable[tuple[bytes]], unreadable: Counter[type]) -> tuple[Built, ...]:
+    """Return the values of these rows, within `MAX_BYTES`, and count the rows that cannot be read."""
+    values: list[Built] = []
+    size = 0
     for (row,) in rows:
         size += len(row) if isinstance(row, bytes) else 0
         if size > MAX_BYTES:
             break
         try:
-            found.append(build(kind, json.loads(row)))  # type: ignore[arg-type]
+            value = build(kind, json.loads(row))
+            if isinstance(value, UsageRow):
+                value.check()
+            values.append(value)
         except (ValueError, TypeError, RecursionError):
-            unreadable += 1
-    return tuple(found), unreadable
+            unreadable[kind] += 1
+    return tuple(values)
 
 
-def save_incidents(connection: sqlite3.Connection, incidents: Iterable[Incident]) -> None:
-    """Write incidents; an earlier state of one is replaced."""
-    rows = ((_column(each.id), _column(each.daemon), each.open, each.started_at, _json(each)) for each in incidents)
-    connection.executemany("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?)", rows)
-
-
-def trim_incidents(connection: sqlite3.Connection, *, oldest: float, most: int) -> None:
-    """Delete incidents that began before `oldest`, and all but the newest `most`. Open ones are deleted last.
-
-    The daemons with the most incidents lose theirs first: one daemon's log cannot displace those of another daemon.
-    """
-    connection.execute("DELETE FROM incidents WHERE started_at < ? AND NOT open", (oldest,))
-    connection.execute(
-        "DELETE FROM incidents WHERE (SELECT count(*) FROM incidents) > :most AND id IN (SELECT id FROM ("
-        " SELECT id, open, started_at, row_number() OVER"
-        "  (PARTITION BY daemon ORDER BY open DESC, started_at DESC) AS place FROM incidents"
-        ") ORDER BY place, open DESC, started_at DESC LIMIT -1 OFFSET :most)",
-        {"most": most},
+def load(connection: sqlite3.Connection, now: float, max_incidents: int, max_events: int) -> StoredState:
+    """Return the content. The events are each daemon's share of `max_events`, and as many of the page's timeline."""
+    unreadable: Counter[type] = Counter()
+    begin, slot = now - MAX_SAMPLES * SAMPLE_SECONDS, Sample(at=now).slot
+    incidents = _read(Incident, _select(connection, "incidents", "json", max_incidents), unreadable)
+    rows = _select(connection, "events", f"rowid, daemon, expected, timeline AND at >= {begin}").fetchall()
+    selected = _shares(rows, max_events).union([row[0] for row in rows if row[3]][:max_events])
+    events = ((text,) for number, text in _select(connection, "events", "rowid, json") if number in selected)
+    states = _read(WatchdogRow, _select(connection, "watchdog_states", "json"), unreadable)
+    samples = _read(Sample, _select(connection, "samples", "json"), unreadable)
+    return StoredState(
+        incidents=tuple(sorted(incidents, key=lambda incident: -incident.started_at)),
+        events=_read(Event, events, unreadable),
+        watchdog_states={row.daemon: row.state for row in reversed(states)},
+        usage_totals=_totals_of(_read(UsageRow, _select(connection, "usage_totals", "json"), unreadable)),
+        samples=tuple(sample for sample in reversed(samples) if slot - MAX_SAMPLES <= sample.slot <= slot),
+        unreadable=unreadable.total(),
+        complete=not unreadable[WatchdogRow],
     )
 
 
-def load_incidents(connection: sqlite3.Connection, most: int) -> tuple[tuple[Incident, ...], int]:
-    """Return at most `most` incidents, newest first, and the number of unreadable rows. Open ones have precedence."""
-    rows = connection.execute(
-        "SELECT incident FROM (SELECT CAST(incident AS BLOB) AS incident, open, started_at, rowid AS number"
-        " FROM incidents ORDER BY open DESC, started_at DESC, number DESC LIMIT ?)"
-        " ORDER BY started_at DESC, number DESC",
-        (most,),
-    )
-    return _read(Incident, rows)
-
-
-_RANKED = """(
-    SELECT number, event, row_number() OVER (PARTITION BY expected ORDER BY place, number DESC) AS rank FROM (
-        SELECT number, event, expected, row_number() OVER (PARTITION BY expected, daemon ORDER BY number DESC) AS place
-        FROM events
-    )
-)"""
-_TRIM = f"""
-DELETE FROM events WHERE number IN (SELECT number FROM {_RANKED} ORDER BY rank, number DESC LIMIT -1 OFFSET ?)
-"""  # noqa: S608 (of constants)
-_LOAD = f"""
-SELECT CAST(event AS BLOB) FROM events WHERE number IN (
-    SELECT number FROM (SELECT number FROM {_RANKED} ORDER BY rank, number DESC LIMIT ?)
-) OR number IN (
-    SELECT number FROM events
-    WHERE at >= ? AND CASE WHEN json_valid(event) THEN json_extract(event, '$.event') END
-        IN (SELECT value FROM json_each(?))
-    ORDER BY number DESC LIMIT ?
-)
-ORDER BY number DESC
-"""  # noqa: S608 (of constants)
-
-SPARE = 10
-"""If there are too many events, one tenth more is deleted. So they are not counted again at each new one."""
-
-
-def add_events(connection: sqlite3.Connection, events: Iterable[Event], expected: Collection[str]) -> None:
-    """Add events; `expected` are the expected daemons."""
-    rows = (
-        (
-            each.at,
-            # The details of the clients are stored with the incident only.
-            _json(each if each.incident is None else replace(each, incident=replace(each.incident, client_details={}))),
-            _column(each.daemon or ""),
-            each.daemon is None or each.daemon in expected,
-        )
-        for each in events
-    )
-    connection.executemany("INSERT INTO events (at, event, daemon, expected) VALUES (?, ?, ?, ?)", rows)
-
-
-def trim_events(connection: sqlite3.Connection, *, oldest: float, most: int) -> None:
-    """Delete events from before `oldest`, and those that exceed each daemon's share of `most`."""
-    connection.execute("DELETE FROM events WHERE at < ?", (oldest,))
-    (count,) = connection.execute("SELECT count(*) FROM events").fetchone()
-    if count > most:
-        connection.execute(_TRIM, (most - most // SPARE,))
-
-
-def load_event_shares(
-    connection: sqlite3.Connection, most: int, *, oldest: float = float("inf"), names: Collection[str] = ()
-) -> tuple[tuple[Event, ...], int]:
-    """Return events, newest first, and the number of unreadable rows.
-
-    These are each daemon's share of `most` events, and as many since `oldest` that have one of these `names`.
-    """
-    return _read(Event, connection.execute(_LOAD, (most, oldest, json.dumps(list(names)), most)))
-
-
-def load_events(connection: sqlite3.Connection, most: int) -> tuple[tuple[Event, ...], int]:
-    """Return the last `most` events, newest first, and the number of unreadable rows."""
-    rows = connection.execute("SELECT CAST(event AS BLOB) FROM events ORDER BY number DESC LIMIT ?", (most,))
-    return _read(Event, rows)
-
-
-MAX_WATCHDOG_STATES = 256
-"""Four times as many daemons as can be configured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WatchdogRow:
-    """The JSON of a row. It has the daemon's name because the column has it escaped."""
-
-    daemon: str
-    state: WatchdogState
-
-
-def save_watchdog_states(connection: sqlite3.Connection, states: Mapping[str, WatchdogState], *, at: float) -> None:
-    """Write the watchdog's states of these daemons."""
-    rows = ((_column(name), at, _json(_WatchdogRow(daemon=name, state=state))) for name, state in states.items())
-    connection.executemany("INSERT OR REPLACE INTO watchdog_states VALUES (?, ?, ?)", rows)
-
-
-def trim_watchdog_states(connection: sqlite3.Connection) -> None:
-    """Delete all but the last `MAX_WATCHDOG_STATES`. Their age does not matter: a circuit breaker stays open."""
-    connection.execute(
-        "DELETE FROM watchdog_states WHERE rowid IN"
-        " (SELECT rowid FROM watchdog_states ORDER BY at DESC, rowid DESC LIMIT -1 OFFSET ?)",
-        (MAX_WATCHDOG_STATES,),
-    )
-
-
-def load_watchdog_states(connection: sqlite3.Connection) -> tuple[dict[str, WatchdogState], int]:
-    """Return the watchdog's states by daemon, and the number of unreadable rows."""
-    rows = connection.execute(
-        "SELECT CAST(state AS BLOB) FROM watchdog_states ORDER BY at DESC, rowid DESC LIMIT ?", (MAX_WATCHDOG_STATES,)
-    )
-    found, unreadable = _read(_WatchdogRow, rows)
-    return {each.daemon: each.state for each in reversed(found)}, unreadable
-
-
-MAX_ACCOUNTS = 65_536
-"""More than there can be on the GPUs of one machine."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """The use that one method measured."""
-
-    method: Method | None = None
-    sm_us: int = 0
-    energy_mj: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AccountRow:
-    """The JSON of an account's row. The memory is text, because it may exceed 64 bits."""
-
-    gpu: GpuUuid
-    kind: str
-    name: str
-    last_used_at: float
-    memory_byte_ms: str = "0"
-    lines: tuple[_Line, ...] = ()
-
-    @property
-    def account(self) -> Account:
-        return Workload(kind=WorkloadKind(self.kind), name=self.name) if self.name else SharedAccount(self.kind)
-
-    @property
-    def memory(self) -> int:
-        if not (self.memory_byte_ms.isascii() and self.memory_byte_ms.isdigit() and len(self.memory_byte_ms) <= 100):
-            raise ValueError("memory_byte_ms is not a number")
-        return int(self.memory_byte_ms)
-
-    @property
-    def usage(self) -> dict[Method | None, Usage]:
-        if any(min(line.sm_us, line.energy_mj) < 0 for line in self.lines):
-            raise ValueError("a usage is negative")
-        return {line.method: Usage(sm_us=line.sm_us, energy_mj=line.energy_mj) for line in self.lines}
-
-
-def save_totals(connection: sqlite3.Connection, before: UsageTotals, after: UsageTotals) -> None:
-    """Write the accounts that differ between the stored totals and these."""
-    removed, changed = [], []
-    for gpu, account in frozenset(_changed_accounts(before, after)):
-        kind, name = (account.value, "") if isinstance(account, SharedAccount) else (account.kind.value, account.name)
-        key = _column(gpu), kind, _column(name)
-        usage = after.gpus.get(gpu, GpuUsage())
-        used = ((method, usage.by_account.get((account, method))) for method in (None, *Method))
-        lines = tuple(_Line(method=how, sm_us=u.sm_us, energy_mj=u.energy_mj) for how, u in used if u is not None)
-        if not lines and account not in usage.memory_byte_ms:
-            removed.append(key)
-            continue
-        row = _AccountRow(
-            gpu=gpu,
-            kind=kind,
-            name=name,
-            last_used_at=0.0 if isinstance(account, SharedAccount) else after.last_used_at.get(account, 0.0),
-            memory_byte_ms=str(usage.memory_byte_ms.get(account, 0)),
-            lines=lines,
-        )
-        changed.append((*key, _json(row)))
-    connection.executemany("DELETE FROM accounts WHERE gpu = ? AND kind = ? AND name = ?", removed)
-    connection.executemany("INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?)", changed)
-
-
-def _changed_accounts(before: UsageTotals, after: UsageTotals) -> Iterator[tuple[GpuUuid, Account]]:
-    """Yield the accounts that differ. Unchanged mappings are mostly the same object, which is quickly compared."""
+def usage_rows(before: UsageTotals, after: UsageTotals) -> Iterator[UsageRow]:
+    """Yield the rows that differ. One without an amount is to be deleted."""
     for gpu in before.gpus.keys() | after.gpus.keys():
-        old, new = before.gpus.get(gpu, GpuUsage()), after.gpus.get(gpu, GpuUsage())
-        if old.by_account is not new.by_account:
-            for key in old.by_account.keys() | new.by_account.keys():
-                if old.by_account.get(key) != new.by_account.get(key):
-                    yield gpu, key[0]
-        if old.memory_byte_ms is not new.memory_byte_ms:
-            for account in old.memory_byte_ms.keys() | new.memory_byte_ms.keys():
-                if old.memory_byte_ms.get(account) != new.memory_byte_ms.get(account):
-                    yield gpu, account
+        old, new = (totals.gpus.get(gpu, GpuUsage()) for totals in (before, after))
+        with_memory = {(account, None) for account in (*old.memory_byte_ms, *new.memory_byte_ms)}
+        for account, method in with_memory.union(old.by_account, new.by_account):
+            used_before, used = old.by_account.get((account, method)), new.by_account.get((account, method))
+            memory_before, memory = old.memory_byte_ms.get(account, 0), new.memory_byte_ms.get(account, 0)
+            if used != used_before or (method is None and memory != memory_before):
+                yield UsageRow(
+                    gpu=gpu,
+                    account=account,
+                    method=method,
+                    used=used,
+                    memory_byte_ms=str(memory if method is None else 0),
+                    last_used_at=after.last_used_at.get(account, 0.0) if isinstance(account, Workload) else 0.0,
+                )
 
 
-def load_totals(connection: sqlite3.Connection) -> tuple[UsageTotals, int]:
-    """Return the usage totals, and the number of unreadable rows."""
-    select = "SELECT CAST(usage AS BLOB) FROM accounts LIMIT ?"
-    rows, unreadable = _read(_AccountRow, connection.execute(select, (MAX_ACCOUNTS,)))
-    used: defaultdict[GpuUuid, dict[UsageKey, Usage]] = defaultdict(dict)
+def _totals_of(rows: Iterable[UsageRow]) -> UsageTotals:
+    used: defaultdict[GpuUuid, dict[tuple[Account, Method | None], Usage]] = defaultdict(dict)
     memory: defaultdict[GpuUuid, dict[Account, int]] = defaultdict(dict)
     last_used_at: dict[Workload, float] = {}
     for row in rows:
-        try:
-            account, byte_ms, usage = row.account, row.memory, row.usage
-        except ValueError:
-            unreadable += 1
-            continue
-        used[row.gpu].update({(account, method): each for method, each in usage.items()})
-        memory[row.gpu].update({account: byte_ms} if byte_ms else {})
-        if isinstance(account, Workload):
-            last_used_at[account] = max(row.last_used_at, last_used_at.get(account, row.last_used_at))
+        used[row.gpu].update({} if row.used is None else {(row.account, row.method): row.used})
+        memory[row.gpu].update({} if row.memory_byte_ms == "0" else {row.account: int(row.memory_byte_ms)})
+        if isinstance(row.account, Workload):
+            last_used_at[row.account] = max(row.last_used_at, last_used_at.get(row.account, row.last_used_at))
     gpus = {
-        gpu: GpuUsage(total=sum(used[gpu].values(), Usage()), by_account=used[gpu], memory_byte_ms=memory[gpu])
-        for gpu in used
+        gpu: GpuUsage(total=sum(by_account.values(), Usage()), by_account=by_account, memory_byte_ms=memory[gpu])
+        for gpu, by_account in used.items()
     }
-    return UsageTotals(gpus=gpus, last_used_at=last_used_at), unreadable
-
-
-def save_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> None:
-    """Write samples, and delete those that are too old, or later than these because the clock was set back."""
-    for each in samples:
-        connection.execute("DELETE FROM samples WHERE slot NOT BETWEEN ? AND ?", (each.slot - MAX_SAMPLES, each.slot))
-        connection.execute("INSERT OR REPLACE INTO samples VALUES (?, ?)", (each.slot, _json(each)))
-
-
-def load_samples(connection: sqlite3.Connection, at: float) -> tuple[tuple[Sample, ...], int]:
-    """Return the samples of the hour until `at`, the oldest first, and the number of unreadable rows."""
-    last = slot_of(at)
-    select = "SELECT CAST(sample AS BLOB) FROM samples WHERE slot BETWEEN ? AND ? ORDER BY slot"
-    return _read(Sample, connection.execute(select, (last - MAX_SAMPLES, last)))
+    return UsageTotals(gpus=gpus, last_used_at=last_used_at)

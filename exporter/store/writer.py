@@ -1,11 +1,10 @@
 """Writes the state file in a thread of its own, so that a slow disk delays no other thread."""
 
-import queue
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -15,115 +14,51 @@ from exporter.model.incident import Incident
 from exporter.model.node import Node, expected_daemons, select_fairly
 from exporter.model.observation import DaemonName
 from exporter.model.usage import MAX_SAMPLES, Sample, UsageTotals
+from exporter.model.values import replace
 from exporter.model.watchdog import RecoveredState, WatchdogState
-from exporter.store.database import StateFile, StoredState
+from exporter.store.database import StateFile
+from exporter.store.tables import Storable, StoredState, WatchdogRow
 from exporter.view import HistoryStatus
 
-MAX_WAITING = 1000
-TRIMMED = 900
+MAX_WAITING, TRIMMED = 1000, 900
 """If more than `MAX_WAITING` wait, this number remains. So they are not counted again at each new one."""
 
 RETRY_SECONDS = 5.0
 LOAD_SECONDS = 5.0
 """How long a start waits for the content of the file."""
 
-STATES_SECONDS = 1.0
-"""How long a changed watchdog state may wait if there is no event. Every action has an event."""
-
 TOTALS_SECONDS = 2.0
 """How long changed usage totals may wait, and so what a crash may lose."""
 
-CLOSE_SECONDS = 2.0
-HANG_SECONDS = 10.0
-
-_DEFECTS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError)
-"""Errors of the values, not of the disk. Another try would fail too."""
-
-NumberedTotals = tuple[int, UsageTotals]
-
-
-class DurableTotals:
-    """Usage totals that one thread updates and another one writes. Those on the disk are shown."""
-
-    def __init__(self) -> None:
-        self._shown: NumberedTotals = (0, UsageTotals())
-        self.latest: NumberedTotals = (0, UsageTotals())
-        """The data to write. The number identifies it."""
-        self.stored: NumberedTotals | None = None
-        """The data on the disk; None if the file could not be read and nothing was written yet."""
-
-    def load(self, totals: UsageTotals) -> None:
-        """Take the totals of the file, which was read at the start."""
-        self.latest = self.stored = (0, totals)
-
-    def update(self, totals: UsageTotals) -> None:
-        """Take the latest totals."""
-        number, known = self.latest
-        if totals.gpus is not known.gpus and (totals.gpus or known.gpus):
-            self.latest = (number + 1, totals)
-
-    @property
-    def changed(self) -> bool:
-        """Whether the totals differ from those that were loaded."""
-        return self.latest[0] > 0
-
-    @property
-    def all_stored(self) -> bool:
-        """Whether the latest totals are on the disk."""
-        return not self.changed or (self.stored is not None and self.stored[0] == self.latest[0])
-
-    def shown(self) -> UsageTotals:
-        """Return the totals to show now. They never decrease: not even if a file appears that has less."""
-        stored = self.stored
-        if stored is None:
-            self._shown = self.latest
-        elif stored[0] >= self._shown[0]:
-            self._shown = stored
-        return self._shown[1]
+CLOSE_SECONDS, HANG_SECONDS = 2.0, 10.0
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What waits to be written."""
+    """What waits to be written. Of watchdog states and usage totals, only the latest ones are of interest."""
 
     incidents: dict[str, Incident] = field(default_factory=dict)
-    events: deque[Event] = field(default_factory=deque)
-    states: dict[DaemonName, WatchdogState] = field(default_factory=dict)
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
-    totals_due: bool = False
+    events: tuple[Event, ...] = ()
+    samples: tuple[Sample, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.incidents or self.events or self.states or self.samples or self.totals_due)
+    def add(self, newer: "_Batch", expected: Collection[DaemonName]) -> int:
+        """Add a newer batch, and limit the size. Return the number of dropped events."""
+        incidents, events = {**self.incidents, **newer.incidents}, (*self.events, *newer.events)
+        self.incidents = {incident.id: incident for incident in _limited(tuple(incidents.values()), expected)}
+        self.events = _limited(events, expected)
+        self.samples = (*self.samples, *newer.samples)[-MAX_SAMPLES:]
+        return len(events) - len(self.events)
 
-    def add_older(self, older: "_Batch") -> None:
-        """Add a batch that could not be written."""
-        self.incidents = {**older.incidents, **self.incidents}
-        self.events.extendleft(reversed(older.events))
-        self.states = {**older.states, **self.states}
-        self.samples = deque((*older.samples, *self.samples), maxlen=MAX_SAMPLES)
-        self.totals_due = self.totals_due or older.totals_due
 
-    def trim(self, expected: Collection[DaemonName]) -> int:
-        """Limit the size, and return the number of dropped events."""
-        dropped = 0
-        if len(self.events) > MAX_WAITING:
-            before, newest = len(self.events), tuple(reversed(self.events))
-            self.events = deque(reversed(select_fairly(newest, TRIMMED, lambda each: each.daemon, expected)))
-            dropped = before - len(self.events)
-        if len(self.incidents) > MAX_WAITING:
-            last = tuple(reversed(self.incidents.values()))
-            selected = select_fairly(last, TRIMMED, lambda each: each.daemon, expected)
-            self.incidents = {each.id: each for each in reversed(selected)}
-        while len(self.states) > MAX_WAITING:
-            del self.states[next(iter(self.states))]
-        return dropped
+def _limited(newest_last: tuple[Any, ...], expected: Collection[DaemonName]) -> tuple[Any, ...]:
+    most = MAX_WAITING if len(newest_last) <= MAX_WAITING else TRIMMED
+    return select_fairly(newest_last[::-1], most, lambda value: value.daemon, expected)[::-1]
 
 
 class Writer:
     """Writes to a state file. If that fails, it tries again, and logs the failure and the recovery once."""
 
     def __init__(self, file: StateFile, clock: Clock, *, retry: float = RETRY_SECONDS) -> None:
-        """`retry` is the time between two tries, in seconds."""
         self._file = file
         self._clock = clock
         self._retry = retry
@@ -131,39 +66,36 @@ class Writer:
         self._condition = threading.Condition()
         """Protects the batch, and wakes the thread that writes it."""
         self._batch = _Batch()
+        self._due = self._closing = False
         self._expected: Collection[DaemonName] = ()
         self._incidents: Mapping[str, Incident] = {}
         self._states: Mapping[DaemonName, WatchdogState] = {}
-        self._queued_states: Mapping[DaemonName, WatchdogState] = {}
-        self._states_at = self._totals_at = clock.monotonic()
-        self._totals = DurableTotals()
+        self._stored_states: Mapping[DaemonName, WatchdogState] = {}
+        self._totals_at = clock.monotonic()
+        self._totals = UsageTotals()
+        self._stored_totals: UsageTotals | None = None
+        """None if the file could not be read, and the latest ones were not written yet."""
         self._dropped = 0
         self._problem: str | None = None
         self._write_began_at: float | None = None
-        self._closing = False
         self._loaded: StoredState | None = None
-        self._writable = self._unavailable = False
-        self._start_result: queue.SimpleQueue[StoredState | None] = queue.SimpleQueue()
+        self._writable, self._unavailable = False, True
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def open(self) -> StoredState:
         """Return the content of the file; nothing if it cannot be read, or not in time."""
-        self._unavailable = True
         self._thread.start()
-        try:
-            stored = self._start_result.get(timeout=LOAD_SECONDS)
-        except queue.Empty:
+        loaded = self._loaded if self._started.wait(LOAD_SECONDS) else None
+        if loaded is None:
             self._report_hang(after=0.0)
             return StoredState()
-        if stored is None:
-            return StoredState()
+        if loaded.unreadable:
+            self._log.warning("history_rows_unreadable", rows=loaded.unreadable)
+        self._incidents, self._states = loaded.restore(Node()).incidents, loaded.watchdog_states
+        self._totals = self._stored_totals = loaded.usage_totals
         self._unavailable = not self._writable
-        if stored.unreadable:
-            self._log.warning("history_rows_unreadable", rows=stored.unreadable)
-        self._incidents = stored.restore(Node()).incidents
-        self._queued_states = self._states = stored.watchdog_states
-        self._totals.load(stored.usage_totals)
-        return stored
+        return loaded
 
     @property
     def available(self) -> bool:
@@ -179,65 +111,9 @@ class Writer:
         """Return the watchdog states, once, if they were unavailable at the start and are available now."""
         if not (self._unavailable and self._writable and self._loaded is not None):
             return None
-        self._unavailable = False
-        self._queued_states = self._states = self._loaded.watchdog_states
-        return RecoveredState(self._loaded.watchdog_states, self._loaded.complete)
-
-    def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
-        """Queue events, samples, and what has changed of the node's incidents, watchdog states and usage totals."""
-        self._report_hang(after=HANG_SECONDS)
-        before, self._incidents = self._incidents, node.incidents
-        incidents = {}
-        if before is not node.incidents:
-            incidents = {name: each for name, each in node.incidents.items() if before.get(name) is not each}
-        self._states = node.watches
-        states = self._changed_states(at_once=bool(events))
-        totals_due = self._are_totals_due(node.usage_totals)
-        if incidents or events or states or samples or totals_due:
-            with self._condition:
-                self._expected = expected_daemons(node)
-                self._batch.incidents.update(incidents)
-                self._batch.events.extend(events)
-                self._batch.states.update(states)
-                self._batch.samples.extend(samples)
-                self._batch.totals_due = self._batch.totals_due or totals_due
-                self._dropped += self._batch.trim(self._expected)
-                self._condition.notify()
-
-    def _changed_states(self, *, at_once: bool) -> dict[DaemonName, WatchdogState]:
-        """Return the changed states to write now. They must not replace states that could not be read yet."""
-        before, after, now = self._queued_states, self._states, self._clock.monotonic()
-        if self._unavailable or before is after or not (at_once or now - self._states_at >= STATES_SECONDS):
-            return {}
-        self._queued_states, self._states_at = after, now
-        return {name: each for name, each in after.items() if before.get(name) != each}
-
-    def _are_totals_due(self, totals: UsageTotals) -> bool:
-        self._totals.update(totals)
-        now = self._clock.monotonic()
-        if self._totals.all_stored or now - self._totals_at < TOTALS_SECONDS:
-            return False
-        self._totals_at = now
-        return True
-
-    def close(self) -> None:
-        """Write what waits, for at most `CLOSE_SECONDS`, and end the thread."""
-        states = self._changed_states(at_once=True)
         with self._condition:
-            self._batch.states.update(states)
-            self._batch.totals_due = not self._totals.all_stored
-            self._closing = True
-            self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(CLOSE_SECONDS)
-        lost = {
-            "incidents": len(self._batch.incidents),
-            "events": len(self._batch.events),
-            "watchdog_states": len(self._batch.states),
-            "usage_totals": int(not self._totals.all_stored),
-        }
-        if self._thread.is_alive() or any(lost.values()):
-            self._log.warning("history_incomplete", **lost, problem=self._problem or "the disk does not answer")
+            self._states, self._unavailable = self._loaded.watchdog_states, False
+        return RecoveredState(self._loaded.watchdog_states, self._loaded.complete)
 
     @property
     def status(self) -> HistoryStatus:
@@ -246,85 +122,121 @@ class Writer:
 
     @property
     def usage_totals(self) -> UsageTotals:
-        """The usage totals to show."""
-        return self._totals.shown()
+        """The usage totals to show: those on the disk, so that no restart decreases them."""
+        return self._totals if self._stored_totals is None else self._stored_totals
+
+    def add(self, node: Node, events: Sequence[Event], samples: Sequence[Sample] = ()) -> None:
+        """Queue events, samples, and what has changed of the node's incidents, watchdog states and usage totals."""
+        self._report_hang(after=HANG_SECONDS)
+        with self._condition:
+            before, self._incidents = self._incidents, node.incidents
+            incidents = {name: new for name, new in node.incidents.items() if before.get(name) is not new}
+            states_before, self._states = self._states, node.watches
+            states_due = node.watches is not states_before and bool(self._changed_states())
+            if node.usage_totals.gpus is not self._totals.gpus:
+                self._totals = node.usage_totals
+            if incidents or events or samples or states_due or self._are_totals_due():
+                self._expected = expected_daemons(node)
+                self._dropped += self._batch.add(_Batch(incidents, tuple(events), tuple(samples)), self._expected)
+                self._due = True
+                self._condition.notify()
+
+    def _changed_states(self) -> list[WatchdogRow]:
+        """Return the states to write. They must not replace states that could not be read yet."""
+        stored, states = self._stored_states, {} if self._unavailable else self._states
+        return [WatchdogRow(daemon=name, state=state) for name, state in states.items() if stored.get(name) != state]
+
+    def _are_totals_due(self) -> bool:
+        is_time = self._closing or self._clock.monotonic() - self._totals_at >= TOTALS_SECONDS
+        return is_time and self._totals is not self._stored_totals and bool(self._totals.gpus)
+
+    def close(self) -> None:
+        """Write what waits, for at most `CLOSE_SECONDS`, and end the thread."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+        lost = {
+            "incidents": len(self._batch.incidents),
+            "events": len(self._batch.events),
+            "watchdog_states": len(self._changed_states()),
+            "usage_totals": int(self._are_totals_due()),
+        }
+        if self._thread.is_alive() or any(lost.values()):
+            self._log.warning("history_incomplete", **lost, problem=self._problem or "the disk does not answer")
 
     def _run(self) -> None:
         self._write()
-        self._start_result.put(self._loaded)
+        self._started.set()
         closing = False
         while not closing:
-            closing = self._wait()
+            with self._condition:
+                timeout = None if self._problem is None else self._retry
+                self._condition.wait_for(lambda: self._closing or (self._due and self._problem is None), timeout)
+                closing = self._closing
             self._write()
         self._file.close()
 
-    def _wait(self) -> bool:
-        """Wait for a batch, or until the next try. Return whether it is the last."""
-        with self._condition:
-            if self._problem is None:
-                self._condition.wait_for(lambda: self._closing or self._batch)
-            else:
-                self._condition.wait_for(lambda: self._closing, timeout=self._retry)
-            return self._closing
-
     def _write(self) -> None:
-        with self._condition:
-            batch, self._batch = self._batch, _Batch()
-        self._write_began_at = self._clock.monotonic()
+        self._write_began_at, batch = self._clock.monotonic(), _Batch()
         try:
             if not self._file.is_open:
-                loaded = self._file.open()
-                self._loaded = self._loaded if self._writable else loaded
-                # The file may be a new one.
-                batch.incidents = {**self._incidents, **batch.incidents}
-                batch.states = {**self._queued_states, **batch.states}
-                batch.totals_due = self._totals.changed
-            if not self._writable:
-                self._file.check_writable()
-                self._writable = True
-            if batch:
-                totals = self._totals.latest if batch.totals_due else None
-                self._file.expected = self._expected
-                self._file.write(
-                    batch.incidents.values(),
-                    batch.events,
-                    batch.states,
-                    None if totals is None else totals[1],
-                    batch.samples,
-                )
-                if totals is not None:
-                    self._totals.stored = totals
-        except Exception as error:  # noqa: BLE001 (a defect costs this batch, not all later ones)
-            if not isinstance(error, (OSError, sqlite3.Error)) or isinstance(error, _DEFECTS):
-                self._log.exception("history_batch_dropped", incidents=len(batch.incidents), events=len(batch.events))
-                return
+                self._open_file()
             with self._condition:
-                self._batch.add_older(batch)
-                self._dropped += self._batch.trim(self._expected)
-            self._report(_error_text(error))
-        else:
-            self._report(None)
+                batch, self._batch, self._due = self._batch, batch, False
+                states, totals = self._changed_states(), self._totals if self._are_totals_due() else None
+            self._store(batch, states, totals)
+        except Exception as error:  # noqa: BLE001 (a defect must not end the thread)
+            with self._condition:
+                self._dropped += batch.add(self._batch, self._expected)
+                self._batch = batch
+            self._report(_error_text(error), None if isinstance(error, (OSError, sqlite3.Error)) else error)
         finally:
             self._write_began_at = None
+
+    def _open_file(self) -> None:
+        """Open the file. It may be a new one, which has nothing of what was written before."""
+        loaded = self._file.open()
+        with self._condition:
+            self._stored_states = loaded.watchdog_states
+            self._batch.incidents = {**self._incidents, **self._batch.incidents}
+            self._loaded = self._loaded if self._writable else loaded
+            # Another object counts as changed, so it is written.
+            self._totals = replace(self._totals)
+
+    def _store(self, batch: _Batch, states: Sequence[WatchdogRow], totals: UsageTotals | None) -> None:
+        values: tuple[Storable, ...] = (*batch.incidents.values(), *batch.events, *states, *batch.samples)
+        refused = self._file.write(values, totals, expected=self._expected)
+        self._writable = True
+        invalid = [value for value, _ in refused]
+        stored = {row.daemon: row.state for row in states if row not in invalid}
+        self._dropped += sum(isinstance(value, Event) for value in invalid)
+        with self._condition:
+            self._stored_states = {**self._stored_states, **stored}
+            if totals is not None:
+                self._totals_at = self._clock.monotonic()
+                # If later ones were shown without a file, older ones do not replace them.
+                if self._stored_totals is not None or totals is self._totals:
+                    self._stored_totals = totals
+        error = refused[-1][1] if refused else None
+        self._report(f"{len(refused)} invalid values were not stored: {error}" if refused else None, error)
 
     def _report_hang(self, *, after: float) -> None:
         began_at = self._write_began_at
         if began_at is not None and self._clock.monotonic() - began_at >= after:
             self._report("the disk does not answer")
 
-    def _report(self, problem: str | None) -> None:
+    def _report(self, problem: str | None, defect: Exception | None = None) -> None:
         before, self._problem = self._problem, problem
         if problem is None and before is not None:
             self._log.info("history_write_recovered")
-        elif problem != before:
-            stalled = "; usage totals do not grow" if self._totals.stored is not None else ""
-            self._log.warning(
-                "history_write_failed", problem=problem, consequence=f"a restart loses what happens now{stalled}"
-            )
+        elif problem is not None and problem != before:
+            stalled = "; usage totals do not grow" if self._stored_totals is not None else ""
+            consequence = f"a restart loses what happens now{stalled}"
+            self._log.warning("history_write_failed", problem=problem, consequence=consequence, exc_info=defect)
 
 
 def _error_text(error: Exception) -> str:
-    if not isinstance(error, OSError):
-        return str(error)
-    text = error.strerror or str(error)
-    return text if error.filename is None else f"{error.filename}: {text}"
+    text, filename = getattr(error, "strerror", None) or str(error), getattr(error, "filename", None)
+    return text if filename is None else f"{filename}: {text}"

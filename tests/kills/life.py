@@ -7,21 +7,21 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from exporter.metrics.usage_totals import USAGE
+
 from exporter.metrics.gpus import USAGE
-from exporter.model.event import Event
-from exporter.model.incident import Incident
 from exporter.model.node import Node
 from exporter.model.observation import Observation
 from exporter.model.settings import Retention
-from exporter.model.usage import Account, Method, Sample, SharedAccount, UsageTotals
-from exporter.model.watchdog import WatchdogState
+from exporter.model.usage import Account, Method, SharedAccount, UsageTotals
 from exporter.reducer import reduce
 from exporter.store.database import StateFile
+from exporter.store.tables import Refused, Storable
 from exporter.store.writer import Writer
 from exporter.usage.accounting import account_of, post_time
 from exporter.view import View
@@ -52,17 +52,13 @@ class LoggedStateFile(StateFile):
         self._steps = steps
 
     def write(
-        self,
-        incidents: Iterable[Incident],
-        events: Iterable[Event],
-        states: Mapping[str, WatchdogState] | None = None,
-        totals: UsageTotals | None = None,
-        samples: Iterable[Sample] = (),
-    ) -> None:
-        """As ever."""
+        self, values: Iterable[Storable] = (), totals: UsageTotals | None = None, *, expected: Collection[str] = ()
+    ) -> Refused:
+        """Write, and log it."""
         self._steps.write("writes")
-        super().write(incidents, events, states, totals, samples)
+        refused = super().write(values, totals, expected=expected)
         self._steps.write("written", sums=sums(UsageTotals() if totals is None else totals))
+        return refused
 
 
 def steps_of(path: Path) -> list[Mapping[str, Any]]:

@@ -175,7 +175,7 @@ def test_reports_that_neither_service_nor_state_file_exists(run_command: RunComm
 def test_lists_stored_incidents_with_a_warning_if_no_service_runs(tmp_path: Path, run_command: RunCommand) -> None:
     archive = StateFile(tmp_path, Retention(), HandClock(AT))
     archive.open()
-    archive.write([ended(id="old"), blocked(id="new", detected_at=AT + 9)], [])
+    archive.write([ended(id="old"), blocked(id="new", detected_at=AT + 9)])
     archive.close()
 
     code, table, warning = run_command()

@@ -85,7 +85,7 @@ def test_the_page_has_the_last_hour_after_a_restart_of_the_exporter(
     assert first.stop() == 0
     file = StateFile(Path(environment["STATE_DIRECTORY"]), Retention(), SystemClock())
     (taken, *_) = file.open().samples
-    file.write([], [], samples=[replace(taken, at=taken.at - 600, clients=7), taken])
+    file.write([replace(taken, at=taken.at - 600, clients=7), taken])
     file.close()
 
     second = serve(overrides={"intervals": {"nvml": 1}})

@@ -1,1 +1,1 @@
-"""Tests of exporter/store/, history.py and serialization.py."""
+"""Tests of exporter/store/, history.py and model/values.py."""

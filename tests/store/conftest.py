@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.model.settings import Retention
+from exporter.store import writer
 from exporter.store.database import StateFile
 from tests.builders import AT
 from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS
+from tests.store.values import RETENTION
 
 
 @pytest.fixture
@@ -19,7 +21,14 @@ def clock() -> HandClock:
 @pytest.fixture
 def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
     """An open state file."""
-    made = StateFile(tmp_path, Retention(), clock)
+    made = StateFile(tmp_path, RETENTION, clock)
     made.open()
     yield made
     made.close()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let writers wait longer, for a busy machine."""
+    monkeypatch.setattr(writer, "LOAD_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", PATIENCE_SECONDS)

@@ -1,24 +1,23 @@
-"""A damaged or removed file, or one of another schema, is replaced by a new one."""
+"""A damaged or removed file, or one of another schema, is replaced by a new one. A hostile one harms no reader."""
 
+import contextlib
+import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from exporter.store.database import FILE, MAX_SET_ASIDE, StateFile, read_history
+from exporter.errors import HistoryError
+from exporter.model.values import plain
+from exporter.store import database, tables
+from exporter.store.database import FILE, MAX_SET_ASIDE, MAX_VALUE_BYTES, StateFile, read_history
 from tests.clocks import HandClock
-from tests.store.test_state_file import clock as clock
-from tests.store.test_state_file import closed_state_file
-from tests.store.test_state_file import state_file as state_file
-from tests.store.values import event, fault
+from tests.store.values import RETENTION, event, fault, query, reopened
 from tests.tools import not_here
-
-__all__ = ["clock", "state_file"]
-"""Fixtures."""
 
 
 def write_garbage(file: Path) -> None:
@@ -26,9 +25,7 @@ def write_garbage(file: Path) -> None:
 
 
 def set_another_schema(file: Path) -> None:
-    with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
+    query(file.parent, "PRAGMA user_version = 99")
 
 
 def overwrite_a_page(file: Path) -> None:
@@ -43,74 +40,140 @@ def truncate(file: Path) -> None:
 
 @pytest.mark.parametrize("damage", [write_garbage, overwrite_a_page, truncate, set_another_schema])
 def test_sets_a_damaged_file_aside_and_creates_a_new_one(
-    damage: Callable[[Path], None],
-    state_file: StateFile,
-    tmp_path: Path,
-    clock: HandClock,
+    damage: Callable[[Path], None], state_file: StateFile, tmp_path: Path
 ) -> None:
-    state_file.write([fault("one")], [event()])
+    state_file.write([fault("one"), event()])
     state_file.close()
-    file = tmp_path / "state" / FILE
+    file = tmp_path / FILE
     damage(file)
     bad = file.read_bytes()
-    found = closed_state_file(tmp_path, clock)
+    if damage in (write_garbage, set_another_schema):
+        with pytest.raises(HistoryError, match=r"file is not a database|another version"):
+            read_history(file)
     with capture_logs() as logs:
-        assert found.open().incidents == ()
-    assert [(each["event"], each["new_path"]) for each in logs] == [("file_set_aside", f"{file}.aside-1")]
+        assert state_file.open().incidents == ()
+    assert [(log["event"], log["new_path"]) for log in logs] == [("file_set_aside", f"{file}.aside-1")]
     assert Path(f"{file}.aside-1").read_bytes() == bad
-    found.write([fault("two")], [])
+    state_file.write([fault("two")])
     assert read_history(file)[0] == (fault("two"),)
-    found.close()
 
 
 def test_limits_the_number_of_files_set_aside(tmp_path: Path, clock: HandClock) -> None:
-    file = tmp_path / "state" / FILE
-    file.parent.mkdir()
+    state_file = StateFile(tmp_path, RETENTION, clock)
     for _ in range(MAX_SET_ASIDE):
-        write_garbage(file)
-        found = closed_state_file(tmp_path, clock)
-        found.open()
-        found.close()
-    write_garbage(file)
+        write_garbage(tmp_path / FILE)
+        state_file.open()
+        state_file.close()
+    write_garbage(tmp_path / FILE)
     with pytest.raises(OSError, match="remove them"):
-        closed_state_file(tmp_path, clock).open()
-    assert len(list(file.parent.glob("*.aside-*"))) == MAX_SET_ASIDE
+        state_file.open()
+    assert len(list(tmp_path.glob("*.aside-*"))) == MAX_SET_ASIDE
 
 
 def test_notices_a_removed_file(state_file: StateFile, tmp_path: Path) -> None:
-    (tmp_path / "state" / FILE).unlink()
+    (tmp_path / FILE).unlink()
     with pytest.raises(FileNotFoundError):
-        state_file.write([fault()], [])
+        state_file.write([fault()])
     assert not state_file.is_open
     state_file.open()
-    state_file.write([fault()], [])
-    assert read_history(tmp_path / "state")[0] == (fault(),)
+    state_file.write([fault()])
+    assert read_history(tmp_path)[0] == (fault(),)
 
 
 def test_does_not_follow_a_link(tmp_path: Path, clock: HandClock) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / FILE).symlink_to(tmp_path / "precious")
+    (tmp_path / FILE).symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic links"):
-        closed_state_file(tmp_path, clock).open()
+        StateFile(tmp_path, RETENTION, clock).open()
     assert not (tmp_path / "precious").exists()
 
 
-def test_a_full_file_system_loses_only_the_failed_write(tmp_path: Path, clock: HandClock) -> None:
-    mount = tmp_path / "state"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(mount)]
+@pytest.fixture
+def small_disk(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
+    """A state file on a file system of 160 KiB."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(tmp_path)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         not_here("no file system can be mounted")
-    found = closed_state_file(tmp_path, clock)
-    try:
-        found.open()
-        found.write([fault("before")], [])
-        with pytest.raises((sqlite3.OperationalError, OSError), match=r"full|I/O"):
-            found.write([fault("large", affected=tuple(range(100_000)))], [])
-        if not found.is_open:
-            found.open()
-        found.write([fault("after")], [])
-        assert {each.id for each in read_history(mount)[0]} == {"before", "after"}
-    finally:
-        found.close()
-        subprocess.run(["umount", str(mount)], check=True)
+    state_file = StateFile(tmp_path, RETENTION, clock)
+    yield state_file
+    state_file.close()
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_file_system_loses_only_the_failed_write(small_disk: StateFile, tmp_path: Path) -> None:
+    small_disk.open()
+    small_disk.write([fault("before")])
+    with pytest.raises((sqlite3.OperationalError, OSError), match=r"full|I/O"):
+        small_disk.write([fault("large", affected=tuple(range(100_000)))])
+    if not small_disk.is_open:
+        small_disk.open()
+    small_disk.write([fault("after")])
+    assert {incident.id for incident in read_history(tmp_path)[0]} == {"before", "after"}
+
+
+def test_a_write_of_nothing_fails_on_a_full_file_system(small_disk: StateFile, tmp_path: Path) -> None:
+    """Such a file can be opened and read."""
+    small_disk.open()
+    small_disk.write([fault("before")])
+    assert reopened(small_disk).incidents == (fault("before"),)
+    with contextlib.suppress(OSError), (tmp_path / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(4096)):
+            pass
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        small_disk.write()
+
+
+# -- hostile files: their author has fewer rights than the reader --------------------------------------------------
+
+ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
+
+
+def a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def a_device(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def a_pipe_beside(file: Path) -> None:
+    os.mkfifo(f"{file}-wal")
+
+
+def an_endless_view(file: Path) -> None:
+    columns = "'a' AS id, 'd' AS daemon, 1 AS expected, 1 AS open, n AS at, 1 AS rowid, '{}' AS json"
+    query(file.parent, "DROP TABLE incidents")
+    query(file.parent, f"CREATE VIEW incidents AS {ENDLESS} SELECT {columns} FROM r")
+
+
+def a_huge_row(file: Path) -> None:
+    query(file.parent, f"UPDATE incidents SET json = zeroblob({MAX_VALUE_BYTES + 1})")
+
+
+@pytest.mark.parametrize("damage", [a_pipe, a_device, a_pipe_beside, an_endless_view, a_huge_row])
+def test_refuses_a_hostile_file(
+    damage: Callable[[Path], None], state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MAX_STEPS", database.MAX_STEPS // 20)
+    state_file.write([fault("one")])
+    state_file.close()
+    damage(tmp_path / FILE)
+    with pytest.raises(HistoryError):
+        read_history(tmp_path)
+
+
+def test_skips_a_hostile_row(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    state_file.write([fault("one"), fault("two")])
+    for row in ["[" * 1_000_000, '{"id":' * 100_000, b"\xff\xfe\x00", "1" * 5000, "9e999", json.dumps({"id": 1})]:
+        with subtests.test(row=str(row)[:9]):
+            query(tmp_path, "UPDATE incidents SET json = ? WHERE id = '\"two\"'", row)
+            assert read_history(tmp_path)[0] == (fault("one"),)
+
+
+def test_reads_a_limited_number_of_bytes(
+    state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_file.write([fault("one"), fault("two"), event()])
+    monkeypatch.setattr(tables, "MAX_BYTES", len(json.dumps(plain(fault("one")))) + 9)
+    assert read_history(tmp_path) == ((fault("two"),), (event(),))

@@ -1,6 +1,5 @@
 """Events of one daemon, or of any number of fake daemons, displace no event of another daemon."""
 
-import sqlite3
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +12,14 @@ from exporter.model.daemon import Daemon, Declaration
 from exporter.model.event import Event, EventName
 from exporter.model.node import Node, select_fairly
 from exporter.model.settings import Retention
-from exporter.store import database
-from exporter.store.database import StateFile, read_history
+from exporter.store.database import LOADED_EVENTS, StateFile, read_history
+from exporter.store.tables import StoredState
 from exporter.store.writer import MAX_WAITING, Writer
 from tests.builders import AT
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 from tests.incidents.values import ended
+from tests.store.values import query
 
 FLOOD = 6_000
 CYCLE = 500
@@ -31,15 +31,13 @@ LOST = Event(at=AT, event=EventName.DAEMON_LOST, daemon="b", reason="died")
 XID = Event(at=AT, event=EventName.GPU_XID, gpu="GPU-1", xid=31)
 
 
+def daemon(name: str) -> Daemon:
+    declared = Declaration(expected=True)
+    return Daemon(name=name, pipe_directory=f"/{name}", log_directory="/log", declared=declared)
+
+
 def node(*expected: str) -> Node:
-    return Node(
-        daemons={
-            name: Daemon(
-                name=name, pipe_directory=f"/{name}", log_directory="/log", declared=Declaration(expected=True)
-            )
-            for name in expected
-        }
-    )
+    return Node(daemons={name: daemon(name) for name in expected})
 
 
 def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
@@ -51,7 +49,7 @@ def flood(daemon: str, count: int = FLOOD) -> list[list[Event]]:
 def fakes(count: int) -> list[list[Event]]:
     """Return the cycles of daemons that all have new names."""
     return [
-        [Event(at=AT + n, event=EventName.DAEMON_UP, daemon=f"/tmp/{n}-{each}") for each in range(20)]
+        [Event(at=AT + n, event=EventName.DAEMON_UP, daemon=f"/tmp/{n}-{number}") for number in range(20)]
         for n in range(count // 20)
     ]
 
@@ -69,45 +67,39 @@ every_flood = pytest.mark.parametrize(
 )
 
 
-def test_a_flood_displaces_no_event_of_another_daemon_in_memory(subtests: pytest.Subtests) -> None:
-    for expected, cycles in [
-        (("a", "b"), flood("a")),
-        (("b",), flood("a")),
-        ((), flood("a")),
-        (("b",), fakes(6_000)),
-        (("b", *map(str, range(63))), [cycle for n in range(63) for cycle in flood(str(n), 100)]),
-    ]:
-        with subtests.test(expected=expected, cycles=cycles):
-            history, present = History(), node(*expected)
-            history.add(present, (LOST, XID))
-            for cycle in cycles:
-                history.add(present, cycle)
+@every_flood
+def test_a_flood_displaces_no_event_of_another_daemon_in_memory(
+    expected: Sequence[str], cycles: list[list[Event]]
+) -> None:
+    history, present = History(), node(*expected)
+    history.add(present, (LOST, XID))
+    for cycle in cycles:
+        history.add(present, cycle)
 
-            assert LOST in history.events
-            assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
-            assert history.events[0].at == max(cycle[-1].at for cycle in cycles[-1:])
+    assert LOST in history.events
+    assert len(history.events) <= MAX_EVENTS + MAX_EVENTS // SPARE
+    assert history.events[0].at == max(cycle[-1].at for cycle in cycles[-1:])
 
 
 @every_flood
 def test_a_flood_displaces_no_event_of_another_daemon_in_the_file(
     expected: Sequence[str], cycles: list[list[Event]], tmp_path: Path
 ) -> None:
-    state_file = StateFile(tmp_path / "state", KEPT, HandClock(AT))
+    state_file = StateFile(tmp_path, KEPT, HandClock(AT))
     state_file.open()
-    state_file.expected = expected
-    state_file.write([], [LOST, XID])
+    state_file.write([LOST, XID], expected=expected)
     for begin in range(0, len(cycles), 20):
-        state_file.write([], [event for cycle in cycles[begin : begin + 20] for event in cycle])
+        batch = [event for cycle in cycles[begin : begin + 20] for event in cycle]
+        state_file.write(batch, expected=expected)
     state_file.close()
 
-    _, found = read_history(tmp_path / "state")
-    assert LOST in found
-    assert XID in found
-    assert len(found) <= KEPT.max_events
+    _, stored = read_history(tmp_path)
+    assert {LOST, XID} <= set(stored)
+    assert len(stored) <= KEPT.max_events
     # A start takes fewer of them.
     loaded = state_file.open().events
     assert LOST in loaded
-    assert list(loaded) == [each for each in found if each in set(loaded)]
+    assert list(loaded) == [event for event in stored if event in set(loaded)]
     state_file.close()
 
 
@@ -116,16 +108,16 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
     expected: Sequence[str], cycles: list[list[Event]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("exporter.store.writer.CLOSE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("exporter.store.writer.LOAD_SECONDS", 0.0)
     clock, present, answers = HandClock(AT), node(*expected), threading.Event()
 
     class Slow(StateFile):
-        def open(self) -> object:  # type: ignore[override]
+        def open(self) -> StoredState:
             """Hang until the flood is over."""
             answers.wait(PATIENCE_SECONDS)
             return super().open()
 
-    monkeypatch.setattr("exporter.store.writer.LOAD_SECONDS", 0.0)
-    writer = Writer(Slow(tmp_path / "state", KEPT, clock), clock)
+    writer = Writer(Slow(tmp_path, KEPT, clock), clock)
     writer.open()
     writer.add(present, (LOST, XID))
     for cycle in cycles:
@@ -133,76 +125,67 @@ def test_a_flood_displaces_no_event_of_another_daemon_while_the_disk_hangs(
     answers.set()
     writer.close()
 
-    _, found = read_history(tmp_path / "state")
-    assert LOST in found
-    assert len(found) <= MAX_WAITING
-    assert len(found) + writer.status.events_dropped == 2 + sum(map(len, cycles))
+    _, stored = read_history(tmp_path)
+    assert LOST in stored
+    assert len(stored) <= MAX_WAITING
+    assert len(stored) + writer.status.events_dropped == 2 + sum(map(len, cycles))
 
 
 def test_many_incidents_of_one_daemon_displace_none_of_another() -> None:
     history = History(max_incidents=10)
     true = ended(id="true", daemon="b", detected_at=AT - 1)
     forged = [ended(id=f"forged{n}", daemon="a", detected_at=AT + n) for n in range(50)]
-    history.add(replace(node("b"), incidents={each.id: each for each in (true, *forged)}), ())
+    history.add(replace(node("b"), incidents={incident.id: incident for incident in (true, *forged)}), ())
 
-    assert [each.id for each in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
+    assert [incident.id for incident in history.incidents] == [f"forged{n}" for n in range(49, 40, -1)] + ["true"]
 
 
-def test_an_unused_share_is_available_to_other_daemons() -> None:
+def test_selects_a_share_for_each_daemon() -> None:
+    """An unused one is available to other daemons. Discovered daemons together have at most half."""
     values = [("a", n) for n in range(100)] + [("b", 0), ("c", 0)]
+    selected = select_fairly(values, 10, lambda value: value[0], {"a", "b"})
+    assert selected == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
 
-    found = select_fairly(values, 10, lambda each: each[0], {"a", "b"})
-
-    assert found == (*(("a", n) for n in range(8)), ("b", 0), ("c", 0))
-
-
-def test_discovered_daemons_together_have_at_most_half() -> None:
     values = [(f"fake{n}", n) for n in range(100)] + [("a", n) for n in range(100)]
-
-    found = select_fairly(values, 10, lambda each: each[0], {"a"})
-
-    assert found == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
+    selected = select_fairly(values, 10, lambda value: value[0], {"a"})
+    assert selected == (*((f"fake{n}", n) for n in range(5)), *(("a", n) for n in range(5)))
 
 
 def test_other_events_do_not_displace_those_of_the_timeline(tmp_path: Path) -> None:
-    history = History()
-    stored = StateFile(tmp_path / "state", Retention(max_age=1e9), HandClock(AT + FLOOD))
-    stored.open()
+    history, late = History(), replace(LOST, at=AT + FLOOD - 3000)
+    state_file = StateFile(tmp_path, Retention(max_age=1e9), HandClock(AT + FLOOD))
+    state_file.open()
     history.add(node("b"), [LOST])
-    stored.write([], [replace(LOST, at=AT + FLOOD - 3000)])
-    for cycle in flood("b", 2 * database.LOADED_EVENTS):
+    state_file.write([late])
+    for cycle in flood("b", 2 * LOADED_EVENTS):
         history.add(node("b"), cycle)
-        stored.write([], cycle)
-    stored.close()
+        state_file.write(cycle)
+    state_file.close()
 
     assert LOST not in history.events
     assert history.timeline == (LOST,)
-    assert replace(LOST, at=AT + FLOOD - 3000) in stored.open().events
-    stored.close()
+    assert late in state_file.open().events
+    state_file.close()
 
 
 def test_refused_clients_do_not_displace_other_events_of_the_timeline() -> None:
     history = History()
     history.add(node("b"), [LOST, XID])
     for cycle in flood("b", 10_000):
-        history.add(node("b"), [replace(each, event=EventName.CLIENT_REFUSED) for each in cycle])
+        history.add(node("b"), [replace(event, event=EventName.CLIENT_REFUSED) for event in cycle])
 
-    assert LOST in history.timeline
-    assert XID in history.timeline
+    assert {LOST, XID} <= set(history.timeline)
     assert len(history.timeline) <= 2 * MAX_TIMELINE
 
 
 def test_a_row_that_is_no_event_does_not_prevent_the_start(tmp_path: Path) -> None:
-    stored = StateFile(tmp_path / "state", KEPT, HandClock(AT))
-    stored.open()
-    stored.write([], [LOST])
-    stored.close()
-    connection = sqlite3.connect(tmp_path / "state" / database.FILE)
-    with connection:
-        rows = [(AT, "{"), (AT, b"\xff"), (AT, "[]")]
-        connection.executemany("INSERT INTO events (at, event, daemon, expected) VALUES (?, ?, '', 0)", rows)
-    connection.close()
+    state_file = StateFile(tmp_path, KEPT, HandClock(AT))
+    state_file.open()
+    state_file.write([LOST])
+    state_file.close()
+    for row in ("{", b"\xff", "[]"):
+        query(tmp_path, "INSERT INTO events VALUES (NULL, ?, ?, 0, 1, ?)", AT, b"\xff", row)
 
-    found = stored.open()
-    assert (found.events, found.unreadable) == ((LOST,), 3)
-    stored.close()
+    stored = state_file.open()
+    assert (stored.events, stored.unreadable) == ((LOST,), 3)
+    state_file.close()

@@ -21,7 +21,7 @@ from tests.store.values import event, fault
 archive = StateFile(Path(sys.argv[1]), Retention(max_incidents=10_000), HandClock())
 archive.open()
 for n in itertools.count():
-    archive.write([fault(str(n), at=n), fault("always", refused_count=n)], [event(n)])
+    archive.write([fault(str(n), at=n), fault("always", refused_count=n), event(n)])
     print(n, flush=True)
 """
 

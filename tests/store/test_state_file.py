@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,140 +16,108 @@ from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, 
 from exporter.store.database import FILE, LOADED_INCIDENTS, StateFile, read_history
 from tests.builders import AT
 from tests.clocks import HandClock
-from tests.store.values import HOSTILE, event, fault, rich
-
-HOSTILE_WORKLOAD = Workload(kind=WorkloadKind.USER, name=HOSTILE)
-RETENTION = Retention(max_age=100.0, max_incidents=3, max_events=5)
+from tests.store.values import HOSTILE, RETENTION, event, fault, query, reopened, rich
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock(AT)
-
-
-@pytest.fixture
-def state_file(tmp_path: Path, clock: HandClock) -> Iterator[StateFile]:
-    """An open state file."""
-    made = StateFile(tmp_path / "state", RETENTION, clock)
-    made.open()
-    yield made
-    made.close()
-
-
-def closed_state_file(tmp_path: Path, clock: HandClock) -> StateFile:
-    return StateFile(tmp_path / "state", RETENTION, clock)
-
-
-def execute(tmp_path: Path, statement: str, *values: object) -> None:
-    with sqlite3.connect(tmp_path / "state" / FILE) as connection:
-        connection.execute(statement, values)
-    connection.close()
-
-
-def test_the_next_start_loads_what_was_written(state_file: StateFile, tmp_path: Path, clock: HandClock) -> None:
-    state_file.write([fault("one", at=AT - 2), rich("two")], [event(AT - 2), event(AT - 1)])
-    state_file.close()
-    found = closed_state_file(tmp_path, clock)
-    stored = found.open()
+def test_the_next_start_loads_what_was_written_last(state_file: StateFile) -> None:
+    for incident in (fault("one", at=AT - 2, affected=(600,)), fault("one", at=AT - 2), rich("two")):
+        state_file.write([incident])
+    state_file.write([event(AT - 2), event(AT - 1)])
+    stored = reopened(state_file)
     assert stored.incidents == (rich("two"), fault("one", at=AT - 2))
     assert stored.events == (event(AT - 1), event(AT - 2))
     assert stored.unreadable == 0
-    found.close()
-
-
-def test_a_changed_incident_replaces_its_row(state_file: StateFile, tmp_path: Path) -> None:
-    state_file.write([fault("one")], [])
-    state_file.write([fault("one", affected=(600,))], [])
-    state_file.write([fault("one", ended=AT + 1)], [])
-    assert read_history(tmp_path / "state")[0] == (fault("one", ended=AT + 1),)
 
 
 def test_an_event_is_stored_without_the_details_of_clients(state_file: StateFile, tmp_path: Path) -> None:
     """The incident has them. The event's JSON is the same."""
     opening = event(event=EventName.FAULT_CHANGED, incident=rich())
-    state_file.write([rich()], [opening])
-    _, (found,) = read_history(tmp_path / "state")
-    assert found.as_json() == opening.as_json()
-    assert found.incident == replace(rich(), client_details={})
+    state_file.write([rich(), opening])
+    _, (stored,) = read_history(tmp_path)
+    assert stored.as_json() == opening.as_json()
+    assert stored.incident == replace(rich(), client_details={})
 
 
-def test_distinguishes_ids_that_sqlite_cannot_store(state_file: StateFile, tmp_path: Path) -> None:
+def test_distinguishes_ids_that_sqlite_cannot_store(tmp_path: Path, clock: HandClock) -> None:
+    state_file = StateFile(tmp_path, Retention(), clock)
+    state_file.open()
     names = {"\udc80", "\\udc80", "a\0b", "a", "a'", 'a"'}
-    several = replace(RETENTION, max_incidents=9)
-    state_file._retention = several
-    state_file.write([fault(name) for name in names], [])
-    assert {each.id for each in read_history(tmp_path / "state")[0]} == names
+    state_file.write([fault(name) for name in names])
+    assert {incident.id for incident in read_history(tmp_path)[0]} == names
+    state_file.close()
 
 
-def test_writes_all_or_nothing(state_file: StateFile, tmp_path: Path) -> None:
-    with pytest.raises(sqlite3.IntegrityError):
-        state_file.write([fault("good")], [event(), event(float("nan"))])
-    assert read_history(tmp_path / "state") == ((), ())
-    state_file.write([fault("good")], [event()])
-    assert read_history(tmp_path / "state") == ((fault("good"),), (event(),))
+def test_an_invalid_value_costs_no_other_value(state_file: StateFile, tmp_path: Path) -> None:
+    """A defect may produce one."""
+    invalid = event(float("nan"))
+    refused = state_file.write([fault("good"), invalid, event(), Sample(at=float("inf"))])
+    assert [type(value).__name__ for value, _ in refused] == ["Event", "Sample"]
+    assert refused[0][0] is invalid
+    assert read_history(tmp_path) == ((fault("good"),), (event(),))
+
+
+def test_writes_all_or_nothing(state_file: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("exporter.store.tables.trim", fail)
+        with pytest.raises(sqlite3.OperationalError):
+            state_file.write([fault("one"), event()])
+    assert read_history(tmp_path) == ((), ())
+    state_file.write([fault("one"), event()])
+    assert read_history(tmp_path) == ((fault("one"),), (event(),))
 
 
 # -- retention -----------------------------------------------------------------------------------------------------
 
 
 def test_deletes_old_events_and_ended_incidents(state_file: StateFile, tmp_path: Path, clock: HandClock) -> None:
-    state_file.write([fault("open"), fault("over", ended=AT + 1)], [event(AT)])
+    state_file.write([fault("open"), fault("over", ended=AT + 1), event(AT)])
     clock.time += RETENTION.max_age + 1
-    state_file.write([], [event(clock.time)])
-    assert read_history(tmp_path / "state") == ((fault("open"),), (event(clock.time),))
+    state_file.write([event(clock.time)])
+    assert read_history(tmp_path) == ((fault("open"),), (event(clock.time),))
 
 
 def test_deletes_the_oldest_incidents_and_open_ones_last(state_file: StateFile, tmp_path: Path) -> None:
     over = [fault(f"over{n}", at=AT + n, ended=AT + n) for n in range(5)]
-    state_file.write([fault("open", at=AT - 9), *over], [])
-    found, _ = read_history(tmp_path / "state")
-    assert [each.id for each in found] == ["over4", "over3", "open"]
+    state_file.write([fault("open", at=AT - 9), *over])
+    assert [incident.id for incident in read_history(tmp_path)[0]] == ["over4", "over3", "open"]
 
 
 def test_incidents_of_one_daemon_displace_none_of_another(state_file: StateFile, tmp_path: Path) -> None:
     """An ordinary user's daemon may log anything."""
-    forged = [fault(f"forged{n}", daemon="/tmp/mine", at=AT + n) for n in range(9)]
-    state_file.write([fault("true", at=AT - 9, ended=AT)], [])
-    state_file.write(forged, [])
-    found, _ = read_history(tmp_path / "state")
-    assert [each.id for each in found] == ["forged8", "forged7", "true"]
+    state_file.write([fault("true", at=AT - 9, ended=AT)])
+    state_file.write([fault(f"forged{n}", daemon="/tmp/mine", at=AT + n) for n in range(9)])
+    assert [incident.id for incident in read_history(tmp_path)[0]] == ["forged8", "forged7", "true"]
 
 
 def test_a_start_loads_a_limited_number_and_all_open_incidents(tmp_path: Path, clock: HandClock) -> None:
-    found = StateFile(tmp_path / "state", Retention(), clock)
-    found.open()
+    state_file = StateFile(tmp_path, Retention(), clock)
+    state_file.open()
     over = [fault(f"over{n}", at=AT + n, ended=AT + n) for n in range(LOADED_INCIDENTS + 9)]
-    found.write([fault("open", at=AT - 9), *over], [])
-    found.close()
-    loaded = found.open().incidents
+    state_file.write([fault("open", at=AT - 9), *over])
+    loaded = reopened(state_file).incidents
     assert (len(loaded), loaded[0].id, loaded[-1].id) == (LOADED_INCIDENTS, over[-1].id, "open")
-    assert len(read_history(tmp_path / "state")[0]) == len(over) + 1
-    found.close()
+    assert len(read_history(tmp_path)[0]) == len(over) + 1
+    state_file.close()
 
 
 def test_retains_the_last_events(state_file: StateFile, tmp_path: Path) -> None:
     for n in range(12):
-        state_file.write([], [event(AT + n)])
-    _, found = read_history(tmp_path / "state")
-    assert [each.at for each in found] == [AT + n for n in (11, 10, 9, 8, 7)]
+        state_file.write([event(AT + n)])
+    assert [stored.at for stored in read_history(tmp_path)[1]] == [AT + n for n in (11, 10, 9, 8, 7)]
 
 
-# -- unreadable rows -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", ["{", "[]", "7", "", "{}", b"\xff\xfe\x00", "[" * 100_000, 5, '{"id": 7}'])
-def test_skips_and_counts_an_unreadable_row(
-    row: object, state_file: StateFile, tmp_path: Path, clock: HandClock
-) -> None:
-    state_file.write([fault("good"), fault("bad", at=AT - 1)], [event(AT), event(AT + 1)])
-    state_file.close()
-    execute(tmp_path, "UPDATE incidents SET incident = ? WHERE id = 'bad'", row)
-    execute(tmp_path, "UPDATE events SET event = ? WHERE number = 1", row)
-    found = closed_state_file(tmp_path, clock)
-    stored = found.open()
-    assert (stored.incidents, stored.events) == ((fault("good"),), (event(AT + 1),))
-    assert stored.unreadable == 2
-    found.close()
+def test_skips_and_counts_unreadable_rows(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    state_file.write([fault("good"), fault("bad", at=AT - 1), event(AT), event(AT + 1)])
+    for row in ["{", "[]", "7", "", "{}", b"\xff\xfe\x00", "[" * 100_000, 5, '{"id": 7}']:
+        with subtests.test(row=str(row)[:9]):
+            state_file.close()
+            query(tmp_path, "UPDATE incidents SET json = ? WHERE id = '\"bad\"'", row)
+            query(tmp_path, "UPDATE events SET json = ? WHERE number = 1", row)
+            stored = state_file.open()
+            assert (stored.incidents, stored.events, stored.unreadable) == ((fault("good"),), (event(AT + 1),), 2)
 
 
 # -- owner and lock ------------------------------------------------------------------------------------------------
@@ -158,26 +125,26 @@ def test_skips_and_counts_an_unreadable_row(
 
 def test_only_the_owner_can_read_the_files(tmp_path: Path, clock: HandClock) -> None:
     """It contains users and workloads."""
+    directory = tmp_path / "state"
     before = os.umask(0)
-    state_file = closed_state_file(tmp_path, clock)
+    state_file = StateFile(directory, RETENTION, clock)
     state_file.open()
     os.umask(before)
-    state_file.write([fault()], [event()])
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "state").iterdir()}
+    state_file.write([fault(), event()])
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()}
     assert set(modes.values()) == {0o600}
     assert {FILE, f"{FILE}-wal"} <= modes.keys()
-    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     state_file.close()
 
 
 def test_refuses_a_second_exporter(state_file: StateFile, tmp_path: Path, clock: HandClock) -> None:
-    state_file.write([fault()], [event()])
-    second = closed_state_file(tmp_path, clock)
+    second = StateFile(tmp_path, RETENTION, clock)
     with pytest.raises(OSError, match="another exporter uses this state directory"):
         second.open()
-    state_file.write([fault(affected=(600,))], [])
+    state_file.write([fault()])
     state_file.close()
-    assert second.open().incidents == (fault(affected=(600,)),)
+    assert second.open().incidents == (fault(),)
     second.close()
 
 
@@ -195,17 +162,13 @@ def test_raises_an_error_for_an_unusable_directory(place: str, tmp_path: Path, c
 
 def test_reads_committed_rows_while_another_process_writes(state_file: StateFile, tmp_path: Path) -> None:
     for n in range(3):
-        state_file.write([fault(f"{n}", at=AT + n)], [event(AT + n)])
-        incidents, events = read_history(tmp_path / "state")
+        state_file.write([fault(f"{n}", at=AT + n), event(AT + n)])
+        incidents, events = read_history(tmp_path)
         assert (len(incidents), len(events)) == (n + 1, n + 1)
-
-
-def test_reading_changes_nothing(state_file: StateFile, tmp_path: Path) -> None:
-    state_file.write([fault()], [event()])
     state_file.close()
-    before = (tmp_path / "state" / FILE).read_bytes()
-    read_history(tmp_path / "state" / FILE)
-    assert (tmp_path / "state" / FILE).read_bytes() == before
+    before = (tmp_path / FILE).read_bytes()
+    read_history(tmp_path / FILE)
+    assert (tmp_path / FILE).read_bytes() == before, "reading changes nothing"
 
 
 def test_reading_creates_no_file(tmp_path: Path) -> None:
@@ -214,63 +177,43 @@ def test_reading_creates_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_to_read_a_file_of_another_schema(state_file: StateFile, tmp_path: Path) -> None:
-    state_file.close()
-    execute(tmp_path, "PRAGMA user_version = 99")
-    with pytest.raises(HistoryError, match="another version"):
-        read_history(tmp_path / "state")
-
-
-def test_refuses_to_read_a_file_that_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"nonsense" * 1000)
-    with pytest.raises(HistoryError, match="file is not a database"):
-        read_history(tmp_path)
+# -- samples -------------------------------------------------------------------------------------------------------
 
 
 def samples(*numbers: int) -> tuple[Sample, ...]:
-    division = Division(capacity=2.0, parts=(WorkloadPart(workload=HOSTILE_WORKLOAD, amount=0.5),), rest=0.25)
+    workload = Workload(kind=WorkloadKind.USER, name=HOSTILE)
+    division = Division(capacity=2.0, parts=(WorkloadPart(workload=workload, amount=0.5),), rest=0.25)
     return tuple(
         Sample(at=AT + SAMPLE_SECONDS * number, clients=number, memory=division if number % 2 else None)
         for number in numbers
     )
 
 
-def test_the_next_start_loads_the_samples_of_the_last_hour(tmp_path: Path, clock: HandClock) -> None:
-    state_file = closed_state_file(tmp_path, clock)
-    assert state_file.open().samples == ()
-    for each in samples(*range(3 * MAX_SAMPLES)):
-        state_file.write([], [], samples=(each,))
-    state_file.close()
-    clock.time = AT + SAMPLE_SECONDS * 3 * MAX_SAMPLES
-
-    assert state_file.open().samples == samples(*range(2 * MAX_SAMPLES, 3 * MAX_SAMPLES))
-    state_file.close()
-    with sqlite3.connect(tmp_path / "state" / FILE) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM samples").fetchone()
-    connection.close()
-    assert count <= MAX_SAMPLES + 1
+def test_the_next_start_loads_the_samples_of_the_last_hour(
+    state_file: StateFile, tmp_path: Path, clock: HandClock
+) -> None:
+    for sample in samples(*range(3 * MAX_SAMPLES)):
+        clock.time = sample.at
+        state_file.write([sample])
+    clock.time += SAMPLE_SECONDS
+    assert reopened(state_file).samples == samples(*range(2 * MAX_SAMPLES, 3 * MAX_SAMPLES))
+    ((count,),) = query(tmp_path, "SELECT count(*) FROM samples")
+    assert count == MAX_SAMPLES + 1
 
 
-def test_samples_later_than_a_new_one_are_deleted(tmp_path: Path, clock: HandClock) -> None:
-    state_file = closed_state_file(tmp_path, clock)
-    state_file.open()
-    state_file.write([], [], samples=samples(1, 2, 9))
-    state_file.write([], [], samples=samples(3))
-    state_file.close()
+def test_samples_of_the_future_are_deleted_when_the_clock_was_set_back(state_file: StateFile, clock: HandClock) -> None:
     clock.time = AT + 3000
+    state_file.write(samples(1, 2, 9))
+    clock.time = AT + 3.5 * SAMPLE_SECONDS
+    state_file.write(samples(3))
+    clock.time = AT + 3000
+    assert reopened(state_file).samples == samples(1, 2, 3)
 
-    assert state_file.open().samples == samples(1, 2, 3)
-    state_file.close()
 
-
-def test_an_unreadable_sample_is_a_gap(tmp_path: Path, clock: HandClock) -> None:
-    state_file = closed_state_file(tmp_path, clock)
-    state_file.open()
-    state_file.write([], [], samples=samples(1, 2))
-    state_file.close()
-    execute(tmp_path, "UPDATE samples SET sample = ? WHERE slot = ?", b"\xff{", samples(1)[0].slot)
+def test_an_unreadable_sample_is_a_gap(state_file: StateFile, tmp_path: Path, clock: HandClock) -> None:
     clock.time = AT + 100
-
-    found = state_file.open()
-    assert (found.samples, found.unreadable) == (samples(2), 1)
+    state_file.write(samples(1, 2))
     state_file.close()
+    query(tmp_path, "UPDATE samples SET json = ? WHERE slot = ?", b"\xff{", samples(1)[0].slot)
+    stored = state_file.open()
+    assert (stored.samples, stored.unreadable) == (samples(2), 1)

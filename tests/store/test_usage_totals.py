@@ -1,6 +1,9 @@
 """Usage totals outlive the exporter, and the shown totals never decrease, whatever the disk does."""
 
 import sqlite3
+import threading
+from collections.abc import Collection, Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +17,14 @@ from exporter.model.node import Node
 from exporter.model.settings import Retention
 from exporter.model.usage import Account, GpuUsage, Method, SharedAccount, UsageTotals
 from exporter.store import tables
-from exporter.store.database import FILE, StateFile
-from exporter.store.writer import TOTALS_SECONDS, DurableTotals, Writer
+from exporter.store.database import StateFile
+from exporter.store.tables import Refused, Storable
+from exporter.store.writer import TOTALS_SECONDS, Writer
 from exporter.usage.accounting import IDLE_SECONDS, close_idle_accounts, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, USER_ALICE
 from tests.clocks import HandClock
-from tests.store.values import HOSTILE, texts
+from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.store.values import HOSTILE, Disk, assert_equal, event, loaded, query, reopened, texts
 
 accounts: st.SearchStrategy[Account] = st.one_of(
     st.sampled_from(SharedAccount),
@@ -39,36 +44,23 @@ def seconds(totals: UsageTotals) -> float:
     return totals.gpus[GPU].total.sm_us / 1e6 if GPU in totals.gpus else 0.0
 
 
-def reopened(state_file: StateFile) -> UsageTotals:
-    state_file.close()
-    return state_file.open().usage_totals
-
-
-def execute(directory: Path, statement: str, *values: object) -> None:
-    with sqlite3.connect(directory / FILE) as connection:
-        connection.execute(statement, values)
-    connection.close()
-
-
 # -- what is written, and read ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.lists(postings, max_size=5), max_size=4))
 @settings(max_examples=50)
 def test_any_totals_are_read_as_written(batches: list[list[tuple[object, ...]]]) -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(tables.SCHEMA)
     before = totals = UsageTotals()
-    for batch in batches:
-        for gpu, account, method, amount, at in batch:
-            totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
-            totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
-        tables.save_totals(connection, before, totals)
-        before = totals
-    found, unreadable = tables.load_totals(connection)
-    connection.close()
-    assert unreadable == 0
-    assert found == without_values_of_one_run(totals)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(tables.SCHEMA)
+        for batch in batches:
+            for gpu, account, method, amount, at in batch:
+                totals = post_time(totals, gpu, min(amount, 2**58), {(account, method): 0.7}, at=at)  # type: ignore[arg-type,call-overload]
+                totals = post_memory(totals, gpu, {account: amount}, at=at)  # type: ignore[arg-type,dict-item]
+            assert tables.save(connection, tables.usage_rows(before, totals), ()) == []
+            before = totals
+        stored = tables.load(connection, AT, 1, 1)
+    assert (stored.usage_totals, stored.unreadable) == (without_values_of_one_run(totals), 0)
 
 
 def without_values_of_one_run(totals: UsageTotals) -> UsageTotals:
@@ -78,52 +70,51 @@ def without_values_of_one_run(totals: UsageTotals) -> UsageTotals:
     return replace(totals, gpus={gpu: usage for gpu, usage in gpus.items() if usage != GpuUsage()})
 
 
-def test_writes_only_changed_accounts(state_file: StateFile, tmp_path: Path) -> None:
-    first = post(post(UsageTotals(), 1), 1, HOSTILE_OWNER)
-    state_file.write([], [], totals=first)
-    execute(tmp_path, "UPDATE accounts SET usage = 'untouched' WHERE kind = 'user'")
-    state_file.write([], [], totals=post(first, 1, HOSTILE_OWNER))
-    with sqlite3.connect(tmp_path / FILE) as connection:
-        accounts = dict(connection.execute("SELECT kind, usage FROM accounts"))
-    connection.close()
-    assert accounts["user"] == "untouched"
-    assert '"sm_us": 2000000' in accounts["pod"]
-
-
 HOSTILE_OWNER = Workload(kind=WorkloadKind.POD, name=HOSTILE)
 
 
-def test_a_closed_account_moves_to_the_remainder(state_file: StateFile) -> None:
+def test_writes_only_changed_accounts(state_file: StateFile, tmp_path: Path) -> None:
+    first = post(post(UsageTotals(), 1), 1, HOSTILE_OWNER)
+    state_file.write(totals=first)
+    query(tmp_path, "UPDATE usage_totals SET json = 'untouched' WHERE key LIKE '%user%'")
+    state_file.write(totals=post(first, 1, HOSTILE_OWNER))
+    ((changed,),) = query(tmp_path, "SELECT json FROM usage_totals WHERE json != 'untouched'")
+    assert '"sm_us": 2000000' in str(changed)
+
+
+def test_a_closed_account_moves_to_the_remainder(state_file: StateFile, tmp_path: Path) -> None:
     opened = post(UsageTotals(), 3)
-    state_file.write([], [], totals=opened)
-    state_file.write([], [], totals=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
-    found = reopened(state_file)
-    assert {account for account, _ in found.gpus[GPU].by_account} == {SharedAccount.CLOSED}
-    assert seconds(found) == 3
+    state_file.write(totals=opened)
+    state_file.write(totals=close_idle_accounts(opened, AT + 2 * IDLE_SECONDS))
+    ((count,),) = query(tmp_path, "SELECT count(*) FROM usage_totals")
+    stored = reopened(state_file).usage_totals
+    assert count == 1
+    assert {account for account, _ in stored.gpus[GPU].by_account} == {SharedAccount.CLOSED}
+    assert seconds(stored) == 3
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
+def test_skips_an_unreadable_account(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    account = '"gpu": "g", "account": {"kind": "user", "name": "a"}'
+    state_file.write(totals=post(post(UsageTotals(), 1), 2, HOSTILE_OWNER))
+    for row in [
         "{",
         b"\xff",
         7,
-        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "memory_byte_ms": "-5"}',
-        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "memory_byte_ms": "٣"}',
-        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "lines": [{"sm_us": -1}]}',
-        '{"gpu": "g", "kind": "user", "name": "a", "last_used_at": 1.0, "lines": [{"method": "guess"}]}',
-        '{"gpu": "g", "kind": "king", "name": "a", "last_used_at": 1.0}',
-        '{"gpu": "g", "kind": "king", "name": "", "last_used_at": 1.0}',
-    ],
-)
-def test_skips_an_unreadable_account(page: object, state_file: StateFile, tmp_path: Path) -> None:
-    state_file.write([], [], totals=post(post(UsageTotals(), 1), 2, HOSTILE_OWNER))
-    state_file.close()
-    execute(tmp_path, "UPDATE accounts SET usage = ? WHERE kind = 'user'", page)
-    stored = state_file.open()
-    assert stored.unreadable == 1
-    assert seconds(stored.usage_totals) == 2
-    assert {account for account, _ in stored.usage_totals.gpus[GPU].by_account} == {HOSTILE_OWNER}
+        f'{{{account}, "memory_byte_ms": "-5"}}',
+        f'{{{account}, "memory_byte_ms": "many"}}',
+        f'{{{account}, "memory_byte_ms": "{"9" * 5000}"}}',
+        f'{{{account}, "used": {{"sm_us": -1}}}}',
+        f'{{{account}, "method": "guess"}}',
+        '{"gpu": "g", "account": {"kind": "king", "name": "a"}}',
+        '{"gpu": "g", "account": "king"}',
+    ]:
+        with subtests.test(row=str(row)[:90]):
+            state_file.close()
+            query(tmp_path, "UPDATE usage_totals SET json = ? WHERE key LIKE '%user%'", row)
+            stored = state_file.open()
+            assert stored.unreadable == 1
+            assert seconds(stored.usage_totals) == 2
+            assert {account for account, _ in stored.usage_totals.gpus[GPU].by_account} == {HOSTILE_OWNER}
 
 
 def test_totals_are_synchronized_to_the_disk(state_file: StateFile) -> None:
@@ -132,110 +123,50 @@ def test_totals_are_synchronized_to_the_disk(state_file: StateFile) -> None:
     assert connection is not None
     levels = []
     connection.set_trace_callback(levels.append)
-    state_file.write([], [], totals=post(UsageTotals(), 1))
-    state_file.write([], [])
+    state_file.write(totals=post(UsageTotals(), 1))
+    state_file.write([event()])
     assert [each for each in levels if "synchronous" in each] == [
         "PRAGMA synchronous = FULL",
         "PRAGMA synchronous = NORMAL",
     ]
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
-
-
-def test_shows_only_stored_totals() -> None:
-    totals = DurableTotals()
-    totals.load(post(UsageTotals(), 5))
-    totals.update(post(UsageTotals(), 6))
-    assert seconds(totals.shown()) == 5
-    totals.stored = totals.latest
-    assert seconds(totals.shown()) == 6
-
-
-def test_shows_totals_in_memory_without_a_file() -> None:
-    totals = DurableTotals()
-    totals.update(post(UsageTotals(), 6))
-    assert seconds(totals.shown()) == 6
-
-
-def test_shown_totals_never_decrease() -> None:
-    totals = DurableTotals()
-    totals.update(post(UsageTotals(), 1))
-    written = totals.latest
-    totals.update(post(UsageTotals(), 2))
-    assert seconds(totals.shown()) == 2
-    totals.stored = written
-    totals.update(post(UsageTotals(), 3))
-    assert seconds(totals.shown()) == 2
-    totals.stored = totals.latest
-    assert seconds(totals.shown()) == 3
-
-
 # -- the writer --------------------------------------------------------------------------------------------------------
 
 
-class Disk(StateFile):
-    """A state file on a disk that may be full or missing."""
-
-    full = absent = False
-    written = 0
-
-    def open(self):  # type: ignore[no-untyped-def]
-        """Open the file unless the disk is missing."""
-        if self.absent:
-            raise OSError(5, "no such disk")
-        return super().open()
-
-    def write(self, *given: object, **others: object) -> None:
-        """Write unless the disk is full."""
-        if self.full:
-            raise OSError(28, "No space left on device")
-        super().write(*given, **others)  # type: ignore[arg-type]
-        self.written += 1
-
-
-def closed(directory: Path, clock: HandClock) -> UsageTotals:
-    """Return what the next start loads."""
-    state_file = StateFile(directory, Retention(), clock)
-    found = state_file.open().usage_totals
-    state_file.close()
-    return found
-
-
 def test_writes_totals_after_an_interval_and_at_the_end(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock)
     writer.open()
     writer.add(Node(usage_totals=post(UsageTotals(), 1)), [])
-    assert not writer._batch.totals_due, "it waits"
     clock.time += TOTALS_SECONDS
     writer.add(Node(usage_totals=post(UsageTotals(), 2)), [])
     writer.add(Node(usage_totals=post(UsageTotals(), 3)), [])
     writer.close()
-    assert disk.written in (1, 2)
-    assert seconds(closed(tmp_path, clock)) == 3
+    assert len(disk.totals) in (1, 2)
+    assert seconds(loaded(tmp_path).usage_totals) == 3
 
 
 def test_does_not_write_unchanged_totals(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock)
     present = writer.open().restore(Node())
     for _ in range(3):
         clock.time += TOTALS_SECONDS
         writer.add(present, [])
     writer.close()
-    assert disk.written == 0
+    assert disk.totals == []
 
 
 def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     first = Writer(disk, clock)
     first.open()
     first.add(Node(usage_totals=post(UsageTotals(), 1)), [])
     first.close()
     second = Writer(disk, clock)
     present = second.open().restore(Node())
-    disk.full = True
+    disk.problem = OSError(28, "No space left on device")
     clock.time += TOTALS_SECONDS
     with capture_logs() as logs:
         second.add(Node(usage_totals=post(present.usage_totals, 4)), [])
@@ -243,16 +174,16 @@ def test_a_full_disk_stalls_the_shown_totals(tmp_path: Path, clock: HandClock) -
     assert seconds(second.usage_totals) == 1
     assert "usage totals do not grow" in logs[0]["consequence"]
     disk.close()
-    assert seconds(closed(tmp_path, clock)) == 1
+    assert seconds(loaded(tmp_path).usage_totals) == 1
 
 
 def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock: HandClock) -> None:
     """The shown totals began at 0. Prometheus would count the totals of the file again."""
     state_file = StateFile(tmp_path, Retention(), clock)
     state_file.open()
-    state_file.write([], [], totals=post(post(UsageTotals(), 900), 900, gpu=OTHER_GPU))
+    state_file.write(totals=post(post(UsageTotals(), 900), 900, gpu=OTHER_GPU))
     state_file.close()
-    disk = Disk(tmp_path, Retention(), clock)
+    disk = Disk(tmp_path, clock)
     disk.absent = True
     writer = Writer(disk, clock)
     present = writer.open().restore(Node())
@@ -263,22 +194,52 @@ def test_a_file_that_appears_after_the_start_adds_nothing(tmp_path: Path, clock:
     writer.add(Node(usage_totals=post(present.usage_totals, 2)), [])
     writer.close()
     assert seconds(writer.usage_totals) in (1, 2)
-    found = closed(tmp_path, clock)
+    found = loaded(tmp_path).usage_totals
     assert seconds(found) == 2
     assert OTHER_GPU not in found.gpus
 
 
-def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock) -> None:
-    disk = Disk(tmp_path, Retention(), clock)
+def test_shown_totals_do_not_decrease_by_a_late_write(tmp_path: Path, clock: HandClock, patience: None) -> None:
+    """Without a file, those in memory are shown. The first write may have older ones."""
+    disk, writes, answers = Disk(tmp_path, clock), threading.Event(), threading.Event()
+
+    def hang(values: Iterable[Storable], totals: UsageTotals | None = None, *, expected: Collection[str]) -> Refused:
+        if totals is not None:
+            writes.set()
+            answers.wait(PATIENCE_SECONDS)
+        return Disk.write(disk, values, totals, expected=expected)
+
+    disk.write = hang  # type: ignore[method-assign, assignment]
+    disk.absent = True
+    writer = Writer(disk, clock, retry=0.01)
+    writer.open()
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=(first := post(UsageTotals(), 1))), [])
+    disk.absent = False
+    assert writes.wait(PATIENCE_SECONDS)
+    writer.add(Node(usage_totals=(second := post(first, 1))), [])
+    assert seconds(writer.usage_totals) == 2
+    answers.set()
+    eventually(lambda: assert_equal(len(disk.totals), 1))
+    assert (seconds(disk.totals[0]), seconds(writer.usage_totals)) == (1, 2)
+    clock.time += TOTALS_SECONDS
+    writer.add(Node(usage_totals=second), [event()])
+    writer.close()
+    assert seconds(writer.usage_totals) == seconds(loaded(tmp_path).usage_totals) == 2
+
+
+def test_writes_all_totals_to_a_new_file(tmp_path: Path, clock: HandClock, patience: None) -> None:
+    disk = Disk(tmp_path, clock)
     writer = Writer(disk, clock, retry=0.01)
     present = writer.open().restore(Node())
-    writer.add(Node(usage_totals=(known := post(post(present.usage_totals, 1), 1, HOSTILE_OWNER))), [])
     clock.time += TOTALS_SECONDS
-    writer.add(Node(usage_totals=known), [])
+    totals = post(post(present.usage_totals, 1), 1, HOSTILE_OWNER)
+    writer.add(Node(usage_totals=totals), [])
+    eventually(lambda: assert_equal(len(disk.totals), 1))
     for file in tmp_path.glob("*.sqlite*"):
         file.unlink()
     clock.time += TOTALS_SECONDS
-    writer.add(Node(usage_totals=post(known, 1)), [])
+    writer.add(Node(usage_totals=totals), [event()])
+    eventually(lambda: assert_equal(len(disk.totals), 2))
     writer.close()
-    found = closed(tmp_path, clock)
-    assert seconds(found) in (0, 3)
+    assert seconds(loaded(tmp_path).usage_totals) == 2

@@ -1,11 +1,14 @@
-"""The watchdog's states outlive the exporter: its restarts, and what an operator stopped."""
+"""The watchdog's states outlive the exporter: its restarts, and what an operator stopped.
 
-import sqlite3
+Nothing is restarted unless the earlier states could be read, and new ones can be written.
+"""
+
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from structlog.testing import capture_logs
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult
 from exporter.model.daemon import DaemonState
@@ -14,14 +17,22 @@ from exporter.model.node import Node
 from exporter.model.observation import DaemonFound
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Limits, Retention
-from exporter.model.values import build, plain
-from exporter.model.watchdog import ActionCount, Condition, Diagnosis, OngoingAction, WatchdogPhase, WatchdogState
+from exporter.model.watchdog import (
+    ActionCount,
+    Condition,
+    Diagnosis,
+    OngoingAction,
+    RecoveredState,
+    WatchdogPhase,
+    WatchdogState,
+)
 from exporter.store import tables
 from exporter.store.database import FILE, StateFile
-from exporter.store.writer import STATES_SECONDS, Writer
+from exporter.store.writer import Writer
 from tests.builders import AT, DAEMON, no_daemon, node, reduced, servers
 from tests.clocks import HandClock
-from tests.store.values import HOSTILE, event, fault, whole
+from tests.eventually import eventually
+from tests.store.values import HOSTILE, Disk, assert_equal, event, fault, loaded, query, reopened, rows
 
 BROKEN = WatchdogState(
     phase=WatchdogPhase.CIRCUIT_OPEN,
@@ -40,142 +51,179 @@ BROKEN = WatchdogState(
 STOPPED = WatchdogState(stopped_at=AT - 3)
 
 
-def execute(directory: Path, statement: str, *values: object) -> None:
-    with sqlite3.connect(directory / FILE) as connection:
-        connection.execute(statement, values)
-    connection.close()
-
-
-def reopened(state_file: StateFile) -> dict[str, WatchdogState]:
-    state_file.close()
-    return dict(state_file.open().watchdog_states)
-
-
-@given(whole(WatchdogState))
-def test_any_state_is_read_as_written(watch: WatchdogState) -> None:
-    assert build(WatchdogState, plain(watch)) == watch
-
-
 def test_the_next_start_loads_the_last_state_of_each_daemon(state_file: StateFile) -> None:
-    state_file.write([], [], {DAEMON: WatchdogState(), HOSTILE: STOPPED})
-    state_file.write([], [], {DAEMON: BROKEN})
-    assert reopened(state_file) == {DAEMON: BROKEN, HOSTILE: STOPPED}
+    state_file.write(rows({DAEMON: WatchdogState(), HOSTILE: STOPPED}))
+    state_file.write(rows({DAEMON: BROKEN}))
+    assert reopened(state_file).watchdog_states == {DAEMON: BROKEN, HOSTILE: STOPPED}
 
 
 def test_retains_a_state_of_any_age(state_file: StateFile, clock: HandClock) -> None:
     """An open circuit breaker stays open."""
-    state_file.write([], [], {DAEMON: BROKEN})
+    state_file.write(rows({DAEMON: BROKEN}))
     clock.time += 10 * Retention().max_age
-    state_file.write([fault()], [event()], {"another": STOPPED})
-    assert reopened(state_file) == {DAEMON: BROKEN, "another": STOPPED}
+    state_file.write([fault(), event(), *rows({"another": STOPPED})])
+    assert reopened(state_file).watchdog_states == {DAEMON: BROKEN, "another": STOPPED}
 
 
-def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile, clock: HandClock) -> None:
-    state_file.write([], [], {"first": BROKEN})
-    clock.time += 1
-    state_file.write([], [], {f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES)})
-    assert "first" not in reopened(state_file)
+def test_deletes_the_states_that_changed_longest_ago(state_file: StateFile) -> None:
+    state_file.write(rows({"first": BROKEN, "changed": BROKEN}))
+    state_file.write(rows({f"later {n}": STOPPED for n in range(tables.MAX_WATCHDOG_STATES - 2)}))
+    state_file.write(rows({"changed": STOPPED, "last": STOPPED}))
+    stored = reopened(state_file).watchdog_states
+    assert (len(stored), stored["changed"]) == (tables.MAX_WATCHDOG_STATES, STOPPED)
+    assert "first" not in stored
 
 
-@pytest.mark.parametrize("row", ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "state": {}}', '{"daemon": "a"}'])
-def test_skips_and_counts_an_unreadable_row(row: object, state_file: StateFile, tmp_path: Path) -> None:
-    state_file.write([], [], {DAEMON: BROKEN, "bad": STOPPED})
-    state_file.close()
-    execute(tmp_path, "UPDATE watchdog_states SET state = ? WHERE daemon = 'bad'", row)
-    stored = state_file.open()
-    assert (stored.watchdog_states, stored.unreadable) == ({DAEMON: BROKEN}, 1)
+def test_skips_and_counts_an_unreadable_row(state_file: StateFile, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    state_file.write(rows({DAEMON: BROKEN, "bad": STOPPED}))
+    for row in ["{", "[]", b"\xff", "[" * 100_000, 7, '{"daemon": 7, "state": {}}', '{"daemon": "a"}']:
+        with subtests.test(row=str(row)[:30]):
+            state_file.close()
+            query(tmp_path, "UPDATE watchdog_states SET json = ? WHERE daemon = '\"bad\"'", row)
+            stored = state_file.open()
+            assert (stored.watchdog_states, stored.unreadable, stored.complete) == ({DAEMON: BROKEN}, 1, False)
 
 
 def test_ignores_fields_of_a_later_version(state_file: StateFile, tmp_path: Path) -> None:
-    state_file.write([], [], {DAEMON: STOPPED})
-    state_file.close()
-    execute(tmp_path, """UPDATE watchdog_states SET state = replace(state, '"state": {', '"state": {"later": [1], ')""")
-    assert state_file.open().watchdog_states == {DAEMON: STOPPED}
+    state_file.write(rows({DAEMON: STOPPED}))
+    query(tmp_path, """UPDATE watchdog_states SET json = replace(json, '"state": {', '"state": {"later": [1], ')""")
+    assert reopened(state_file).watchdog_states == {DAEMON: STOPPED}
 
 
 # -- what the next start makes of it ----------------------------------------------------------------------------------
 
 
 def restored(state_file: StateFile, start: Node, watch: WatchdogState) -> Node:
-    state_file.write([], [], {DAEMON: watch})
-    state_file.close()
-    return state_file.open().restore(start)
+    state_file.write(rows({DAEMON: watch}))
+    return reopened(state_file).restore(start)
 
 
 def test_restores_the_watchdogs_state_to_the_node(state_file: StateFile) -> None:
     begun = restored(state_file, node(), BROKEN)
-    assert begun.watches == {DAEMON: BROKEN}
-    assert begun.daemons == node().daemons
+    assert (begun.watches, begun.daemons) == ({DAEMON: BROKEN}, node().daemons)
 
 
 def test_a_stopped_daemon_stays_stopped_without_an_event(state_file: StateFile) -> None:
     begun = restored(state_file, node(), STOPPED)
-    story = reduced(no_daemon(), no_daemon(at=AT + 30), start=begun)
-    assert (story.daemon.state, story.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
-    assert story.events == ()
-
-
-def test_a_stopped_daemon_that_is_found_later_stays_stopped(state_file: StateFile) -> None:
-    begun = restored(state_file, Node(), STOPPED)
+    observed = reduced(no_daemon(), no_daemon(at=AT + 30), start=begun)
+    assert (observed.daemon.state, observed.daemon.lifecycle.state_since) == (DaemonState.STOPPED, STOPPED.stopped_at)
+    assert observed.events == ()
     found = DaemonFound(at=AT, daemon=DAEMON, pipe_directory=DAEMON, log_directory="/log", expected=True, by="unit")
-    assert reduced(found, no_daemon(), start=begun).daemon.state is DaemonState.STOPPED
+    assert reduced(found, no_daemon(), start=replace(begun, daemons={})).daemon.state is DaemonState.STOPPED
 
 
 def test_a_stopped_daemon_that_answers_is_up(state_file: StateFile) -> None:
-    story = reduced(no_daemon(), servers(at=AT + 5), start=restored(state_file, node(), STOPPED))
-    assert (story.daemon.state, story.names()) == (DaemonState.UP, [EventName.DAEMON_UP])
+    observed = reduced(no_daemon(), servers(at=AT + 5), start=restored(state_file, node(), STOPPED))
+    assert (observed.daemon.state, observed.names()) == (DaemonState.UP, [EventName.DAEMON_UP])
 
 
 # -- when it is written ------------------------------------------------------------------------------------------------
 
 
-class CountingFile(StateFile):
-    """A state file that counts its writes."""
+@pytest.fixture
+def writers() -> Iterator[list[Writer]]:
+    """Yield a list of writers, and close them."""
+    made: list[Writer] = []
+    yield made
+    for writer in made:
+        writer.close()
 
-    written = 0
 
-    def write(self, *given: object) -> None:
-        """Count and write."""
-        self.written += 1
-        super().write(*given)  # type: ignore[arg-type]
+def started(directory: Path, writers: list[Writer], disk: Disk | None = None) -> Writer:
+    """Start an exporter's writer."""
+    writers.append(Writer(disk or Disk(directory, HandClock(AT)), HandClock(AT), retry=0.01))
+    writers[-1].open()
+    return writers[-1]
+
+
+def test_writes_changed_states_only(tmp_path: Path, writers: list[Writer], patience: None) -> None:
+    """Also without an event. Then a crash of the exporter does not lose the next action."""
+    disk = Disk(tmp_path, HandClock(AT))
+    writer = started(tmp_path, writers, disk)
+    writer.add(Node(watches={"another": STOPPED, DAEMON: BROKEN}), [event()])
+    eventually(lambda: assert_equal(states_of(disk), [("another", STOPPED), (DAEMON, BROKEN)]))
+    writer.add(Node(watches={DAEMON: replace(BROKEN), "another": STOPPED}), [event()])
+    later = replace(BROKEN, failures=3)
+    writer.add(Node(watches={DAEMON: later, "another": STOPPED}), [])
+    eventually(lambda: assert_equal(states_of(disk), [("another", STOPPED), (DAEMON, BROKEN), (DAEMON, later)]))
+    writer.close()
+    assert len(states_of(disk)) == 3
+    assert loaded(tmp_path).watchdog_states == {DAEMON: later, "another": STOPPED}
+
+
+def states_of(disk: Disk) -> list[tuple[str, WatchdogState]]:
+    return [(value.daemon, value.state) for value in disk.values if isinstance(value, tables.WatchdogRow)]
+
+
+# -- whether earlier states are known ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def counted(tmp_path: Path, clock: HandClock) -> CountingFile:
-    return CountingFile(tmp_path, Retention(), clock)
+def state(tmp_path: Path, patience: None) -> Path:
+    """A state directory that has the state of a daemon with an open circuit."""
+    disk = Disk(tmp_path, HandClock(AT))
+    disk.open()
+    disk.write(rows({DAEMON: BROKEN}))
+    disk.close()
+    return tmp_path
 
 
-def test_writes_a_changed_state_with_its_event(counted: CountingFile, clock: HandClock) -> None:
-    """Then a crash of the exporter does not lose the next action."""
-    writer = Writer(counted, clock)
-    writer.open()
-    writer.add(Node(watches={DAEMON: BROKEN}), [event()])
-    writer.close()
-    assert counted.written == 1
-    assert counted.open().watchdog_states == {DAEMON: BROKEN}
-    counted.close()
+def test_loads_complete_state(state: Path, writers: list[Writer]) -> None:
+    for directory in (state, state / "new"):
+        writer = started(directory, writers)
+        assert (writer.has_watchdog_states, writer.available, writer.recovered_state()) == (True, True, None)
 
 
-def test_writes_a_changed_state_once_a_second_and_at_the_end(counted: CountingFile, clock: HandClock) -> None:
-    writer = Writer(counted, clock)
-    writer.open()
-    for number in range(3):
-        writer.add(Node(watches={DAEMON: replace(BROKEN, failures=number)}), [])
-    assert writer._batch.states == {}, "it waits"
-    clock.time += STATES_SECONDS
-    writer.add(Node(watches={DAEMON: replace(BROKEN, failures=3)}), [])
-    writer.add(Node(watches={DAEMON: replace(BROKEN, failures=4)}), [])
-    writer.close()
-    assert counted.written in (1, 2)
-    assert counted.open().watchdog_states == {DAEMON: replace(BROKEN, failures=4)}
-    counted.close()
+def test_a_read_only_file_is_unavailable(state: Path, writers: list[Writer]) -> None:
+    disk = Disk(state, HandClock(AT))
+    disk.problem = OSError(30, "Read-only file system")
+    writer = started(state, writers, disk)
+    assert not writer.available
+    writer.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), ())
+    disk.problem = None
+    assert recovered(writer) == RecoveredState({DAEMON: BROKEN}, whole=True)
+    assert (writer.has_watchdog_states, writer.recovered_state()) == (True, None)
 
 
-def test_does_not_write_an_unchanged_state(counted: CountingFile, clock: HandClock) -> None:
-    writer = Writer(counted, clock)
-    writer.open()
-    writer.add(Node(watches={DAEMON: BROKEN}), [event()])
-    clock.time += STATES_SECONDS
-    writer.add(Node(watches={DAEMON: replace(BROKEN)}), [])
-    writer.close()
-    assert counted.written == 1
+def recovered(writer: Writer) -> RecoveredState:
+    def recovered_state() -> RecoveredState:
+        result = writer.recovered_state()
+        assert result is not None
+        return result
+
+    return eventually(recovered_state)
+
+
+def test_takes_over_the_state_of_another_exporter(state: Path, writers: list[Writer]) -> None:
+    """What this exporter has observed before does not replace it. What it observes then does."""
+    first = Disk(state, HandClock(AT))
+    first.open()
+    disk = Disk(state, HandClock(AT))
+    second = started(state, writers, disk)
+    assert not second.available
+    second.add(Node(watches={DAEMON: WatchdogState(state_lost_at=AT)}), [event()])
+    first.write(rows({DAEMON: STOPPED}))
+    first.close()
+    assert recovered(second) == RecoveredState({DAEMON: STOPPED}, whole=True)
+    second.add(Node(watches={DAEMON: STOPPED, "another": BROKEN}), ())
+    second.close()
+    assert states_of(disk) == [("another", BROKEN)]
+    assert loaded(state).watchdog_states == {DAEMON: STOPPED, "another": BROKEN}
+
+
+def test_a_loss_of_states_is_known(state: Path, writers: list[Writer], subtests: pytest.Subtests) -> None:
+    (state / "file").touch()
+    assert not started(state / "file" / "state", writers).available, "the directory cannot be created"
+    schema = "it has schema version 99, and this version of the program uses 2"
+    for damage, problems in [
+        (lambda: query(state, "UPDATE watchdog_states SET json = '{'"), []),
+        (lambda: query(state, "PRAGMA user_version = 99"), [schema]),
+        (lambda: (state / FILE).write_bytes(b"no database " * 1000), ["file is not a database"]),
+    ]:
+        with subtests.test(problems=problems):
+            damage()
+            with capture_logs() as logs:
+                writer = started(state, writers)
+            assert (writer.available, writer.has_watchdog_states) == (True, False)
+            assert [log["problem"] for log in logs if log["event"] == "file_set_aside"] == problems
+            writer.close()

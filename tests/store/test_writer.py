@@ -1,9 +1,7 @@
 """The writer delays no other thread if the disk hangs or fails, and writes later what it could not write."""
 
 import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,56 +12,20 @@ from exporter.errors import HistoryError
 from exporter.model.event import Event
 from exporter.model.incident import Incident
 from exporter.model.node import Node
-from exporter.model.settings import Retention
-from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample, UsageTotals
+from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Sample
 from exporter.model.watchdog import WatchdogState
 from exporter.store import writer
-from exporter.store.database import FILE, StateFile, StoredState, read_history
+from exporter.store.database import FILE, read_history
+from exporter.store.tables import StoredState
 from exporter.store.writer import HANG_SECONDS, MAX_WAITING, TRIMMED, Writer
 from exporter.view import HistoryStatus
-from tests.builders import AT
+from tests.builders import AT, DAEMON
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS, eventually
-from tests.store.values import event, fault
+from tests.store.values import Disk, assert_equal, event, fault, loaded
 
 SOON = 0.02
-
-
-class Disk(StateFile):
-    """A state file on a disk that the test controls."""
-
-    def __init__(self, directory: Path, clock: HandClock) -> None:
-        super().__init__(directory, Retention(), clock)
-        self.answers = threading.Event()
-        self.answers.set()
-        self.problem: Exception | None = None
-        self.asked = threading.Event()
-        self.batches: list[tuple[set[str], int]] = []
-
-    def open(self) -> StoredState:
-        """Open the file once the disk answers."""
-        self._answer()
-        return super().open()
-
-    def write(
-        self,
-        incidents: Iterable[Incident],
-        events: Iterable[Event],
-        states: Mapping[str, WatchdogState] | None = None,
-        totals: UsageTotals | None = None,
-        samples: Iterable[Sample] = (),
-    ) -> None:
-        """Write once the disk answers, unless it has a problem."""
-        self._answer()
-        reported = list(incidents), list(events)
-        super().write(*reported, states, totals, samples)
-        self.batches.append(({each.id for each in reported[0]}, len(reported[1])))
-
-    def _answer(self) -> None:
-        self.asked.set()
-        self.answers.wait(PATIENCE_SECONDS)
-        if self.problem is not None:
-            raise self.problem
+STATES = {DAEMON: WatchdogState(restarts=(AT,))}
 
 
 @dataclass
@@ -79,76 +41,61 @@ class RunningWriter:
 
     def add(self, *incidents: Incident, events: Iterable[Event] = ()) -> None:
         """Add the result of a cycle."""
-        self.writer.add(Node(incidents={each.id: each for each in incidents}), tuple(events))
-
-    def stored(self) -> tuple[dict[str, Incident], list[float]]:
-        """Return the stored incidents by id, and the times of the stored events, oldest first."""
-        incidents, events = read_history(self.directory)
-        return {each.id: each for each in incidents}, [each.at for each in reversed(events)]
+        by_id = {incident.id: incident for incident in incidents}
+        self.writer.add(Node(incidents=by_id, watches=STATES), tuple(events))
 
     def wait_for(self, *incidents: Incident, events: int = 0) -> None:
-        """Wait until the file has these incidents and this number of events."""
+        """Wait until the file has these incidents, in the order of their ids, and this number of events."""
 
         def written() -> None:
             try:
-                found, reported = self.stored()
+                stored, reported = read_history(self.directory)
             except HistoryError as error:
                 raise AssertionError("no history yet") from error
-            assert (found, len(reported)) == ({each.id: each for each in incidents}, events)
+            assert sorted(stored, key=lambda incident: incident.id) == list(incidents)
+            assert len(reported) == events
 
         eventually(written)
 
+    def wait_until_writable(self, *, writable: bool, events_dropped: int = 0) -> None:
+        """Wait until the writer reports this."""
+        wanted = HistoryStatus(writable=writable, events_dropped=events_dropped)
+        eventually(lambda: assert_equal(self.writer.status, wanted))
+
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningWriter]:
+def running(tmp_path: Path, patience: None) -> Iterator[RunningWriter]:
     """A writer that is not open yet, and waits long for the disk."""
-    monkeypatch.setattr(writer, "LOAD_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(writer, "CLOSE_SECONDS", PATIENCE_SECONDS)
     made = RunningWriter(tmp_path / "state")
     yield made
     made.disk.answers.set()
     made.writer.close()
 
 
-def test_writes_what_is_added(running: RunningWriter) -> None:
+def test_writes_only_what_has_changed(running: RunningWriter) -> None:
     assert running.writer.open() == StoredState()
-    running.add(fault("one"), events=[event()])
-    running.wait_for(fault("one"), events=1)
-    assert running.writer.status == HistoryStatus(writable=True, events_dropped=0)
-
-
-def test_writes_only_changed_incidents(running: RunningWriter) -> None:
-    running.writer.open()
-    one, two = fault("one"), fault("two")
+    one, two, later = fault("one"), fault("two"), fault("two", ended=AT + 1)
     running.add(one, two)
     running.wait_for(one, two)
     running.add(one, two)
-    running.add(one, fault("two", ended=AT + 1))
-    running.wait_for(one, fault("two", ended=AT + 1))
-    assert running.disk.batches == [({"one", "two"}, 0), ({"two"}, 0)]
-
-
-def test_does_not_write_loaded_incidents_again(running: RunningWriter, tmp_path: Path) -> None:
-    running.writer.open()
-    running.add(fault("one"))
+    running.add(one, later, events=[event()])
+    running.wait_for(one, later, events=1)
+    assert [value for value in running.disk.values if isinstance(value, Incident)] == [one, two, later]
+    assert running.writer.status == HistoryStatus(writable=True, events_dropped=0)
     running.writer.close()
+
     second = RunningWriter(running.directory)
-    stored = second.writer.open()
-    second.writer.add(stored.restore(Node()), [event()])
-    second.wait_for(fault("one"), events=1)
-    assert second.disk.batches == [(set(), 1)]
+    second.writer.add(second.writer.open().restore(Node()), [event()])
     second.writer.close()
+    assert second.disk.values == [event()], "loaded incidents are not written again"
 
 
 def test_close_writes_what_waits(running: RunningWriter) -> None:
-    running.writer.open()
-    running.disk.answers.clear()
-    running.add(fault("one"))
-    running.disk.asked.wait(PATIENCE_SECONDS)
-    running.add(fault("one", ended=AT + 1), events=[event()])
+    hang(running)
+    running.add(fault("first", ended=AT + 1), events=[event()])
     running.disk.answers.set()
     running.writer.close()
-    assert running.stored() == ({"one": fault("one", ended=AT + 1)}, [AT])
+    assert read_history(running.directory) == ((fault("first", ended=AT + 1),), (event(),))
 
 
 # -- a disk that hangs ---------------------------------------------------------------------------------------------
@@ -172,7 +119,8 @@ def test_a_hung_disk_loses_the_oldest_events_and_no_incident(running: RunningWri
     assert TRIMMED <= waiting <= MAX_WAITING
     running.disk.answers.set()
     running.wait_for(fault("first", refused_count=3 * MAX_WAITING - 1), events=waiting)
-    assert running.stored()[1] == [AT + n for n in range(3 * MAX_WAITING - waiting, 3 * MAX_WAITING)]
+    times = [stored.at for stored in read_history(running.directory)[1]]
+    assert times == [AT + n for n in reversed(range(3 * MAX_WAITING - waiting, 3 * MAX_WAITING))]
 
 
 def test_reports_a_hung_disk_and_its_recovery_once(running: RunningWriter) -> None:
@@ -186,12 +134,9 @@ def test_reports_a_hung_disk_and_its_recovery_once(running: RunningWriter) -> No
             running.add()
         assert running.writer.status.writable is False
         running.disk.answers.set()
-        eventually(
-            lambda: _is(
-                [(each["event"], each["log_level"]) for each in logs],
-                wanted=[("history_write_failed", "warning"), ("history_write_recovered", "info")],
-            )
-        )
+        running.wait_until_writable(writable=True)
+    reported = [(log["event"], log["log_level"]) for log in logs]
+    assert reported == [("history_write_failed", "warning"), ("history_write_recovered", "info")]
 
 
 def test_a_hung_disk_does_not_delay_the_end(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +145,7 @@ def test_a_hung_disk_does_not_delay_the_end(running: RunningWriter, monkeypatch:
     running.add(fault("first"), events=[event()])
     with capture_logs() as logs:
         running.writer.close()
-    assert [(each["event"], each["events"]) for each in logs] == [("history_incomplete", 1)]
+    assert [(log["event"], log["events"]) for log in logs] == [("history_incomplete", 1)]
 
 
 def test_a_hung_disk_does_not_delay_the_start(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +157,7 @@ def test_a_hung_disk_does_not_delay_the_start(running: RunningWriter, monkeypatc
     running.add(fault("one"))
     running.disk.answers.set()
     running.wait_for(fault("one"))
-    eventually(lambda: _is(running.writer.status.writable, wanted=True))
+    running.wait_until_writable(writable=True)
 
 
 # -- a disk that refuses -------------------------------------------------------------------------------------------
@@ -224,6 +169,7 @@ def test_a_hung_disk_does_not_delay_the_start(running: RunningWriter, monkeypatc
         sqlite3.OperationalError("database or disk is full"),
         sqlite3.OperationalError("attempt to write a readonly database"),
         OSError(5, "Input/output error"),
+        RuntimeError("a defect"),
     ],
     ids=str,
 )
@@ -232,19 +178,21 @@ def test_retries_a_failed_write(problem: Exception, running: RunningWriter) -> N
     running.disk.problem = problem
     with capture_logs() as logs:
         running.add(fault("one"), events=[event(AT), event(AT + 1)])
-        eventually(lambda: _is(running.writer.status.writable, wanted=False))
+        running.wait_until_writable(writable=False)
         running.disk.asked.clear()
         assert running.disk.asked.wait(PATIENCE_SECONDS), "it is tried again"
         running.add(fault("one", ended=AT + 2), events=[event(AT + 2)])
         running.disk.problem = None
         running.wait_for(fault("one", ended=AT + 2), events=3)
-        eventually(
-            lambda: _is([each["event"] for each in logs], wanted=["history_write_failed", "history_write_recovered"])
-        )
-    assert running.stored()[1] == [AT, AT + 1, AT + 2], "in their order"
+        running.wait_until_writable(writable=True)
+    assert [log["event"] for log in logs] == ["history_write_failed", "history_write_recovered"]
+    assert logs[0]["exc_info"] is (problem if isinstance(problem, RuntimeError) else None)
+    running.writer.close()
+    assert [stored.at for stored in loaded(running.directory).events] == [AT + 2, AT + 1, AT], "in their order"
+    assert loaded(running.directory).watchdog_states == STATES
 
 
-def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path) -> None:
+def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path, patience: None) -> None:
     running = RunningWriter(tmp_path / "none" / "state")
     with capture_logs() as logs:
         assert running.writer.open() == StoredState()
@@ -253,7 +201,7 @@ def test_runs_without_a_state_directory_until_it_exists(tmp_path: Path) -> None:
         (tmp_path / "none").mkdir()
         running.wait_for(fault("one"), events=1)
         running.writer.close()
-    assert [each["event"] for each in logs] == ["history_write_failed", "history_write_recovered"]
+    assert [log["event"] for log in logs] == ["history_write_failed", "history_write_recovered"]
 
 
 def test_a_second_exporter_takes_over_after_the_first(running: RunningWriter) -> None:
@@ -271,42 +219,51 @@ def test_a_second_exporter_takes_over_after_the_first(running: RunningWriter) ->
     second.writer.close()
 
 
-def test_writes_all_known_incidents_to_a_new_file(running: RunningWriter) -> None:
+def test_writes_all_that_is_known_to_a_new_file(running: RunningWriter) -> None:
     running.writer.open()
     one = fault("one")
     running.add(one)
     running.wait_for(one)
     (running.directory / FILE).unlink()
     running.add(one, events=[event()])
-    eventually(lambda: _is((running.directory / FILE).exists(), wanted=True))
-    eventually(lambda: _is(running.disk.is_open, wanted=True))
     running.wait_for(one, events=1)
+    running.writer.close()
+    assert loaded(running.directory).watchdog_states == STATES
 
 
-def test_drops_only_the_batch_with_invalid_values(running: RunningWriter) -> None:
-    """A defect may produce them."""
+def test_an_invalid_value_costs_no_other_value_and_is_reported(running: RunningWriter) -> None:
+    """A defect may produce one. The watchdog's states count its restarts."""
     running.writer.open()
     with capture_logs() as logs:
-        running.add(events=[event(float("nan"))])
-        eventually(lambda: _is([each["event"] for each in logs], wanted=["history_batch_dropped"]))
+        running.add(fault("one"), events=[event(float("nan"))])
+        running.wait_until_writable(writable=True, events_dropped=1)
+    assert [log["event"] for log in logs] == ["history_write_failed", "history_write_recovered"]
+    assert isinstance(logs[0]["exc_info"], sqlite3.IntegrityError)
     running.add(fault("one"), events=[event()])
     running.wait_for(fault("one"), events=1)
+    running.writer.close()
+    assert loaded(running.directory).watchdog_states == STATES
 
 
-def _is(found: object, *, wanted: object) -> None:
-    assert found == wanted
+def test_a_state_that_cannot_be_stored_is_tried_again(running: RunningWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.writer.open()
+    with monkeypatch.context() as patch:
+        patch.setattr("exporter.store.tables.json.dumps", lambda _: "\udcff")
+        running.add()
+        running.wait_until_writable(writable=False)
+    running.wait_until_writable(writable=True)
+    running.writer.close()
+    assert loaded(running.directory).watchdog_states == STATES
 
 
 def test_samples_that_could_not_be_written_are_written_later(running: RunningWriter) -> None:
     running.writer.open()
     running.disk.problem = OSError(28, "No space left on device")
     taken = [Sample(at=AT + SAMPLE_SECONDS * number, clients=number) for number in range(-2 * MAX_SAMPLES, 1)]
-    for each in taken:
-        running.writer.add(Node(), (), (each,))
-    eventually(lambda: _is(running.writer.status.writable, wanted=False))
+    for sample in taken:
+        running.writer.add(Node(), (), (sample,))
+    running.wait_until_writable(writable=False)
     running.disk.problem = None
-    eventually(lambda: _is(running.writer.status.writable, wanted=True))
+    running.wait_until_writable(writable=True)
     running.writer.close()
-
-    with closing(StateFile(running.directory, Retention(), running.clock)) as file:
-        assert file.open().samples == tuple(taken[-MAX_SAMPLES:])
+    assert loaded(running.directory).samples == tuple(taken[-MAX_SAMPLES:])

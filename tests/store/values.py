@@ -1,8 +1,12 @@
-"""Strategies for any value of the model, and some incidents and events."""
+"""Strategies for any value of the model, some incidents and events, and access to a state file."""
 
-from collections.abc import Mapping
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -11,7 +15,16 @@ from hypothesis import strategies as st
 from exporter.model.event import Event, EventName
 from exporter.model.incident import ClientDetails, Incident, IncidentEnd, Suspect
 from exporter.model.reason import Parameters, Reason, ReasonCode, parameters_of
+from exporter.model.settings import Retention
+from exporter.model.usage import UsageTotals
+from exporter.model.watchdog import WatchdogState
+from exporter.store.database import FILE, StateFile
+from exporter.store.tables import Refused, Storable, StoredState, WatchdogRow
 from tests.builders import AT, DAEMON, SERVER
+from tests.clocks import HandClock
+from tests.eventually import PATIENCE_SECONDS
+
+RETENTION = Retention(max_age=100.0, max_incidents=3, max_events=5)
 
 texts = st.text(max_size=8) | st.binary(max_size=8).map(lambda raw: raw.decode(errors="surrogateescape"))
 """Bytes that are not UTF-8 become lone surrogates, as in texts of the kernel."""
@@ -73,3 +86,72 @@ def rich(name: str = "one") -> Incident:
 def event(at: float = AT, **known: Any) -> Event:
     """Return an event."""
     return Event(at=at, **{"event": EventName.CLIENT_CONNECTED, "daemon": DAEMON, **known})
+
+
+class Disk(StateFile):
+    """A state file on a disk that the test controls. It remembers the values that it wrote."""
+
+    def __init__(self, directory: Path, clock: HandClock) -> None:
+        super().__init__(directory, Retention(), clock)
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.answers.set()
+        self.absent = False
+        self.problem: Exception | None = None
+        """Why nothing can be written."""
+        self.values: list[Storable] = []
+        self.totals: list[UsageTotals] = []
+
+    def open(self) -> StoredState:
+        """Open the file once the disk answers, if it is there."""
+        self._wait()
+        if self.absent:
+            raise OSError(5, "no such disk")
+        return super().open()
+
+    def write(
+        self, values: Iterable[Storable] = (), totals: UsageTotals | None = None, *, expected: Collection[str] = ()
+    ) -> Refused:
+        """Write once the disk answers, unless it has a problem."""
+        self._wait()
+        if self.problem is not None:
+            raise self.problem
+        values = tuple(values)
+        refused = super().write(values, totals, expected=expected)
+        self.values += values
+        self.totals += [] if totals is None else [totals]
+        return refused
+
+    def _wait(self) -> None:
+        self.asked.set()
+        self.answers.wait(PATIENCE_SECONDS)
+
+
+def loaded(directory: Path) -> StoredState:
+    """Return what the next start loads from a directory."""
+    with closing(StateFile(directory, Retention(), HandClock(AT))) as state_file:
+        return state_file.open()
+
+
+def assert_equal(value: object, wanted: object) -> None:
+    """For `eventually`."""
+    assert value == wanted
+
+
+def rows(states: Mapping[str, WatchdogState]) -> list[WatchdogRow]:
+    """Return watchdog states as they are written."""
+    return [WatchdogRow(daemon=name, state=state) for name, state in states.items()]
+
+
+def reopened(state_file: StateFile) -> StoredState:
+    """Return what the next start loads."""
+    state_file.close()
+    return state_file.open()
+
+
+def query(directory: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """Execute a statement in the state file of a directory, and return the rows of its result."""
+    connection = sqlite3.connect(directory / FILE)
+    with connection:
+        result = connection.execute(statement, values).fetchall()
+    connection.close()
+    return result

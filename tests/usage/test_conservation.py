@@ -16,7 +16,6 @@ from exporter.model.observation import Observation
 from exporter.model.usage import Account, Method, SharedAccount, UsageKey, UsageTotals
 from exporter.reducer import reduce
 from exporter.store import tables
-from exporter.store.database import StoredState
 from exporter.usage import accounting
 from exporter.usage.accounting import post_energy, post_memory, post_time
 from tests.builders import AT, GPU, OTHER_GPU, node
@@ -120,13 +119,14 @@ class Simulation:
             case Memory():
                 self._post(post_memory(before.usage_totals, step.gpu, step.held, at=self.at))
             case Saved():
-                tables.save_totals(self.copy, self.saved, before.usage_totals)
+                assert tables.save(self.copy, tables.usage_rows(self.saved, before.usage_totals), ()) == []
+                self.copy.execute("DELETE FROM usage_totals WHERE json IS NULL")
                 self.saved, self.saved_posted = before.usage_totals, Counter(self.posted)
             case Killed():
-                found, unreadable = tables.load_totals(self.copy)
-                assert unreadable == 0
-                self.node = StoredState(usage_totals=found).restore(node(*DAEMONS))
-                self.saved, self.posted = found, Counter(self.saved_posted)
+                stored = tables.load(self.copy, self.at, 1, 1)
+                assert stored.unreadable == 0
+                self.node = stored.restore(node(*DAEMONS))
+                self.saved, self.posted = stored.usage_totals, Counter(self.saved_posted)
             case _:
                 self.node, _ = reduce(before, replace(step, at=self.at))
                 self.posted += Counter(dict(_energy(before, self.node)))
