@@ -17,7 +17,7 @@ from tests.gpu.program import Recorder
 from .mixes import Mix, Part
 from .rows import Rows
 
-SOURCE = Path(__file__).resolve().parents[3]
+SOURCE = Path(__file__).resolve().parents[2]
 READY_SECONDS = 15
 FAREWELL_SECONDS = 5
 WATCHED_SECONDS = 20

@@ -1,6 +1,6 @@
 """Run all mixes, one after another, within a time.
 
-    OUT=DIR python3 -m tests.gpu.attribution.collect [--seconds S] [--only MIX]...
+    OUT=DIR python3 -m lab.attribution.collect [--seconds S] [--only MIX]...
 
 DIR gets `mixes.tar.gz`, written anew after every mix: what goes wrong with one costs none of the others.
 """

@@ -1,6 +1,6 @@
 """Cost of the probes for a client: on and off, in turn.
 
-    OUT=DIR python3 -m tests.gpu.attribution.cost
+    OUT=DIR python3 -m lab.attribution.cost
 
 DIR gets `cost.json` and `cost.md`. It takes two and a half minutes.
 """

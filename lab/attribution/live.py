@@ -1,6 +1,6 @@
 """The service with twelve clients: its metrics, the sums of its totals, and its cost.
 
-    OUT=DIR python3 -m tests.gpu.attribution.live
+    OUT=DIR python3 -m lab.attribution.live
 
 DIR gets `metrics.txt`, `status.txt`, `status.json` and `live.json`. It takes less than a minute.
 """

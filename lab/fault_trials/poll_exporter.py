@@ -1,6 +1,6 @@
 """Poll an exporter for a daemon's faults, and print each report with its time: one JSON object a line.
 
-python3 -m tests.gpu.poll_exporter HOST:PORT DAEMON
+python3 -m lab.fault_trials.poll_exporter HOST:PORT DAEMON
 
 It is a separate process, so that nothing delays its clock. It ends by a signal, or when the exporter does not answer.
 """

@@ -1,6 +1,6 @@
 """Compare trials with their truth, and print the figures of docs/hardware.md.
 
-python3 -m tests.gpu.fault_results DIRECTORY...
+python3 -m lab.fault_trials.results DIRECTORY...
 """
 
 import statistics
@@ -13,7 +13,7 @@ from pathlib import Path
 from exporter.incidents.root_cause import Z
 from exporter.model.reason import ReasonCode
 
-from .trial_files import HARMLESS, Found, TrialFiles
+from .files import HARMLESS, Found, TrialFiles
 
 BANDS = (("at least 0.8", 0.8), ("0.5 to 0.8", 0.5), ("below 0.5", 0.0))
 

@@ -2,19 +2,16 @@
 
 import resource
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import product
+
+from tests.gpu.clients import LOADS
 
 from .trial import Part, Trial
 
 # Approximate time from an illegal access to the fault block in the server's log.
 BLOCK_AFTER = 0.14
 WELL = {"seconds": 60, "every_ms": 10}
-LOADS: Mapping[str, Mapping[str, object]] = {
-    "idle": {"busy_ms": 0, "every_ms": 10},
-    "busy": {"busy_ms": 2, "every_ms": 10},
-    "full": {"busy_ms": 20, "every_ms": 0},
-}
 LINGER_SECONDS = 1.5
 DELAYS = (0, 5, 10, 15, 20, 30, 50, 80, 120, 150, 200, 300)
 

@@ -1,6 +1,6 @@
 """Record mixes of framework clients with their truth.
 
-    OUT=DIR python3 -m tests.gpu.attribution.corpus [--smoke] [--seconds S] [--set first|second] [--only MIX]...
+    OUT=DIR python3 -m lab.attribution.corpus [--smoke] [--seconds S] [--set first|second] [--only MIX]...
 
 All clients start once. Each works alone first, so that GPM measures the SM time of a step. Then each mix is recorded
 for S seconds: its clients work, and the others are idle. The constants of the attribution were fitted to the first set
@@ -154,7 +154,7 @@ class Client:
         self.kind = kind
         self._going = directory / f"{kind}.going"
         self._child = Child(
-            [sys.executable, "-m", "tests.gpu.attribution.frameworks", kind.partition("#")[0], str(self._going)],
+            [sys.executable, "-m", "lab.attribution.frameworks", kind.partition("#")[0], str(self._going)],
             output=directory / f"{kind}.out",
             environment={
                 **daemon.environment,

@@ -1,6 +1,6 @@
 """Run many fault trials on a real GPU. Each is a recording with its truth; all are in one archive.
 
-python3 -m tests.gpu.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
+python3 -m lab.fault_trials --out DIR [--plan exploratory|signs|full|two-gpus] [--limit N] [--seconds S]
 
 As root, with MPS and nvcc. DIR gets `trials.tar.gz`, written anew after every few trials: one that is cut short has
 what was there by then.
@@ -17,9 +17,10 @@ import time
 import traceback
 from pathlib import Path
 
-from .clients import build
-from .trial_plans import PLANS
-from .trial_run import Stage
+from tests.gpu.clients import LOAD_PROGRAM, build
+
+from .plans import PLANS
+from .runner import TrialRunner
 
 PACKED_EVERY = 10
 MOST_FAILURES = 5
@@ -42,7 +43,7 @@ def main() -> int:
     root.chmod(0o755)
     results = root / "results"
     results.mkdir()
-    stage = Stage(root, build(Path(__file__).with_name("load.cu"), root / "load"), results)
+    runner = TrialRunner(root, build(LOAD_PROGRAM, root / "load"), results)
     ends = time.monotonic() + arguments.seconds
     failures = 0
     try:
@@ -51,19 +52,19 @@ def main() -> int:
                 break
             begun = time.monotonic()
             try:
-                truth = stage.play(trial)
+                truth = runner.play(trial)
                 outcome = f"victims {len(truth['victims'])}, refused {len(truth['refused'])}, left {truth['left_over']}"
-            except Exception:  # noqa: BLE001  (a trial that fails must not stop the others)
+            except Exception:
                 failures += 1
                 outcome = traceback.format_exc()
             sys.stdout.write(f"{number}/{len(trials)} {trial.name}: {time.monotonic() - begun:.2f} s, {outcome}\n")
             sys.stdout.flush()
             if number % PACKED_EVERY == 0:
-                stage.write_answers()
-                _pack(root, results, stage.logs(), arguments.out)
+                runner.write_answers()
+                _pack(root, results, runner.logs(), arguments.out)
     finally:
-        stage.close()
-        _pack(root, results, stage.logs(), arguments.out)
+        runner.close()
+        _pack(root, results, runner.logs(), arguments.out)
         shutil.rmtree(root)
     return min(failures, 100)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.eventually import eventually
+from tests.gpu.clients import NO_DAEMON, Client, Clients
+from tests.gpu.mps import ControlDaemon
+from tests.gpu.program import Recorder
 
-from .clients import NO_DAEMON, Client, Clients
 from .live import Live, Played
-from .mps import ControlDaemon
 from .process_exit import Watcher
-from .program import Recorder
 from .stuck_server import remedies
 from .trial import Part, Trial
 
@@ -35,7 +35,7 @@ REFUSED = 807
 LAST_WORD_SECONDS = 3.5
 
 
-class Stage:
+class TrialRunner:
     """Run trials one after another, and clean up after each."""
 
     def __init__(self, directory: Path, load_program: Path, results: Path) -> None:
@@ -91,18 +91,18 @@ class Stage:
         if daemon not in self._live:
             self._live[daemon] = Live(daemon)
         eventually(lambda: _assert_recording(recorder), within=20)
-        performance = Performance(trial, Clients(self._load_program, daemon, self._directory / trial.name), self._count)
+        run = TrialRun(trial, Clients(self._load_program, daemon, self._directory / trial.name), self._count)
         played = Played(trial.name, self._live[daemon])
         self._unsettled.append(played)
         try:
-            performance.run()
+            run.run()
             time.sleep(TAIL_SECONDS)
         finally:
             recorder.interrupt_later()
             played.over()
-            truth = performance.end()
+            truth = run.end()
         self._write(f"{trial.name}.truth.json", json.dumps(truth, indent=1) + "\n")
-        stuck = performance.left_over or self._is_stuck(daemon, trial.name)
+        stuck = run.left_over or self._is_stuck(daemon, trial.name)
         if stuck and daemon is self._daemon:
             self._drop_daemon()
         return truth
@@ -154,7 +154,7 @@ class Stage:
         daemon.end()
 
 
-class Performance:
+class TrialRun:
     """One run of a trial."""
 
     def __init__(self, trial: Trial, clients: Clients, number: int) -> None:

@@ -1,6 +1,6 @@
 """Errors of the exporter's shares, and of those of other methods.
 
-    python3 -m tests.gpu.attribution.score [--clients] mixes.tar.gz...
+    python3 -m lab.attribution.score [--clients] mixes.tar.gz...
 
 Replays each mix' recording, and compares each client's share of what all clients used, over 10 s and over 1 min.
 """

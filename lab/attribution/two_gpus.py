@@ -1,6 +1,6 @@
 """Clients on two GPUs of one node: the shares that `serve` reports on each GPU, compared with the truth.
 
-    OUT=DIR python3 -m tests.gpu.attribution.two_gpus [SCENE]...
+    OUT=DIR python3 -m lab.attribution.two_gpus [SCENE]...
 
 For each scene, DIR gets SCENE.json (truth and shares), SCENE.prom (the scrape), SCENE.jsonl.gz (a recording),
 SCENE.truth.json (its truth, in the format of tests/attribution) and SCENE.txt (the exporter's log). A scene takes
@@ -32,7 +32,7 @@ from tests.gpu.scrape import Scrape
 SMS = 132
 APART_SECONDS, TOGETHER_SECONDS, GAUGE_SECONDS = 4.0, 65.0, 60.0
 GPM_LAG_SECONDS = 0.1
-SOURCE = Path(__file__).resolve().parents[3]
+SOURCE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Scene:
     def _start(self, load: Load) -> Child:
         working = self._directory / "working"
         working.touch()
-        torch = [sys.executable, "-m", "tests.gpu.attribution.frameworks", "torch_two_gpus", str(working)]
+        torch = [sys.executable, "-m", "lab.attribution.frameworks", "torch_two_gpus", str(working)]
         child = Child(
             [str(self._program), *load.options] if load.options else torch,
             output=self._directory / load.name,

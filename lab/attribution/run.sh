@@ -7,13 +7,13 @@
 #
 # Each takes less than 10 minutes.
 #
-#   OUT=/tmp/out tests/gpu/attribution/run.sh spin|frameworks|service [--seconds S] [--only MIX]...
+#   OUT=/tmp/out lab/attribution/run.sh spin|frameworks|service [--seconds S] [--only MIX]...
 set -u
 : "${OUT:?names the folder for what comes out}"
 group=${1:?spin, frameworks or service}
 shift
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
-cd "$(dirname "$0")/../../.." || exit 2
+cd "$(dirname "$0")/../.." || exit 2
 export OUT PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 began=$(date +%s)
 wrong=0
@@ -33,11 +33,11 @@ measure() {
     longest=$1
     shift
     echo "$(date -u +%T) $*"
-    timeout --signal=INT --kill-after=10 "$longest" python3 -m "tests.gpu.attribution.$@" || wrong=1
+    timeout --signal=INT --kill-after=10 "$longest" python3 -m "lab.attribution.$@" || wrong=1
     end_leftovers
 }
 
-live_and_well() { timeout --signal=INT --kill-after=10 60 python3 -m tests.gpu.attribution.live; }
+live_and_well() { timeout --signal=INT --kill-after=10 60 python3 -m lab.attribution.live; }
 
 # apart NAME PROGRAM [ARGUMENT]...: what it leaves in its $OUT becomes one file, NAME.tar.gz.
 apart() {

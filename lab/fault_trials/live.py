@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .child import Child
-from .mps import ControlDaemon
-from .program import SOURCE, Exporter
+from tests.gpu.child import Child
+from tests.gpu.mps import ControlDaemon
+from tests.gpu.program import SOURCE, Exporter
 
 FAREWELL_SECONDS = 5
 
@@ -21,7 +21,13 @@ class Live:
         self._exporter = Exporter(daemon)
         self._exporter.wait()
         self._poller = Child(
-            [sys.executable, "-m", "tests.gpu.poll_exporter", self._exporter.address, str(daemon.pipe_directory)],
+            [
+                sys.executable,
+                "-m",
+                "lab.fault_trials.poll_exporter",
+                self._exporter.address,
+                str(daemon.pipe_directory),
+            ],
             output=daemon.directory / "poll_exporter.jsonl",
             environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), *sys.path]))},
             directory=SOURCE,

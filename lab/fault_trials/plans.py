@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from . import trial_kinds as kinds
+from tests.gpu.clients import LOADS
+
+from . import kinds
+from .kinds import harmful, neighbour
 from .trial import Trial
-from .trial_kinds import LOADS, harmful, neighbour
 
 SEED = 4
 SECOND_AFTER = 0.7

@@ -1,4 +1,4 @@
-"""A client of one framework that repeats one step: `python3 -m tests.gpu.attribution.frameworks KIND FILE`.
+"""A client of one framework that repeats one step: `python3 -m lab.attribution.frameworks KIND FILE`.
 
 It imports its framework, runs some steps, and prints `ready`. It works while FILE exists, until SIGTERM. Ten times a
 second it prints the time (CLOCK_BOOTTIME in ns) and the number of its steps.
@@ -297,7 +297,7 @@ def cupy_gemm() -> Step:
 def triton_softmax() -> Step:
     """Run a Triton kernel on 4096 rows six times, and synchronise the stream."""
     torch = _torch()
-    from tests.gpu.attribution.triton_kernels import softmax
+    from lab.attribution.triton_kernels import softmax
 
     data = torch.randn(4096, 1024, device="cuda")
 
