@@ -1,10 +1,10 @@
-"""A tenant whose clients come, work and go in a tight loop, like a service's that is started again at once.
+"""Clients that connect, work and exit in a tight loop, like those of a service that is restarted at once.
 
-python -m tests.chaos.tenant PIPE_DIRECTORY BOOK SEED [hostile]
+python -m tests.chaos.client_loop PIPE_DIRECTORY LOG SEED [hostile]
 
-Each client is a process. The clients of a hostile tenant have names that look like lines of control.log. In the book is
-a line for each: when it ended, its PID, its server, how it ended, and how long after a fault. While a file `linger` is
-in the pipe directory, victims of a fault stay.
+Each client is a process. Hostile clients have names that look like lines of control.log. LOG gets a line for each
+client: when it ended, its PID, its server, how it ended, and how long after a fault. While a file `linger` is in the
+pipe directory, victims of a fault stay.
 """
 
 import ctypes
@@ -30,11 +30,11 @@ LINGER = "linger"
 LONGEST_WORK_SECONDS = 0.8
 LOOK_SECONDS = 0.03
 TURN_SECONDS = 5.0
-"""How long a client waits to be accepted, before it gives up."""
+"""Outcome long a client waits to be accepted, before it gives up."""
 
 
-class How(StrEnum):
-    """How a client ended."""
+class Outcome(StrEnum):
+    """Outcome a client ended."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -93,25 +93,25 @@ class Client:
         self._struck_at: float | None = None
         self.server = 0
 
-    def live(self) -> How:
+    def live(self) -> Outcome:
         """From its connection to its end."""
         try:
             ask(self._directory, f"connect {os.getpid()} 0 0", TURN_SECONDS)
         except OSError:
-            return How.NO_DAEMON
+            return Outcome.NO_DAEMON
         try:
             return self._wait_for_turn() or self._at_work()
         except TimeoutError:
-            return How.GAVE_UP
+            return Outcome.GAVE_UP
         except (OSError, UnknownError):
-            return How.LOST
+            return Outcome.LOST
 
     @property
     def struck_for(self) -> float:
-        """How long ago a fault struck it; 0 if none did."""
+        """Outcome long ago a fault struck it; 0 if none did."""
         return 0.0 if self._struck_at is None else time.time() - self._struck_at
 
-    def _wait_for_turn(self) -> How | None:
+    def _wait_for_turn(self) -> Outcome | None:
         """None: it is its turn."""
         deadline = time.monotonic() + TURN_SECONDS
         while time.monotonic() < deadline:
@@ -119,13 +119,13 @@ class Client:
                 case "active":
                     return None
                 case "refused":
-                    return How.REFUSED
+                    return Outcome.REFUSED
                 case "gone":
-                    return How.LOST
+                    return Outcome.LOST
             time.sleep(LOOK_SECONDS)
-        return How.GAVE_UP
+        return Outcome.GAVE_UP
 
-    def _at_work(self) -> How:
+    def _at_work(self) -> Outcome:
         deadline = time.monotonic() + self._work
         while time.monotonic() < deadline or self._lingers():
             try:
@@ -133,26 +133,26 @@ class Client:
             except TimeoutError:
                 continue  # The daemon hangs; that does not concern who is at work.
             if server is None or (self.server and server.pid != self.server):
-                return How.LOST
+                return Outcome.LOST
             if os.getpid() not in server.clients:
-                return How.ENDED if self.server else How.LOST
+                return Outcome.ENDED if self.server else Outcome.LOST
             self.server = server.pid
             if server.state == "FAULT":
                 self._struck_at = self._struck_at or time.time()
                 if not self._lingers():
-                    return How.VICTIM
+                    return Outcome.VICTIM
             time.sleep(LOOK_SECONDS)
-        return How.DONE if self._struck_at is None else How.VICTIM
+        return Outcome.DONE if self._struck_at is None else Outcome.VICTIM
 
     def _lingers(self) -> bool:
         return self._struck_at is not None and os.path.exists(os.path.join(self._directory, LINGER))
 
 
-def main(directory: str, book: Path, seed: str, hostile: str = "") -> None:
+def main(directory: str, log: Path, seed: str, hostile: str = "") -> None:
     """Start one client after the other."""
     _end_with_parent()
     chance = random.Random(seed)
-    with book.open("a", buffering=1) as lines:
+    with log.open("a", buffering=1) as lines:
         while True:
             _wait_for_daemon(directory)
             work = chance.uniform(0.02, LONGEST_WORK_SECONDS)
@@ -160,7 +160,7 @@ def main(directory: str, book: Path, seed: str, hostile: str = "") -> None:
             pid = start(directory, lines.fileno(), work)
             _, status = os.waitpid(pid, 0)
             if os.WIFSIGNALED(status):
-                _write(lines.fileno(), pid, 0, How.SIGNAL, 0.0)
+                _write(lines.fileno(), pid, 0, Outcome.SIGNAL, 0.0)
             time.sleep(LOOK_SECONDS)
 
 
@@ -177,18 +177,18 @@ def _wait_for_daemon(directory: str) -> None:
             return
 
 
-def _fork_client(directory: str, book: int, work: float) -> int:
+def _fork_client(directory: str, log: int, work: float) -> int:
     pid = os.fork()
     if pid == 0:
-        be_client(directory, book, work)
+        run_client(directory, log, work)
         os._exit(0)
     return pid
 
 
-def _exec_client(name: str, directory: str, book: int, work: float) -> int:
+def _exec_client(name: str, directory: str, log: int, work: float) -> int:
     """The same, with a name of its own."""
-    words = [name, "-m", "tests.chaos.tenant", "client", directory, str(book), str(work)]
-    return subprocess.Popen(words, executable=sys.executable, pass_fds=[book]).pid
+    words = [name, "-m", "tests.chaos.client_loop", "client", directory, str(log), str(work)]
+    return subprocess.Popen(words, executable=sys.executable, pass_fds=[log]).pid
 
 
 def _hostile_name(directory: str, chance: random.Random) -> str:
@@ -199,16 +199,16 @@ def _hostile_name(directory: str, chance: random.Random) -> str:
     return hostile_name(daemon, chance, datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3])
 
 
-def be_client(directory: str, book: int, work: float) -> None:
+def run_client(directory: str, log: int, work: float) -> None:
     """Be one client, and write down how it ended."""
     _end_with_parent()
     client = Client(directory, work)
     how = client.live()
-    _write(book, os.getpid(), client.server, how, client.struck_for)
+    _write(log, os.getpid(), client.server, how, client.struck_for)
 
 
-def _write(descriptor: int, pid: int, server: int, how: How, struck_for: float) -> None:
-    """In one write: it is two processes' book."""
+def _write(descriptor: int, pid: int, server: int, how: Outcome, struck_for: float) -> None:
+    """Write a line at once, because two processes write the log."""
     os.write(descriptor, f"{time.time():.3f} {pid} {server} {how} {struck_for:.3f}\n".encode())
 
 
@@ -218,6 +218,6 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "client":
-        be_client(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+        run_client(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
     else:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
