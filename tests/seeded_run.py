@@ -13,7 +13,7 @@ def run(parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace, Pat
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix=f"{parser.prog.rpartition('.')[2]}-"))
-    print(f"{arguments}, in {directory}", flush=True)
+    print(*(f"{name}={value}" for name, value in vars(arguments).items()), f"in {directory}", flush=True)
     problems = body(arguments, directory)
     for problem in problems:
         print(f"BROKEN {problem}")

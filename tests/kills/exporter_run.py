@@ -1,4 +1,4 @@
-"""One life of the exporter: it watches the world from a second on, keeps the books, and shows them, until it is killed.
+"""One run of the exporter: it watches the timeline from a second on, adds up the usage, and shows it until its kill.
 
 It writes each step into a file, one line each, so that the steps before the kill are known.
 """
@@ -27,20 +27,20 @@ from exporter.usage.accounting import account_of, post_time
 from exporter.view import View
 from tests.builders import AT, GPU, node
 from tests.clocks import HandClock
-from tests.kills.world import World
+from tests.kills.gpu_timeline import GpuTimeline
 
 TURN_SECONDS = 0.001
-"""How long a second of the world takes here, beside what is done in it."""
+"""How long a second of the timeline takes here, in addition to the work for it."""
 
 
 class StepLog:
-    """The file of a life's steps."""
+    """The file of a run's steps."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, what: str, **details: Any) -> None:
-        """One line, of which a kill may leave a part."""
+        """Write one line. A kill may leave a part of it."""
         os.write(self._file, (json.dumps({"what": what, **details}) + "\n").encode())
 
 
@@ -59,78 +59,71 @@ class LoggedStateFile(StateFile):
         totals: UsageTotals | None = None,
         samples: Iterable[Sample] = (),
     ) -> None:
-        """As ever."""
+        """Write, with a step before and after."""
         self._steps.write("writes")
         super().write(incidents, events, states, totals, samples)
         self._steps.write("written", sums=sums(UsageTotals() if totals is None else totals))
 
 
-def steps_of(path: Path) -> list[Mapping[str, Any]]:
-    """Return the steps of a life until its kill."""
-    text = path.read_text() if path.exists() else ""
+def steps_of(log: Path) -> list[Mapping[str, Any]]:
+    """Return the steps of a run until its kill."""
+    text = log.read_text() if log.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def live(world: World, begin: int, directory: Path, steps: StepLog, *, ends: int | None) -> None:
-    """From a second on, for ever; or until it `ends` in good order."""
+def run_exporter(timeline: GpuTimeline, begin: int, directory: Path, steps: StepLog, *, end: int) -> None:
+    """Run from a second of the timeline to another, and exit cleanly."""
     clock = HandClock(AT + begin)
     writer = Writer(LoggedStateFile(directory, clock, steps), clock)
     present = writer.open().restore(node())
     steps.write("begins", sums=sums(present.usage_totals), shown=shown(present, writer))
-    present = _cycle(present, writer, world.begins(begin))
-    second = begin
-    while second != ends:
-        second += 1
+    present = _reduced(present, timeline.first(begin))
+    writer.add(present, ())
+    for second in range(begin + 1, end + 1):
         clock.time = AT + second
-        present = _posted(_folded(present, world.goes_on(second)), world, second)
+        present = _posted(_reduced(present, timeline.next(second)), timeline, second)
         steps.write("posts", second=second)
         writer.add(present, ())
         steps.write("shows", shown=shown(present, writer))
         time.sleep(TURN_SECONDS)
     writer.close()
-    steps.write("ends", second=second)
+    steps.write("ends")
 
 
-def sums(ledger: UsageTotals) -> Mapping[str, int]:
-    """The books as the world speaks of them."""
-    found: Counter[str] = Counter()
-    for book in ledger.gpus.values():
-        found["sm"] += book.total.sm_us
-        found["energy"] += book.total.energy_mj
-        for (payer, _), used in book.by_account.items():
-            found[f"sm {_name(payer)}"] += used.sm_us
-        for payer, held in book.memory_byte_ms.items():
-            found[f"memory {_name(payer)}"] += held
-    return {name: amount for name, amount in found.items() if amount and SharedAccount.UNATTRIBUTED not in name}
+def sums(totals: UsageTotals) -> Mapping[str, int]:
+    """Return the totals by the names that the timeline has for them."""
+    named: Counter[str] = Counter()
+    for gpu in totals.gpus.values():
+        named["sm"] += gpu.total.sm_us
+        named["energy"] += gpu.total.energy_mj
+        for (account, _), used in gpu.by_account.items():
+            named[f"sm {_name(account)}"] += used.sm_us
+        for account, byte_ms in gpu.memory_byte_ms.items():
+            named[f"memory {_name(account)}"] += byte_ms
+    return {name: amount for name, amount in named.items() if amount and SharedAccount.UNATTRIBUTED not in name}
 
 
 def shown(present: Node, writer: Writer) -> Mapping[str, float]:
-    """What a scrape sees."""
+    """Return the counters of a scrape."""
     view = View(present, usage_totals=writer.usage_totals)
     counters = [family for family in USAGE.families if family.name.endswith("_total")]
     return {" ".join((each.name, *labels)): value for each in counters for labels, value in each.samples(view)}
 
 
-def _cycle(present: Node, writer: Writer, seen: Iterable[Observation]) -> Node:
-    present = _folded(present, seen)
-    writer.add(present, ())
+def _reduced(present: Node, observations: Iterable[Observation]) -> Node:
+    for observation in observations:
+        present, _ = reduce(present, observation)
     return present
 
 
-def _folded(present: Node, seen: Iterable[Observation]) -> Node:
-    for each in seen:
-        present, _ = reduce(present, each)
-    return present
-
-
-def _posted(present: Node, world: World, second: int) -> Node:
-    there = world.there(second)
+def _posted(present: Node, timeline: GpuTimeline, second: int) -> Node:
+    clients = timeline.clients(second)
     parts: Counter[tuple[Account, Method | None]] = Counter()
-    for each in there:
-        parts[account_of(present, each.pid), Method.FLIGHT] += 1 / len(there)  # type: ignore[assignment]
-    ledger = post_time(present.usage_totals, GPU, world.busy[second], parts, at=present.at)
-    return replace(present, usage_totals=ledger)
+    for client in clients:
+        parts[account_of(present, client.pid), Method.FLIGHT] += 1 / len(clients)  # type: ignore[assignment]
+    totals = post_time(present.usage_totals, GPU, timeline.busy[second], parts, at=present.at)
+    return replace(present, usage_totals=totals)
 
 
-def _name(payer: Account) -> str:
-    return payer.value if isinstance(payer, SharedAccount) else payer.name
+def _name(account: Account) -> str:
+    return account.value if isinstance(account, SharedAccount) else account.name
