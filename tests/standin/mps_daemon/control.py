@@ -15,11 +15,12 @@ from .model import Arrival, Client, Limits, Outcome, State
 from .names import BINARY_VERSION, pid_file, take_comm
 from .protocol3 import Commands3, server_name
 from .server import Server
-from .sessions import Respond, Sessions
+from .sessions import REPLY_SECONDS, Respond, Sessions
 from .settings import Settings
 from .side_channel import SideChannel
 
 FIRST_BACKOFF_MS = 200
+SERVER_START_SECONDS = 0.1
 
 ERRORS = "standin.errors"
 """File in the pipe directory for errors of the stand-in itself."""
@@ -95,7 +96,7 @@ class ControlDaemon:
         Path(pid_file(directory)).unlink(missing_ok=True)
         if self._finish_quit is not None:
             self._finish_quit()
-        self._loop.later(self.sessions.reply_seconds, self._loop.stop)
+        self._loop.later(REPLY_SECONDS, self._loop.stop)
 
     def write(self, text: str) -> None:
         """Write a line of control.log."""
@@ -113,7 +114,7 @@ class ControlDaemon:
         self.server = server
         self._processes.watch(process.pid, self._server_ended)
         self.write("Accepting connection...")
-        self._loop.later(self.settings.server_start_seconds, lambda: self._server_ready(server))
+        self._loop.later(SERVER_START_SECONDS, lambda: self._server_ready(server))
 
     def _server_ready(self, server: Server) -> None:
         if server is not self.server or not server.process.answers():
