@@ -41,7 +41,7 @@ def _row(source: str, of: str, attempt: Callable[[], str]) -> dict[str, Any]:
         return {"source": source, "of": of, "works": True, "detail": attempt()}
     except OSError as problem:
         return {"source": source, "of": of, "works": False, "detail": problem.strerror or str(problem)}
-    except Exception as problem:  # noqa: BLE001 (the probe reports every error)
+    except Exception as problem:
         return {"source": source, "of": of, "works": False, "detail": f"{type(problem).__name__}: {problem}"}
 
 

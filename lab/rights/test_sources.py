@@ -7,23 +7,23 @@ import pwd
 import shutil
 import stat
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gpu.clients import NO_DAEMON, Clients
+from tests.gpu.device import Device
+from tests.gpu.mps import ControlDaemon, as_user, interpreter
+
 from . import tables
-from .clients import NO_DAEMON, Clients
-from .device import Device
-from .mps import ControlDaemon, as_user
 
 pytestmark = pytest.mark.gpu
 
 ORDINARY = "nobody"
 KERNEL_LOG = "/dev/kmsg"
-PROBE = Path(__file__).with_name("rights_probe.py")
+PROBE = Path(__file__).with_name("probe.py")
 OTHER_USER = "bypassing process of nobody"
 ROOTS = "root's client"
 CONTROL = "root's control daemon"
@@ -146,24 +146,6 @@ def _probe(root: Path, daemon: ControlDaemon, processes: dict[str, int], uid: in
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])
     return {(row["source"], row["of"]): Finding(row["works"], row["detail"]) for row in rows}
-
-
-def interpreter(uid: int | None) -> str:
-    """Return a Python that the user can start. That of the tests may be in a private directory."""
-    system = shutil.which("python3", path=os.defpath)
-    candidates = [sys.executable, *([system] if system else [])]
-    for candidate in candidates:
-        if _starts(candidate, uid):
-            return candidate
-    raise RuntimeError(f"{ORDINARY} can start none of {candidates}")
-
-
-def _starts(interpreter: str, uid: int | None) -> bool:
-    try:
-        subprocess.run([interpreter, "-c", ""], cwd="/", check=True, capture_output=True, **as_user(uid))
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
 
 
 def _table(gpu: Device, daemon: ControlDaemon, by_root: Findings, by_ordinary: Findings) -> str:

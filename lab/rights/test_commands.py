@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
+from tests.gpu.device import Device
+from tests.gpu.mps import ControlDaemon, as_user
 
 from . import tables
-from .device import Device
-from .mps import ControlDaemon, as_user
 
 pytestmark = pytest.mark.gpu
 
