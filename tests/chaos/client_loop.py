@@ -21,14 +21,14 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.forgeries import hostile_name
-from tests.standin.mps_daemon import sockets
+from tests.standin.mps import RequestError, ask_side_channel
 from tests.standin.mps_daemon.names import pid_file
-from tests.standin.mps_daemon.side_channel import NAME as SIDE_CHANNEL
 
 PR_SET_PDEATHSIG = 1
 LINGER = "linger"
 LONGEST_WORK_SECONDS = 0.8
 LOOK_SECONDS = 0.03
+ANSWER_SECONDS = 0.3
 TURN_SECONDS = 5.0
 """Outcome long a client waits to be accepted, before it gives up."""
 
@@ -70,20 +70,6 @@ class ServerNow:
         return cls(int(pid), state, float(ready_at), float(percentage), memory, pids)
 
 
-class UnknownError(Exception):
-    """The daemon does not know what it was asked about: it is another one."""
-
-
-def ask(directory: str, wish: str, seconds: float = 0.3) -> str:
-    """What the stand-in answers by its side channel. OSError: there is no daemon; TimeoutError: it hangs."""
-    with sockets.connect(directory, SIDE_CHANNEL, timeout=seconds) as connection:
-        connection.send(wish.encode())
-        answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
-    if not answer.startswith("ok"):
-        raise UnknownError(answer) if answer else ConnectionResetError(wish)
-    return answer.removeprefix("ok").strip()
-
-
 class Client:
     """One process that wants to use the GPU for a while."""
 
@@ -96,14 +82,14 @@ class Client:
     def live(self) -> Outcome:
         """From its connection to its end."""
         try:
-            ask(self._directory, f"connect {os.getpid()} 0 0", TURN_SECONDS)
+            ask_side_channel(self._directory, f"connect {os.getpid()} 0 0", TURN_SECONDS)
         except OSError:
             return Outcome.NO_DAEMON
         try:
             return self._wait_for_turn() or self._at_work()
         except TimeoutError:
             return Outcome.GAVE_UP
-        except (OSError, UnknownError):
+        except (OSError, RequestError):
             return Outcome.LOST
 
     @property
@@ -115,7 +101,7 @@ class Client:
         """None: it is its turn."""
         deadline = time.monotonic() + TURN_SECONDS
         while time.monotonic() < deadline:
-            match ask(self._directory, f"outcome {os.getpid()}", TURN_SECONDS):
+            match ask_side_channel(self._directory, f"outcome {os.getpid()}", TURN_SECONDS):
                 case "active":
                     return None
                 case "refused":
@@ -129,7 +115,7 @@ class Client:
         deadline = time.monotonic() + self._work
         while time.monotonic() < deadline or self._lingers():
             try:
-                server = ServerNow.parse(ask(self._directory, "server"))
+                server = ServerNow.parse(ask_side_channel(self._directory, "server", ANSWER_SECONDS))
             except TimeoutError:
                 continue  # The daemon hangs; that does not concern who is at work.
             if server is None or (self.server and server.pid != self.server):
@@ -168,10 +154,10 @@ def _wait_for_daemon(directory: str) -> None:
     """Return when a client can connect, if only to a daemon that hangs."""
     while True:
         try:
-            ask(directory, "session")
+            ask_side_channel(directory, "session", ANSWER_SECONDS)
         except (ConnectionError, FileNotFoundError, BlockingIOError):
             time.sleep(LOOK_SECONDS)
-        except (OSError, UnknownError):
+        except (OSError, RequestError):
             return
         else:
             return

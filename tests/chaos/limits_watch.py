@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.client_loop import ServerNow, UnknownError, ask
+from tests.chaos.client_loop import ServerNow
 from tests.chaos.poller import Poller
 from tests.chaos.slowness import Slowness
+from tests.standin.mps import RequestError, ask_side_channel
 
 LOOK_SECONDS = 0.04
 ANSWER_SECONDS = 0.25
@@ -70,8 +71,8 @@ class LimitsWatch(Poller):
 
     def _ask(self) -> bool:
         try:
-            self.server = ServerNow.parse(ask(self._directory, "server", ANSWER_SECONDS))
-        except (OSError, UnknownError):
+            self.server = ServerNow.parse(ask_side_channel(self._directory, "server", ANSWER_SECONDS))
+        except (OSError, RequestError):
             return False
         return True
 

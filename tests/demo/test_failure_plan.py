@@ -27,35 +27,35 @@ def calm_minutes(failure: str | None) -> tuple[Reduced, ...]:
     """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
-    story = minutes(clock, simulation)
-    past = next(story)
+    each_minute = minutes(clock, simulation)
+    past = next(each_minute)
     if failure is not None:
         seconds = SECONDS if FAILURES[failure].lasts else 0.0
         simulation.plan([PlannedFailure(after=AFTER, failure=failure, seconds=seconds)])
-    return (past, *islice(story, OVER))
+    return (past, *islice(each_minute, OVER))
 
 
 def has(*names: EventName) -> Callable[[Reduced], bool]:
-    return lambda story: set(names) <= set(story.names())
+    return lambda minute: set(names) <= set(minute.names())
 
 
 def is_diagnosed(condition: Condition) -> Callable[[Reduced], bool]:
-    return lambda story: any(
-        watch.diagnosis is not None and watch.diagnosis.condition is condition for watch in story.node.watches.values()
+    return lambda minute: any(
+        watch.diagnosis is not None and watch.diagnosis.condition is condition for watch in minute.node.watches.values()
     )
 
 
-def is_held_up(story: Reduced) -> bool:
-    held = [incident for incident in story.node.incidents.values() if incident.open and len(incident.blockers) == 1]
-    return any(story.daemon.servers[incident.server].state is ServerState.FAULT for incident in held)
+def is_held_up(minute: Reduced) -> bool:
+    held = [incident for incident in minute.node.incidents.values() if incident.open and len(incident.blockers) == 1]
+    return any(minute.daemon.servers[incident.server].state is ServerState.FAULT for incident in held)
 
 
-def is_full(story: Reduced) -> bool:
-    return any(event.reason == RefusalReason.LIMIT for event in story.of(EventName.CLIENT_REFUSED))
+def is_full(minute: Reduced) -> bool:
+    return any(event.reason == RefusalReason.LIMIT for event in minute.of(EventName.CLIENT_REFUSED))
 
 
-def has_little_memory(story: Reduced) -> bool:
-    readings = (gpu.reading for gpu in story.node.gpus.values())
+def has_little_memory(minute: Reduced) -> bool:
+    readings = (gpu.reading for gpu in minute.node.gpus.values())
     return any((each.memory_used_bytes or 0) > 0.95 * (each.memory_total_bytes or 0) for each in readings)
 
 
@@ -71,12 +71,12 @@ REPORTED: Mapping[str, Callable[[Reduced], bool]] = {
     "session-held": is_diagnosed(Condition.HELD),
     "servers-crash": is_diagnosed(Condition.CRASH_LOOP),
     "server-full": is_full,
-    "user-waits": lambda story: any(daemon.connections.waiting for daemon in story.node.daemons.values()),
+    "user-waits": lambda minute: any(daemon.connections.waiting for daemon in minute.node.daemons.values()),
     "limits-drift": has(EventName.LIMITS_DRIFTED),
     "bypass": has(EventName.PROCESS_BYPASSING),
     "memory-full": has_little_memory,
-    "unknown-line": lambda story: sum(story.daemon.totals.log_lines_unrecognized.values()) == 1,
-    "nvml-fails": lambda story: story.node.sources["nvml"].last.problem is not None,
+    "unknown-line": lambda minute: sum(minute.daemon.totals.log_lines_unrecognized.values()) == 1,
+    "nvml-fails": lambda minute: minute.node.sources["nvml"].last.problem is not None,
 }
 
 
@@ -85,11 +85,11 @@ def test_a_planned_failure_is_reported_for_its_duration(subtests: pytest.Subtest
     for failure in list(FAILURES):
         with subtests.test(failure=failure):
             during = calm_minutes(failure)
-            assert any(REPORTED[failure](during[minute]) for minute in DURING)
+            assert any(REPORTED[failure](during[number]) for number in DURING)
 
             # A fault that recovers by itself does not last either.
             others = calm_minutes("fault" if failure == "fault-held" else None)
-            assert not any(REPORTED[failure](others[minute]) for minute in DURING)
+            assert not any(REPORTED[failure](others[number]) for number in DURING)
 
             last = during[OVER].node
             found = [watch.diagnosis for watch in last.watches.values()]
@@ -100,7 +100,7 @@ def test_a_planned_failure_is_reported_for_its_duration(subtests: pytest.Subtest
 
 
 def test_a_calm_demo_has_clients_and_no_failures() -> None:
-    assert {event.event for story in calm_minutes(None) for event in story.events} == {
+    assert {event.event for minute in calm_minutes(None) for event in minute.events} == {
         EventName.DAEMON_UP,
         EventName.LIMITS_IN_FORCE,
         EventName.SERVER_STARTED,

@@ -27,6 +27,10 @@ PATIENCE_SECONDS = 120.0
 """Timeout of failures. A passing test never waits this long."""
 
 
+class RequestError(RuntimeError):
+    """The side channel of a daemon refuses a request."""
+
+
 class NotInTimeError(AssertionError):
     """A condition did not become true in time."""
 
@@ -357,12 +361,24 @@ class MpsStandIn:
         self._request(f"say {log} {text}")
 
     def _request(self, request: str) -> str:
-        with sockets.connect(self.pipe_directory, SIDE_CHANNEL, timeout=PATIENCE_SECONDS) as connection:
-            connection.send(request.encode())
-            answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
-        if not answer.startswith("ok"):
-            raise RuntimeError(answer)
-        return answer.removeprefix("ok").strip()
+        return ask_side_channel(self.pipe_directory, request, PATIENCE_SECONDS)
+
+
+def ask_side_channel(pipe_directory: str | Path, request: str, seconds: float) -> str:
+    """Return the answer of a daemon's side channel.
+
+    Raises:
+        OSError: there is no daemon; TimeoutError: it hangs.
+        RequestError: the request is not possible now.
+    """
+    with sockets.connect(pipe_directory, SIDE_CHANNEL, timeout=seconds) as connection:
+        connection.send(request.encode())
+        answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
+    if not answer:
+        raise ConnectionResetError(request)
+    if not answer.startswith("ok"):
+        raise RequestError(answer)
+    return answer.removeprefix("ok").strip()
 
 
 def _command() -> str:
