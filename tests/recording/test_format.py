@@ -2,8 +2,13 @@
 
 import io
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -16,28 +21,25 @@ from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
     ActionDone,
     ControlReply,
-    ControlSocket,
     DaemonProcess,
-    GpuEvent,
     GpuProcess,
     GpuReading,
     KernelRecord,
     LogFile,
-    LogLine,
     Observation,
-    PodFound,
-    ProcessExit,
-    ProcessReading,
-    ProcessState,
-    ProcessUtilization,
-    SessionHolder,
     SourceReading,
-    UnitState,
 )
-from exporter.model.pod_resources import ContainerClaim, ContainerDevices, PodResourcesReading
-from exporter.model.problem import Problem, ProblemCode
 from exporter.model.reason import Reason, ReasonCode
-from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+from exporter.recording import (
+    _KINDS,
+    FORMAT,
+    Header,
+    RecordedDaemon,
+    RecordedGpu,
+    Recording,
+    write_header,
+    write_observation,
+)
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 
 HEADER_LINE = '{"recording": 2}\n'
@@ -54,120 +56,40 @@ HEADER = Header(
 texts = st.text(st.characters(exclude_categories=()))
 times = st.floats(min_value=0, max_value=2e9)
 counts = st.integers(min_value=0, max_value=2**63)
-maybe = st.none() | counts
-pids = st.none() | st.dictionaries(counts, counts, max_size=3)
-gpu_processes = st.none() | st.lists(st.builds(GpuProcess, pid=counts, used_bytes=maybe), max_size=3).map(tuple)
-samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_percent=counts, memory_percent=counts)
-works = st.builds(
-    ProcessWork, pid=counts, first_ns=counts, kernels=counts, flight_ns=counts, open_ns=counts, failed_ns=counts
-)
-single = st.builds(
-    Problem,
-    code=st.sampled_from(ProblemCode),
-    subject=texts,
-    detail=texts,
-    pid=maybe,
-    seconds=st.none() | times,
-    limits=st.lists(counts, max_size=2).map(tuple),
-)
-problems = st.builds(replace, single, others=st.lists(single, max_size=2).map(tuple))
-anything = st.one_of(
-    st.builds(
-        ControlReply,
-        at=times,
-        daemon=texts,
-        command=texts,
-        exit_code=maybe,
-        stdout=texts,
-        stderr=texts,
-        seconds=st.none() | times,
-        pids=pids,
-    ),
-    st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts, pids=pids),
-    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | problems, size=maybe),
-    st.builds(
-        GpuReading,
-        at=times,
-        gpu=texts,
-        problem=st.none() | problems,
-        index=maybe,
-        name=st.none() | texts,
-        compute_processes=gpu_processes,
-        mps_processes=gpu_processes,
-        process_utilization=st.none() | st.lists(samples, max_size=2).map(tuple),
-        memory_used_bytes=maybe,
-        energy_millijoules=maybe,
-    ),
-    st.builds(GpuEvent, at=times, type=counts, xid=counts, gpu=st.none() | texts),
-    st.builds(KernelRecord, at=times, record=texts),
-    st.builds(
-        ProcessReading,
-        at=times,
-        pid=counts,
-        start_ticks=counts,
-        started=times,
-        uid=maybe,
-        user=st.none() | texts,
-        command=st.none() | texts,
-        executable=st.none() | texts,
-        cgroup=st.none() | texts,
-    ),
-    st.builds(PodFound, at=times, uid=texts, name=texts, namespace=texts),
-    st.builds(
-        PodResourcesReading,
-        at=times,
-        devices=st.lists(
-            st.builds(
-                ContainerDevices,
-                namespace=texts,
-                pod=texts,
-                container=texts,
-                resource=texts,
-                ids=st.lists(texts, max_size=2).map(tuple),
-            ),
-            max_size=2,
-        ).map(tuple),
-        claims=st.lists(
-            st.builds(
-                ContainerClaim,
-                namespace=texts,
-                pod=texts,
-                container=texts,
-                claim=texts,
-                claim_namespace=texts,
-                devices=st.lists(texts, max_size=2).map(tuple),
-            ),
-            max_size=2,
-        ).map(tuple),
-        allocatable=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
-    ),
-    st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts, wait_status=maybe),
-    st.builds(
-        DaemonProcess,
-        at=times,
-        daemon=texts,
-        pid=maybe,
-        start_ticks=maybe,
-        started=st.none() | times,
-        uid=maybe,
-        environment=st.dictionaries(texts, texts, max_size=2),
-        pid_file_left=st.none() | st.booleans(),
-    ),
-    st.builds(ProcessState, at=times, pid=counts, start_ticks=counts, state=texts),
-    st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),
-    st.builds(SessionHolder, at=times, daemon=texts, pid=maybe, start_ticks=maybe, uid=maybe, user=st.none() | texts),
-    st.builds(UnitState, at=times, unit=texts, problem=st.none() | problems, active=texts, restarts=counts),
-    st.builds(GpuUse, at=times, gpu=texts, seconds=times, sm_utilization=times, dram_bandwidth=st.none() | times),
-    st.builds(
-        WorkReading,
-        at=times,
-        boot_ns=counts,
-        seconds=times,
-        processes=st.lists(works, max_size=3).map(tuple),
-        watched=st.lists(counts, max_size=3).map(tuple),
-    ),
-    st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | problems),
-)
+
+
+@cache
+def instances(kind: type) -> st.SearchStrategy[Any]:
+    """Return a strategy for a dataclass with any values of its fields."""
+    hints = get_type_hints(kind)
+    return st.deferred(lambda: st.builds(kind, **{each.name: values(hints[each.name]) for each in fields(kind)}))
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a type."""
+    plain = {float: times, int: counts, str: texts, bool: st.booleans(), NoneType: st.none()}
+    if hint in plain:
+        return plain[hint]
+    if is_dataclass(hint):
+        return instances(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case origin if origin in (Union, UnionType):
+            return st.one_of(*map(values, arguments))
+        case origin if origin is tuple and arguments[-1] is not ...:
+            return st.tuples(*map(values, arguments))
+        case origin if origin is tuple:
+            return st.lists(values(arguments[0]), max_size=2).map(tuple)
+        case origin if origin is frozenset:
+            return st.frozensets(values(arguments[0]), max_size=2)
+        case origin if origin is Mapping:
+            return st.dictionaries(*map(values, arguments), max_size=2)
+    raise TypeError(hint)
+
+
+anything = st.one_of(*map(instances, sorted(_KINDS.values(), key=lambda kind: kind.__name__)))
 
 
 def written(*observation: Observation, header: Header = HEADER) -> str:
