@@ -352,6 +352,10 @@ class MpsStandIn:
         """
         self._request(f"fault {pid} {kind}")
 
+    def slow(self, seconds: float) -> None:
+        """Delay every reply by this time, during which all other commands are refused."""
+        self._request(f"slow {seconds}")
+
     def deaf(self, deaf: bool = True) -> None:
         """Let every command succeed with an empty reply."""
         self._request(f"deaf {'on' if deaf else 'off'}")

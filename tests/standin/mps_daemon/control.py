@@ -15,7 +15,7 @@ from .model import Arrival, Client, Limits, Outcome, State
 from .names import BINARY_VERSION, pid_file, take_comm
 from .protocol3 import Commands3, server_name
 from .server import Server
-from .sessions import REPLY_SECONDS, Respond, Sessions
+from .sessions import Respond, Sessions
 from .settings import Settings
 from .side_channel import SideChannel
 
@@ -96,7 +96,7 @@ class ControlDaemon:
         Path(pid_file(directory)).unlink(missing_ok=True)
         if self._finish_quit is not None:
             self._finish_quit()
-        self._loop.later(REPLY_SECONDS, self._loop.stop)
+        self._loop.later(self.sessions.reply_seconds, self._loop.stop)
 
     def write(self, text: str) -> None:
         """Write a line of control.log."""

@@ -46,6 +46,7 @@ class Sessions:
         self._flush_log = flush_log
         self._execute = execute
         self._current: socket.socket | None = None
+        self.reply_seconds = REPLY_SECONDS
         self.deaf = False
         """Whether commands succeed with an empty reply."""
 
@@ -100,7 +101,7 @@ class Sessions:
     def _respond_later(self, connection: socket.socket, reply: str) -> None:
         for row in filter(None, reply.split("\n")):
             self._write_log(row.replace(LINE_BREAK, "\n"))
-        self._loop.later(REPLY_SECONDS, lambda: self._respond(connection, reply))
+        self._loop.later(self.reply_seconds, lambda: self._respond(connection, reply))
 
     def _respond(self, connection: socket.socket, reply: str) -> None:
         self._flush_log()  # After a reply, the logs have all earlier lines.

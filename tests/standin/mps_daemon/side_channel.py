@@ -10,6 +10,7 @@
     outcome PID                  returns pending, active, refused or gone
     session                      returns the PID of the process with the session, or 0
     server                       returns PID;STATE;READY_AT;PERCENTAGE;MEMORY;CLIENTS of its server, or none
+    slow SECONDS                 delays every reply
     deaf on|off                  commands succeed with empty replies
     say control|server TEXT      writes a line into a log
 
@@ -52,6 +53,7 @@ class SideChannel:
             "outcome": self._outcome,
             "session": lambda _: str(self._daemon.sessions.holder()),
             "server": lambda _: self._server(),
+            "slow": self._slow,
             "deaf": self._deaf,
             "say": self._say,
         }
@@ -126,6 +128,10 @@ class SideChannel:
         clients = ",".join(map(str, server.clients))
         state, percentage = server.state, limits.active_thread_percentage
         return f"{server.pid};{state};{server.ready_at:.3f};{percentage};{memory};{clients}"
+
+    def _slow(self, rest: str) -> str:
+        self._daemon.sessions.reply_seconds = float(rest)
+        return ""
 
     def _deaf(self, rest: str) -> str:
         self._daemon.sessions.deaf = rest == "on"
