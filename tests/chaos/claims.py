@@ -230,7 +230,7 @@ def _is_of(claim: Claim, at: float, evidence: Evidence) -> bool:
 
 
 def counts(claims: Claims, truth: list[Truth]) -> str:
-    """Return, in words, how much there was to judge."""
+    """Return, in words, how many claims and facts there were."""
     faults = sum(each.what == "fault" for each in truth)
     losses, incidents = len(claims.of(DAEMON, *LOSSES)), len(claims.of(DAEMON, "fault"))
     return f"losses reported: {losses}; faults: {faults}, incidents reported: {incidents}; until {time.time():.0f}"

@@ -27,7 +27,7 @@ class Driver(Poller):
         mps: the daemon on the first GPU.
         beside: returns the server on the second GPU and its clients.
         now: returns the present server and its clients, as the daemon last said.
-        daemon: returns the PID of the control daemon that lives, if one does.
+        daemon: returns the PID of the control daemon that runs, if there is one.
     """
 
     def __init__(

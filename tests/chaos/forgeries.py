@@ -67,7 +67,7 @@ def start_of_a_daemon(scene: Scene, chance: random.Random) -> list[Line]:
 
 
 def exit_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
-    """A server that lives has exited."""
+    """A server that runs has exited."""
     server = _server(scene, chance)
     return _by_daemon(
         scene,

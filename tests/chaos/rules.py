@@ -51,7 +51,7 @@ def none_is_started_beside_one_that_lives(harness: Harness) -> Iterator[str]:
     for at in (at for at in harness.starts() if at < known):
         for process in (*daemons, *harness.processes.living(Role.DAEMON)):
             if process.began < at - apart and (process.ended is None or at + apart < process.ended):
-                yield f"a start at {at:.2f} beside daemon {process.pid}, which lives since {process.began:.2f}"
+                yield f"a start at {at:.2f} beside daemon {process.pid}, which runs since {process.began:.2f}"
 
 
 def no_start_over_budget(harness: Harness) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The forger does what it is said to do, and the judgements find what is false and pass what is true."""
+"""The forger acts as described, and the rules about claims find what is false and pass what is true."""
 
 import random
 import subprocess
@@ -74,7 +74,7 @@ def test_the_forger_ends_no_process(mps: MpsStandIn, tmp_path: Path) -> None:
         client.kill()
 
 
-# -- judgements ----------------------------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------------------------
 
 
 def evidence(
@@ -82,7 +82,7 @@ def evidence(
     ended: Sequence[MpsProcess] = (),
     truth: Sequence[Truth] = (),
 ) -> Evidence:
-    """Judge these claims by these truths, of an exporter that ran from 0 to 1000."""
+    """Return these claims and truths, of an exporter that ran from 0 to 1000."""
     return Evidence(
         claims=Claims(list(claims)),
         ended=list(ended),

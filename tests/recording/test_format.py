@@ -139,7 +139,7 @@ class TestRoundTrip:
         assert Recording(io.StringIO(written())).header == HEADER
 
     def test_the_node_has_the_daemons_of_the_header(self) -> None:
-        """So that replay judges a daemon by what was expected of it then."""
+        """So that replay evaluates a daemon by what was expected of it then."""
         daemons = HEADER.node().daemons
         assert {name: daemon.declared.expected for name, daemon in daemons.items()} == {
             "training": True,
