@@ -30,7 +30,7 @@ PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 PARTS_OF_PROJECT = {
     "docs": ("*.md", "docs/**/*.md", "alerts/**/*.md", "alerts/**/*.yml", "deploy/**/*.yaml", "systemd/**/*"),
     "code": ("exporter/**/*.py", "exporter/**/*.c", "exporter/**/*.html"),
-    "tests": ("tests/**/*.py", "benchmarks/**/*.py", "dashboards/**/*.py"),
+    "tests": ("tests/**/*.py", "lab/**/*.py", "benchmarks/**/*.py", "dashboards/**/*.py"),
 }
 """The files whose language is measured."""
 

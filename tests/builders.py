@@ -44,6 +44,7 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.reason import Reason, ReasonCode
+from exporter.model.server import Disconnect
 from exporter.model.settings import CLIENT_PRIORITY, Limits
 from exporter.model.usage import Account, Method, Share, SharedAccount, Split
 from exporter.model.watchdog import ActionCount, Condition, Diagnosis, Quarantine, WatchdogPhase, WatchdogState
@@ -823,6 +824,7 @@ class Recorded:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name.partition(".jsonl")[0]
+        self._disconnects: set[tuple[int, Disconnect]] = set()
 
     def __repr__(self) -> str:
         return self.name
@@ -846,14 +848,21 @@ class Recorded:
         return truth
 
     @cached_property
-    def story(self) -> Reduced:
+    def replayed(self) -> Reduced:
         """The node and the events after the whole recording."""
-        present = Recording(io.StringIO(self.text)).header.node()
-        events: list[Event] = []
+        present, events = Recording(io.StringIO(self.text)).header.node(), list[Event]()
         for after, news in reduce_all(present, self.observations):
             present = after
             events.extend(news)
+            for daemon in after.daemons.values():
+                self._disconnects.update(daemon.connections.disconnects.items())
         return Reduced(present, tuple(events))
+
+    @property
+    def disconnects(self) -> set[tuple[int, Disconnect]]:
+        """The disconnects that were reported at any time, by PID."""
+        _ = self.replayed
+        return self._disconnects
 
     @cached_property
     def observations(self) -> tuple[Observation, ...]:

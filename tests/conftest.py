@@ -27,9 +27,9 @@ Starter = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def pytest_configure() -> None:
-    """Let Hypothesis neither judge how fast the machine is nor remember what failed in another run."""
-    unjudged = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    settings.register_profile("hermetic", deadline=None, database=None, suppress_health_check=unjudged)
+    """Let Hypothesis neither check how fast the machine is nor store what failed in another run."""
+    unchecked = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile("hermetic", deadline=None, database=None, suppress_health_check=unchecked)
     settings.load_profile("hermetic")
 
 

@@ -41,6 +41,7 @@ class Exporter:
     def __init__(self, arguments: list[str], environment: Mapping[str, str], log: Path, by: Sequence[str] = ()) -> None:
         """Start the exporter with these arguments of Python; `by` is a command that executes it."""
         self._log = log
+        self._address = ""
         with log.open("wb") as stream:
             self.process = subprocess.Popen(
                 [*by, sys.executable, *arguments],
@@ -73,7 +74,8 @@ class Exporter:
             assert found
             return str(found[0]["metrics"])
 
-        return eventually(serving)
+        self._address = self._address or eventually(serving)
+        return self._address
 
     def scrape(self) -> str:
         """Return its metrics as text."""
@@ -89,8 +91,9 @@ class Exporter:
 
     def samples(self, name: str, **labels: str) -> list[tuple[Labels, float]]:
         """Return the samples of a name that have these labels."""
-        families = text_string_to_metric_families(self.scrape())
-        found = [sample for family in families for sample in family.samples if sample.name == name]
+        lines = [line for line in self.scrape().splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        families = text_string_to_metric_families("\n".join(lines))
+        found = [sample for family in families for sample in family.samples]
         return [(each.labels, each.value) for each in found if labels.items() <= each.labels.items()]
 
     def value(self, name: str, **labels: str) -> float | None:

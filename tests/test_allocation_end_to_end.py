@@ -65,44 +65,36 @@ def node(
     return serve(overrides=overrides)
 
 
-@pytest.mark.parametrize(
-    ("resource", "form"), [(SHARED, f"{GPU}::{{}}"), ("nvidia.com/gpu", "nvidia0/vgpu{}")], ids=["NVIDIA", "GKE"]
-)
-def test_reports_allocated_and_unused_shares(
-    serving: Kubelet, resource: str, form: str, request: pytest.FixtureRequest
+def test_reports_shares_and_claims_of_a_kubelet_that_has_recovered(
+    serving: Kubelet, request: pytest.FixtureRequest
 ) -> None:
-    serving.allocate(
-        pod("team-a", "trainer-0", {resource: [form.format(0)]}),
-        pod("team-b", "notebook", {resource: [form.format(1), form.format(2)]}),
-        allocatable={resource: [form.format(number) for number in range(10)]},
-    )
+    """A kubelet that refuses costs only its own families."""
+    serving.listed = b"garbage"
     exporter: Exporter = request.getfixturevalue("node")
+    exporter.shows(0, "cuda_mps_exporter_source_up", source="pod_resources")
+    exporter.shows(1, "cuda_mps_client_info", client_pod="trainer-0", client_namespace="team-a")
+    assert exporter.samples("cuda_mps_gpu_allocated_shares") == []
 
-    exporter.shows(2, "cuda_mps_gpu_unused_shares", gpu=GPU, resource=resource)
-    assert exporter.value("cuda_mps_gpu_allocatable_shares", gpu=GPU, resource=resource) == 10
-    assert exporter.value("cuda_mps_gpu_allocated_shares", gpu=GPU, resource=resource) == 3
-    containers = {
-        (labels["client_namespace"], labels["client_pod"], labels["client_container_name"]): value
-        for labels, value in exporter.samples("cuda_mps_container_allocated_shares", gpu=GPU, resource=resource)
-    }
-    assert containers == {("team-a", "trainer-0", "main"): 1, ("team-b", "notebook", "main"): 2}
-    assert exporter.value("cuda_mps_exporter_source_up", source="pod_resources") == 1
-
-
-def test_reports_the_claim_of_a_daemon(serving: Kubelet, request: pytest.FixtureRequest) -> None:
     device = f"k8s.gpu.nvidia.com/claim={CLAIM}-gpu-0"
     serving.allocate(pod("team-c", "notebook", {}, claim("shared-gpu", "team-c", device)))
-    exporter: Exporter = request.getfixturevalue("node")
-
     names = {"claim_uid": CLAIM, "claim_namespace": "team-c", "claim_name": "shared-gpu"}
     exporter.shows(1, "cuda_mps_daemon_claim_info", **names)
     assert exporter.samples("cuda_mps_gpu_allocatable_shares") == []
 
-
-def test_a_kubelet_that_refuses_costs_only_its_families(serving: Kubelet, request: pytest.FixtureRequest) -> None:
-    serving.listed = b"garbage"
-    exporter: Exporter = request.getfixturevalue("node")
-
-    exporter.shows(0, "cuda_mps_exporter_source_up", source="pod_resources")
-    exporter.shows(1, "cuda_mps_client_info", client_pod="trainer-0", client_namespace="team-a")
-    assert exporter.samples("cuda_mps_gpu_allocated_shares") == []
+    forms = {SHARED: f"{GPU}::{{}}", "nvidia.com/gpu": "nvidia0/vgpu{}"}
+    """The device plugins of NVIDIA and of GKE."""
+    serving.allocate(
+        pod("team-a", "trainer-0", {name: [form.format(0)] for name, form in forms.items()}),
+        pod("team-b", "notebook", {name: [form.format(1), form.format(2)] for name, form in forms.items()}),
+        allocatable={name: [form.format(number) for number in range(10)] for name, form in forms.items()},
+    )
+    for resource in forms:
+        exporter.shows(2, "cuda_mps_gpu_unused_shares", gpu=GPU, resource=resource)
+        assert exporter.value("cuda_mps_gpu_allocatable_shares", gpu=GPU, resource=resource) == 10
+        assert exporter.value("cuda_mps_gpu_allocated_shares", gpu=GPU, resource=resource) == 3
+        containers = {
+            (labels["client_namespace"], labels["client_pod"], labels["client_container_name"]): value
+            for labels, value in exporter.samples("cuda_mps_container_allocated_shares", gpu=GPU, resource=resource)
+        }
+        assert containers == {("team-a", "trainer-0", "main"): 1, ("team-b", "notebook", "main"): 2}
+    assert exporter.value("cuda_mps_exporter_source_up", source="pod_resources") == 1

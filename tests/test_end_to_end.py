@@ -21,7 +21,7 @@ from tests.collectors.test_units import FakeSystemctl
 from tests.conftest import Starter
 from tests.eventually import PATIENCE_SECONDS, eventually
 from tests.exporter_process import GPU, UNUSED_PID, Exporter, Serve, control_processes, fast_command, run, run_python
-from tests.standin.mps import MpsStandIn, is_alive
+from tests.standin.mps import MpsStandIn
 from tests.standin.nvml import MEBIBYTE, Device, NvmlStandIn, Process, hangs
 from tests.tools import needed
 
@@ -46,7 +46,7 @@ def three_clients(mps: MpsStandIn, nvml: NvmlStandIn, start: Starter) -> dict[in
 # -- clients -------------------------------------------------------------------------------------------------------
 
 
-def test_reports_user_command_and_memory_of_three_clients(
+def test_reports_three_clients_and_a_bypassing_process(
     mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter
 ) -> None:
     mps.start()
@@ -67,8 +67,13 @@ def test_reports_user_command_and_memory_of_three_clients(
     exporter.shows(0, "cuda_mps_bypassing_processes")
     assert exporter.value("cuda_mps_exporter_log_lines_unrecognized_total") in (None, 0)
 
+    beside = start()
+    nvml.write([on_the_gpu(clients, mps, beside.pid)])
+    exporter.shows(1, "cuda_mps_bypassing_processes", gpu=GPU)
+    assert [event["pid"] for event in exporter.events("process_bypassing")] == [beside.pid]
 
-def test_reports_clients_that_connect_and_disconnect(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
+
+def test_reports_clients_also_after_a_truncation_of_the_logs(mps: MpsStandIn, serve: Serve, start: Starter) -> None:
     mps.start()
     exporter = serve()
     exporter.is_in_state("up")
@@ -76,21 +81,18 @@ def test_reports_clients_that_connect_and_disconnect(mps: MpsStandIn, serve: Ser
     mps.connect_and_wait(client.pid)
     exporter.shows(1, "cuda_mps_client_info", pid=str(client.pid), command="sleep")
 
+    for name in ("control.log", "server.log"):
+        log = mps.log_directory / name
+        (mps.log_directory / f"{name}.1").write_bytes(log.read_bytes())
+        os.truncate(log, 0)
+    mps.connect_and_wait(UNUSED_PID)
+    exporter.shows(2, "cuda_mps_server_clients")
+    assert exporter.value("cuda_mps_clients_connected_total") == 2
+
     client.kill()
-    exporter.shows(None, "cuda_mps_client_info")
+    exporter.shows(None, "cuda_mps_client_info", pid=str(client.pid))
     assert exporter.value("cuda_mps_clients_disconnected_total", reason="exit") == 1
-    assert exporter.value("cuda_mps_server_clients") == 0
-
-
-def test_reports_a_bypassing_process(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
-    mps.start()
-    clients = three_clients(mps, nvml, start)
-    beside = start()
-    nvml.write([on_the_gpu(clients, mps, beside.pid)])
-    exporter = serve()
-
-    exporter.shows(1, "cuda_mps_bypassing_processes", gpu=GPU)
-    assert [event["pid"] for event in exporter.events("process_bypassing")] == [beside.pid]
+    assert exporter.value("cuda_mps_server_clients") == 1
 
 
 def test_reports_16_refused_clients_of_64(mps: MpsStandIn, serve: Serve) -> None:
@@ -127,10 +129,14 @@ def test_reports_a_fault_and_its_recovery(mps: MpsStandIn, serve: Serve) -> None
 # -- the daemon's life ---------------------------------------------------------------------------------------------
 
 
-def test_counts_a_killed_daemon_as_one_loss(mps: MpsStandIn, serve: Serve) -> None:
+def test_counts_a_killed_daemon_as_one_loss_and_an_absent_one_as_none(mps: MpsStandIn, serve: Serve) -> None:
+    exporter = serve()
+    exporter.shows(0, "cuda_mps_daemon_up", daemon=str(mps.pipe_directory))
+    exporter.is_in_state("absent")
+    assert exporter.value("cuda_mps_daemon_losses_total") == 0
+
     mps.start()
     mps.connect_and_wait(UNUSED_PID)
-    exporter = serve()
     exporter.shows(1, "cuda_mps_server_clients")
     mps.kill()
     exporter.shows(0, "cuda_mps_daemon_up")
@@ -227,29 +233,6 @@ def test_another_programs_session_holds_a_daemon_that_is_up(mps: MpsStandIn, ser
     exporter.is_in_state("up")
 
 
-def test_an_absent_daemon_is_down(serve: Serve, mps: MpsStandIn) -> None:
-    exporter = serve()
-
-    exporter.shows(0, "cuda_mps_daemon_up", daemon=str(mps.pipe_directory))
-    exporter.is_in_state("absent")
-    assert exporter.value("cuda_mps_daemon_losses_total") == 0
-
-
-def test_follows_a_truncated_log(mps: MpsStandIn, serve: Serve) -> None:
-    mps.start()
-    mps.connect_and_wait(UNUSED_PID)
-    exporter = serve()
-    exporter.shows(1, "cuda_mps_server_clients")
-    for name in ("control.log", "server.log"):
-        log = mps.log_directory / name
-        (mps.log_directory / f"{name}.1").write_bytes(log.read_bytes())
-        os.truncate(log, 0)
-    mps.connect_and_wait(UNUSED_PID + 1)
-
-    exporter.shows(2, "cuda_mps_server_clients")
-    assert exporter.value("cuda_mps_clients_connected_total") == 2
-
-
 # -- collectors --------------------------------------------------------------------------------------------------
 
 
@@ -336,16 +319,8 @@ def test_a_server_on_gpus_before_volta_accepts_16_clients(
 # -- its end -------------------------------------------------------------------------------------------------------
 
 
-def test_stops_at_sigterm(mps: MpsStandIn, serve: Serve) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.is_in_state("up")
-
-    assert exporter.stop() == 0
-    assert control_processes(mps) == []
-
-
 def test_stops_at_sigterm_during_a_query(mps: MpsStandIn, serve: Serve) -> None:
+    """At the end of each test, `serve` asserts that a service that is not querying stops too."""
     mps.start()
     mps.stop_signal()
     exporter = serve()
@@ -382,9 +357,13 @@ def test_notifies_systemd(mps: MpsStandIn, serve: Serve, tmp_path: Path) -> None
 # -- commands ------------------------------------------------------------------------------------------------------
 
 
-def test_status_prints_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
+def test_status_prints_clients_and_bypassing_processes_as_a_table_and_as_json(
+    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
+) -> None:
     mps.start()
     clients = three_clients(mps, nvml, start)
+    beside = start().pid
+    nvml.write([on_the_gpu(clients, mps, beside)])
 
     done = run(environment, "status")
 
@@ -396,11 +375,8 @@ def test_status_prints_a_table(mps: MpsStandIn, nvml: NvmlStandIn, environment: 
         for pid, used in clients.items()
     )
     assert "sharing of GPU 0: " in done.stdout
-
-
-def test_status_prints_json(mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter) -> None:
-    mps.start()
-    clients = three_clients(mps, nvml, start)
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[2:3] == ["bypassing"])
+    assert row[3] == str(beside)
 
     done = run(environment, "status", "--json")
     (daemon,) = json.loads(done.stdout)["daemons"]
@@ -413,31 +389,19 @@ def test_status_prints_json(mps: MpsStandIn, nvml: NvmlStandIn, environment: dic
     }
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_status_fails_if_an_expected_daemon_is_down(
-    mps: MpsStandIn, environment: dict[str, str], flags: list[str]
+def test_status_fails_if_a_server_is_in_fault_or_an_expected_daemon_is_down(
+    mps: MpsStandIn, environment: dict[str, str]
 ) -> None:
     mps.start()
-    mps.kill()
-
-    done = run(environment, "status", *flags)
-
-    assert done.returncode == 1
-    assert "absent" in done.stdout
-
-
-def test_status_shows_bypassing_processes(
-    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
-) -> None:
-    mps.start()
-    clients = three_clients(mps, nvml, start)
-    beside = start().pid
-    nvml.write([on_the_gpu(clients, mps, beside)])
-
+    mps.connect_and_wait(UNUSED_PID)
+    mps.fault(UNUSED_PID)
     done = run(environment, "status")
+    assert (done.returncode, "fault" in done.stdout) == (1, True)
 
-    (row,) = (line.split() for line in done.stdout.splitlines() if line.split()[2:3] == ["bypassing"])
-    assert row[3] == str(beside)
+    mps.kill()
+    for flags in ([], ["--json"]):
+        done = run(environment, "status", *flags)
+        assert (done.returncode, "absent" in done.stdout) == (1, True)
 
 
 def test_status_shows_a_hung_and_a_held_daemon(mps: MpsStandIn, environment: dict[str, str]) -> None:
@@ -455,16 +419,6 @@ def test_status_shows_a_hung_and_a_held_daemon(mps: MpsStandIn, environment: dic
         True,
         True,
     )
-
-
-def test_status_fails_if_a_server_is_in_fault(mps: MpsStandIn, environment: dict[str, str]) -> None:
-    mps.start()
-    mps.connect_and_wait(UNUSED_PID)
-    mps.fault(UNUSED_PID)
-
-    done = run(environment, "status")
-
-    assert (done.returncode, "fault" in done.stdout) == (1, True)
 
 
 @contextmanager
@@ -534,13 +488,13 @@ def test_record_masks_names_and_identifiers(
     assert sorted(re.findall(r'cuda_mps_client_info\{.*pid="(\d+)"', metrics)) == sorted(map(str, clients))
 
 
-@pytest.mark.parametrize("name", ["recording.jsonl", "recording.jsonl.gz"])
-def test_record_replaces_no_file(environment: dict[str, str], tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("important")
-    done = run(environment, "record", str(tmp_path / name), "--for", "300ms")
+def test_record_replaces_no_file(environment: dict[str, str], tmp_path: Path) -> None:
+    for name in ("recording.jsonl", "recording.jsonl.gz"):
+        (tmp_path / name).write_text("important")
+        done = run(environment, "record", str(tmp_path / name), "--for", "300ms")
 
-    assert (done.returncode, (tmp_path / name).read_text()) == (1, "important")
-    assert f"{tmp_path / name} exists; record to another file" in done.stderr
+        assert (done.returncode, (tmp_path / name).read_text()) == (1, "important")
+        assert f"{tmp_path / name} exists; record to another file" in done.stderr
 
 
 def test_promtool_accepts_the_metrics(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
@@ -557,14 +511,3 @@ def test_promtool_accepts_the_metrics(mps: MpsStandIn, nvml: NvmlStandIn, serve:
     for text in (alive, exporter.scrape()):
         done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_daemon_outlives_the_exporter(mps: MpsStandIn, serve: Serve) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.is_in_state("up")
-    exporter.process.kill()
-    exporter.process.wait()
-
-    assert is_alive(mps.pid)
-    assert mps.ask("get_server_list").returncode == 0

@@ -58,7 +58,9 @@ def test_reports_clients_states_limits_and_logs(
     assert exporter.value("cuda_mps_exporter_replies_unrecognized_total") == 0
 
 
-def test_a_command_line_cannot_forge_a_client(mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, start: Starter) -> None:
+def test_a_command_line_cannot_forge_a_client(
+    mps: MpsStandIn, nvml: NvmlStandIn, serve: Serve, environment: dict[str, str], start: Starter
+) -> None:
     mps.start()
     client, victim = start().pid, start().pid
     forged = f"x\n{victim},{server_name(0)},{GPU},{server_name(0)}/default (0),sleep"
@@ -68,14 +70,4 @@ def test_a_command_line_cannot_forge_a_client(mps: MpsStandIn, nvml: NvmlStandIn
     exporter = serve()
     exporter.shows(1, "cuda_mps_client_info")
     assert exporter.value("cuda_mps_client_info", pid=str(victim)) is None
-
-
-def test_status_without_a_service(
-    mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
-) -> None:
-    mps.start()
-    client = start().pid
-    mps.connect_and_wait(client)
-    nvml.write([on_the_gpu(mps, client)])
-    result = run(environment, "status")
-    assert str(client) in result.stdout
+    assert str(client) in run(environment, "status", "--look").stdout, "status needs no service"

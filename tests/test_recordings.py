@@ -1,24 +1,22 @@
 """The replay of each recording of a real node agrees with its truth file."""
 
-import io
 import json
 import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.cli import main
 from exporter.model.event import Event, EventName
-from exporter.model.server import Disconnect
-from exporter.recording import Recording
-from exporter.reducer import reduce_all
+from exporter.parse.kernel_log import parse_xid
 from tests.builders import DAEMON, MIB, RECORDINGS, Recorded, scenario
+from tests.state.invariants import assert_consistent
 
 LIMIT_ERROR, FAULT_ERROR, TERMINATED_ERROR = 46, 807, 810
 """Errors that CUDA returns to a refused client: no slot; the server is in FAULT; the client was terminated."""
@@ -28,8 +26,6 @@ FAULT_BEGINS = "Server is handling a fatal GPU error."
 
 LAST_STATES = {"h200_crash_loop": (["initializing"],), "h200_stays_in_fault": (["fault"],)}
 """The error if the server does not recover."""
-
-every_recording = pytest.mark.parametrize("recorded", RECORDINGS, ids=repr)
 
 
 def clients(recorded: Recorded) -> dict[int, dict[str, object]]:
@@ -71,8 +67,12 @@ def accepted(recorded: Recorded) -> set[int]:
 
 def noticed(recorded: Recorded) -> set[int]:
     """NVML is read every ten seconds, so a bypassing process with a shorter life can be missed."""
-    lives = {pid: clients(recorded)[pid] for pid in bypassers(recorded)}
-    return {pid for pid, life in lives.items() if float(life.get("exited_at", "inf")) - float(life["started"]) > 12}  # type: ignore[arg-type]
+    long = set()
+    for pid in bypassers(recorded):
+        client: dict[str, Any] = clients(recorded)[pid]
+        if float(client.get("exited_at", "inf")) - float(client["started"]) > 12:
+            long.add(pid)
+    return long
 
 
 def servers_of_clients(recorded: Recorded) -> dict[int, set[int]]:
@@ -106,42 +106,30 @@ def servers_seen(recorded: Recorded) -> tuple[set[int], set[int]]:
     return ever, last
 
 
-@cache
-def leavings(recorded: Recorded) -> set[tuple[int, Disconnect]]:
-    """Return the disconnects that were reported at any time."""
-    start = Recording(io.StringIO(recorded.text)).header.node()
-    seen: set[tuple[int, Disconnect]] = set()
-    for node, _ in reduce_all(start, recorded.observations):
-        seen.update(
-            (pid, each) for daemon in node.daemons.values() for pid, each in daemon.connections.disconnects.items()
-        )
-    return seen
-
-
 def struck_by_fault(recorded: Recorded) -> bool:
     """Whether a fatal GPU error took clients along, other than by the end of their server or daemon."""
     return "fault_kind" in recorded.truth and bool(recorded.truth["victims"])
 
 
 class TestClients:
-    """Who came, who went, who was turned away."""
+    """Clients that connect, disconnect or are refused."""
 
     def test_each_accepted_client_connects_once(self, subtests: pytest.Subtests) -> None:
         """The log has `connected` for refused clients too, and a list can repeat what the log reported."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
                 expected = dict.fromkeys(accepted(recorded), 1)
-                assert pids(recorded.story.of(EventName.CLIENT_CONNECTED)) == expected
+                assert pids(recorded.replayed.of(EventName.CLIENT_CONNECTED)) == expected
 
     def test_each_client_disconnects_once_after_it_connects(self, subtests: pytest.Subtests) -> None:
         """All of them had ended when the recording did."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                came = {event.pid: event.at for event in recorded.story.of(EventName.CLIENT_CONNECTED)}
-                left = recorded.story.of(EventName.CLIENT_DISCONNECTED)
+                came = {event.pid: event.at for event in recorded.replayed.of(EventName.CLIENT_CONNECTED)}
+                left = recorded.replayed.of(EventName.CLIENT_DISCONNECTED)
                 assert pids(left) == dict.fromkeys(accepted(recorded), 1)
                 assert all(event.at >= came[event.pid] for event in left)
-                assert not recorded.story.daemon.clients
+                assert not recorded.replayed.daemon.clients
 
     def test_each_client_is_on_the_server_of_log_and_replies(self, subtests: pytest.Subtests) -> None:
         """From its first event to its last."""
@@ -149,7 +137,7 @@ class TestClients:
             with subtests.test(recorded=recorded):
                 servers = servers_of_clients(recorded)
                 for name in (EventName.CLIENT_CONNECTED, EventName.CLIENT_DISCONNECTED):
-                    assert {event.pid: {event.server} for event in recorded.story.of(name)} == {
+                    assert {event.pid: {event.server} for event in recorded.replayed.of(name)} == {
                         pid: servers[pid] for pid in accepted(recorded)
                     }
 
@@ -158,7 +146,7 @@ class TestClients:
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
                 started = {pid: float(str(client["started"])) for pid, client in clients(recorded).items()}
-                for event in recorded.story.of(EventName.CLIENT_CONNECTED):
+                for event in recorded.replayed.of(EventName.CLIENT_CONNECTED):
                     assert event.pid is not None
                     assert event.at >= started[event.pid]
 
@@ -168,7 +156,7 @@ class TestClients:
             with subtests.test(recorded=recorded):
                 reasons = {LIMIT_ERROR: "limit", FAULT_ERROR: "fault"}
                 errors = {pid: client.get("cuda_errors") for pid, client in clients(recorded).items()}
-                refusals = [(event.pid, event.reason) for event in recorded.story.of(EventName.CLIENT_REFUSED)]
+                refusals = [(event.pid, event.reason) for event in recorded.replayed.of(EventName.CLIENT_REFUSED)]
                 assert sorted(refusals) == [
                     (pid, reasons[errors[pid][0]["cuda_error"]])  # type: ignore[index]
                     for pid in sorted(recorded.truth["refused"])
@@ -178,67 +166,73 @@ class TestClients:
         """A client that starts, is refused or has just disconnected is not one of them."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                bypassing = recorded.story.of(EventName.PROCESS_BYPASSING)
+                bypassing = recorded.replayed.of(EventName.PROCESS_BYPASSING)
                 assert pids(bypassing) == dict.fromkeys(noticed(recorded), 1)
 
 
-@every_recording
 class TestLeaving:
     """The disconnects and their causes, as they were reported over time."""
 
-    def test_each_client_whose_contexts_ended_disconnects(self, recorded: Recorded) -> None:
+    def test_each_client_whose_contexts_ended_disconnects(self, subtests: pytest.Subtests) -> None:
         """With its server; no other client disconnects."""
-        ended = {int(pid) for seen in recorded.raw for pid in re.findall(EXITING, seen.get("line", ""))}
-        assert {pid for pid, _ in leavings(recorded)} >= ended
-        assert {pid for pid, _ in leavings(recorded)} <= accepted(recorded)
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                ended = {int(pid) for seen in recorded.raw for pid in re.findall(EXITING, seen.get("line", ""))}
+                assert ended <= {pid for pid, _ in recorded.disconnects} <= accepted(recorded)
 
-    def test_only_clients_that_an_operator_ended_are_terminated(self, recorded: Recorded) -> None:
+    def test_only_clients_that_an_operator_ended_are_terminated(self, subtests: pytest.Subtests) -> None:
         """CUDA returned that error to the client."""
-        terminated = {
-            pid
-            for pid, client in clients(recorded).items()
-            if any(error["cuda_error"] == TERMINATED_ERROR for error in client.get("cuda_errors") or ())  # type: ignore[attr-defined]
-        }
-        assert {pid for pid, leaving in leavings(recorded) if leaving.terminated} == terminated
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                terminated = {
+                    pid
+                    for pid, client in clients(recorded).items()
+                    if any(error["cuda_error"] == TERMINATED_ERROR for error in client.get("cuda_errors") or ())  # type: ignore[attr-defined]
+                }
+                assert {pid for pid, disconnect in recorded.disconnects if disconnect.terminated} == terminated
 
-    def test_clients_that_asserted_or_trapped_end_with_reset(self, recorded: Recorded) -> None:
+    def test_clients_that_asserted_or_trapped_end_with_reset(self, subtests: pytest.Subtests) -> None:
         """Affected clients and other clients do not (measured)."""
-        in_reset = {pid for pid, leaving in leavings(recorded) if leaving.in_reset}
-        expected = {recorded.truth["culprit"]} if recorded.truth.get("fault_kind") in ("assert", "trap") else set()
-        if recorded.truth.get("fault_kind") == "kill, then trap":
-            expected = set(recorded.truth["also_culprits"])
-        assert in_reset == expected
+        for recorded in RECORDINGS:
+            with subtests.test(recorded=recorded):
+                in_reset = {pid for pid, disconnect in recorded.disconnects if disconnect.in_reset}
+                kind, expected = recorded.truth.get("fault_kind"), set()
+                if kind in ("assert", "trap"):
+                    expected = {recorded.truth["culprit"]}
+                if kind == "kill, then trap":
+                    expected = set(recorded.truth["also_culprits"])
+                assert in_reset == expected
 
-    def test_a_client_killed_during_a_kernel_disconnects_before_the_fault(self, recorded: Recorded) -> None:
+    def test_a_client_killed_during_a_kernel_disconnects_before_the_fault(self, subtests: pytest.Subtests) -> None:
         """Its contexts end first."""
-        if recorded.truth.get("fault_kind") != "killed":
-            return
-        culprit = recorded.truth["culprit"]
-        (with_incidents,) = [seen["line"][1:24] for seen in recorded.raw if FAULT_BEGINS in seen.get("line", "")]
-        seen = [leaving.stamp for pid, leaving in leavings(recorded) if pid == culprit]
-        assert seen
-        assert all(stamp < with_incidents for stamp in seen)
+        for recorded in [each for each in RECORDINGS if each.truth.get("fault_kind") == "killed"]:
+            with subtests.test(recorded=recorded):
+                culprit = recorded.truth["culprit"]
+                (fault,) = [seen["line"][1:24] for seen in recorded.raw if FAULT_BEGINS in seen.get("line", "")]
+                stamps = [disconnect.stamp for pid, disconnect in recorded.disconnects if pid == culprit]
+                assert stamps
+                assert all(stamp < fault for stamp in stamps)
 
 
 class TestServersAndDaemons:
-    """What lived, and how it fared."""
+    """Servers and daemons, their states and their ends."""
 
     def test_each_server_starts_and_exits_once(self, subtests: pytest.Subtests) -> None:
         """What is left at the end is what the daemon last listed."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
                 ever, last = servers_seen(recorded)
-                started = Counter(event.server for event in recorded.story.of(EventName.SERVER_STARTED))
-                ended = Counter(event.server for event in recorded.story.of(EventName.SERVER_EXITED))
+                started = Counter(event.server for event in recorded.replayed.of(EventName.SERVER_STARTED))
+                ended = Counter(event.server for event in recorded.replayed.of(EventName.SERVER_EXITED))
                 assert started == dict.fromkeys(ever, 1)
                 assert ended == dict.fromkeys(ever - last, 1)
-                assert set(recorded.story.daemon.servers) == last
+                assert set(recorded.replayed.daemon.servers) == last
 
     def test_reports_each_fault_and_its_recovery(self, subtests: pytest.Subtests) -> None:
         """The FAULT that a leaving server is once called is none."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                states = [event.state for event in recorded.story.of(EventName.SERVER_STATE)]
+                states = [event.state for event in recorded.replayed.of(EventName.SERVER_STATE)]
                 with_incidents = struck_by_fault(recorded)
                 assert states.count("fault") == with_incidents
                 assert states[-1:] in LAST_STATES.get(recorded.name, ([], ["active"]))
@@ -249,7 +243,7 @@ class TestServersAndDaemons:
             with subtests.test(recorded=recorded):
                 errors = [clients(recorded)[pid].get("cuda_errors") for pid in recorded.truth["victims"]]
                 with_incidents = min((each[0]["at"] for each in errors if each), default=None)  # type: ignore[index]
-                for event in recorded.story.of(EventName.SERVER_STATE):
+                for event in recorded.replayed.of(EventName.SERVER_STATE):
                     if event.state == "fault":
                         assert with_incidents is not None
                         assert abs(event.at - with_incidents) < 1.0
@@ -258,7 +252,7 @@ class TestServersAndDaemons:
         """Reported within two seconds of its end."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                lost = [event.at for event in recorded.story.of(EventName.DAEMON_LOST)]
+                lost = [event.at for event in recorded.replayed.of(EventName.DAEMON_LOST)]
                 assert len(lost) == len(ends(recorded))
                 assert all(abs(at - end) < 2.0 for at, end in zip(lost, ends(recorded), strict=True))
 
@@ -266,7 +260,7 @@ class TestServersAndDaemons:
         """Then responsive again, once it goes on; neither else."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                found = recorded.story.names(
+                found = recorded.replayed.names(
                     *set(EventName) - {EventName.DAEMON_UNRESPONSIVE, EventName.DAEMON_RESPONSIVE}
                 )
                 hung = len(happened(recorded, "stopped with SIGSTOP"))
@@ -276,12 +270,44 @@ class TestServersAndDaemons:
         """On the driver on which it was measured; but for the one line of a reply that has no stamp."""
         for recorded in RECORDINGS:
             with subtests.test(recorded=recorded):
-                totals = recorded.story.daemon.totals
+                totals = recorded.replayed.daemon.totals
                 assert sum(totals.log_lines.values()) == sum(seen["source"] == "log" for seen in recorded.raw)
                 without_form = sum(
                     seen["source"] == "log" and not seen["line"].startswith("[") for seen in recorded.raw
                 )
                 assert sum(totals.log_lines_unrecognized.values()) == without_form
+
+
+def test_the_node_is_consistent(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            assert_consistent(recorded.replayed.node)
+
+
+def test_reports_each_crash_loop_once(subtests: pytest.Subtests) -> None:
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            real = int(recorded.truth.get("fault_kind") == "crash-loop")
+            assert len(recorded.replayed.of(EventName.SERVER_CRASH_LOOP)) == real
+            assert recorded.replayed.daemon.totals.crash_loops == real
+
+
+def test_counts_the_xids_of_the_kernel_log(subtests: pytest.Subtests) -> None:
+    """The NVML events report the same Xids."""
+    for recorded in RECORDINGS:
+        with subtests.test(recorded=recorded):
+            messages = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
+            parsed = [(message, parse_xid(message)) for message in messages]
+            assert [message for message, xid in parsed if ("Xid" in message) != (xid is not None)] == []
+            expected = Counter((gpu_of(recorded, xid.bus_id), str(xid.number)) for _, xid in parsed if xid is not None)
+            assert {key: count.total for key, count in recorded.replayed.node.xids.counts.items()} == expected
+
+
+def gpu_of(recorded: Recorded, address: str) -> str:
+    """Return the UUID of the GPU at a bus address, from the header of the recording."""
+    gpus = json.loads(recorded.text.partition("\n")[0])["gpus"]
+    (found,) = (gpu["uuid"] for gpu in gpus if gpu["pci_bus_id"].rpartition(".")[0].endswith(address))
+    return str(found)
 
 
 RARE = (
@@ -299,19 +325,19 @@ RARE = (
 def test_reports_a_rare_event_once_and_only_where_it_happened(subtests: pytest.Subtests) -> None:
     for name, scenarios in RARE:
         with subtests.test(name=name, scenarios=scenarios):
-            found = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.story.of(name))
+            found = Counter(recorded.name for recorded in set(RECORDINGS) for _ in recorded.replayed.of(name))
             copies = Counter(recorded.name for recorded in RECORDINGS if recorded.name in scenarios)
             assert found == copies
 
 
 def test_the_client_of_another_user_waits() -> None:
-    (waiting,) = scenario("other_user_waits").story.of(EventName.CLIENT_WAITING)
+    (waiting,) = scenario("other_user_waits").replayed.of(EventName.CLIENT_WAITING)
     assert waiting.pid == 6279
 
 
 def test_the_fault_of_the_asserting_client_is_contained() -> None:
     recorded = scenario("assert_contained")
-    (contained,) = recorded.story.of(EventName.CLIENT_FAULT_CONTAINED)
+    (contained,) = recorded.replayed.of(EventName.CLIENT_FAULT_CONTAINED)
     assert (contained.pid, contained.server) == (recorded.truth["culprit"], 1245)
 
 
@@ -324,7 +350,7 @@ class TestLimits:
         The recording has no answer after the last command about memory. The log alone does not change the limit: the
         exporter shows the daemon's last reply and has a query to send.
         """
-        daemon = scenario("limits").story.daemon
+        daemon = scenario("limits").replayed.daemon
         assert daemon.servers[513].active_thread_percentage == 100.0
         assert daemon.servers[513].pinned_memory_limits == {}
         assert daemon.default_limits.active_thread_percentage == 100.0
@@ -347,13 +373,13 @@ class TestLimits:
         """By its own log."""
         (found,) = {
             (server.active_thread_percentage, *sorted(server.pinned_memory_limits.items()))
-            for server in scenario("server_killed").story.daemon.servers.values()
+            for server in scenario("server_killed").replayed.daemon.servers.values()
         }
         assert found == (100.0, (0, 100 << 30), (9, 3 << 30))
 
 
 def test_refuses_16_clients_of_64() -> None:
-    refusals = scenario("many_clients").story.of(EventName.CLIENT_REFUSED)
+    refusals = scenario("many_clients").replayed.of(EventName.CLIENT_REFUSED)
     assert Counter(event.reason for event in refusals) == {"limit": 16}
 
 
@@ -418,7 +444,7 @@ class TestReplay:
         path = tmp_path / "trap.jsonl"
         path.write_text(trap.text)
         found = [json.loads(line) for line in replayed(capsys, "--events", path).splitlines()]
-        assert found == [event.as_json() for event in trap.story.events]
+        assert found == [event.as_json() for event in trap.replayed.events]
         for each in found:
             label = "gpu" if each["event"] == "gpu_xid" else "daemon"
             assert {"at", "event", label} <= each.keys()
@@ -431,5 +457,5 @@ class TestReplay:
         ended = subprocess.run(command, input=waits.text, capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert [json.loads(line) for line in ended.stdout.splitlines()] == [
-            event.as_json() for event in waits.story.events
+            event.as_json() for event in waits.replayed.events
         ]

@@ -1,11 +1,12 @@
-"""Chaos: random kills, stops, faults, quits, limits and restarts, and what must hold through all of it.
+"""Chaos: random kills, stops, faults, quits, limits and restarts, and rules that must hold through all of it.
 
-`python -m tests.chaos --seed N --steps N` is one run, against the stand-in and the real program in `act`: the `stage`
-has them, `steps` are what is done to them, and `rules` what must hold. They are judged by what an `onlooker` sees in
-/proc, a `limits_watch` in the stand-in itself, and what the stand-in writes down of faults. What the exporter says of
-itself proves nothing: `claims` judge it. A `driver` shows the clients and the Xids of real faults in NVML.
+`python -m tests.chaos --seed N --steps N` is one run, against the stand-in and the real program in mode `act`. The
+`harness` starts them, `steps` are what is done to them, and `rules` what must hold. The evidence is what
+`process_watch` sees in /proc, what `limits_watch` asks the stand-in, and the faults that the stand-in notes. `claims`
+compare the events that the exporter reports with this evidence. A `driver` shows the clients and the Xids of real
+faults in NVML.
 
-With `--forger` a hostile user acts beside it all (`forger`, `forgeries`), and a second daemon, the neighbour, to which
-nothing happens, is forged about, too. With `--keep-going` a run names all broken rules at its end. Ten seeds:
+With `--forger` a hostile user acts beside it (`forger`, `forgeries`). Nothing happens to a second daemon, the
+neighbour, but the user forges its log too. With `--keep-going` a run prints all broken rules at its end. Ten seeds:
 `seq 10 | xargs -P 4 -I{} python -m tests.chaos --forger --seed {}`.
 """

@@ -1,10 +1,10 @@
-"""The GPUs' driver: it lists the clients of the stage's daemons, and raises an Xid for each fault that happens."""
+"""The GPUs' driver: it lists the clients of the harness's daemons, and raises an Xid for each fault that happens."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.chaos.poller import Poller
 from tests.standin.mps import MpsStandIn, is_alive
 from tests.standin.mps_daemon.names import pid_file
 from tests.standin.nvml import Device, NvmlStandIn, Process
@@ -19,15 +19,15 @@ XIDS = {"memory": 31, "trap": 43}
 SECOND_GPU = Device(index=1, uuid="GPU-87f188b6-25f1-39ad-ceb7-643fc637f1b2", bus_id="0000:00:07.0")
 
 
-class Driver:
+class Driver(Poller):
     """A thread that follows the stand-in daemon.
 
     Args:
         directory: where the NVML library and its state are.
         mps: the daemon on the first GPU.
-        beside: who is on the second GPU: a server and its clients.
+        beside: returns the server on the second GPU and its clients.
         now: returns the present server and its clients, as the daemon last said.
-        daemon: returns the PID of the control daemon that lives, if one does.
+        daemon: returns the PID of the control daemon that runs, if there is one.
     """
 
     def __init__(
@@ -38,15 +38,13 @@ class Driver:
         now: Callable[[], tuple[int, Iterable[int]] | None],
         daemon: Callable[[], int | None],
     ) -> None:
+        super().__init__(LOOK_SECONDS)
         self._nvml = NvmlStandIn(directory)
         self._mps = mps
         self._beside, self._now, self._daemon = beside, now, daemon
         self._raised = self._read = 0
         self._shown: tuple[Device, ...] = ()
         self._wrong_for = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
-        self.problem: BaseException | None = None
 
     def environment(self) -> dict[str, str]:
         """What to set in a process that is to load this driver's library."""
@@ -56,13 +54,7 @@ class Driver:
         """Build the library and begin."""
         self._nvml.build()
         self._follow()
-        self._thread.start()
-
-    def close(self) -> None:
-        """Follow no more."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().open()
 
     def pid_file_is_right(self) -> bool:
         """Return whether the control program finds the daemon."""
@@ -71,14 +63,10 @@ class Driver:
         except (OSError, ValueError):
             return False
 
-    def _run(self) -> None:
-        try:
-            while not self._stop.wait(LOOK_SECONDS):
-                self._follow()
-                self._repair()
-        except BaseException as problem:
-            self.problem = problem
-            raise
+    def look(self) -> None:
+        """Show what has changed, and repair the PID file."""
+        self._follow()
+        self._repair()
 
     def _follow(self) -> None:
         first = self._now()
@@ -96,7 +84,7 @@ class Driver:
             self._raised = len(faults)
 
     def _repair(self) -> None:
-        """Only a file that somebody tampered with: one that has gone, and one of a dead daemon, are left."""
+        """Repair a file that was tampered with, not one that was removed or is of a dead daemon."""
         daemon, path = self._daemon(), Path(pid_file(self._mps.pipe_directory))
         wrong = daemon is not None and path.exists() and not self.pid_file_is_right()
         self._wrong_for = self._wrong_for + LOOK_SECONDS if wrong else 0.0
@@ -107,10 +95,10 @@ class Driver:
 
 def _device(device: Device, server: int, clients: Iterable[int]) -> Device:
     """The server in the compute list alone, its clients in both lists, as far as they live."""
-    processes = [Process(server, used_bytes=66 << 20, in_mps_list=False, sm_percent=30)] if _lives(server) else []
-    processes += [Process(pid) for pid in sorted(clients) if _lives(pid)]
+    processes = [Process(server, used_bytes=66 << 20, in_mps_list=False, sm_percent=30)] if _living(server) else []
+    processes += [Process(pid) for pid in sorted(clients) if _living(pid)]
     return Device(index=device.index, uuid=device.uuid, bus_id=device.bus_id, processes=tuple(processes))
 
 
-def _lives(pid: int) -> bool:
+def _living(pid: int) -> bool:
     return pid > 0 and is_alive(pid)

@@ -3,7 +3,7 @@
 python -m tests.chaos.forger SEED PIPE_DIRECTORY OTHERS [PIPE_DIRECTORY OTHERS]...
 
 OTHERS are the PIDs of other daemons, with their servers and clients, separated by commas. Started as root it becomes
-`nobody`. What it does follows from the seed; whom it names, from what it finds then. It writes each deed on standard
+`nobody`. What it does follows from the seed; which PIDs it names, from what it finds. It writes each action on standard
 output.
 """
 
@@ -47,7 +47,7 @@ FLOODS = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipe directory, and the PIDs of those who have nothing to do with it."""
+    """A pipe directory, and the PIDs of unrelated processes."""
 
     directory: str
     others: tuple[int, ...]
@@ -59,9 +59,9 @@ class Target:
 
 
 class Forger:
-    """The user: one deed after the other.
+    """The user, who does one thing after the other.
 
-    Each deed has a source of chance of its own, so that what was found for one does not change the kinds of the next.
+    Each action has a source of chance of its own, so that what was found for one does not change the kinds of the next.
     """
 
     def __init__(self, targets: Sequence[Target], seed: str) -> None:
@@ -86,11 +86,11 @@ class Forger:
         self._acts += 1
         self._chance.seed(f"forger {self._seed} {self._acts}")
         target = self._targets[0] if self._chance.random() < 0.8 else self._chance.choice(self._targets)
-        (deed,) = self._chance.choices(list(self._deeds), weights=list(self._deeds.values()))
+        (action,) = self._chance.choices(list(self._deeds), weights=list(self._deeds.values()))
         try:
-            return f"{deed.__name__.removeprefix('_')} {deed(target)}"
+            return f"{action.__name__.removeprefix('_')} {action(target)}"
         except (OSError, ValueError) as problem:
-            return f"{deed.__name__.removeprefix('_')}: {problem}"
+            return f"{action.__name__.removeprefix('_')}: {problem}"
 
     def _scene(self, target: Target) -> Scene:
         with contextlib.suppress(OSError, ValueError):
@@ -101,7 +101,7 @@ class Forger:
         clients, bystanders = [], []
         for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
             words = _words(pid)
-            if b"tests.chaos.tenant" in words:
+            if b"tests.chaos.client_loop" in words:
                 clients.append(pid)
             elif b"exporter" in words or b"tests.chaos" in words:
                 bystanders.append(pid)
@@ -178,8 +178,8 @@ class Forger:
     def _tamper_with_pid_file(self, target: Target) -> str:
         """Name another process, or none, for a while; but leave what a new daemon has written meanwhile."""
         path, scene = pid_file(target.directory), self._scene(target)
-        anybody = (*scene.clients, *scene.others, *scene.bystanders, MADE_UP_PID, 1, os.getpid())
-        written = self._chance.choice(("", "x", "-1", "0", "9" * 5000, *(f"{pid}\n" for pid in anybody)))
+        others = (*scene.clients, *scene.others, *scene.bystanders, MADE_UP_PID, 1, os.getpid())
+        written = self._chance.choice(("", "x", "-1", "0", "9" * 5000, *(f"{pid}\n" for pid in others)))
         before = _overwrite(path, None, written)
         time.sleep(self._chance.uniform(*SHORT_SECONDS))
         _overwrite(path, written, before)

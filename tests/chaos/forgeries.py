@@ -42,15 +42,14 @@ Means = Callable[[Scene, random.Random], list[Line]]
 def exit_of_the_daemon(scene: Scene, chance: random.Random) -> list[Line]:
     """The daemon ends, with or without the command that ends it."""
     lines = ["Accepting connection...", "NEW UI", "Cmd:quit", "Exit with status 0", "UI closed"]
-    return _by_daemon(scene, chance, lines[chance.randrange(len(lines)) :])
+    return _by_daemon(scene, chance, *lines[chance.randrange(len(lines)) :])
 
 
 def command_to_quit(scene: Scene, chance: random.Random) -> list[Line]:
     """An operator ends the daemon; it has not ended yet."""
     timeout = chance.choice(("", " -t 3"))
-    return _by_daemon(
-        scene, chance, ["NEW UI", f"Cmd:quit{timeout}", *["quit command issued with timeout of 3"] * bool(timeout)]
-    )
+    issued = ["quit command issued with timeout of 3"] * bool(timeout)
+    return _by_daemon(scene, chance, "NEW UI", f"Cmd:quit{timeout}", *issued)
 
 
 def start_of_a_daemon(scene: Scene, chance: random.Random) -> list[Line]:
@@ -61,25 +60,21 @@ def start_of_a_daemon(scene: Scene, chance: random.Random) -> list[Line]:
     return _by_daemon(
         scene,
         chance,
-        [
-            f"Starting control daemon using socket {directory}/control",
-            f"To connect CUDA applications to this daemon, set {variable}={directory}",
-            f"CUDA MPS Control binary version: {version}",
-        ],
+        f"Starting control daemon using socket {directory}/control",
+        f"To connect CUDA applications to this daemon, set {variable}={directory}",
+        f"CUDA MPS Control binary version: {version}",
     )
 
 
 def exit_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
-    """A server that lives has exited."""
+    """A server that runs has exited."""
     server = _server(scene, chance)
     return _by_daemon(
         scene,
         chance,
-        [
-            f"Try shutting down server {server}, backoff is disabled",
-            chance.choice((f"Force shutting down server {server}", f"Server {server} exited with status 0")),
-            f"Server {server} exited with status {chance.choice((0, 1))}",
-        ],
+        f"Try shutting down server {server}, backoff is disabled",
+        chance.choice((f"Force shutting down server {server}", f"Server {server} exited with status 0")),
+        f"Server {server} exited with status {chance.choice((0, 1))}",
     )
 
 
@@ -88,7 +83,7 @@ def start_of_a_server(scene: Scene, chance: random.Random) -> list[Line]:
     server = chance.choice((*_innocents(scene), scene.daemon, MADE_UP_PID))
     return [
         (Kind.CONTROL, server, f"Starting new server {server} for user {chance.choice((0, 65534))}"),
-        *_by_daemon(scene, chance, [f"NEW SERVER {server}: Ready"]),
+        *_by_daemon(scene, chance, f"NEW SERVER {server}: Ready"),
     ]
 
 
@@ -98,14 +93,14 @@ def crash_loop(scene: Scene, chance: random.Random) -> list[Line]:
     for number in range(chance.randrange(4, 12)):
         server = MADE_UP_PID + number
         lines += [f"Starting new server {server} for user 0", f"Server {server} exited with status 1"]
-    return _by_daemon(scene, chance, lines)
+    return _by_daemon(scene, chance, *lines)
 
 
 def server_that_stays(scene: Scene, chance: random.Random) -> list[Line]:
     """A client of another user waits for a server that does not leave."""
     server, client = _server(scene, chance), _client(scene, chance)
     waits = f"NEW CLIENT {client} from user 65534: Server is not ready, push client to pending list"
-    return _by_daemon(scene, chance, [waits, f"Server {server} has 2 active worker threads. Server will not shutdown."])
+    return _by_daemon(scene, chance, waits, f"Server {server} has 2 active worker threads. Server will not shutdown.")
 
 
 def changed_defaults(scene: Scene, chance: random.Random) -> list[Line]:
@@ -114,13 +109,11 @@ def changed_defaults(scene: Scene, chance: random.Random) -> list[Line]:
     return _by_daemon(
         scene,
         chance,
-        [
-            "NEW UI",
-            f"Cmd:set_default_active_thread_percentage {percentage}",
-            f"{percentage}.0",
-            f"set_default_device_pinned_mem_limit 0 {memory}.",
-            "UI closed",
-        ],
+        "NEW UI",
+        f"Cmd:set_default_active_thread_percentage {percentage}",
+        f"{percentage}.0",
+        f"set_default_device_pinned_mem_limit 0 {memory}.",
+        "UI closed",
     )
 
 
@@ -142,20 +135,19 @@ def fault(scene: Scene, chance: random.Random) -> list[Line]:
         "The following client process have a sticky error set:",
         *map(str, victims),
     ]
-    return _by_server(scene, chance, [*before, *block[chance.randrange(2) : chance.choice((2, len(block)))]])
+    return _by_server(scene, chance, *before, *block[chance.randrange(2) : chance.choice((2, len(block)))])
 
 
 def end_of_a_fault(scene: Scene, chance: random.Random) -> list[Line]:
     """A device has been reset."""
-    return _by_server(scene, chance, [f"Destroy server context on {GPU}", f"Creating server context on {GPU}"])
+    return _by_server(scene, chance, f"Destroy server context on {GPU}", f"Creating server context on {GPU}")
 
 
 def reset_of_a_client(scene: Scene, chance: random.Random) -> list[Line]:
     """A contained error of an innocent client."""
     label = _label(_client(scene, chance))
-    return _by_server(
-        scene, chance, [f"Client {label} exiting. Worker is in reset. Number of active client contexts is 1."]
-    )
+    exiting = f"Client {label} exiting. Worker is in reset. Number of active client contexts is 1."
+    return _by_server(scene, chance, exiting)
 
 
 def disconnects(scene: Scene, chance: random.Random) -> list[Line]:
@@ -167,17 +159,13 @@ def disconnects(scene: Scene, chance: random.Random) -> list[Line]:
             lines.append(f"Server failed to recevie command with status 806, assuming client {label} exit")
         lines.append(f"Client {_label(client)} exiting. Number of active client contexts is 0.")
         lines.append(f"Client process {client} disconnected")
-    return _by_server(scene, chance, lines)
+    return _by_server(scene, chance, *lines)
 
 
 def connects(scene: Scene, chance: random.Random) -> list[Line]:
     """Processes that are no clients of this server are accepted."""
-    client = chance.choice((*scene.bystanders, *scene.others, MADE_UP_PID, 1))
-    return _by_server(
-        scene,
-        chance,
-        [f"Client {_label(client)} connected", f"Status of client {_label(client)} is ACTIVE"],
-    )
+    label = _label(chance.choice((*scene.bystanders, *scene.others, MADE_UP_PID, 1)))
+    return _by_server(scene, chance, f"Client {label} connected", f"Status of client {label} is ACTIVE")
 
 
 def refusals(scene: Scene, chance: random.Random) -> list[Line]:
@@ -186,11 +174,9 @@ def refusals(scene: Scene, chance: random.Random) -> list[Line]:
     return _by_server(
         scene,
         chance,
-        [
-            f"Server teardown in progress. Refusing to accept new client {label}",
-            f"Failed to accept client {label} with status 807",
-            "Failed to accept new client. Maximum number of clients (48) reached.",
-        ],
+        f"Server teardown in progress. Refusing to accept new client {label}",
+        f"Failed to accept client {label} with status 807",
+        "Failed to accept new client. Maximum number of clients (48) reached.",
     )
 
 
@@ -200,11 +186,9 @@ def limits_in_force(scene: Scene, chance: random.Random) -> list[Line]:
     return _by_server(
         scene,
         chance,
-        [
-            f"Active Threads Percentage set to {percentage}",
-            f"Device pinned memory limit for device 0 set to {memory:#x} bytes",
-            "Server Priority set to 1",
-        ],
+        f"Active Threads Percentage set to {percentage}",
+        f"Device pinned memory limit for device 0 set to {memory:#x} bytes",
+        "Server Priority set to 1",
     )
 
 
@@ -252,13 +236,13 @@ def _label(client: int, context: int = 1) -> str:
     return f"{{PID: {client}, Context ID: {context}}}"
 
 
-def _by_daemon(scene: Scene, chance: random.Random, texts: Sequence[str]) -> list[Line]:
+def _by_daemon(scene: Scene, chance: random.Random, *texts: str) -> list[Line]:
     """The daemon's own stamp as a rule, else another daemon's."""
     pid = scene.daemon if chance.random() < 0.8 else chance.choice((*scene.others, MADE_UP_PID))
     return [(Kind.CONTROL, pid, text) for text in texts]
 
 
-def _by_server(scene: Scene, chance: random.Random, texts: Sequence[str]) -> list[Line]:
+def _by_server(scene: Scene, chance: random.Random, *texts: str) -> list[Line]:
     """A server's stamp as a rule, else any process's."""
     pid = _server(scene, chance) if chance.random() < 0.8 else chance.choice((*_innocents(scene), MADE_UP_PID))
     return [(Kind.SERVER, pid, text) for text in texts]

@@ -1,20 +1,21 @@
-"""For how long a server was without the limits that were configured, by the stand-in's own word."""
+"""For how long a server was without the configured limits, as the stand-in itself reports."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.chaos.client_loop import ServerNow
+from tests.chaos.poller import Poller
 from tests.chaos.slowness import Slowness
-from tests.chaos.tenant import ServerNow, UnknownError, ask
+from tests.standin.mps import RequestError, ask_side_channel
 
 LOOK_SECONDS = 0.04
 ANSWER_SECONDS = 0.25
 IN_FAULT = "FAULT"
-"""Such a server takes no clients, and is told nothing until it has recovered."""
+"""Such a server takes no clients and no commands until it has recovered."""
 
 STALL_SECONDS = 0.2
-"""A longer time between two looks is the machine's, and counts for nobody."""
+"""A longer time between two looks is the fault of the machine, and does not count."""
 
 
 @dataclass(slots=True)
@@ -26,42 +27,30 @@ class Lapse:
     seconds: float = 0.0
     had: str = ""
     slowness: float = 1.0
-    """How many times slower than at rest the machine was meanwhile."""
+    """Outcome many times slower than at rest the machine was meanwhile."""
 
 
-class LimitsWatch:
-    """A thread that asks the stand-in, whom that costs no session.
+class LimitsWatch(Poller):
+    """A thread that asks the stand-in, which needs no session for that.
 
-    Time counts while a server is ready, its daemon answers and may be commanded: `may_act` says whether somebody is
-    there to do it, and nobody keeps him from it.
+    Time counts while a server is ready, its daemon answers, and the exporter runs and can send commands (`may_act`).
     """
 
     def __init__(
         self, directory: str, percentage: float, memory: str, may_act: Callable[[], bool], slowness: Slowness
     ) -> None:
+        super().__init__(LOOK_SECONDS)
         self._directory = directory
         self._percentage, self._memory = percentage, memory
         self._may_act = may_act
         self._slowness = slowness
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="limits", daemon=True)
+        self._looked_at = time.monotonic()
         self._lapse: Lapse | None = None
         self.lapses: list[Lapse] = []
         """Each that has ended, and the present one."""
         self.answered_at: float | None = None
         """When the daemon was asked what it last answered, seconds since the epoch; None: it does not answer now."""
         self.server: ServerNow | None = None
-        self.problem: BaseException | None = None
-
-    def open(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ask no more."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     @property
     def answers(self) -> bool:
@@ -69,31 +58,26 @@ class LimitsWatch:
         return self.answered_at is not None
 
     def begin_anew(self) -> None:
-        """An operator has just set a limit: what was to be mended before is another matter."""
+        """Start a new lapse, because an operator has just set a limit."""
         self._lapse = None
 
-    def _run(self) -> None:
-        last = time.monotonic()
-        try:
-            while not self._stop.wait(LOOK_SECONDS):
-                asked_at = time.time()
-                self.answered_at = asked_at if self._ask() else None
-                now = time.monotonic()
-                self._count(now - last)
-                last = now
-        except BaseException as problem:
-            self.problem = problem
-            raise
+    def look(self) -> None:
+        """Ask the stand-in, and count the time since the last look."""
+        asked_at = time.time()
+        self.answered_at = asked_at if self._ask() else None
+        now = time.monotonic()
+        self._count(now - self._looked_at)
+        self._looked_at = now
 
     def _ask(self) -> bool:
         try:
-            self.server = ServerNow.parse(ask(self._directory, "server", ANSWER_SECONDS))
-        except (OSError, UnknownError):
+            self.server = ServerNow.parse(ask_side_channel(self._directory, "server", ANSWER_SECONDS))
+        except (OSError, RequestError):
             return False
         return True
 
     def _count(self, seconds: float) -> None:
-        """One that has them, or another one, or one that nobody could have told, begins anew."""
+        """A server with its limits, another server, or one that takes no commands ends the lapse."""
         server = self.server if self.answers else None
         if server is None or not server.ready_at or server.state == IN_FAULT:
             self._lapse = None

@@ -1,9 +1,10 @@
-"""The terms under which the watchdog is put to the test, and its configuration."""
+"""The watchdog's configuration in these tests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from exporter.model.settings import Thresholds
 
 PERCENTAGE = 40.0
 MEMORY = "0=2G"
@@ -11,60 +12,50 @@ DAEMON = "main"
 NEIGHBOUR = "neighbour"
 """Another daemon, to which nothing happens."""
 
+_RULES: Mapping[str, Any] = {
+    "hung_after": 5.0,
+    "restarts": 6,
+    "window": 20.0,
+    "backoff": 0.1,
+    "longest_backoff": 0.5,
+    "verify": 5.0,
+    "fault": 5.0,
+    "step": 1.0,
+}
+RULES = Thresholds(**_RULES)
+"""The watchdog's rules. Their times are far shorter than those of a real node."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The watchdog's rules, in seconds, far shorter than anybody would have them."""
+CONSTANTS = {"discovery": False, "journal": False, "kmsg": "/nowhere", "pods": "/nowhere", "rules": _RULES}
+"""Constants of the exporter: these rules, and none of the machine's daemons and logs."""
 
-    hung_after: float = 5.0
-    restarts: int = 6
-    window: float = 20.0
-    backoff: float = 0.1
-    longest_backoff: float = 0.5
-    verify: float = 5.0
-    fault: float = 5.0
-    step: float = 1.0
-    ends: bool = False
-    """Whether it is to end a server that hangs, and clients that hold up the end of a fault."""
-
-    def configuration(
-        self, pipe: Path, logs: Path, neighbour: tuple[Path, Path], command: Path, environment: Mapping[str, str]
-    ) -> str:
-        """Return the configuration file of an exporter under these terms; of the neighbour it gets both directories."""
-        starts = ["env", *(f"{name}={value}" for name, value in environment.items()), str(command)]
-        return f"""
-            [watchdog]
-            mode = "act"
-            allow = {["kill_clients", "end_hung_server"] if self.ends else []}
-
-            [[daemons]]
-            name = "{DAEMON}"
-            pipe_directory = "{pipe}"
-            log_directory = "{logs}"
-            restart_command = {starts}
-            active_thread_percentage = {PERCENTAGE}
-            pinned_memory_limits = ["{MEMORY}"]
-
-            [[daemons]]
-            name = "{NEIGHBOUR}"
-            pipe_directory = "{neighbour[0]}"
-            log_directory = "{neighbour[1]}"
-        """
-
-    def constants(self) -> Mapping[str, Any]:
-        """Return the constants of the exporter: the watchdog's times, and none of the machine's daemons and logs."""
-        rules = {
-            "hung_after": self.hung_after,
-            "restarts": self.restarts,
-            "window": self.window,
-            "backoff": self.backoff,
-            "longest_backoff": self.longest_backoff,
-            "verify": self.verify,
-            "fault": self.fault,
-            "step": self.step,
-        }
-        nowhere = {"kmsg": "/nowhere", "pods": "/nowhere"}
-        return {"discovery": False, "journal": False, **nowhere, "rules": rules}
+TERMS: Mapping[str, bool] = {"leaves-alone": False, "ends": True}
+"""Whether the watchdog may end a hung server, and clients that delay the end of a fault."""
 
 
-TERMS: Mapping[str, Terms] = {"leaves-alone": Terms(), "ends": Terms(ends=True)}
+def configuration(
+    may_end: bool,
+    main: tuple[Path, Path],
+    neighbour: tuple[Path, Path],
+    command: Path,
+    environment: Mapping[str, str],
+) -> str:
+    """Return the configuration file of an exporter. A daemon is given by its pipe and log directories."""
+    starts = ["env", *(f"{name}={value}" for name, value in environment.items()), str(command)]
+    return f"""
+        [watchdog]
+        mode = "act"
+        allow = {["kill_clients", "end_hung_server"] if may_end else []}
+
+        [[daemons]]
+        name = "{DAEMON}"
+        pipe_directory = "{main[0]}"
+        log_directory = "{main[1]}"
+        restart_command = {starts}
+        active_thread_percentage = {PERCENTAGE}
+        pinned_memory_limits = ["{MEMORY}"]
+
+        [[daemons]]
+        name = "{NEIGHBOUR}"
+        pipe_directory = "{neighbour[0]}"
+        log_directory = "{neighbour[1]}"
+    """

@@ -1,4 +1,4 @@
-"""Random disaster after disaster: what must hold, holds; the watchdog mends what it is to mend, and nothing else."""
+"""Random failures break no rule: the watchdog repairs what it should, and nothing else."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.systems
 STEPS = int(os.environ.get("CHAOS_STEPS", "120"))
 """Of both terms together; the long form is `python -m tests.chaos --steps 500 --terms …`."""
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
-"""The same steps each time, unless told otherwise; what comes of them is never quite the same."""
+"""The same steps each time, unless set otherwise. Their timing differs in each run."""
 
 
 @pytest.mark.parametrize("beside", [(), ("--forger",)], ids=["alone", "beside a forger"])
@@ -25,6 +25,6 @@ def test_random_failures_break_no_rule(beside: tuple[str, ...]) -> None:
         subprocess.Popen([*command, f"--terms={name}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for name in TERMS
     ]
-    said = [run.communicate()[0] for run in runs]
-    for run, words in zip(runs, said, strict=True):
-        assert run.returncode == 0, words
+    outputs = [run.communicate()[0] for run in runs]
+    for run, output in zip(runs, outputs, strict=True):
+        assert run.returncode == 0, output

@@ -1,4 +1,4 @@
-"""The forger does what it is said to do, and the judgements find what is false and pass what is true."""
+"""The forger acts as described, and the rules about claims find what is false and pass what is true."""
 
 import random
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.claims import (
     Claim,
     Claims,
-    Judged,
+    Evidence,
     false_incidents,
     false_losses,
     false_news_of_the_neighbour,
@@ -22,7 +22,7 @@ from tests.chaos.claims import (
 )
 from tests.chaos.forger import Forger, Target
 from tests.chaos.forgeries import LINES, Scene, hostile_name
-from tests.chaos.onlooker import Life, Role
+from tests.chaos.process_watch import MpsProcess, Role
 from tests.chaos.terms import DAEMON, NEIGHBOUR
 from tests.standin.mps import MpsStandIn, Truth, is_alive
 from tests.standin.mps_daemon.logs import message, send
@@ -65,25 +65,25 @@ def test_the_forger_ends_no_process(mps: MpsStandIn, tmp_path: Path) -> None:
         servants = (mps.pid, mps.server_pid or 0, other.pid, client.pid)
         targets = [Target(str(each.pipe_directory), (other.pid,)) for each in (mps, other)]
         forger = Forger(targets, "7")
-        deeds = {forger.act().partition(" ")[0] for _ in range(40)}
+        actions = {forger.act().partition(" ")[0] for _ in range(40)}
 
-        assert {"forge", "ask", "flood"} <= deeds
+        assert {"forge", "ask", "flood"} <= actions
         assert all(map(is_alive, servants))
         assert (mps.pid, other.pid) == servants[0:3:2], "a PID file that was tampered with was not put right"
         assert mps.ask("get_server_list").stdout == f"{servants[1]}\n"
         client.kill()
 
 
-# -- judgements ----------------------------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------------------------
 
 
-def judged(
+def evidence(
     *claims: Claim,
-    ended: Sequence[Life] = (),
+    ended: Sequence[MpsProcess] = (),
     truth: Sequence[Truth] = (),
-) -> Judged:
-    """Judge these claims by these truths, of an exporter that ran from 0 to 1000."""
-    return Judged(
+) -> Evidence:
+    """Return these claims and truths, of an exporter that ran from 0 to 1000."""
+    return Evidence(
         claims=Claims(list(claims)),
         ended=list(ended),
         truth=list(truth),
@@ -97,8 +97,8 @@ def claim(at: float, event: str, daemon: str = DAEMON, **fields: Any) -> Claim:
     return Claim(1, at, event, daemon, {"server": SERVER, "incident": "i", **fields})
 
 
-def death(at: float, status: int = -9) -> Life:
-    return Life(pid=10, ticks=1, role=Role.DAEMON, parent=1, began=at - 60, ended=at, status=status)
+def death(at: float, status: int = -9) -> MpsProcess:
+    return MpsProcess(pid=10, ticks=1, role=Role.DAEMON, parent=1, began=at - 60, ended=at, status=status)
 
 
 def a_fault(at: float, culprit: int = CULPRIT) -> Truth:
@@ -108,44 +108,44 @@ def a_fault(at: float, culprit: int = CULPRIT) -> Truth:
 def test_a_loss_without_an_exit_is_false() -> None:
     lost = claim(100.2, "daemon_lost")
 
-    assert list(false_losses(judged(lost)))
-    assert not list(false_losses(judged(lost, ended=[death(100.0)])))
-    assert list(false_losses(judged(lost, claim(103.0, "daemon_stopped"), ended=[death(100.0)])))
-    assert list(false_losses(judged(claim(50.0, "daemon_lost"), ended=[death(100.0)])))
+    assert list(false_losses(evidence(lost)))
+    assert not list(false_losses(evidence(lost, ended=[death(100.0)])))
+    assert list(false_losses(evidence(lost, claim(103.0, "daemon_stopped"), ended=[death(100.0)])))
+    assert list(false_losses(evidence(claim(50.0, "daemon_lost"), ended=[death(100.0)])))
 
 
 def test_a_daemon_that_finds_another_one_is_no_loss() -> None:
-    assert list(false_losses(judged(claim(100.2, "daemon_lost"), ended=[death(100.0, status=1)])))
-    assert not list(missed_losses(judged(ended=[death(100.0, status=1)])))
+    assert list(false_losses(evidence(claim(100.2, "daemon_lost"), ended=[death(100.0, status=1)])))
+    assert not list(missed_losses(evidence(ended=[death(100.0, status=1)])))
 
 
 def test_an_exit_without_a_loss_is_missed() -> None:
-    assert list(missed_losses(judged(ended=[death(100.0)])))
-    assert not list(missed_losses(judged(claim(100.2, "daemon_stopped"), ended=[death(100.0)])))
-    assert not list(missed_losses(judged(ended=[death(999.0)]))), "it may still be told"
+    assert list(missed_losses(evidence(ended=[death(100.0)])))
+    assert not list(missed_losses(evidence(claim(100.2, "daemon_stopped"), ended=[death(100.0)])))
+    assert not list(missed_losses(evidence(ended=[death(999.0)]))), "it may still be told"
 
 
 def test_each_incident_needs_its_own_fault() -> None:
     first, second = claim(100.2, "fault"), claim(101.0, "fault", incident="j")
 
-    assert list(false_incidents(judged(first)))
-    assert not list(false_incidents(judged(first, truth=[a_fault(100.0)])))
-    assert list(false_incidents(judged(first, second, truth=[a_fault(100.0)])))
-    assert list(false_incidents(judged(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
+    assert list(false_incidents(evidence(first)))
+    assert not list(false_incidents(evidence(first, truth=[a_fault(100.0)])))
+    assert list(false_incidents(evidence(first, second, truth=[a_fault(100.0)])))
+    assert list(false_incidents(evidence(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
 
 
 def test_a_fault_without_an_incident_is_missed() -> None:
     other_server_ends = replace(death(100.1), role=Role.SERVER, pid=SERVER + 1)
 
-    assert list(missed_incidents(judged(truth=[a_fault(100.0)])))
-    assert list(missed_incidents(judged(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
-    assert not list(missed_incidents(judged(claim(100.2, "fault"), truth=[a_fault(100.0)])))
-    assert not list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[other_server_ends])))
-    assert not list(missed_incidents(judged(truth=[a_fault(999.0)]))), "it may still be told"
+    assert list(missed_incidents(evidence(truth=[a_fault(100.0)])))
+    assert list(missed_incidents(evidence(claim(100.2, "fault", server=21), truth=[a_fault(100.0)])))
+    assert not list(missed_incidents(evidence(claim(100.2, "fault"), truth=[a_fault(100.0)])))
+    assert not list(missed_incidents(evidence(truth=[a_fault(100.0)], ended=[other_server_ends])))
+    assert not list(missed_incidents(evidence(truth=[a_fault(999.0)]))), "it may still be told"
 
     brief = replace(death(98.0), role=Role.SERVER, pid=SERVER + 1, began=97.9)
-    assert not list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[brief])))
-    assert list(missed_incidents(judged(truth=[a_fault(100.0)], ended=[replace(brief, began=50.0)])))
+    assert not list(missed_incidents(evidence(truth=[a_fault(100.0)], ended=[brief])))
+    assert list(missed_incidents(evidence(truth=[a_fault(100.0)], ended=[replace(brief, began=50.0)])))
 
 
 def test_two_faults_are_one_until_the_affected_clients_are_gone() -> None:
@@ -153,8 +153,8 @@ def test_two_faults_are_one_until_the_affected_clients_are_gone() -> None:
     gone = Truth(101.0, "gone", SERVER, "client", INNOCENT)
     told = claim(100.2, "fault")
 
-    assert not list(missed_incidents(judged(told, truth=[first, second])))
-    assert list(missed_incidents(judged(told, truth=[first, gone, second])))
+    assert not list(missed_incidents(evidence(told, truth=[first, second])))
+    assert list(missed_incidents(evidence(told, truth=[first, gone, second])))
 
 
 @pytest.mark.parametrize(("pid", "confidence", "blamed"), [(INNOCENT, 0.5, 1), (INNOCENT, 0.4, 0), (CULPRIT, 0.9, 0)])
@@ -162,14 +162,14 @@ def test_a_confident_suspicion_needs_the_actual_cause(pid: int, confidence: floa
     suspects = [{"pid": pid, "confidence": confidence, "indications": []}]
     told = [claim(100.2, "fault"), claim(100.5, "fault_changed", suspects=suspects)]
 
-    assert len(list(innocents_suspected(judged(*told, truth=[a_fault(100.0)])))) == blamed
+    assert len(list(innocents_suspected(evidence(*told, truth=[a_fault(100.0)])))) == blamed
 
 
 @pytest.mark.parametrize(("went", "blamed"), [(99.9, 0), (90.0, 1), (105.0, 1)])
 def test_a_client_that_exited_before_a_fault_may_be_suspected(went: float, blamed: int) -> None:
     suspects = [{"pid": INNOCENT, "confidence": 0.7, "indications": []}]
     gone = Truth(went, "gone", SERVER, "client", INNOCENT)
-    told = judged(claim(100.2, "fault", suspects=suspects), truth=[gone, a_fault(100.0)])
+    told = evidence(claim(100.2, "fault", suspects=suspects), truth=[gone, a_fault(100.0)])
 
     assert len(list(innocents_suspected(told))) == blamed
 
@@ -177,11 +177,11 @@ def test_a_client_that_exited_before_a_fault_may_be_suspected(went: float, blame
 @pytest.mark.parametrize(("victims", "blamed"), [((INNOCENT,), 0), ((INNOCENT, 33), 0), ((INNOCENT, 33, 34), 1)])
 def test_one_of_few_affected_clients_may_be_suspected(victims: tuple[int, ...], blamed: int) -> None:
     suspects = [{"pid": INNOCENT, "confidence": 0.5, "indications": []}]
-    told = judged(claim(100.2, "fault", suspects=suspects), truth=[replace(a_fault(100.0), victims=victims)])
+    told = evidence(claim(100.2, "fault", suspects=suspects), truth=[replace(a_fault(100.0), victims=victims)])
 
     assert len(list(innocents_suspected(told))) == blamed
 
 
 def test_each_grave_event_of_the_other_daemon_is_false() -> None:
-    assert list(false_news_of_the_neighbour(judged(claim(1.0, "daemon_lost", NEIGHBOUR))))
-    assert not list(false_news_of_the_neighbour(judged(claim(1.0, "client_connected", NEIGHBOUR))))
+    assert list(false_news_of_the_neighbour(evidence(claim(1.0, "daemon_lost", NEIGHBOUR))))
+    assert not list(false_news_of_the_neighbour(evidence(claim(1.0, "client_connected", NEIGHBOUR))))

@@ -1,4 +1,4 @@
-"""Which kind of command a shown text is, and what of it can be checked without running it."""
+"""Which shown texts are commands, and what of a command can be checked without running it."""
 
 import contextlib
 import importlib.util
@@ -6,9 +6,8 @@ import io
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from exporter.cli import COMMANDS, parse_arguments
@@ -17,76 +16,58 @@ from exporter.parse.protocol3 import LIST_CLIENTS, LIST_DEVICES, LIST_NAMESPACES
 from tests.commands.collected import ROOT, Shown
 from tests.commands.scenes import UNIT
 
-PLACEHOLDERS = {
-    "CLIENT", "COMMAND", "DAEMON", "DIRECTORY", "FILE", "GPU", "ID", "IMAGE", "N", "NUMBER", "PID", "POD", "PROMETHEUS",
-    "SERVER", "T", "UNIT",
-}  # fmt: skip
-"""Words that a reader replaces by a value."""
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PLACEHOLDERS = _words(
+    """CLIENT COMMAND DAEMON DIRECTORY FILE GPU ID IMAGE N NUMBER PID POD PROMETHEUS SERVER T UNIT
+    COMPUTE DEFAULT NVRM OUT"""
+)
+"""Words that a reader replaces by a value, and words of other programs in capitals."""
 
 OTHERS_UNITS = {
-    "prometheus", "prometheus-alertmanager", "grafana-server", "polkit", "nvidia-persistenced", "train.service",
-}  # fmt: skip
+    *("prometheus", "prometheus-alertmanager", "grafana-server", "polkit", "nvidia-persistenced", "train.service"),
+    *(UNIT, "$UNIT", "UNIT", "PID", "nvidia*"),
+}
 
-VERBS = {
-    "cat", "daemon-reload", "edit", "enable", "list-unit-files", "reboot", "reload", "reset-failed", "restart", "show",
-    "status", "try-restart", "unmask",
-}  # fmt: skip
+VERBS = _words(
+    """cat daemon-reload edit enable list-unit-files reboot reload reset-failed restart show status try-restart
+    unmask"""
+)
 
-CONTROL_COMMANDS = {
-    "device_query", "get_active_thread_percentage", "get_client_list", "get_default_active_thread_percentage",
-    "get_default_device_pinned_mem_limit", "get_device_pinned_mem_limit", "get_server_list", "get_server_status",
-    "quit", "set_active_thread_percentage", "set_default_active_thread_percentage", "set_default_client_priority",
-    "set_default_device_pinned_mem_limit", "set_device_pinned_mem_limit", "shutdown_server", "terminate_client",
-    "COMMAND",
-}  # fmt: skip
+CONTROL_COMMANDS = _words(
+    """device_query get_active_thread_percentage get_client_list get_default_active_thread_percentage
+    get_default_device_pinned_mem_limit get_device_pinned_mem_limit get_server_list get_server_status quit
+    set_active_thread_percentage set_default_active_thread_percentage set_default_client_priority
+    set_default_device_pinned_mem_limit set_device_pinned_mem_limit shutdown_server terminate_client"""
+)
 
-CONTROL_COMMANDS_3 = {
-    *(LIST_SERVERS, LIST_CLIENTS, LIST_NAMESPACES, LIST_DEVICES, LIST_PARTITIONS), "-q",
+CONTROL_COMMANDS_3 = (
+    *(LIST_SERVERS, LIST_CLIENTS, LIST_NAMESPACES, LIST_DEVICES, LIST_PARTITIONS, "-q"),
     r"server set \w+ --(pinned-memory-limit=\d+[GM]|active-thread-percentage=\d+|client-priority=\d+)",
-    r"server delete \w+( --force)?", r"client terminate (CLIENT|\d+)",
-}  # fmt: skip
+    r"server delete \w+( --force)?",
+    r"client terminate (CLIENT|\d+)",
+)
 """Patterns of the commands of protocol 3, which are arguments of the program."""
 
-PROGRAMS = {
-    "amtool", "apt-get", "cat", "cd", "chmod", "chown", "chronyc", "curl", "cut", "date", "dcgmi", "df", "dmesg",
-    "docker",
-    "export", "fuser", "grep", "head", "helm", "install", "jq", "kubectl", "ldconfig", "ln", "ls", "lspci", "mkdir",
-    "modprobe",
-    "mypy", "nvidia-smi", "pgrep", "pip", "podman", "prlimit", "promtool", "ps", "ruff", "scontrol", "sed", "sha256sum",
-    "sort", "ss", "ssh", "systemd-analyze", "systemd-sysusers", "systemd-tmpfiles", "tail", "tr", "truncate", "type",
-    "watch", "uname", "uniq", "COMMAND", "tests/gpu/run.sh",
-}  # fmt: skip
+PROGRAMS = _words(
+    """amtool apt-get cat cd chmod chown chronyc curl cut date dcgmi df dmesg docker echo export fuser grep head helm
+    install jq kubectl ldconfig ln ls lspci mkdir modprobe mypy nvidia-smi pgrep pip podman prlimit promtool ps ruff
+    scontrol sed sha256sum sort ss ssh systemd-analyze systemd-sysusers systemd-tmpfiles tail tr truncate type watch
+    uname uniq COMMAND tests/gpu/run.sh lab/attribution/run.sh"""
+)
 """Programs of other projects, of which only the syntax, the repository's files and the exporter's URLs are checked."""
 
 QUOTED = {
-    "encountered a fatal GPU error", "Hybrid mode is not supported", "setrlimit: Operation not permitted",
-    "cpu.weight: no such file or directory", "Not enough privilege to execute quit command", "UI closed", "NOT RUN",
-    "Dual BSD/GPL", "GPL-2.0-only OR BSD-2-Clause", "very likely", "Driver/library version mismatch",
-    "machine node1.example login USER password PASSWORD", "python -m build",
+    *("encountered a fatal GPU error", "Hybrid mode is not supported", "setrlimit: Operation not permitted"),
+    *("cpu.weight: no such file or directory", "Not enough privilege to execute quit command", "UI closed", "NOT RUN"),
+    *("Dual BSD/GPL", "GPL-2.0-only OR BSD-2-Clause", "very likely", "Driver/library version mismatch"),
+    *("machine node1.example login USER password PASSWORD", "python -m build"),
     "workloads + MPS server + others + unattributed + closed = what the GPU measured",
-}  # fmt: skip
+}
 """Quoted messages, names, a line of ~/.netrc, another program and a formula, which are not checked."""
-
-
-class Kind(StrEnum):
-    """What a shown text is."""
-
-    CONTROL = "control daemon"
-    EXPORTER = "exporter"
-    SIGNAL = "signal"
-    SYSTEMD = "systemd"
-    OTHER = "other program"
-    PYTHON = "module of the repository"
-    VARIABLE = "variable"
-    PART = "part of a command"
-    CONFIGURATION = "configuration"
-    QUERY = "PromQL"
-    TEXT = "quoted text"
-
-
-COMMAND_KINDS = (
-    Kind.CONTROL, Kind.EXPORTER, Kind.SIGNAL, Kind.SYSTEMD, Kind.OTHER, Kind.PYTHON, Kind.VARIABLE,
-)  # fmt: skip
 
 
 class UnknownCommandError(AssertionError):
@@ -146,49 +127,53 @@ def _simple(words: Sequence[str], fed: str) -> Iterator[Simple]:
         yield from _simple(rest[rest.index("--") + 1 :], "")
 
 
-def kind_of(shown: Shown) -> Kind:
-    """Return what a text is, after the checks of its kind; UnknownCommandError if it is nothing known, or wrong."""
+def is_command(shown: Shown) -> bool:
+    """Check a text, and return whether it is a command, not a part of one, a quotation, a query or a configuration.
+
+    Raises:
+        UnknownCommandError: the text is nothing known, or a command that does not work.
+    """
     text = shown.text
-    if shown.inline:
-        other = _no_command(text)
-        if other is not None:
-            return other
-    elif text in QUOTED:
-        return Kind.TEXT
-    elif re.fullmatch(r"\[\[daemons\]\]|\w+ = .*", text):
+    if shown.inline and _is_no_command(text):
+        return False
+    if not shown.inline and text in QUOTED:
+        return False
+    if not shown.inline and re.fullmatch(r"\[\[daemons\]\]|\w+ = .*", text):
         pipe = "" if text.startswith("pipe_directory") else "pipe_directory = '/x'"
         parse_document(Path("shown"), f"[[daemons]]\n{pipe}\n{text if '=' in text else ''}\n")
-        return Kind.CONFIGURATION
+        return False
     _check_syntax(shown)
     exported = dict(re.findall(r"export (\w+)=(\S+)", shown.after))
-    kinds = [_kind(each, exported) for each in simple_commands(text)]
-    if not kinds:
+    commands = list(simple_commands(text))
+    if not commands:
         raise UnknownCommandError(text)
-    return min(kinds, key=list(Kind).index)
+    for command in commands:
+        _check(command, exported)
+    return True
 
 
-def _no_command(text: str) -> Kind | None:
-    """Return what a text in backquotes is if it is no command."""
-    if text in QUOTED or text.startswith("Insufficient privileges for UID"):
-        return Kind.TEXT
-    if re.match(r"(topk|sum|max|min|increase|rate)\b.*\(|cuda_mps_\w+[{ ]", text):
-        return Kind.QUERY
-    if re.match(r"[\w.]+ = |\w+: |\[", text):
-        return Kind.CONFIGURATION
-    if re.match(r"-|\| ", text) or re.fullmatch(r"kill -[A-Z]+|truncate -s 0|systemctl status", text):
-        return Kind.PART
-    if text.split()[0] in CONTROL_COMMANDS - {"COMMAND"} or _is_of_protocol_3(text):
-        return Kind.PART
-    if text.split()[0] in COMMANDS:
-        _parsed(re.sub(r"[\[\]]", "", text).split())
-        return Kind.PART
-    return None
+def _is_no_command(text: str) -> bool:
+    """Return whether a text in backquotes is no command."""
+    first = text.split()[0]
+    if first in COMMANDS:
+        _parse(re.sub(r"[\[\]]", "", text).split())
+    return (
+        text in QUOTED
+        or text.startswith("Insufficient privileges for UID")
+        # PromQL and configurations.
+        or re.match(r"(topk|sum|max|min|increase|rate)\b.*\(|cuda_mps_\w+[{ ]|[\w.]+ = |\w+: |\[", text) is not None
+        # Parts of commands.
+        or re.match(r"-|\| |kill -[A-Z]+$|truncate -s 0$|systemctl status$", text) is not None
+        or first in CONTROL_COMMANDS
+        or first in COMMANDS
+        or _is_of_protocol_3(text)
+    )
 
 
 def _is_of_protocol_3(command: str) -> bool:
     """Return whether it is a command of protocol 3, or the beginning of one that a text names."""
     named = command in ("client terminate", "server delete", "server list", "server set")
-    return named or any(re.fullmatch(each, command) for each in CONTROL_COMMANDS_3)
+    return named or any(re.fullmatch(pattern, command) for pattern in CONTROL_COMMANDS_3)
 
 
 def _check_syntax(shown: Shown) -> None:
@@ -196,61 +181,63 @@ def _check_syntax(shown: Shown) -> None:
     if done.returncode != 0 or "…" in shown.text or re.search(r"<[A-Za-z ]+>", shown.text):
         raise UnknownCommandError(f"{shown.text!r} cannot be pasted: {done.stderr}")
     for word in re.findall(r"(?<![\w$\"'{=/-])[A-Z]{2,}(?![\w='-])", re.sub(r"'[^']*'|#.*", "", shown.text)):
-        if word not in PLACEHOLDERS | {"COMPUTE", "DEFAULT", "NVRM", "OUT"} and not word.startswith("EXCLUSIVE"):
+        if word not in PLACEHOLDERS and not word.startswith("EXCLUSIVE"):
             raise UnknownCommandError(f"{word} in {shown.text!r} is no known placeholder")
 
 
-def _kind(simple: Simple, exported: Mapping[str, str]) -> Kind:
-    if not simple.words:
-        return Kind.VARIABLE
-    program, *arguments = simple.words
-    program = program.removeprefix(".venv/bin/").removeprefix("/opt/cuda-mps-exporter/bin/")
-    for each in arguments:
-        _check_file(each)
-    checks: Mapping[str, Callable[[], Kind]] = {
-        "nvidia-cuda-mps-control": lambda: _control(simple, arguments, exported),
-        "cuda-mps-exporter": lambda: _exporter(arguments),
-        "systemctl": lambda: _systemctl(arguments),
-        "journalctl": lambda: _journalctl(arguments),
-        "kill": lambda: _kill(arguments),
-        "echo": lambda: Kind.OTHER,
-        "python": lambda: _python(arguments),
-        "python3": lambda: _python(arguments),
-    }
-    if program in checks:
-        return checks[program]()
-    if program not in PROGRAMS:
-        raise UnknownCommandError(f"{program!r} of {simple.words} is in no class of commands")
-    if program == "curl":
-        _check_url(arguments)
-    return Kind.OTHER
+def _check(command: Simple, exported: Mapping[str, str]) -> None:
+    if not command.words:
+        return
+    program, *arguments = command.words
+    for argument in arguments:
+        _check_file(argument)
+    match program.removeprefix(".venv/bin/").removeprefix("/opt/cuda-mps-exporter/bin/"):
+        case "nvidia-cuda-mps-control":
+            _check_control(command, arguments, exported)
+        case "cuda-mps-exporter":
+            if arguments != ["COMMAND"]:
+                _parse(arguments)
+        case "systemctl":
+            if arguments[0] not in VERBS:
+                raise UnknownCommandError(f"systemctl {arguments[0]}")
+            for argument in arguments[1:]:
+                if not argument.startswith("-") and arguments[0] != "show":
+                    _check_unit(argument)
+        case "journalctl":
+            for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+                if option == "-u":
+                    _check_unit(value)
+        case "kill":
+            *options, pid = arguments
+            known = options in ([], ["-KILL"], ["-CONT"], ["-TERM"])
+            if not known or not re.fullmatch(r"PID|[1-9]\d*", pid) or pid == "1":
+                raise UnknownCommandError(f"kill {arguments}")
+        case "python" | "python3":
+            _check_python(arguments)
+        case "curl":
+            _check_url(arguments)
+        case other if other not in PROGRAMS:
+            raise UnknownCommandError(f"{other!r} of {command.words} is in no class of commands")
 
 
-def _control(simple: Simple, arguments: Sequence[str], exported: Mapping[str, str]) -> Kind:
+def _check_control(command: Simple, arguments: Sequence[str], exported: Mapping[str, str]) -> None:
     """Check that a command names the daemon's directories, and is one that a control daemon knows."""
-    variables = {**exported, **simple.variables}
+    variables = {**exported, **command.variables}
     if arguments == ["-v"]:
-        return Kind.CONTROL
+        return
     if not variables.get("CUDA_MPS_PIPE_DIRECTORY"):
-        raise UnknownCommandError(f"{simple} does not name the pipe directory")
+        raise UnknownCommandError(f"{command} does not name the pipe directory")
     if "-d" in arguments:
         if not variables.get("CUDA_MPS_LOG_DIRECTORY"):
-            raise UnknownCommandError(f"{simple} does not name the log directory")
+            raise UnknownCommandError(f"{command} does not name the log directory")
     elif arguments:
         if not _is_of_protocol_3(" ".join(arguments)):
             raise UnknownCommandError(f"{arguments} are no command of protocol 3")
-    elif simple.fed.split()[0] not in CONTROL_COMMANDS:
-        raise UnknownCommandError(f"{simple.fed!r} is no command of a control daemon")
-    return Kind.CONTROL
+    elif command.fed.split()[0] not in CONTROL_COMMANDS | {"COMMAND"}:
+        raise UnknownCommandError(f"{command.fed!r} is no command of a control daemon")
 
 
-def _exporter(arguments: Sequence[str]) -> Kind:
-    if list(arguments) != ["COMMAND"]:
-        _parsed(arguments)
-    return Kind.EXPORTER
-
-
-def _parsed(arguments: Sequence[str]) -> None:
+def _parse(arguments: Sequence[str]) -> None:
     """Parse the arguments of our program as the program does."""
     problem = io.StringIO()
     try:
@@ -263,43 +250,14 @@ def _parsed(arguments: Sequence[str]) -> None:
         raise UnknownCommandError(f"{arguments}: {problem.getvalue()}") from error
 
 
-def _units() -> Iterator[str]:
-    for path in (ROOT / "systemd").glob("*.service"):
-        yield from (path.name, path.stem)
-
-
 def _check_unit(unit: str) -> None:
-    templates = [each.partition("@")[0] for each in _units() if "@" in each]
-    known = {*_units(), *OTHERS_UNITS, UNIT, "$UNIT", "UNIT", "PID", "nvidia*"}
-    if unit not in known and unit.partition("@")[0] not in templates:
+    units = {name for path in (ROOT / "systemd").glob("*.service") for name in (path.name, path.stem)}
+    templates = {name.partition("@")[0] for name in units if "@" in name}
+    if unit not in units | OTHERS_UNITS and unit.partition("@")[0] not in templates:
         raise UnknownCommandError(f"unit {unit} is not in systemd/")
 
 
-def _systemctl(arguments: Sequence[str]) -> Kind:
-    verb, *rest = arguments
-    if verb not in VERBS:
-        raise UnknownCommandError(f"systemctl {verb}")
-    for each in rest:
-        if not each.startswith("-") and verb != "show":
-            _check_unit(each)
-    return Kind.SYSTEMD
-
-
-def _journalctl(arguments: Sequence[str]) -> Kind:
-    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
-        if option == "-u":
-            _check_unit(value)
-    return Kind.SYSTEMD
-
-
-def _kill(arguments: Sequence[str]) -> Kind:
-    *options, pid = arguments
-    if options not in ([], ["-KILL"], ["-CONT"], ["-TERM"]) or not re.fullmatch(r"PID|[1-9]\d*", pid) or pid == "1":
-        raise UnknownCommandError(f"kill {arguments}")
-    return Kind.SIGNAL
-
-
-def _python(arguments: Sequence[str]) -> Kind:
+def _check_python(arguments: Sequence[str]) -> None:
     match list(arguments):
         case ["-m", module, *_]:
             if module not in ("venv", "pytest") and importlib.util.find_spec(module) is None:
@@ -310,14 +268,13 @@ def _python(arguments: Sequence[str]) -> Kind:
             pass
         case _:
             raise UnknownCommandError(f"python {arguments}")
-    return Kind.PYTHON
 
 
 def _check_file(word: str) -> None:
     """Check that a file of the repository, or of its installation, exists."""
     installed = "/opt/cuda-mps-exporter/share/cuda-mps-exporter/"
     path = word.removeprefix(installed)
-    folders = ("systemd/", "alerts/", "dashboards/", "deploy/", "docs/", "tests/", ".ci/")
+    folders = ("systemd/", "alerts/", "dashboards/", "deploy/", "docs/", "tests/", "lab/", ".ci/")
     if path.startswith(folders) and not list(ROOT.glob(path.rstrip("/"))):
         raise UnknownCommandError(f"{word} does not exist")
 

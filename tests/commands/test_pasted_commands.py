@@ -42,7 +42,7 @@ HELP = ("doctor", "status", "incidents")
 """Commands that change nothing: the other test module parses them."""
 
 
-class World:
+class PastedCommands:
     """A daemon in a directory of any name, another daemon, a service, and processes in the place of clients."""
 
     def __init__(self, root: Path, name: str, *, protocol: int = 2) -> None:
@@ -70,7 +70,7 @@ class World:
         }
         self._service = ServiceSocket(root, recorded)
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "PastedCommands":
         self._service.open()
         self.other.start()
         return self
@@ -127,9 +127,9 @@ def root() -> Iterator[Path]:
         yield Path(path)
 
 
-def commands(scene: Scene, world: World) -> list[str]:
+def commands(scene: Scene, shell: PastedCommands) -> list[str]:
     """Return the commands that are shown for a scene, in their order."""
-    present = scene.node(str(world.daemon.pipe_directory), str(world.daemon.log_directory))
+    present = scene.node(str(shell.daemon.pipe_directory), str(shell.daemon.log_directory))
     lines = []
     for each in findings(present, present.at, scene.policy):
         lines += [*each.commands, *(command for step in each.steps for command in step.commands)]
@@ -139,37 +139,37 @@ def commands(scene: Scene, world: World) -> list[str]:
     return [*dict.fromkeys(each.strip() for each in lines)]
 
 
-def check(world: World, command: str) -> str:
+def check(shell: PastedCommands, command: str) -> str:
     """Paste a command, check its effect, and return what kind it is."""
     *_, last = simple_commands(command)
     if last.words[0] == "kill":
-        return _check_signal(world, command, last)
+        return _check_signal(shell, command, last)
     if last.words[0] == "nvidia-cuda-mps-control":
-        return _check_control(world, command, last)
+        return _check_control(shell, command, last)
     if last.words[0] == "cuda-mps-exporter":
         _, name, *arguments = last.words
         if name not in HELP:
-            world.requests.clear()
-            world.paste(command)
+            shell.requests.clear()
+            shell.paste(command)
             wanted = {"daemon": arguments[0]} if arguments else {}
-            assert world.requests == [(name, wanted)]
+            assert shell.requests == [(name, wanted)]
         return name
-    world.paste(command)
-    assert world.words.read_text().splitlines()[-1] == " ".join(last.words)
+    shell.paste(command)
+    assert shell.words.read_text().splitlines()[-1] == " ".join(last.words)
     return last.words[0]
 
 
-def _check_control(world: World, command: str, simple: Simple) -> str:
-    daemon, servers = world.daemon, str(world.pids.get(SERVER))
+def _check_control(shell: PastedCommands, command: str, simple: Simple) -> str:
+    daemon, servers = shell.daemon, str(shell.pids.get(SERVER))
     name, *values = simple.fed.split() or simple.words[1:]
     server = daemon.server_pid if daemon.is_running() else None
     if (name, *values[:1]) == ("server", "set"):
-        daemon.disconnect(world.client)
-    output = world.paste(command)
+        daemon.disconnect(shell.client)
+    output = shell.paste(command)
     if name == "-d":
         assert daemon.is_running()
         assert daemon.control_log
-        assert daemon.ask(LIST_SERVERS).stdout.startswith("NAME") is (world.protocol == 3)
+        assert daemon.ask(LIST_SERVERS).stdout.startswith("NAME") is (shell.protocol == 3)
     elif name in ("quit", "-q"):
         wait_until(lambda: not daemon.is_running(), "the end of the daemon")
     elif (name, *values[:1]) == ("server", "list"):
@@ -187,17 +187,17 @@ def _check_control(world: World, command: str, simple: Simple) -> str:
     return name
 
 
-def _check_signal(world: World, command: str, simple: Simple) -> str:
+def _check_signal(shell: PastedCommands, command: str, simple: Simple) -> str:
     _, option, pid = simple.words
-    real = world.pid_of(int(pid))
+    real = shell.pid_of(int(pid))
     if option == "-CONT":
         os.kill(real, signal.SIGSTOP)
         wait_until(lambda: is_stopped(real), "the stop")
-        world.paste(command)
+        shell.paste(command)
         wait_until(lambda: not is_stopped(real), "the continuation")
         assert is_alive(real)
     else:
-        world.paste(command)
+        shell.paste(command)
         wait_until(lambda: not is_alive(real), "the end of the process")
     return option
 
@@ -240,27 +240,27 @@ KINDS: Mapping[str, list[str]] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_pasted_commands_have_their_effect_on_the_daemon_and_no_other(name: str, root: Path) -> None:
     scene, number = SCENES[name], list(KINDS).index(name)
-    with World(root, DIRECTORIES[number % len(DIRECTORIES)], protocol=scene.protocol) as world:
+    with PastedCommands(root, DIRECTORIES[number % len(DIRECTORIES)], protocol=scene.protocol) as shell:
         if scene.runs:
-            world.start()
-        other = world.other.pid
-        kinds = [check(world, each) for each in commands(scene, world)]
+            shell.start()
+        other = shell.other.pid
+        kinds = [check(shell, each) for each in commands(scene, shell)]
 
         assert [each for each in kinds if each not in HELP] == KINDS[name]
-        assert world.other.is_running()
-        assert world.other.pid == other
+        assert shell.other.is_running()
+        assert shell.other.pid == other
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_stop_and_start_reach_a_daemon_in_any_directory(directory: str, root: Path) -> None:
-    with World(root, directory) as world:
-        world.daemon.start()
-        before = world.daemon.pid
+    with PastedCommands(root, directory) as shell:
+        shell.daemon.start()
+        before = shell.daemon.pid
 
-        assert [check(world, each) for each in commands(SCENES["log blocked"], world)][:2] == ["quit", "-d"]
+        assert [check(shell, each) for each in commands(SCENES["log blocked"], shell)][:2] == ["quit", "-d"]
 
-        assert world.daemon.pid != before
-        assert world.other.is_running()
+        assert shell.daemon.pid != before
+        assert shell.other.is_running()
 
 
 def test_all_scenes_with_commands_are_pasted() -> None:

@@ -27,12 +27,12 @@ def calm_minutes(failure: str | None) -> tuple[Reduced, ...]:
     """Some minutes of a calm node, with or without a failure."""
     clock = HandClock(AT)
     simulation = Simulation(1, clock, calm=True, past=PAST)
-    minute = minutes(clock, simulation)
-    past = next(minute)
+    each_minute = minutes(clock, simulation)
+    past = next(each_minute)
     if failure is not None:
         seconds = SECONDS if FAILURES[failure].lasts else 0.0
         simulation.plan([PlannedFailure(after=AFTER, failure=failure, seconds=seconds)])
-    return (past, *islice(minute, OVER))
+    return (past, *islice(each_minute, OVER))
 
 
 def has(*names: EventName) -> Callable[[Reduced], bool]:
@@ -85,11 +85,11 @@ def test_a_planned_failure_is_reported_for_its_duration(subtests: pytest.Subtest
     for failure in list(FAILURES):
         with subtests.test(failure=failure):
             during = calm_minutes(failure)
-            assert any(REPORTED[failure](during[minute]) for minute in DURING)
+            assert any(REPORTED[failure](during[number]) for number in DURING)
 
             # A fault that recovers by itself does not last either.
             others = calm_minutes("fault" if failure == "fault-held" else None)
-            assert not any(REPORTED[failure](others[minute]) for minute in DURING)
+            assert not any(REPORTED[failure](others[number]) for number in DURING)
 
             last = during[OVER].node
             found = [watch.diagnosis for watch in last.watches.values()]

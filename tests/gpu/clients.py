@@ -21,6 +21,13 @@ AGAIN = ("sh", "-c", 'while :; do "$@"; done', "sh")
 # A directory without a daemon: CUDA starts without MPS and reports nothing.
 NO_DAEMON = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
 FAREWELL_SECONDS = 10
+LOAD_PROGRAM = Path(__file__).with_name("load.cu")
+LOADS: Mapping[str, Mapping[str, object]] = {
+    "idle": {"busy_ms": 0, "every_ms": 10},
+    "busy": {"busy_ms": 2, "every_ms": 10},
+    "full": {"busy_ms": 20, "every_ms": 0},
+}
+"""Options of the load program."""
 
 
 class Client:

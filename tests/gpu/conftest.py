@@ -69,7 +69,7 @@ def gpu() -> Device:
 def load_program(root: Path) -> Path:
     if shutil.which("nvcc") is None:
         pytest.fail("nvcc is not on the PATH: without it there are no clients of known load")
-    return load.build(Path(__file__).with_name("load.cu"), root / "load")
+    return load.build(load.LOAD_PROGRAM, root / "load")
 
 
 @pytest.fixture(scope="session")

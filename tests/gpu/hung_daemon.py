@@ -24,7 +24,7 @@ from .watchdog import Event, Watchdog
 
 HUNG_AFTER_SECONDS = 90
 PATIENCE_SECONDS = 150
-TENANTS = 2
+CLIENTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ class HungDaemon:
         self._daemon.start()
         everything = all_processors(self._clients)
         self._watchdog = watchdog = Watchdog(self._daemon, hung_after=HUNG_AFTER_SECONDS)
-        for number in range(TENANTS):
-            self._clients.start_ready(f"tenant{number}", mib=64, seconds=600, busy_ms=2, every_ms=20)
+        for number in range(CLIENTS):
+            self._clients.start_ready(f"client{number}", mib=64, seconds=600, busy_ms=2, every_ms=20)
         eventually(watchdog.is_well)
         stopped = self._daemon.process()
         assert stopped is not None

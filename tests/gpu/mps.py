@@ -1,7 +1,9 @@
 """A real MPS control daemon in its own directories."""
 
 import os
+import shutil
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -189,3 +191,21 @@ def _tail(log: Path) -> str:
     if not log.exists():
         return "(does not exist)"
     return "\n".join(log.read_text(errors="replace").splitlines()[-EVIDENCE_LINES:])
+
+
+def interpreter(uid: int | None) -> str:
+    """Return a Python that the user can start. That of the tests may be in a private directory."""
+    system = shutil.which("python3", path=os.defpath)
+    candidates = [sys.executable, *([system] if system else [])]
+    for candidate in candidates:
+        if _starts(candidate, uid):
+            return candidate
+    raise RuntimeError(f"user {uid} can start none of {candidates}")
+
+
+def _starts(python: str, uid: int | None) -> bool:
+    try:
+        subprocess.run([python, "-c", ""], cwd="/", check=True, capture_output=True, **as_user(uid))
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True

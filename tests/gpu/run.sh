@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs every test of this folder on a node with one GPU, its driver, MPS and nvcc, as root, and leaves what they found
-# in $OUT: log, results.xml, figures.json, rights.md and captures/. A failing test costs none of these files.
+# Runs every test of this folder, or of the folder in $GPU_TESTS, on a node with one GPU, its driver, MPS and nvcc, as root.
+# The results are in $OUT: log, results.xml, figures.json, captures/, and rights.md of lab/rights. A failing test costs none
+# of these files.
 #
 #   OUT=/tmp/out tests/gpu/run.sh [pytest's arguments]
 #
@@ -12,6 +13,7 @@ set -u
 : "${OUT:?names the folder for what comes out}"
 mkdir -p "$OUT/captures" && OUT=$(cd "$OUT" && pwd) || exit 2
 cd "$(dirname "$0")/../.." || exit 2
+tests=${GPU_TESTS:-tests/gpu}
 root=$(mktemp -d /tmp/mpsXXXX) && chmod 755 "$root" || exit 2
 
 # The settings and fixtures of the tests without a GPU stay out: this machine need not have what those need.
@@ -20,8 +22,8 @@ run_tests() {
     env GPU_TESTS_ROOT="$root" GPU_FIGURES="$OUT/figures.json" GPU_RIGHTS_TABLE="$OUT/rights.md" \
         GPU_CAPTURES="$OUT/captures" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
         timeout --signal=INT --kill-after=30 560 \
-        python3 -m pytest tests/gpu -m gpu -v -ra --tb=short --durations=15 --timeout=150 --junit-xml="$OUT/results.xml" \
-        --override-ini=addopts= --confcutdir=tests/gpu -p no:cacheprovider "$@"
+        python3 -m pytest "$tests" -m gpu -v -ra --tb=short --durations=15 --timeout=150 --junit-xml="$OUT/results.xml" \
+        --override-ini=addopts= --confcutdir="$tests" -p no:cacheprovider "$@"
     echo $? >"$root/status"
 }
 

@@ -19,10 +19,9 @@ from . import figures
 from .child import Child
 from .clients import Clients
 from .device import Device
-from .mps import ControlDaemon
+from .mps import ControlDaemon, interpreter
 from .program import SOURCE
 from .scrape import MIB, Scrape, fetch
-from .test_rights import interpreter
 
 pytestmark = pytest.mark.gpu
 

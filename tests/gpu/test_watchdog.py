@@ -18,7 +18,7 @@ from .watchdog import NAME, Watchdog, Watchdogs
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hung_daemon")]
 
 KILLS = 20
-TENANTS = 4
+LOOPING_CLIENTS = 4
 # Seconds after SIGKILL: the daemon answers, limits are in force, and, after the start of a CUDA program,
 # a client has run within them.
 BACK_WITHIN = 2.5
@@ -34,16 +34,16 @@ def test_restarts_a_killed_daemon_with_its_limits(
     """Twenty times, under load: clients start again whenever they end."""
     everything = all_processors(clients)
     watchdog = watchdogs.start(backoff=1)
-    tenants = [
-        clients.start(f"tenant{number}", again=True, mib=64, seconds=1, busy_ms=2, every_ms=5, greed=TOO_MUCH_MIB)
-        for number in range(TENANTS)
+    looping = [
+        clients.start(f"client{number}", again=True, mib=64, seconds=1, busy_ms=2, every_ms=5, greed=TOO_MUCH_MIB)
+        for number in range(LOOPING_CLIENTS)
     ]
     kills = []
     for number in range(1, KILLS + 1):
         kills.append(_kill(daemon, clients, watchdog, everything))
         eventually(partial(_has_restarted, watchdog, number))
         watchdog.resume()
-    _note(kills, tenants, everything, watchdog)
+    _note(kills, looping, everything, watchdog)
     assert max(kill["answers"] for kill in kills) <= BACK_WITHIN
     assert max(kill["limits"] for kill in kills) <= BACK_WITHIN
     assert max(kill["client"] for kill in kills) <= CLIENT_WITHIN
@@ -83,25 +83,25 @@ def _kill(daemon: ControlDaemon, clients: Clients, watchdog: Watchdog, everythin
     return taken
 
 
-def _note(kills: list[dict[str, float]], tenants: list[Client], everything: int, watchdog: Watchdog) -> None:
-    lives = [life for tenant in tenants for life in tenant.events("ready")]
-    under_mps = [life for life in lives if life["processors"] < everything]
+def _note(kills: list[dict[str, float]], looping: list[Client], everything: int, watchdog: Watchdog) -> None:
+    starts = [start for client in looping for start in client.events("ready")]
+    under_mps = [start for start in starts if start["processors"] < everything]
     for name in kills[0]:
         taken = [kill[name] for kill in kills]
         figures.note(**{f"kill_to_{name}_seconds_each": " ".join(map(str, taken))})
         figures.note(**{f"kill_to_{name}_seconds_median": round(statistics.median(taken), 3)})
         figures.note(**{f"kill_to_{name}_seconds_worst": max(taken)})
     figures.note(
-        kill_tenants_lives=len(lives),
-        kill_tenants_lives_beside_mps=len(lives) - len(under_mps),
-        kill_tenants_lives_before_memory_limit=sum(life["granted"] for life in under_mps),
+        kill_client_starts=len(starts),
+        kill_client_starts_beside_mps=len(starts) - len(under_mps),
+        kill_client_starts_before_memory_limit=sum(start["granted"] for start in under_mps),
         kill_clients_before_limits=sum(each.get("count", 0) for each in watchdog.logged("limits_bypassed")),
     )
 
 
 def _is_under_load(watchdog: Watchdog) -> None:
     watchdog.is_well()
-    assert watchdog.exporter.scrape().value("cuda_mps_daemon_clients", daemon=NAME) >= TENANTS / 2
+    assert watchdog.exporter.scrape().value("cuda_mps_daemon_clients", daemon=NAME) >= LOOPING_CLIENTS / 2
 
 
 def _has_restarted(watchdog: Watchdog, count: int) -> None:

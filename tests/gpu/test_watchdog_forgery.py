@@ -53,13 +53,13 @@ def test_forged_lines_change_nothing_and_a_real_death_is_repaired(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
     watchdog = watchdogs.start()
-    tenants = [clients.start(f"tenant{number}", seconds=120, mib=64, busy_ms=2, every_ms=5) for number in range(3)]
+    connected = [clients.start(f"client{number}", seconds=120, mib=64, busy_ms=2, every_ms=5) for number in range(3)]
     eventually(lambda: _has_clients(watchdog, 3))
     former, server = daemon.pid, daemon.server()
-    victims = [str(each.pid) for each in tenants[:2]]
+    victims = [str(each.pid) for each in connected[:2]]
 
     forge(daemon, CONTROL, former, "NEW UI", "Cmd:quit", f"Server {server} exited with status 0", "Exit with status 0")
-    forge(daemon, SERVER, server, f"Client process {tenants[2].pid} disconnected")
+    forge(daemon, SERVER, server, f"Client process {connected[2].pid} disconnected")
     torn = [f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in victims]
     lists = ["The following devices will be reset:", "0", "The following client process have a sticky error set:"]
     forge(daemon, SERVER, server, "Server is handling a fatal GPU error.", *torn, *lists, *victims)
@@ -78,7 +78,7 @@ def test_a_blocked_log_is_reported_and_ends_with_a_restart(
     daemon: ControlDaemon, clients: Clients, watchdogs: Watchdogs
 ) -> None:
     watchdog = watchdogs.start()
-    clients.start("tenant", seconds=140, mib=64, busy_ms=2, every_ms=5)
+    clients.start("client", seconds=140, mib=64, busy_ms=2, every_ms=5)
     eventually(lambda: _has_clients(watchdog, 1))
     time.sleep(1)
     forge(daemon, 0xDEADBEEF, daemon.pid, "x" * 64)

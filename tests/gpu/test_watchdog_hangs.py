@@ -32,7 +32,7 @@ def test_ends_a_stopped_server_of_a_dead_daemon_before_the_next_daemon_answers(
     """While the daemon runs, the server is only named, and gets no query, which would hang the daemon."""
     everything = all_processors(clients)
     watchdog = watchdogs.start(liveness=2)
-    clients.start_ready("tenant", mib=64, seconds=600)
+    clients.start_ready("client", mib=64, seconds=600)
     # The exporter sets and queries the limits of a new server; a query of a stopped server would hang the daemon.
     eventually(partial(_has_set_the_limits, watchdog))
     server = psutil.Process(daemon.server())

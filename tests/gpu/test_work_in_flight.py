@@ -10,10 +10,9 @@ import pytest
 from exporter.incidents.root_cause import ONLY_IN_FLIGHT
 from tests.eventually import eventually
 
-from .clients import Client, Clients
+from .clients import LOADS, Client, Clients
 from .mps import ControlDaemon
 from .program import Exporter
-from .trial_kinds import LOADS
 
 pytestmark = pytest.mark.gpu
 

@@ -1,1 +1,1 @@
-"""The exporter is killed again and again: what its books have is what was seen, once."""
+"""The exporter is killed again and again: its totals contain what it saw, once."""

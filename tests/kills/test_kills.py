@@ -1,4 +1,4 @@
-"""Killed at any moment, in the middle of a write too: nothing is counted twice, and no counter ever falls."""
+"""The exporter is killed at any moment, also during a write: nothing is counted twice, and no counter decreases."""
 
 import os
 import subprocess

@@ -20,48 +20,42 @@ def page() -> Page:
     return Page(LINKS)
 
 
-def test_every_situation_has_a_headline_and_all_its_sections(page: Page, subtests: pytest.Subtests) -> None:
+def test_every_scene_is_well_formed(page: Page, subtests: pytest.Subtests) -> None:
     for scene in SCENES:
         with subtests.test(scene=scene):
             read = Read(page.node(SCENES[scene]()))
-
-            assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
-            assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
-            assert read.tags.count("main") == read.tags.count("h1") == 1
-
-
-def test_ids_are_unique_and_references_resolve(page: Page, subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            read = Read(page.node(SCENES[scene]()))
-
-            ids = Counter(read.all_of("id"))
-            assert {name for name, times in ids.items() if times > 1} == set()
-            assert set(read.all_of("aria-labelledby")) <= ids.keys()
+            assert_all_sections(read, scene)
+            assert_references_resolve(read)
+            assert_no_forms_and_no_external_resources(read)
+            assert_headings_in_order_and_tables_with_headers(read)
 
 
-def test_page_has_no_forms_and_no_external_resources(page: Page, subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            read = Read(page.node(SCENES[scene]()))
-
-            assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
-            assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
-            assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
-            assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+def assert_all_sections(read: Read, scene: str) -> None:
+    assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
+    assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
+    assert read.tags.count("main") == read.tags.count("h1") == 1
 
 
-def test_headings_are_in_order_and_tables_have_captions_and_headers(page: Page, subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            read = Read(page.node(SCENES[scene]()))
+def assert_references_resolve(read: Read) -> None:
+    ids = Counter(read.all_of("id"))
+    assert {name for name, times in ids.items() if times > 1} == set()
+    assert set(read.all_of("aria-labelledby")) <= ids.keys()
 
-            levels = [int(tag[1]) for tag in read.tags if re.fullmatch("h[1-6]", tag)]
-            assert levels[0] == 1
-            assert all(after <= before + 1 for before, after in pairwise(levels))
-            assert read.tags.count("caption") == read.tags.count("table")
-            assert all(scope for tag, name, scope in read.attributes if (tag, name) == ("th", "scope"))
-            assert read.tags.count("th") == sum((tag, name) == ("th", "scope") for tag, name, _ in read.attributes)
+
+def assert_no_forms_and_no_external_resources(read: Read) -> None:
+    assert not set(read.tags) & {"form", "button", "input", "iframe", "object", "embed", "img", "style", "base"}
+    assert [value for tag, name, value in read.attributes if tag == "script"] == ["/page.js", ""]
+    assert all(value.startswith(("/", "#", "data:,")) for value in read.all_of("href"))
+    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+def assert_headings_in_order_and_tables_with_headers(read: Read) -> None:
+    levels = [int(tag[1]) for tag in read.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert read.tags.count("caption") == read.tags.count("table")
+    assert all(scope for tag, name, scope in read.attributes if (tag, name) == ("th", "scope"))
+    assert read.tags.count("th") == sum((tag, name) == ("th", "scope") for tag, name, _ in read.attributes)
 
 
 def test_each_picture_has_a_name_and_each_plot_a_description(page: Page, subtests: pytest.Subtests) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from exporter.errors import RecordingError
 from exporter.model.observation import ControlReply
-from exporter.parse import control_reply, kernel_log, proc
+from exporter.parse import control_reply, proc
 from exporter.parse.log_line import LogEntry, parse_log_line, parse_log_message
 from exporter.parse.log_message import Message
 from exporter.parse.mps_variables import is_device_visible, parse_byte_size, parse_percentage, visible_gpu_uuids
@@ -79,13 +79,6 @@ def test_any_number_parses_in_process_stat(subtests: pytest.Subtests) -> None:
     for number in ["9" * 5000, "²", "٣", "-1", "1e9", "nan"]:
         with subtests.test(number=number):
             assert proc.start_ticks("1 (x) " + f"{number} " * 20) in (None, 3)
-
-
-@given(texts, st.sampled_from(("", "Out of memory: Killed process ", "Memory cgroup out of memory: Killed process ")))
-@generous
-def test_any_text_parses_as_an_oom_kill(text: str, beginning: str) -> None:
-    pid = kernel_log.parse_oom_kill(beginning + text)
-    assert pid is None or pid >= 0
 
 
 @given(st.none() | texts, st.none() | st.integers(), texts)

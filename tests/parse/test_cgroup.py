@@ -334,23 +334,21 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param(*each, id=f"{corpus}: {name}")
-        for corpus, texts in {
-            "systemd": SYSTEMD,
-            "container": CONTAINERS,
-            "pod": PODS,
-            "slurm": SLURM,
-            "forged": FORGED,
-            "malformed": MALFORMED,
-        }.items()
-        for name, each in texts.items()
-    ],
-)
-def test_returns_the_membership_of_each_form_of_path(text: str, expected: CgroupMembership) -> None:
-    assert parse_cgroup(text) == expected
+CORPORA = {
+    "systemd": SYSTEMD,
+    "container": CONTAINERS,
+    "pod": PODS,
+    "slurm": SLURM,
+    "forged": FORGED,
+    "malformed": MALFORMED,
+}
+
+
+def test_returns_the_membership_of_each_form_of_path(subtests: pytest.Subtests) -> None:
+    for corpus, forms in CORPORA.items():
+        for name, (text, expected) in forms.items():
+            with subtests.test(corpus=corpus, name=name):
+                assert parse_cgroup(text) == expected
 
 
 NAMES = (

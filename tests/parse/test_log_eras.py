@@ -104,29 +104,27 @@ MEANING: dict[str, Message] = {
 }
 """The expected messages. All other lines of these logs are noise."""
 
-every_line = pytest.mark.parametrize(
-    "line", [pytest.param(line, id=f"{era}: {line}") for era, lines in ERAS.items() for line in lines]
-)
-
 
 def text_of(line: str) -> str:
     """Return the text after timestamp, role and PID."""
     return line.partition("] ")[2]
 
 
-@every_line
-def test_parses_every_line_of_every_era(line: str) -> None:
-    entry = parse_log_line(line)
-    assert entry is not None
-    assert entry.message == MEANING.get(text_of(line), Noise())
+def test_parses_every_line_of_every_era(subtests: pytest.Subtests) -> None:
+    for era, lines in ERAS.items():
+        for line in lines:
+            with subtests.test(era=era, line=line):
+                entry = parse_log_line(line)
+                assert entry is not None
+                assert entry.message == MEANING.get(text_of(line), Noise())
 
 
 def test_every_expected_message_occurs_in_some_era() -> None:
     assert MEANING.keys() <= {text_of(line) for lines in ERAS.values() for line in lines}
 
 
-def lived(era: str, start: Node | None = None, until: str = "") -> Reduced:
-    """What a daemon becomes by the lines of an era, in the files that they stand in, up to one that reads so.
+def reduced_era(era: str, start: Node | None = None, until: str = "") -> Reduced:
+    """Reduce the lines of an era, each in its file, up to one with the text `until`.
 
     The daemon lists the server, and an Xid comes with a fault.
     """
@@ -148,16 +146,16 @@ class TestEquivalentLogs:
 
     def test_a_client_of_2013_connects_and_disconnects(self) -> None:
         """One that was never seen to come has not left."""
-        story = lived("a_2013")
-        assert [(event.event, event.pid) for event in story.events if event.pid is not None] == [
+        result = reduced_era("a_2013")
+        assert [(event.event, event.pid) for event in result.events if event.pid is not None] == [
             (EventName.CLIENT_CONNECTED, 14781),
             (EventName.CLIENT_DISCONNECTED, 14781),
         ]
-        assert not story.daemon.servers
+        assert not result.daemon.servers
 
     def test_a_client_of_2022_disconnects_with_its_last_context(self) -> None:
         """It had one on each of two devices. No line reports the process itself."""
-        before = lived("b_2022_fault", until="{11643, 2} is ACTIVE").node
+        before = reduced_era("b_2022_fault", until="{11643, 2} is ACTIVE").node
         once = reduced(_server_line("Volta MPS: status of client {11643, 1} is ACTIVE"), start=before)
         one_left = reduced(_server_line("Client {11643, 1} exit"), start=once.node)
         assert 11643 in one_left.daemon.clients
@@ -165,33 +163,33 @@ class TestEquivalentLogs:
 
     def test_a_fault_of_2022_ends_when_no_device_has_contexts(self) -> None:
         """Its block is in other words, and the lists in it are bare numbers."""
-        story = lived("b_2022_fault")
-        states = [(event.state, event.at - AT) for event in story.of(EventName.SERVER_STATE)]
+        result = reduced_era("b_2022_fault")
+        states = [(event.state, event.at - AT) for event in result.of(EventName.SERVER_STATE)]
         lines = [text_of(line) for line in ERAS["b_2022_fault"]]
         assert states == [
             ("fault", lines.index("Volta MPS: Server is handling a fatal GPU error.")),
             ("active", lines.index("Volta MPS: Destroy server context on device 1")),
         ]
-        assert story.daemon.clients.keys() == {11661, 11663}
+        assert result.daemon.clients.keys() == {11661, 11663}
 
     def test_a_new_server_context_ends_a_fault_after_a_missed_line(self) -> None:
         """It makes new ones only after all have been destroyed (2022)."""
-        faulted = lived("b_2022_fault", until="Destroy server context on device 0").node
+        faulted = reduced_era("b_2022_fault", until="Destroy server context on device 0").node
         victims = (11641, 11643)
         gone = (exited(pid, at=faulted.at) for pid in victims)
-        story = reduced(_server_line("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
-        assert [event.state for event in story.of(EventName.SERVER_STATE)] == ["active"]
+        result = reduced(_server_line("Volta MPS: Creating server context on device 0"), *gone, start=faulted)
+        assert [event.state for event in result.of(EventName.SERVER_STATE)] == ["active"]
 
     def test_pids_of_affected_clients_are_no_devices(self) -> None:
         """Both lists are bare numbers."""
-        faulted = lived("b_2022_fault", until="11643").node
-        assert lived("b_2022_fault", until="] 11643").daemon.servers[11570].devices_to_reset == {0, 1}
+        faulted = reduced_era("b_2022_fault", until="11643").node
+        assert reduced_era("b_2022_fault", until="] 11643").daemon.servers[11570].devices_to_reset == {0, 1}
         assert faulted.daemons[DAEMON].servers.keys() == {11570}
 
     @pytest.mark.parametrize(("era", "protocol"), [("b_2021", 2), ("d_2026", 3)])
     def test_one_word_distinguishes_the_protocols(self, era: str, protocol: int) -> None:
         """`set env` or `set` alone."""
-        assert lived(era).daemon.runtime.protocol == protocol
+        assert reduced_era(era).daemon.runtime.protocol == protocol
 
     @pytest.mark.parametrize(
         ("era", "server", "percentage", "limits"),
@@ -205,7 +203,7 @@ class TestEquivalentLogs:
         self, era: str, server: int, percentage: float, limits: dict[int, int]
     ) -> None:
         """In force for each client that connects to it."""
-        started = lived(era, until="Server is started" if era == "b_2021" else "Server has started").daemon
+        started = reduced_era(era, until="Server is started" if era == "b_2021" else "Server has started").daemon
         assert started.servers[server].active_thread_percentage == percentage
         assert started.servers[server].pinned_memory_limits == limits
 
@@ -213,7 +211,7 @@ class TestEquivalentLogs:
         """None is counted as such."""
         for era in ERAS:
             with subtests.test(era=era):
-                assert not sum(lived(era).daemon.totals.log_lines_unrecognized.values())
+                assert not sum(reduced_era(era).daemon.totals.log_lines_unrecognized.values())
 
 
 def _server_line(text: str) -> LogLine:

@@ -17,20 +17,15 @@ from exporter.parse.proc import (
 HEAD = b"7f5c28d21000-7f5c28d22000 r-xp 00000000 "
 
 
-@pytest.mark.parametrize(
-    ("line", "path", "numbers", "executable", "deleted"),
-    [
+def test_parses_a_mapped_file(subtests: pytest.Subtests) -> None:
+    for line, path, numbers, executable, deleted in [
         (HEAD + b"08:01 173521      /usr/lib/libcuda.so.1\n", "/usr/lib/libcuda.so.1", (8, 1, 173521), True, False),
         (HEAD.replace(b"x", b"-") + b"103:1a3 7 /a b\n", "/a b", (0x103, 0x1A3, 7), False, False),
         (HEAD + b"00:27 9 /tmp/libcuda.so.1 (deleted)\n", "/tmp/libcuda.so.1", (0, 0x27, 9), True, True),
         (HEAD + b"00:27 9 /a\\012b\r\xff\n", "/a\\012b\r\udcff", (0, 0x27, 9), True, False),
-    ],
-    ids=["a library", "data", "deleted", "an odd name"],
-)
-def test_parses_a_mapped_file(
-    line: bytes, path: str, numbers: tuple[int, int, int], executable: bool, deleted: bool
-) -> None:
-    assert parse_mapped_file(line) == MappedFile(path, numbers, executable, deleted)
+    ]:
+        with subtests.test(line=line):
+            assert parse_mapped_file(line) == MappedFile(path, numbers, executable, deleted)
 
 
 def test_a_mapping_without_a_file_is_none(subtests: pytest.Subtests) -> None:
@@ -83,7 +78,7 @@ def test_missing_user_and_groups_are_none() -> None:
 FIELDS = "S 1 513 513 0 -1 4194560 1234 0 0 0 7 3 0 0 20 0 4 0 88123456 1073741824 2048 18446744073709551615"
 
 
-def test_returns_the_start_time_for_any_name(subtests: pytest.Subtests) -> None:
+def test_returns_start_time_state_and_parent_for_any_name(subtests: pytest.Subtests) -> None:
     for name in [
         "train.py",
         "",
@@ -95,14 +90,20 @@ def test_returns_the_start_time_for_any_name(subtests: pytest.Subtests) -> None:
         "line\nbreak",
         "\udcff",
         "1 2 3 4 5 6 7 8 9 10 11 12 13",
+        ") Z 1 (",
+        "a) T 2 (b",
     ]:
         with subtests.test(name=name):
             text = f"513 ({name}) {FIELDS}\n"
             assert proc.start_ticks(text) == 88123456
+            assert (proc.process_state(text), proc.parent_pid(text)) == ("S", 1)
             assert not proc.is_zombie(text)
 
 
-def test_text_of_another_form_has_no_start_time(subtests: pytest.Subtests) -> None:
+def test_text_of_another_form_has_no_start_time_and_no_state(subtests: pytest.Subtests) -> None:
+    for text in ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"]:
+        with subtests.test(text=text):
+            assert proc.process_state(text) is None
     for text in [
         "",
         "513",
@@ -123,18 +124,6 @@ def test_an_ended_process_is_a_zombie(subtests: pytest.Subtests) -> None:
             threads = f"513 (Z) {state}{FIELDS[1:]}"
             assert not proc.is_zombie(threads)
             assert proc.is_zombie(threads.replace(" 20 0 4 0 ", " 20 0 1 0 ")) is zombie
-
-
-@pytest.mark.parametrize("name", ["train.py", "", ") Z 1 (", "a) T 2 (b"])
-def test_returns_state_and_parent_for_any_name(name: str) -> None:
-    text = f"513 ({name}) {FIELDS}\n"
-    assert (proc.process_state(text), proc.parent_pid(text)) == ("S", 1)
-
-
-def test_text_of_another_form_has_no_state(subtests: pytest.Subtests) -> None:
-    for text in ["", "513", "513 (train.py)", f"513 train.py {FIELDS}", "513 (train.py) 12 1"]:
-        with subtests.test(text=text):
-            assert proc.process_state(text) is None
 
 
 def remains(status: int, *, flags: int = 0x40800C, state: str = "Z", name: str = "train.py") -> str:

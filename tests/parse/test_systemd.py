@@ -269,13 +269,17 @@ def entry(fields: Mapping[str, object], **changed: object) -> JournalEntry:
     return found
 
 
-def test_recognizes_a_line_of_the_daemon() -> None:
-    assert entry(DAEMON_LINE).message == DAEMON_LINE["MESSAGE"]
-    assert entry(DAEMON_LINE).is_mps_output_of(UNIT)
+def test_recognizes_lines_of_daemon_and_server(subtests: pytest.Subtests) -> None:
+    """The last lines of a daemon that has exited have no program."""
+    without_program = {name: DAEMON_LINE[name] for name in DAEMON_LINE if name not in ("_EXE", "_COMM")}
+    for line in [DAEMON_LINE, {**DAEMON_LINE, "_EXE": "/usr/bin/nvidia-cuda-mps-server"}, without_program]:
+        with subtests.test(line=line):
+            assert entry(line).message == DAEMON_LINE["MESSAGE"]
+            assert entry(line).is_mps_output_of(UNIT)
 
 
 def test_a_line_of_another_writer_is_not_of_the_daemon(subtests: pytest.Subtests) -> None:
-    """Also if it sends the same text directly to journald, in the daemon's own unit."""
+    """Also if it sends the same text directly to journald, in the daemon's own unit, or has the daemon's name."""
     for changed in [
         {"_SYSTEMD_UNIT": "other.service"},
         {"_SYSTEMD_UNIT": None},
@@ -283,24 +287,10 @@ def test_a_line_of_another_writer_is_not_of_the_daemon(subtests: pytest.Subtests
         {"_TRANSPORT": "syslog"},
         {"_EXE": "/usr/bin/python3"},
         {"_EXE": None, "_COMM": "python3"},
+        {"_EXE": "/home/mallory/train", "_COMM": "nvidia-cuda-mps"},
     ]:
         with subtests.test(changed=changed):
             assert not entry(DAEMON_LINE, **changed).is_mps_output_of(UNIT)
-
-
-def test_a_client_with_the_daemons_name_is_recognized_by_its_executable() -> None:
-    assert not entry(DAEMON_LINE, _COMM="nvidia-cuda-mps", _EXE="/home/mallory/train").is_mps_output_of(UNIT)
-
-
-def test_recognizes_a_line_of_the_server() -> None:
-    assert entry(DAEMON_LINE, _EXE="/usr/bin/nvidia-cuda-mps-server").is_mps_output_of(UNIT)
-
-
-def test_recognizes_a_line_of_a_daemon_that_has_exited() -> None:
-    """The last lines of a daemon."""
-    assert entry({name: DAEMON_LINE[name] for name in DAEMON_LINE if name not in ("_EXE", "_COMM")}).is_mps_output_of(
-        UNIT
-    )
 
 
 def test_decodes_a_message_that_is_a_list_of_bytes() -> None:

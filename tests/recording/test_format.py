@@ -11,31 +11,29 @@ from hypothesis import strategies as st
 from exporter.cli import main
 from exporter.errors import RecordingError
 from exporter.model.action import ActionKind, ActionReason
-from exporter.model.identity import ContainerClaim, ContainerDevices, PodResourcesReading
 from exporter.model.launches import GpuUse, ProcessWork, WorkReading
 from exporter.model.observation import (
     ActionDone,
     ControlReply,
-    ControlSocket,
     DaemonProcess,
-    GpuEvent,
     GpuProcess,
     GpuReading,
     KernelRecord,
     LogFile,
-    LogLine,
     Observation,
-    PodFound,
-    ProcessExit,
-    ProcessReading,
-    ProcessState,
-    ProcessUtilization,
-    SessionHolder,
     SourceReading,
-    UnitState,
 )
-from exporter.model.reason import Reason, ReasonCode, joined
-from exporter.recording import FORMAT, Header, RecordedDaemon, RecordedGpu, Recording, write_header, write_observation
+from exporter.model.reason import Reason, ReasonCode
+from exporter.recording import (
+    _KINDS,
+    FORMAT,
+    Header,
+    RecordedDaemon,
+    RecordedGpu,
+    Recording,
+    write_header,
+    write_observation,
+)
 from tests.builders import AT, DAEMON, GPU, OTHER_GPU, scenario
 from tests.store.values import whole
 
@@ -50,114 +48,8 @@ HEADER = Header(
     facts={"driver": "580.159.04"},
 )
 
-texts = st.text(st.characters(exclude_categories=()))
-times = st.floats(min_value=0, max_value=2e9)
-counts = st.integers(min_value=0, max_value=2**63)
-maybe = st.none() | counts
-pids = st.none() | st.dictionaries(counts, counts, max_size=3)
-gpu_processes = st.none() | st.lists(st.builds(GpuProcess, pid=counts, used_bytes=maybe), max_size=3).map(tuple)
-samples = st.builds(ProcessUtilization, pid=counts, timestamp_us=counts, sm_percent=counts, memory_percent=counts)
-works = st.builds(
-    ProcessWork, pid=counts, first_ns=counts, kernels=counts, flight_ns=counts, open_ns=counts, failed_ns=counts
-)
-problems = st.lists(whole(Reason), min_size=1, max_size=3).map(joined)
-anything = st.one_of(
-    st.builds(
-        ControlReply,
-        at=times,
-        daemon=texts,
-        command=texts,
-        exit_code=maybe,
-        stdout=texts,
-        stderr=texts,
-        seconds=st.none() | times,
-        pids=pids,
-    ),
-    st.builds(LogLine, at=times, daemon=texts, file=texts, line=texts, pids=pids),
-    st.builds(LogFile, at=times, daemon=texts, file=texts, problem=st.none() | problems, size=maybe),
-    st.builds(
-        GpuReading,
-        at=times,
-        gpu=texts,
-        problem=st.none() | problems,
-        index=maybe,
-        name=st.none() | texts,
-        compute_processes=gpu_processes,
-        mps_processes=gpu_processes,
-        process_utilization=st.none() | st.lists(samples, max_size=2).map(tuple),
-        memory_used_bytes=maybe,
-        energy_millijoules=maybe,
-    ),
-    st.builds(GpuEvent, at=times, type=counts, xid=counts, gpu=st.none() | texts),
-    st.builds(KernelRecord, at=times, record=texts),
-    st.builds(
-        ProcessReading,
-        at=times,
-        pid=counts,
-        start_ticks=counts,
-        started=times,
-        uid=maybe,
-        user=st.none() | texts,
-        command=st.none() | texts,
-        executable=st.none() | texts,
-        cgroup=st.none() | texts,
-    ),
-    st.builds(PodFound, at=times, uid=texts, name=texts, namespace=texts),
-    st.builds(
-        PodResourcesReading,
-        at=times,
-        devices=st.lists(
-            st.builds(
-                ContainerDevices,
-                namespace=texts,
-                pod=texts,
-                container=texts,
-                resource=texts,
-                ids=st.lists(texts, max_size=2).map(tuple),
-            ),
-            max_size=2,
-        ).map(tuple),
-        claims=st.lists(
-            st.builds(
-                ContainerClaim,
-                namespace=texts,
-                pod=texts,
-                container=texts,
-                claim=texts,
-                claim_namespace=texts,
-                devices=st.lists(texts, max_size=2).map(tuple),
-            ),
-            max_size=2,
-        ).map(tuple),
-        allocatable=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
-    ),
-    st.builds(ProcessExit, at=times, pid=counts, start_ticks=counts, wait_status=maybe),
-    st.builds(
-        DaemonProcess,
-        at=times,
-        daemon=texts,
-        pid=maybe,
-        start_ticks=maybe,
-        started=st.none() | times,
-        uid=maybe,
-        environment=st.dictionaries(texts, texts, max_size=2),
-        pid_file_left=st.none() | st.booleans(),
-    ),
-    st.builds(ProcessState, at=times, pid=counts, start_ticks=counts, state=texts),
-    st.builds(ControlSocket, at=times, daemon=texts, listening=st.none() | st.booleans()),
-    st.builds(SessionHolder, at=times, daemon=texts, pid=maybe, start_ticks=maybe, uid=maybe, user=st.none() | texts),
-    st.builds(UnitState, at=times, unit=texts, problem=st.none() | problems, active=texts, restarts=counts),
-    st.builds(GpuUse, at=times, gpu=texts, seconds=times, sm_utilization=times, dram_bandwidth=st.none() | times),
-    st.builds(
-        WorkReading,
-        at=times,
-        boot_ns=counts,
-        seconds=times,
-        processes=st.lists(works, max_size=3).map(tuple),
-        watched=st.lists(counts, max_size=3).map(tuple),
-    ),
-    st.builds(SourceReading, at=times, name=texts, seconds=times, problem=st.none() | problems),
-)
+
+anything = st.one_of(*map(whole, sorted(_KINDS.values(), key=lambda kind: kind.__name__)))
 
 
 def written(*observation: Observation, header: Header = HEADER) -> str:
@@ -207,7 +99,7 @@ class TestRoundTrip:
         assert Recording(io.StringIO(written())).header == HEADER
 
     def test_the_node_has_the_daemons_of_the_header(self) -> None:
-        """So that replay judges a daemon by what was expected of it then."""
+        """So that replay evaluates a daemon by what was expected of it then."""
         daemons = HEADER.node().daemons
         assert {name: daemon.declared.expected for name, daemon in daemons.items()} == {
             "training": True,

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +10,9 @@ import pytest
 from exporter.clock import SystemClock
 from exporter.collectors.discovery import Discovery
 from tests import program
-from tests.eventually import PATIENCE_SECONDS, eventually
+from tests.conftest import Starter
+from tests.exporter_process import SERVE, Exporter
 from tests.hanging import hangs
-from tests.ports import free_address
 from tests.standin.mps import MpsStandIn
 from tests.tools import not_here
 
@@ -47,43 +44,33 @@ def daemons(tmp_path: Path) -> Iterator[tuple[MpsStandIn, MpsStandIn]]:
         mount.__exit__(None, None, None)
 
 
-def test_reports_a_fault_and_the_exit_of_another_daemon(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:
+def test_reports_a_fault_and_the_exit_of_another_daemon(
+    daemons: tuple[MpsStandIn, MpsStandIn], start: Starter, tmp_path: Path
+) -> None:
     a, b = daemons
-    config, address = tmp_path / "config.toml", free_address()
+    config = tmp_path / "config.toml"
     config.write_text(CONFIGURATION.format(a=a, b=b))
     own = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path / "state")}
     own |= {"CUDA_MPS_EXPORTER_CONFIG_FILE": str(config), "PATH": a.environment()["PATH"]}
-    service = subprocess.Popen(
-        [sys.executable, *program.command("serve", f"--web.listen-address={address}")], env=os.environ | own
-    )
-
-    def shows(*lines: str) -> None:
-        try:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_SECONDS) as response:
-                text = response.read().decode()
-        except OSError as error:
-            raise AssertionError("it does not serve yet") from error
-        for line in lines:
-            assert line in text
-
+    exporter = Exporter(program.command(*SERVE), own, tmp_path / "exporter.log")
     try:
-        eventually(lambda: shows('cuda_mps_daemon_up{daemon="a"} 1', 'cuda_mps_daemon_up{daemon="b"} 1'))
-        eventually(lambda: shows('log_followed{daemon="b",file="control.log"} 1'))
-        client = subprocess.Popen(["sleep", "infinity"])
-        b.connect_and_wait(client.pid)
-        eventually(lambda: shows('cuda_mps_clients_connected_total{daemon="b"} 1'))
-        b.fault(client.pid)
-        eventually(lambda: shows('cuda_mps_faults_total{daemon="b"} 1'))
-        client.kill()
-        client.wait()
+        exporter.shows(1, "cuda_mps_daemon_up", daemon="a")
+        exporter.shows(1, "cuda_mps_daemon_up", daemon="b")
+        exporter.shows(1, "cuda_mps_exporter_log_followed", daemon="b", file="control.log")
+        client = start().pid
+        b.connect_and_wait(client)
+        exporter.shows(1, "cuda_mps_clients_connected_total", daemon="b")
+        b.fault(client)
+        exporter.shows(1, "cuda_mps_faults_total", daemon="b")
+        os.kill(client, signal.SIGKILL)
         b.kill()
-        eventually(lambda: shows('cuda_mps_daemon_losses_total{daemon="b",reason="died"} 1'))
-        shows('cuda_mps_daemon_up{daemon="a"} 1', 'cuda_mps_daemon_losses_total{daemon="a",reason="died"} 0')
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(PATIENCE_SECONDS) == 0
+        exporter.shows(1, "cuda_mps_daemon_losses_total", daemon="b", reason="died")
+        assert exporter.value("cuda_mps_daemon_up", daemon="a") == 1
+        assert exporter.value("cuda_mps_daemon_losses_total", daemon="a", reason="died") == 0
+        assert exporter.stop() == 0
     finally:
-        service.kill()
-        service.wait()
+        exporter.process.kill()
+        exporter.process.wait()
 
 
 def test_discovery_finds_all_daemons(daemons: tuple[MpsStandIn, MpsStandIn], tmp_path: Path) -> None:

@@ -8,48 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import main, parse_arguments
-from exporter.collectors.nvml.collector import Nvml
-from exporter.collectors.pool import CollectorPool
-from exporter.collectors.thread import Inbox
-from exporter.config.load import build_config
-from exporter.history import History
-from exporter.model.incident import Incident
+from exporter.cli import main
 from exporter.model.settings import Retention
-from exporter.service import HEALTHY_SECONDS, Service
+from exporter.service import HEALTHY_SECONDS
 from exporter.service_socket import ServiceSocket
 from exporter.store.database import StateFile
 from tests.builders import AT, node, with_living
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE, blocked, crowded, ended, hostile
 from tests.report.test_incident_text import IN_WORDS
+from tests.service.running import Running
 from tests.terminal.pseudo_terminal import pseudo
 
 RunCommand = Callable[..., tuple[int, str, str]]
 OTHER = "/run/nvidia/mps/other"
 
 
-class Running:
-    """A service in this process, of which only the socket is open."""
-
-    def __init__(self, directory: Path) -> None:
-        self.clock = HandClock(AT + 182)
-        self.history = History()
-        config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
-        present = with_living(node(), *blocked().client_details.values())
-        self.service = Service(
-            config, present, CollectorPool(()), Inbox(), self.clock, driver=Nvml(self.clock), history=self.history
-        )
-
-    def remember(self, *incidents: Incident) -> None:
-        """These have happened."""
-        self.history.add(replace(node(), incidents={each.id: each for each in incidents}), ())
-
-
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """A service that nothing has happened to."""
-    running = Running(tmp_path)
+    present = with_living(node(), *blocked().client_details.values())
+    running = Running(tmp_path, present, HandClock(AT + 182))
     with running.service.service_socket():
         yield running
 
@@ -125,28 +104,23 @@ def test_reports_an_unknown_incident(running: Running, run_command: RunCommand) 
     assert "no incident 513-ff is stored; `incidents` lists those that are" in problem
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_prints_no_escape_sequence_of_a_name(running: Running, run_command: RunCommand, name: str) -> None:
-    running.remember(replace(hostile(name), id="a"))
-
-    for output in (run_command()[1], run_command("a")[1], run_command("--json")[1]):
-        assert all(line.isprintable() for line in output.split("\n"))
-    assert len(json.loads(run_command("--json")[1])) == 1
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_prints_no_escape_sequence_of_a_name_on_a_terminal(
-    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, name: str
+def test_prints_no_escape_sequence_of_a_name(
+    running: Running, run_command: RunCommand, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    running.remember(replace(hostile(name), id="a"))
+    for name in HOSTILE:
+        with subtests.test(name=name):
+            running.remember(replace(hostile(name), id="a"))
+            for output in (run_command()[1], run_command("a")[1], run_command("--json")[1]):
+                assert all(line.isprintable() for line in output.split("\n"))
+            assert len(json.loads(run_command("--json")[1])) == 1
 
-    for arguments in ((), ("a",)):
-        with pseudo() as pty, monkeypatch.context() as patch:
-            patch.setattr("sys.stdout", pty.program)
-            run_command("--color=always", *arguments)
-            output = re.sub(r"\x1b\[[0-9;]*m", "", pty.seen())
-        assert all(line.isprintable() for line in output.split("\n"))
-        assert "open for 3 min" in output
+            for arguments in ((), ("a",)):
+                with pseudo() as pty, monkeypatch.context() as patch:
+                    patch.setattr("sys.stdout", pty.program)
+                    run_command("--color=always", *arguments)
+                    output = re.sub(r"\x1b\[[0-9;]*m", "", pty.seen())
+                assert all(line.isprintable() for line in output.split("\n"))
+                assert "open for 3 min" in output
 
 
 def test_limits_the_size_of_the_answer(running: Running, run_command: RunCommand) -> None:

@@ -12,7 +12,9 @@ from tests.standin.mps import MpsStandIn
 Serve = Callable[..., Exporter]
 
 
-def test_prints_the_metrics_of_the_service(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
+def test_prints_or_stores_the_metrics_of_the_service(
+    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
+) -> None:
     mps.start()
     exporter = serve()
     exporter.shows(1, "cuda_mps_daemon_up")
@@ -26,13 +28,12 @@ def test_prints_the_metrics_of_the_service(serve: Serve, mps: MpsStandIn, enviro
     samples = [line for line in done.stdout.splitlines() if not line.startswith("#")]
     assert all(re.search(r"[a-z_}] \S+$", line) for line in samples)
 
+    replaces_a_file_that_all_can_read(environment, tmp_path / "textfile" / "mps.prom")
+    names_a_file_that_cannot_be_written(environment, tmp_path / "none" / "mps.prom")
+    replaces_only_regular_files(environment, tmp_path)
 
-def test_replaces_a_file_that_all_can_read(
-    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
-) -> None:
-    mps.start()
-    serve().shows(1, "cuda_mps_daemon_up")
-    file = tmp_path / "textfile" / "mps.prom"
+
+def replaces_a_file_that_all_can_read(environment: dict[str, str], file: Path) -> None:
     file.parent.mkdir()
     file.write_text("before")
     done = run(environment, "once", "--output", str(file))
@@ -42,37 +43,32 @@ def test_replaces_a_file_that_all_can_read(
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_fails_without_a_service_and_leaves_the_file(environment: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "mps.prom"
-    file.write_text("before")
+def names_a_file_that_cannot_be_written(environment: dict[str, str], file: Path) -> None:
     done = run(environment, "once", "--output", str(file))
-    assert (done.returncode, file.read_text()) == (1, "before")
-    assert "no service answers" in done.stderr
-
-
-def test_names_a_file_that_cannot_be_written(serve: Serve, environment: dict[str, str], tmp_path: Path) -> None:
-    serve().shows(1, "cuda_mps_exporter_build_info")
-    done = run(environment, "once", "--output", str(tmp_path / "none" / "mps.prom"))
     assert done.returncode == 1
-    assert f"{tmp_path / 'none' / 'mps.prom'} cannot be written: No such file" in done.stderr
+    assert f"{file} cannot be written: No such file" in done.stderr
 
 
-def test_replaces_only_regular_files(
-    serve: Serve, mps: MpsStandIn, environment: dict[str, str], tmp_path: Path
-) -> None:
-    mps.start()
-    serve().shows(1, "cuda_mps_daemon_up")
-    (tmp_path / "real").write_text("before")
-    (tmp_path / "link").symlink_to("real")
-    (tmp_path / "dangling").symlink_to("nothing")
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "link", tmp_path / "dangling", tmp_path / "fifo", tmp_path / "folder", Path("/dev/null")):
+def replaces_only_regular_files(environment: dict[str, str], directory: Path) -> None:
+    (directory / "real").write_text("before")
+    (directory / "link").symlink_to("real")
+    (directory / "dangling").symlink_to("nothing")
+    os.mkfifo(directory / "fifo")
+    (directory / "folder").mkdir()
+    for path in (*(directory / name for name in ("link", "dangling", "fifo", "folder")), Path("/dev/null")):
         kind = stat.S_IFMT(path.lstat().st_mode)
         done = run(environment, "once", "--output", str(path))
         assert (done.returncode, stat.S_IFMT(path.lstat().st_mode)) == (1, kind), path
         assert "not a regular file" in done.stderr, path
     done = run(environment, "once", "--output", "-")
     assert (done.returncode, "cuda_mps_daemon_up{" in done.stdout) == (0, True)
-    assert (tmp_path / "real").read_text() == "before"
-    assert not (tmp_path / "nothing").exists()
+    assert (directory / "real").read_text() == "before"
+    assert not (directory / "nothing").exists()
+
+
+def test_fails_without_a_service_and_leaves_the_file(environment: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "mps.prom"
+    file.write_text("before")
+    done = run(environment, "once", "--output", str(file))
+    assert (done.returncode, file.read_text()) == (1, "before")
+    assert "no service answers" in done.stderr

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests import program
-from tests.eventually import eventually
 from tests.exporter_process import Exporter, run
 from tests.standin.mps import BIN, MpsStandIn, is_alive
 from tests.standin.mps import _processes_of as processes_of
@@ -69,33 +67,20 @@ def _words(pid: int) -> list[bytes]:
         return []
 
 
-def comes_to(exporter: Exporter, name: str, value: float, **labels: str) -> None:
-    """Wait until a metric has this value."""
-
-    def it_does() -> None:
-        try:
-            found = [sample for _, sample in exporter.samples(name, **labels)]
-        except HTTPError as error:
-            raise AssertionError("nothing is published yet") from error
-        assert found == [value]
-
-    eventually(it_does)
-
-
 def restarted_by(exporter: Exporter, times: int) -> None:
     """Wait until an exporter's restarts have helped so often."""
-    comes_to(exporter, "cuda_mps_watchdog_restarts_total", times, reason="crashed", result="succeeded")
+    exporter.shows(times, "cuda_mps_watchdog_restarts_total", reason="crashed", result="succeeded")
 
 
 def test_one_exporter_acts_and_the_other_takes_over(mps: MpsStandIn, serve: Callable[..., Exporter]) -> None:
     mps.start()
     first = serve()
-    comes_to(first, "cuda_mps_watchdog_mode", 1, mode="act")
-    comes_to(first, "cuda_mps_daemon_up", 1)
+    first.shows(1, "cuda_mps_watchdog_mode", mode="act")
+    first.shows(1, "cuda_mps_daemon_up")
     second = serve()
-    comes_to(second, "cuda_mps_watchdog_blocked", 1, reason="another_exporter")
-    comes_to(second, "cuda_mps_watchdog_mode", 1, mode="observe")
-    comes_to(second, "cuda_mps_daemon_up", 1)
+    second.shows(1, "cuda_mps_watchdog_blocked", reason="another_exporter")
+    second.shows(1, "cuda_mps_watchdog_mode", mode="observe")
+    second.shows(1, "cuda_mps_daemon_up")
 
     mps.kill()
     restarted_by(first, 1)
@@ -107,9 +92,9 @@ def test_one_exporter_acts_and_the_other_takes_over(mps: MpsStandIn, serve: Call
 
     first.process.kill()
     first.process.wait()
-    comes_to(second, "cuda_mps_watchdog_mode", 1, mode="act")
-    comes_to(second, "cuda_mps_watchdog_blocked", 0, reason="another_exporter")
-    comes_to(second, "cuda_mps_daemon_up", 1)
+    second.shows(1, "cuda_mps_watchdog_mode", mode="act")
+    second.shows(0, "cuda_mps_watchdog_blocked", reason="another_exporter")
+    second.shows(1, "cuda_mps_daemon_up")
     mps.kill()
     restarted_by(second, 1)
     assert len(daemons(mps)) == 1
@@ -121,14 +106,14 @@ def test_restarts_nothing_without_a_usable_state_directory(
     (tmp_path / "file").touch()
     mps.start()
     exporter = serve("file")
-    comes_to(exporter, "cuda_mps_watchdog_state", 1, state="state_lost")
-    comes_to(exporter, "cuda_mps_watchdog_blocked", 1, reason="state_lost")
-    comes_to(exporter, "cuda_mps_daemon_up", 1)
+    exporter.shows(1, "cuda_mps_watchdog_state", state="state_lost")
+    exporter.shows(1, "cuda_mps_watchdog_blocked", reason="state_lost")
+    exporter.shows(1, "cuda_mps_daemon_up")
     pid = mps.pid
 
     mps.kill()
-    comes_to(exporter, "cuda_mps_watchdog_diagnosis", 1, diagnosis="crashed")
-    comes_to(exporter, "cuda_mps_watchdog_state", 1, state="state_lost")
+    exporter.shows(1, "cuda_mps_watchdog_diagnosis", diagnosis="crashed")
+    exporter.shows(1, "cuda_mps_watchdog_state", state="state_lost")
     assert (exporter.events("watchdog_acts"), daemons(mps), is_alive(pid)) == ([], [], False)
 
 
@@ -137,14 +122,14 @@ def test_a_second_exporter_with_the_same_state_serves_and_stores_nothing_until_t
 ) -> None:
     mps.start()
     first = serve("shared")
-    comes_to(first, "cuda_mps_exporter_history_writable", 1)
+    first.shows(1, "cuda_mps_exporter_history_writable")
     second = serve("shared")
-    comes_to(second, "cuda_mps_exporter_history_writable", 0)
-    comes_to(second, "cuda_mps_daemon_up", 1)
+    second.shows(0, "cuda_mps_exporter_history_writable")
+    second.shows(1, "cuda_mps_daemon_up")
 
     first.process.kill()
     first.process.wait()
-    comes_to(second, "cuda_mps_exporter_history_writable", 1)
+    second.shows(1, "cuda_mps_exporter_history_writable")
 
 
 def test_a_second_exporter_with_the_same_port_exits(mps: MpsStandIn, serve: Callable[..., Exporter]) -> None:

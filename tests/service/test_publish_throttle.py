@@ -1,7 +1,5 @@
 """What is new is published at once, and publishing never takes more than its share of all time."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from exporter.collectors.pool import CollectorPool
@@ -21,6 +19,7 @@ from exporter.model.node import Node
 from exporter.model.observation import LogLine
 from exporter.model.settings import PollIntervals
 from tests.builders import DAEMON, SERVER, node, server_log, servers, status
+from tests.clocks import HandClock
 
 LONG = 10_000.0
 
@@ -100,24 +99,24 @@ def test_frequent_urgent_changes_take_at_most_their_share_of_time() -> None:
 
 
 def test_publishes_a_fault_at_once_among_other_changes() -> None:
-    clock, inbox, published = Stopped(), Inbox(), list[Node]()
+    clock, inbox, published = HandClock(0.0), Inbox(), list[Node]()
 
     def publish(node: Node) -> None:
         published.append(node)
-        clock.at += 0.04
+        clock.time += 0.04
 
     cycle = Loop(node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
-    while clock.at < 60:
-        inbox.put(tuple(server_log("news", at=clock.at)))
+    while clock.time < 60:
+        inbox.put(tuple(server_log("news", at=clock.time)))
         cycle.once(0)
-        clock.at += 0.1
-    inbox.put((servers(SERVER, at=clock.at),))
+        clock.time += 0.1
+    inbox.put((servers(SERVER, at=clock.time),))
     cycle.once(0)
     published.clear()
     for text in ("news", "Server is handling a fatal GPU error.", "news"):
-        inbox.put((*server_log(text, at=clock.at), *([status("FAULT", at=clock.at)] if "fatal" in text else [])))
+        inbox.put((*server_log(text, at=clock.time), *([status("FAULT", at=clock.time)] if "fatal" in text else [])))
         cycle.once(0)
-        clock.at += 0.1
+        clock.time += 0.1
 
     assert [server.state for each in published[:1] for server in each.daemons[DAEMON].servers.values()] == ["fault"]
 
@@ -125,56 +124,37 @@ def test_publishes_a_fault_at_once_among_other_changes() -> None:
 @pytest.mark.parametrize("news_at", [None, 7.0])
 def test_publishes_launches_at_an_interval_and_a_change_at_once(news_at: float | None) -> None:
     """With the change, the launches of that time are published as well."""
-    clock, inbox, published = Stopped(), Inbox(), list[float]()
+    clock, inbox, published = HandClock(0.0), Inbox(), list[float]()
 
     def publish(_: Node) -> None:
-        published.append(clock.at)
+        published.append(clock.time)
 
     cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
-    while clock.at < 4 * LAUNCHES_INTERVAL_SECONDS:
-        work = WorkReading(at=clock.at, boot_ns=int(1e9 * clock.at) + 1, seconds=1.0)
-        news = LogLine(at=clock.at, daemon="node", file="control.log", line="news")
-        inbox.put((work, GpuUse(at=clock.at, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)))
-        inbox.put((news,) if clock.at == news_at else ())
+    while clock.time < 4 * LAUNCHES_INTERVAL_SECONDS:
+        work = WorkReading(at=clock.time, boot_ns=int(1e9 * clock.time) + 1, seconds=1.0)
+        news = LogLine(at=clock.time, daemon="node", file="control.log", line="news")
+        inbox.put((work, GpuUse(at=clock.time, gpu="GPU-1", seconds=1.0, sm_utilization=0.5)))
+        inbox.put((news,) if clock.time == news_at else ())
         cycle.once(0)
-        clock.at += 1.0
+        clock.time += 1.0
 
     expected = [5.0, 10.0, 15.0] if news_at is None else [5.0, 7.0, 12.0, 17.0]
     assert published == expected
 
 
-@dataclass(slots=True)
-class Stopped:
-    """A clock that a test advances."""
-
-    at: float = 0.0
-
-    def now(self) -> float:
-        """Seconds since some epoch."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.at
-
-    def step(self) -> float:
-        """It is never set."""
-        return 0.0
-
-
 def test_publishes_a_large_node_less_often_than_a_small_one() -> None:
     def publications(cost: float) -> int:
-        clock, inbox, published = Stopped(), Inbox(), list[Node]()
+        clock, inbox, published = HandClock(0.0), Inbox(), list[Node]()
 
         def publish(node: Node) -> None:
             published.append(node)
-            clock.at += cost
+            clock.time += cost
 
         cycle = Loop(Node(), CollectorPool(()), inbox=inbox, clock=clock, intervals=PollIntervals(), publish=publish)
-        while clock.at < 60:
-            inbox.put((LogLine(at=clock.at, daemon="node", file="control.log", line="news"),))
+        while clock.time < 60:
+            inbox.put((LogLine(at=clock.time, daemon="node", file="control.log", line="news"),))
             cycle.once(0)
-            clock.at += MIN_INTERVAL_SECONDS
+            clock.time += MIN_INTERVAL_SECONDS
         return len(published)
 
     assert publications(0.0001) > 500

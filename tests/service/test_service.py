@@ -116,24 +116,7 @@ def test_pause_and_resume_without_a_service_are_errors(command: Command, name: s
     assert (code, "no service answers" in problem) == (1, True)
 
 
-def test_resume_accepts_expected_daemons_only(serve: Serve, mps: MpsStandIn, environment: dict[str, str]) -> None:
-    mps.start()
-    exporter = serve()
-    exporter.shows(1, "cuda_mps_daemon_up")
-    name = str(mps.pipe_directory)
-
-    done, refused = run(environment, "resume", name), run(environment, "resume", "another")
-
-    assert (done.returncode, done.stdout) == (1, f"nothing to resume: restarts of {name} were not suspended\n")
-    (reported,) = exporter.events("resumed")
-    assert reported["daemon"] == name
-    assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
-        1,
-        f"another is not an expected daemon; the expected daemons are: {name}\n",
-    )
-
-
-def test_status_does_not_query_the_daemon_if_a_service_runs(
+def test_status_queries_no_daemon_beside_a_service_and_resume_accepts_expected_daemons_only(
     serve: Serve, mps: MpsStandIn, nvml: NvmlStandIn, environment: dict[str, str], start: Starter
 ) -> None:
     mps.start()
@@ -150,6 +133,16 @@ def test_status_does_not_query_the_daemon_if_a_service_runs(
 
     assert run(environment, "status", "--look").stdout.split()[:2] == done.stdout.split()[:2]
     assert _questions(mps) > asked
+
+    name = str(mps.pipe_directory)
+    done, refused = run(environment, "resume", name), run(environment, "resume", "another")
+    assert (done.returncode, done.stdout) == (1, f"nothing to resume: restarts of {name} were not suspended\n")
+    (reported,) = exporter.events("resumed")
+    assert reported["daemon"] == name
+    assert (refused.returncode, refused.stderr.split("service.sock: ")[1]) == (
+        1,
+        f"another is not an expected daemon; the expected daemons are: {name}\n",
+    )
 
 
 def test_reports_a_fault_by_api_and_command(
@@ -198,6 +191,8 @@ def test_a_fault_outlives_the_exporter(serve: Serve, mps: MpsStandIn, environmen
     eventually(lambda: _kept(state))
     first.process.kill()
     first.process.wait()
+    assert mps.is_running(), "the daemon outlives the exporter"
+    assert mps.ask("get_server_list").returncode == 0
 
     second = serve()
     second.shows(1, "cuda_mps_exporter_history_writable")

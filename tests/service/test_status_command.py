@@ -4,48 +4,29 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from exporter.cli import parse_arguments
-from exporter.collectors.nvml.collector import Nvml
-from exporter.collectors.pool import CollectorPool
-from exporter.collectors.thread import Inbox
-from exporter.config.load import build_config
-from exporter.model.node import Node
 from exporter.report import status_text
-from exporter.service import Service
 from exporter.service_socket import ServiceSocket
-from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, node, process, reduced, three_clients
+from tests.builders import DAEMON, at_work, blocked_recovery, daemon_dead, idle, process, reduced, three_clients
 from tests.clocks import HandClock
 from tests.incidents.values import HOSTILE
 from tests.program import main
+from tests.service.running import Running
 from tests.terminal.pseudo_terminal import pseudo
 
 RunCommand = Callable[..., tuple[int, str, str]]
 SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Running:
-    """A service in this process, of which only the socket is open."""
-
-    def __init__(self, directory: Path) -> None:
-        clock = HandClock()
-        config = build_config(parse_arguments(["serve", "--path.runtime-directory", str(directory)]), {}, None)
-        self.service = Service(config, node(), CollectorPool(()), Inbox(), clock, driver=Nvml(clock))
-
-    def knows(self, present: Node) -> None:
-        """The node is so."""
-        self.service.loop.node = present
-
-
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """A service that knows of an idle node."""
-    running = Running(tmp_path)
-    running.knows(idle())
+    running = Running(tmp_path, idle(), HandClock())
     with running.service.service_socket():
         yield running
 
@@ -129,15 +110,14 @@ def test_prints_json(running: Running, run_command: RunCommand) -> None:
     assert (code, json.loads(output)["daemons"][0]["name"]) == (0, DAEMON)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",), ("--brief",), ("--color=always",)])
-@pytest.mark.parametrize("name", HOSTILE)
 def test_prints_no_escape_sequence_of_a_name(
-    running: Running, run_command: RunCommand, name: str, arguments: tuple[str, ...]
+    running: Running, run_command: RunCommand, subtests: pytest.Subtests
 ) -> None:
-    who = process(600, user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n")
-    running.knows(reduced(who, start=three_clients()).node)
-
-    assert all(line.isprintable() for line in SEQUENCE.sub("", run_command(*arguments)[1]).split("\n"))
+    for name, arguments in product(HOSTILE, [(), ("--json",), ("--brief",), ("--color=always",)]):
+        with subtests.test(name=name, arguments=arguments):
+            who = process(600, user=name, command=name, cgroup=f"0::/system.slice/{name}.service\n")
+            running.knows(reduced(who, start=three_clients()).node)
+            assert all(line.isprintable() for line in SEQUENCE.sub("", run_command(*arguments)[1]).split("\n"))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--color=always",)])

@@ -13,55 +13,55 @@ from tests.standin.mps import MpsStandIn
 FAST = {"control_deadline": 2.0, "intervals": {"liveness": 0.5, "stale": 0.3}}
 """Shorter intervals, so that tests need not wait long."""
 
-
-def program_missing(_path: Path) -> str:
-    return "was not found"
-
-
-def program_not_executable(path: Path) -> str:
-    path.write_text("#!/bin/sh\n")
-    return "Permission denied"
-
-
-def program_without_interpreter(path: Path) -> str:
-    path.write_text("#!/nothing/here\n")
-    path.chmod(0o755)
-    return "was not found"
-
-
-def program_fails(path: Path) -> str:
-    path.write_text("#!/bin/sh\necho no libcuda >&2\nexit 127\n")
-    path.chmod(0o755)
-    return "failed with exit code 127: no libcuda"
-
-
-@pytest.mark.parametrize("runs", [True, False], ids=["daemon runs", "no daemon"])
-@pytest.mark.parametrize(
-    "unusable", [program_missing, program_not_executable, program_without_interpreter, program_fails]
+UNUSABLE = (
+    (None, 0o644, "was not found"),
+    ("#!/bin/sh\n", 0o644, "Permission denied"),
+    ("#!/nothing/here\n", 0o755, "was not found"),
+    ("#!/bin/sh\necho no libcuda >&2\nexit 127\n", 0o755, "failed with exit code 127: no libcuda"),
 )
-def test_an_unusable_control_program_is_a_problem_with_a_remedy(
-    unusable: Callable[[Path], str],
-    runs: bool,
-    mps: MpsStandIn,
+"""The text of a control program, its mode, and why it cannot be used."""
+
+
+def make(path: Path, text: str | None, mode: int) -> None:
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+
+
+def assert_reported(environment: dict[str, str], reason: str, *states: str) -> None:
+    shown = run(environment, "status", "--json")
+    node = json.loads(shown.stdout)
+    (daemon,) = node["daemons"]
+    (finding,) = (each for each in node["findings"] if each["daemon"] == environment["CUDA_MPS_PIPE_DIRECTORY"])
+    assert shown.returncode == 1
+    assert daemon["state"] in (*states, None)
+    assert finding["code"] == "daemon_not_queried"
+    assert reason in finding["text"]
+    assert "cuda-mps-exporter doctor" in finding["commands"]
+
+
+def test_an_unusable_control_program_of_a_running_daemon_is_a_problem_with_a_remedy(
+    mps: MpsStandIn, serve: Callable[..., Exporter], environment: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "program"
+    mps.start()
+    serve(overrides=FAST | {"control_executable": str(path)})
+    for text, mode, reason in UNUSABLE:
+        make(path, text, mode)
+        eventually(lambda reason=reason: assert_reported(environment, reason, "unknown"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("text", "mode", "reason"), UNUSABLE)
+def test_an_unusable_control_program_without_a_daemon_is_a_problem_with_a_remedy(
+    text: str | None,
+    mode: int,
+    reason: str,
     serve: Callable[..., Exporter],
     environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "program"
-    reason = unusable(path)
-    if runs:
-        mps.start()
-    serve(overrides=FAST | {"control_executable": str(path)})
-
-    def reported() -> None:
-        shown = run(environment, "status", "--json")
-        node = json.loads(shown.stdout)
-        (daemon,) = node["daemons"]
-        (finding,) = (each for each in node["findings"] if each["daemon"] == str(mps.pipe_directory))
-        assert shown.returncode == 1
-        assert daemon["state"] in (("unknown", None) if runs else ("absent", "unknown", None))
-        assert finding["code"] == "daemon_not_queried"
-        assert reason in finding["text"]
-        assert "cuda-mps-exporter doctor" in finding["commands"]
-
-    eventually(reported)
+    """Later, the exporter knows that no daemon runs, and reports that."""
+    make(tmp_path / "program", text, mode)
+    serve(overrides=FAST | {"control_executable": str(tmp_path / "program")})
+    eventually(lambda: assert_reported(environment, reason, "absent", "unknown"))

@@ -1,4 +1,4 @@
-"""The watchdog in the service: it judges when something has happened, and else now and then; it acts once."""
+"""The watchdog in the service: it evaluates after each change, and at intervals; it acts once."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.clocks import HandClock
 from tests.watchdog.watched_daemon import DEATH, alive, dies, hangs, returns
 
 
-class Stand:
+class WatchdogHarness:
     """A watchdog that may act, and what it has done."""
 
     def __init__(self, mode: Mode = Mode.ACT) -> None:
@@ -28,7 +28,7 @@ class Stand:
         config = Config(watchdog=mode, daemons=(daemon,))
         self.watchdog = Watchdog(config, self.clock, runner=self, chance=lambda: 0.0)
         self.node = after(fresh(), *alive())
-        self.judge(news=True)
+        self.evaluate(news=True)
 
     def do(self, action: Action, _node: Node) -> None:
         """Remember the action."""
@@ -37,7 +37,7 @@ class Stand:
     def break_off(self) -> None:
         """Do nothing: no action takes time."""
 
-    def judge(self, *, news: bool = False) -> list[EventName]:
+    def evaluate(self, *, news: bool = False) -> list[EventName]:
         """Return the events of an evaluation."""
         self.node, events = self.watchdog.evaluate(self.node, changed=news)
         return [event.event for event in events]
@@ -50,54 +50,54 @@ def after(node: Node, *seen: Observation) -> Node:
 
 
 def test_reports_an_action_before_it_runs_it_once() -> None:
-    stand = Stand()
-    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+    harness = WatchdogHarness()
+    harness.node = after(harness.node, *dies(), look("log", at=DEATH + 1))
 
-    assert EventName.WATCHDOG_ACTS in stand.judge(news=True)
-    assert stand.done == []
+    assert EventName.WATCHDOG_ACTS in harness.evaluate(news=True)
+    assert harness.done == []
 
-    stand.watchdog.act(stand.node)
-    stand.watchdog.act(stand.node)
-    assert [action.daemon for action in stand.done] == [DAEMON]
+    harness.watchdog.act(harness.node)
+    harness.watchdog.act(harness.node)
+    assert [action.daemon for action in harness.done] == [DAEMON]
 
 
 def test_evaluates_less_often_without_changes() -> None:
-    stand = Stand()
-    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+    harness = WatchdogHarness()
+    harness.node = after(harness.node, *dies(), look("log", at=DEATH + 1))
 
-    stand.clock.time += EVALUATION_SECONDS / 2
-    assert stand.judge() == []
-    stand.clock.time += EVALUATION_SECONDS
-    assert EventName.WATCHDOG_ACTS in stand.judge()
+    harness.clock.time += EVALUATION_SECONDS / 2
+    assert harness.evaluate() == []
+    harness.clock.time += EVALUATION_SECONDS
+    assert EventName.WATCHDOG_ACTS in harness.evaluate()
 
 
 def test_does_nothing_in_observe_mode() -> None:
-    stand = Stand(Mode.OBSERVE)
-    stand.node = after(stand.node, *dies(), look("log", at=DEATH + 1))
+    harness = WatchdogHarness(Mode.OBSERVE)
+    harness.node = after(harness.node, *dies(), look("log", at=DEATH + 1))
 
-    assert EventName.WATCHDOG_WOULD_ACT in stand.judge(news=True)
-    stand.watchdog.act(stand.node)
-    assert stand.done == []
+    assert EventName.WATCHDOG_WOULD_ACT in harness.evaluate(news=True)
+    harness.watchdog.act(harness.node)
+    assert harness.done == []
 
 
 def test_acts_on_nothing_that_it_knew_before_the_exporter_was_stopped() -> None:
     """While the exporter was stopped, a hung daemon has gone on: when its deadline passed, nobody looked."""
-    stand = Stand()
-    stand.node = after(stand.node, *hangs())
-    stand.judge(news=True)
+    harness = WatchdogHarness()
+    harness.node = after(harness.node, *hangs())
+    harness.evaluate(news=True)
 
-    stand.clock.time += 300
-    stand.judge(news=True)
-    stand.watchdog.act(stand.node)
-    stand.node = after(stand.node, *returns(stand.clock.time, pid=CONTROL))
+    harness.clock.time += 300
+    harness.evaluate(news=True)
+    harness.watchdog.act(harness.node)
+    harness.node = after(harness.node, *returns(harness.clock.time, pid=CONTROL))
     for _ in range(int(SETTLE_SECONDS) + 5):
-        stand.clock.time += 1
-        stand.judge(news=True)
-        stand.watchdog.act(stand.node)
-    assert stand.done == []
+        harness.clock.time += 1
+        harness.evaluate(news=True)
+        harness.watchdog.act(harness.node)
+    assert harness.done == []
 
-    stand.node = after(stand.node, *dies(stand.clock.time), look("log", at=stand.clock.time + 1))
-    stand.clock.time += 2
-    stand.judge(news=True)
-    stand.watchdog.act(stand.node)
-    assert [action.daemon for action in stand.done] == [DAEMON]
+    harness.node = after(harness.node, *dies(harness.clock.time), look("log", at=harness.clock.time + 1))
+    harness.clock.time += 2
+    harness.evaluate(news=True)
+    harness.watchdog.act(harness.node)
+    assert [action.daemon for action in harness.done] == [DAEMON]

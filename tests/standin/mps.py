@@ -27,6 +27,10 @@ PATIENCE_SECONDS = 120.0
 """Timeout of failures. A passing test never waits this long."""
 
 
+class RequestError(RuntimeError):
+    """The side channel of a daemon refuses a request."""
+
+
 class NotInTimeError(AssertionError):
     """A condition did not become true in time."""
 
@@ -69,7 +73,6 @@ class MpsStandIn:
         directory: where the pipe and log directories are made.
         gpus: the UUIDs of the daemon's GPUs, in the order of its ordinals.
         max_clients: the number of clients that its server accepts.
-        server_start_seconds: duration of a server's start.
         variables: more of the daemon's environment, e.g. ``CUDA_MPS_ACTIVE_THREAD_PERCENTAGE``.
         options: more options of the daemon, e.g. ``-S``.
         driver: the branch of the driver in the words of which the daemon writes its logs.
@@ -81,7 +84,6 @@ class MpsStandIn:
         *,
         gpus: Sequence[str] = (DEFAULT_GPU,),
         max_clients: int = 48,
-        server_start_seconds: float = 0.1,
         variables: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         driver: int = 580,
@@ -93,7 +95,6 @@ class MpsStandIn:
         self._variables = {
             "STANDIN_MPS_GPUS": ",".join(gpus),
             "STANDIN_MPS_MAX_CLIENTS": str(max_clients),
-            "STANDIN_MPS_SERVER_START_SECONDS": str(server_start_seconds),
             "STANDIN_MPS_DRIVER": str(driver),
             ASKED_BY: this_process(os.getpid()),
             **(variables or {}),
@@ -344,19 +345,12 @@ class MpsStandIn:
         """Let a client die while its kernel runs. Kill a real process after this."""
         self._request(f"kill {pid}")
 
-    def assert_client(self, pid: int) -> None:
-        """Cause a device-side assert, which ends only this client."""
-        self._request(f"assert {pid}")
+    def fault(self, pid: int, kind: str = "memory") -> None:
+        """Cause a fatal fault (`memory` or `trap`) of a client and its failure domain.
 
-    def fault(self, pid: int, kind: str = "memory", named: int | None = None) -> None:
-        """Cause a fatal fault of a client and its failure domain. The clients stay until they disconnect.
-
-        Args:
-            pid: the cause, which no line names as such.
-            kind: ``memory`` or ``trap``.
-            named: the client in the first line of a memory fault; by default the cause.
+        No line names the cause as such. The clients stay until they disconnect.
         """
-        self._request(f"fault {pid} {kind}" + ("" if named is None else f" {named}"))
+        self._request(f"fault {pid} {kind}")
 
     def slow(self, seconds: float) -> None:
         """Delay every reply by this time, during which all other commands are refused."""
@@ -371,12 +365,24 @@ class MpsStandIn:
         self._request(f"say {log} {text}")
 
     def _request(self, request: str) -> str:
-        with sockets.connect(self.pipe_directory, SIDE_CHANNEL, timeout=PATIENCE_SECONDS) as connection:
-            connection.send(request.encode())
-            answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
-        if not answer.startswith("ok"):
-            raise RuntimeError(answer)
-        return answer.removeprefix("ok").strip()
+        return ask_side_channel(self.pipe_directory, request, PATIENCE_SECONDS)
+
+
+def ask_side_channel(pipe_directory: str | Path, request: str, seconds: float) -> str:
+    """Return the answer of a daemon's side channel.
+
+    Raises:
+        OSError: there is no daemon; TimeoutError: it hangs.
+        RequestError: the request is not possible now.
+    """
+    with sockets.connect(pipe_directory, SIDE_CHANNEL, timeout=seconds) as connection:
+        connection.send(request.encode())
+        answer = connection.recv(sockets.LARGEST_MESSAGE).decode()
+    if not answer:
+        raise ConnectionResetError(request)
+    if not answer.startswith("ok"):
+        raise RequestError(answer)
+    return answer.removeprefix("ok").strip()
 
 
 def _command() -> str:

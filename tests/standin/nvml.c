@@ -9,7 +9,7 @@
  *   reading DEVICE NAME VALUE               what the call for it says; without this line, that it is not supported:
  *                                           power, persistence, mig, sm_utilization, dram_bandwidth (GPM, percent), events
  *                                           (a mask)
- *   process DEVICE PID USED_BYTES IN_MPS_LIST IN_COMPUTE_LIST SM%    (SM% -1: no utilisation samples)
+ *   process DEVICE PID USED_BYTES IN_MPS_LIST SM%    (SM% -1: no utilisation samples)
  *   mig PARENT POSITION DEVICE GPU_INSTANCE COMPUTE_INSTANCE SMS    DEVICE, with an index from 100 on, is a MIG device of
  *                                           PARENT; GPM of the GPU instance is that of DEVICE
  *   xid SEQUENCE DEVICE NUMBER              an event, delivered once to every event set made before it was written
@@ -81,7 +81,7 @@ struct device_line {
     ull total, used, energy;
     unsigned gpu, memory;
 };
-struct process_line { int device, in_mps, in_compute, sm; unsigned pid; ull used; };
+struct process_line { int device, in_mps, sm; unsigned pid; ull used; };
 struct mig_line { int parent, position, device; unsigned gpu_instance, compute_instance, sms; };
 struct xid_line { ull sequence; int device; unsigned number; };
 struct reading_line { int device; char name[32]; double value; };
@@ -128,8 +128,8 @@ static void read_line(struct state *state, const char *line)
                device.bus_id, &device.major, &device.minor, &device.total, &device.used, &device.energy, &device.gpu,
                &device.memory, &device.compute_mode, device.name) == 12) {
         if (state->devices < MAX_DEVICES) state->device[state->devices++] = device;
-    } else if (sscanf(line, "process %d %u %llu %d %d %d", &process.device, &process.pid, &process.used,
-                      &process.in_mps, &process.in_compute, &process.sm) == 6) {
+    } else if (sscanf(line, "process %d %u %llu %d %d", &process.device, &process.pid, &process.used,
+                      &process.in_mps, &process.sm) == 5) {
         if (state->processes < MAX_PROCESSES) state->process[state->processes++] = process;
     } else if (sscanf(line, "reading %d %31s %lf", &reading.device, reading.name, &reading.value) == 3) {
         if (state->readings < MAX_READINGS) state->reading[state->readings++] = reading;
@@ -716,7 +716,7 @@ static int list_processes(const struct state *state, int device, int mps_list, u
 
     for (int i = 0; i < state->processes; i++) {
         const struct process_line *process = &state->process[i];
-        if (process->device != device || !(mps_list ? process->in_mps : process->in_compute)) continue;
+        if (process->device != device || (mps_list && !process->in_mps)) continue;
         if (rows && found < *count) rows[found] = (ProcessInfo){process->pid, process->used, ~0u, ~0u};
         found++;
     }

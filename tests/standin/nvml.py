@@ -43,7 +43,6 @@ class Process:
     pid: int
     used_bytes: int = 516 * MEBIBYTE
     in_mps_list: bool = True
-    in_compute_list: bool = True
     sm_percent: int | None = None
 
 
@@ -271,8 +270,7 @@ def _device_line(device: Device) -> str:
 
 def _process_line(device: int, process: Process) -> str:
     sm_percent = -1 if process.sm_percent is None else process.sm_percent
-    in_lists = f"{process.in_mps_list:d} {process.in_compute_list:d}"
-    return f"process {device} {process.pid} {process.used_bytes} {in_lists} {sm_percent}"
+    return f"process {device} {process.pid} {process.used_bytes} {process.in_mps_list:d} {sm_percent}"
 
 
 def _behaviour_line(behaviour: Behaviour) -> str:

@@ -72,10 +72,3 @@ def test_shuffled_recording(subtests: pytest.Subtests) -> None:
             seen = list(recorded.observations)
             random.Random(recorded.name).shuffle(seen)
             reduce_and_check(node(), seen, every=20)
-
-
-def test_recording_in_its_order(subtests: pytest.Subtests) -> None:
-    for recorded in RECORDINGS:
-        with subtests.test(recorded=recorded):
-            assert_consistent(recorded.story.node)
-            assert_counts_match_events(recorded.story.node, recorded.story.events)

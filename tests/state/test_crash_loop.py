@@ -13,7 +13,6 @@ from tests.builders import (
     AT,
     CONTROL,
     DAEMON,
-    RECORDINGS,
     active,
     at_work,
     control_log,
@@ -153,14 +152,6 @@ def test_recovery_from_a_fault_does_not_end_a_crash_loop() -> None:
     block = server_log("Server is handling a fatal GPU error.", "The following devices will be reset:", "0", at=AT + 6)
     over = server_log("Destroy server context on device 0", at=AT + 6.1)
     assert len(loops(*failures(LOOP_STARTS), *block, *over, *failures(LOOP_STARTS, at=AT + 7))) == 1
-
-
-def test_reports_the_crash_loop_of_a_recording(subtests: pytest.Subtests) -> None:
-    for recorded in RECORDINGS:
-        with subtests.test(recorded=recorded):
-            real = int(recorded.truth.get("fault_kind") == "crash-loop")
-            assert len(recorded.story.of(EventName.SERVER_CRASH_LOOP)) == real
-            assert recorded.story.daemon.totals.crash_loops == real
 
 
 def test_does_not_report_a_crash_loop_that_only_the_log_shows() -> None:

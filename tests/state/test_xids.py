@@ -1,6 +1,5 @@
 """Counters of Xids: each Xid counts once, on its GPU, no matter how many sources report it."""
 
-import json
 from collections.abc import Mapping
 from functools import partial
 
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 from exporter.metrics.catalogue import NodeCollector
 from exporter.model.node import Node
 from exporter.model.observation import GpuEvent, GpuReading, KernelRecord, Observation
-from exporter.parse.kernel_log import parse_xid
 from exporter.state.xids import MAX_GPUS, MAX_NUMBERS, MAX_UNMATCHED, OTHER, PAIR_SECONDS, WELL_KNOWN
 from exporter.view import View
-from tests.builders import AT, GPU, OTHER_GPU, RECORDINGS, Recorded, failure, gpu_reading, look, reduced
+from tests.builders import AT, GPU, OTHER_GPU, failure, gpu_reading, look, reduced
 from tests.state.xid_reports import ADDRESS, OTHER_ADDRESS, TWO_GPUS, at_address, event, kernel
 
 LATER = look(at=AT + 60)
@@ -221,30 +219,6 @@ def test_in_any_order_counters_never_decrease_and_no_xid_is_lost(seen: list[Obse
     by_kernel = sum(isinstance(each, KernelRecord) for each in seen)
     by_nvml = sum(isinstance(each, GpuEvent) for each in seen)
     assert max(by_kernel, by_nvml) <= total <= by_kernel + by_nvml
-
-
-# -- recordings ----------------------------------------------------------------------------------------------------
-
-
-def test_recording_has_the_xids_of_its_kernel_log(subtests: pytest.Subtests) -> None:
-    """The NVML events report the same Xids."""
-    for recorded in RECORDINGS:
-        with subtests.test(recorded=recorded):
-            written = [seen["record"].partition(";")[2] for seen in recorded.raw if seen["source"] == "kernel"]
-            expected: dict[tuple[str, str], int] = {}
-            for error in (parse_xid(message) for message in written):
-                if error is not None:
-                    key = (gpu_of(recorded, error.bus_id), str(error.number))
-                    expected[key] = expected.get(key, 0) + 1
-
-            assert {key: count.total for key, count in recorded.story.node.xids.counts.items()} == expected
-
-
-def gpu_of(recorded: Recorded, address: str) -> str:
-    """Return the UUID of the GPU at a bus address, from the header of the recording."""
-    gpus = json.loads(recorded.text.partition("\n")[0])["gpus"]
-    (found,) = (gpu["uuid"] for gpu in gpus if gpu["pci_bus_id"].rpartition(".")[0].endswith(address))
-    return str(found)
 
 
 # -- metrics -------------------------------------------------------------------------------------------------------

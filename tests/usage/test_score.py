@@ -9,11 +9,11 @@ import pytest
 from exporter.model.launches import GpuUse
 from exporter.model.observation import Observation
 from exporter.recording import Header, RecordedDaemon, write_header, write_observation
+from lab.attribution.mix_truth import GPM_LAG_SECONDS
+from lab.attribution.score import scored
+from lab.attribution.score_tables import report
+from lab.attribution.verdict import Score, errors, within
 from tests.builders import AT, DAEMON, GPU, SERVER, clients, gpu_reading, servers
-from tests.gpu.attribution.mix_truth import GPM_LAG_SECONDS
-from tests.gpu.attribution.score import scored
-from tests.gpu.attribution.score_tables import report
-from tests.gpu.attribution.verdict import Score, errors, within
 from tests.works import boot_ns, reading, work
 
 SMS = 132

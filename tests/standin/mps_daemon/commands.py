@@ -17,7 +17,7 @@ INITIAL_PID_NAMESPACE = 4026531836
 PS_COLUMNS = (10, 10, 15, 26, 15, 15)
 DEVICE_IN_PS = 22
 
-PRIVILEGED = ("set_", "terminate_client", "shutdown_server", "start_server", "quit")
+PRIVILEGED = ("set_", "terminate_client", "shutdown_server", "quit")
 """Prefixes of commands that change something. Only the daemon's user and root may send them."""
 DENIED = (
     "Insufficient privileges for UID {}. "
@@ -52,7 +52,6 @@ class Commands:
             "get_default_client_priority": self._get_default_priority,
             "set_default_client_priority": self._set_default_priority,
             "terminate_client": self._terminate_client,
-            "start_server": self._start_server,
             "shutdown_server": self._shut_down_server,
         }
 
@@ -102,11 +101,6 @@ class Commands:
                 return f"{State.FAULT}\n"
             raise
 
-    def _start_server(self, arguments: list[str]) -> str:
-        if self._daemon.server is None:
-            self._daemon.start_server(_number(arguments, 1))
-        return ""
-
     def _shut_down_server(self, arguments: list[str]) -> str:
         self._server(arguments)
         self._daemon.shut_down_server(force="-f" in arguments)
@@ -124,17 +118,9 @@ class Commands:
         devices = range(len(self._daemon.settings.gpus))
         return "".join(_clients_on_device(server, device) for device in reversed(devices))
 
-    def _ps(self, arguments: list[str]) -> str:
-        if arguments[:1] == ["-p"]:
-            return self._ps_of_server(arguments[1:])
+    def _ps(self, _: list[str]) -> str:
         server = self._present_server()
         return "Server not found\n" if server is None else self._table_of_clients(server)
-
-    def _ps_of_server(self, arguments: list[str]) -> str:
-        try:
-            return self._table_of_clients(self._server(arguments))
-        except ServerNotFoundError as problem:
-            return f"{problem}{problem}\n"
 
     def _table_of_clients(self, server: Server) -> str:
         rows = [self._ps_row(server, client) for client in server.clients.values()]

@@ -20,6 +20,7 @@ from .settings import Settings
 from .side_channel import SideChannel
 
 FIRST_BACKOFF_MS = 200
+SERVER_START_SECONDS = 0.1
 
 ERRORS = "standin.errors"
 """File in the pipe directory for errors of the stand-in itself."""
@@ -113,7 +114,7 @@ class ControlDaemon:
         self.server = server
         self._processes.watch(process.pid, self._server_ended)
         self.write("Accepting connection...")
-        self._loop.later(self.settings.server_start_seconds, lambda: self._server_ready(server))
+        self._loop.later(SERVER_START_SECONDS, lambda: self._server_ready(server))
 
     def _server_ready(self, server: Server) -> None:
         if server is not self.server or not server.process.answers():

@@ -163,14 +163,9 @@ class Server:
         self._finish_contexts(client)
         self._close_connection_later(client, DISCONNECT_SECONDS)
 
-    def contain_assert(self, client: Client) -> None:
-        """Handle a device-side assert, which ends only one client."""
-        self._end_contexts(client, "Worker is in reset. ")
-        self._close_connection_later(client, DISCONNECT_SECONDS)
-
-    def _end_contexts(self, client: Client, remark: str = "") -> None:
+    def _end_contexts(self, client: Client) -> None:
         self._lose_contact(client)
-        self._finish_contexts(client, remark)
+        self._finish_contexts(client)
 
     def _lose_contact(self, client: Client) -> None:
         for context in reversed(client.contexts):
@@ -180,14 +175,14 @@ class Server:
         label = client.label(context)
         self.write(f"Server failed to recevie command with status 806, assuming client {label} exit")
 
-    def _finish_contexts(self, client: Client, remark: str = "") -> None:
+    def _finish_contexts(self, client: Client) -> None:
         del self.clients[client.pid]
         self._truth.add("gone", self.pid, "client", client.pid)
         others = sum(len(other.contexts) for other in self.clients.values())
         for context in reversed(client.contexts):
             left = others + context - 1
             label = client.label(context)
-            self.write(f"Client {label} exiting. {remark}Number of active client contexts is {left}.")
+            self.write(f"Client {label} exiting. Number of active client contexts is {left}.")
         self._reset_idle_devices()
 
     def _close_connection_later(self, client: Client, seconds: float) -> None:

@@ -16,7 +16,7 @@ from . import sockets
 from .loop import Loop
 from .settings import ASKED_BY
 
-USUAL_REPLY_SECONDS = 0.002
+REPLY_SECONDS = 0.002
 """Duration of a command in the real daemon. Commands at the same time collide now and then, as there."""
 
 PEER_CREDENTIALS = struct.Struct("3i")
@@ -46,7 +46,7 @@ class Sessions:
         self._flush_log = flush_log
         self._execute = execute
         self._current: socket.socket | None = None
-        self.reply_seconds = USUAL_REPLY_SECONDS
+        self.reply_seconds = REPLY_SECONDS
         self.deaf = False
         """Whether commands succeed with an empty reply."""
 

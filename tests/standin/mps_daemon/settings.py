@@ -19,7 +19,6 @@ class Settings:
     log_directory: Path
     gpus: tuple[str, ...]
     max_clients: int
-    server_start_seconds: float
     server_leaves_seconds: float
     """Seconds from a server's `Exiting` to its end. The first query in between gets FAULT."""
     active_thread_percentage: float
@@ -41,7 +40,6 @@ class Settings:
             log_directory=Path(environment.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")),
             gpus=tuple(gpu.strip() for gpu in gpus.split(",") if gpu.strip()),
             max_clients=int(environment.get("STANDIN_MPS_MAX_CLIENTS", "48")),
-            server_start_seconds=float(environment.get("STANDIN_MPS_SERVER_START_SECONDS", "0.1")),
             server_leaves_seconds=float(environment.get("STANDIN_MPS_SERVER_LEAVES_SECONDS", "0.08")),
             active_thread_percentage=float(environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")),
             protocol=int(environment.get("CUDA_MPS_PROTOCOL_VERSION", "2")),

@@ -5,8 +5,7 @@
                                  `ps` shows ARGV0, or that of the process if it is empty
     disconnect PID               it exits
     kill PID                     it dies during a kernel, which is a fault for clients that share a GPU with it
-    assert PID                   a device-side assert, which ends only this client
-    fault PID memory|trap [PID]  a fatal fault; for a memory fault, the client that the log names
+    fault PID memory|trap        a fatal fault; for a memory fault, the log names the client
     limits PID                   returns a client's limits: percentage, and memory by device, as 40.0 0=2G
     outcome PID                  returns pending, active, refused or gone
     session                      returns the PID of the process with the session, or 0
@@ -49,7 +48,6 @@ class SideChannel:
             "connect": self._connect,
             "disconnect": lambda rest: self._end(rest, Server.disconnect),
             "kill": lambda rest: self._end(rest, Server.die_during_kernel),
-            "assert": lambda rest: self._end(rest, Server.contain_assert),
             "fault": self._fault,
             "limits": self._limits,
             "outcome": self._outcome,
@@ -99,12 +97,11 @@ class SideChannel:
         return ""
 
     def _fault(self, rest: str) -> str:
-        cause, kind, *named = rest.split()
+        cause, kind = rest.split()
         server, client = self._client(int(cause))
         if kind not in ("memory", "trap"):
             raise SideChannelError("a fault is of memory or a trap")
-        named_client = self._client(int(named[0]))[1] if named else client
-        server.fault(client.pid, client.devices, named_client if kind == "memory" else None)
+        server.fault(client.pid, client.devices, client if kind == "memory" else None)
         return ""
 
     def _client(self, pid: int) -> tuple[Server, Client]:

@@ -1,0 +1,206 @@
+"""Clients on two GPUs of one node: the shares that `serve` reports on each GPU, compared with the truth.
+
+    OUT=DIR python3 -m lab.attribution.two_gpus [SCENE]...
+
+For each scene, DIR gets SCENE.json (truth and shares), SCENE.prom (the scrape), SCENE.jsonl.gz (a recording),
+SCENE.truth.json (its truth, in the format of tests/attribution) and SCENE.txt (the exporter's log). A scene takes
+100 seconds. Its daemon is new: its first client starts the server.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from exporter.model.launches import GpuUse
+from exporter.recording import Recording
+from tests.gpu.child import Child
+from tests.gpu.clients import build
+from tests.gpu.mps import ControlDaemon
+from tests.gpu.program import Exporter, Recorder
+from tests.gpu.scrape import Scrape
+
+SMS = 132
+APART_SECONDS, TOGETHER_SECONDS, GAUGE_SECONDS = 4.0, 65.0, 60.0
+GPM_LAG_SECONDS = 0.1
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A client: what it does on each of its devices, as `two_gpus.cu` reads it, and the GPUs that it may use.
+
+    Without `options`, it is a client of PyTorch, which does not count: it used what the others left.
+    """
+
+    name: str
+    options: tuple[str, ...] = ()
+    visible: tuple[int, ...] = (0, 1)
+
+    def sm_seconds(self, device: int, launches: int) -> float:
+        """Return the SM time of so many launches on a device, in seconds of one SM."""
+        blocks, us, _ = [each for each in self.options if ":" in each][device].split(":")
+        return int(blocks) * float(us) * launches / 1e6
+
+
+ON_GPU_0, ON_GPU_1 = Load("on-gpu-0", ("30:400:1000",), (0,)), Load("on-gpu-1", ("50:400:1000",), (1,))
+SCENES = {
+    "counted": (
+        Load("two-threads", ("60:500:1000", "20:500:1000")),
+        Load("one-thread", ("--one-thread", "40:600:2000", "70:600:2000")),
+        ON_GPU_0,
+        ON_GPU_1,
+    ),
+    "torch": (Load("torch"), ON_GPU_0, ON_GPU_1),
+    "uneven": (Load("uneven", ("100:760:1000", "20:760:1000")), ON_GPU_0, ON_GPU_1),
+}
+
+Samples = list[tuple[float, float]]
+
+
+def samples(load: Load, child: Child, device: int) -> Samples:
+    """Return times since the epoch, and the SM time on a device until then."""
+    epoch = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    lines = (line.split() for line in child.text().splitlines(keepends=True) if line.endswith("\n"))
+    return [(int(at) / 1e9 + epoch, load.sm_seconds(device, int(counts[device]))) for at, *counts in lines]
+
+
+def used(samples: Samples, began: float, ended: float) -> float:
+    """Return the SM time between the samples next to two times."""
+    inside = [each for each in samples if began <= each[0] <= ended]
+    if len(inside) < 2:
+        return 0.0
+    (first, before), *_, (last, after) = inside
+    return (after - before) / (last - first) * (ended - began)
+
+
+class Scene:
+    """The clients of a scene, beside `serve` and `record`."""
+
+    def __init__(self, name: str, directory: Path, program: Path, uuids: Sequence[str]) -> None:
+        self.name, self._program, self._uuids = name, program, uuids
+        self._directory = directory
+        self._daemon = ControlDaemon(directory / "d")
+        self._recording = directory / "recording.jsonl"
+        self._clients: dict[Load, Child] = {}
+
+    def play(self, out: Path) -> None:
+        """Run the clients, and write the results."""
+        self._daemon.start()
+        exporter = Exporter(self._daemon, "--attribution=bpf", "--client-min-age=0s")
+        recorder = Recorder(self._daemon, self._recording, "--attribution=bpf")
+        try:
+            exporter.wait()
+            time.sleep(APART_SECONDS)
+            for load in SCENES[self.name]:
+                self._clients[load] = self._start(load)
+                time.sleep(APART_SECONDS)
+            together = time.time()
+            time.sleep(TOGETHER_SECONDS)
+            scrape, ended = exporter.scrape(), time.time()
+            (out / f"{self.name}.prom").write_text(scrape.text)
+            time.sleep(1.5)
+        finally:
+            for client in self._clients.values():
+                client.end(within=3)
+            recorder.interrupt_later()
+            exporter.end()
+            recorder.end()
+            (out / f"{self.name}.txt").write_text(exporter.child.text()[-20_000:])
+            self._daemon.end()
+        with self._recording.open("rb") as plain, gzip.open(out / f"{self.name}.jsonl.gz", "wb") as packed:
+            shutil.copyfileobj(plain, packed)
+        truth = self._truth()
+        document = {"sms": SMS, "from": together, "to": ended, "gpus": truth}
+        (out / f"{self.name}.truth.json").write_text(json.dumps(document) + "\n")
+        rows = self._compared(scrape, truth, ended)
+        gpus = [scrape.value("cuda_mps_gpu_sm_utilization_ratio", gpu=uuid) for uuid in self._uuids]
+        (out / f"{self.name}.json").write_text(json.dumps({"gpus": gpus, "clients": rows}, indent=1) + "\n")
+        print(json.dumps({"scene": self.name, "gpus": gpus}), *map(json.dumps, rows), sep="\n", flush=True)
+
+    def _start(self, load: Load) -> Child:
+        working = self._directory / "working"
+        working.touch()
+        torch = [sys.executable, "-m", "lab.attribution.frameworks", "torch_two_gpus", str(working)]
+        child = Child(
+            [str(self._program), *load.options] if load.options else torch,
+            output=self._directory / load.name,
+            environment={**self._daemon.environment, "CUDA_VISIBLE_DEVICES": ",".join(map(str, load.visible))},
+            directory=SOURCE,
+        )
+        deadline = time.monotonic() + 60
+        while not child.text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return child
+
+    def _truth(self) -> dict[str, dict[int, Samples]]:
+        """Return the SM time of each client on each GPU, by its own counts, or what GPM had and the others did not."""
+        counted: dict[str, dict[int, Samples]] = {uuid: {} for uuid in self._uuids}
+        for load, child in self._clients.items():
+            for device, gpu in enumerate(load.visible):
+                if load.options:
+                    counted[self._uuids[gpu]][child.pid] = samples(load, child, device)
+        for load, child in self._clients.items():
+            if not load.options:
+                for uuid in self._uuids:
+                    counted[uuid][child.pid] = self._rest(uuid, list(counted[uuid].values()))
+        return counted
+
+    def _rest(self, uuid: str, others: Sequence[Samples]) -> Samples:
+        with self._recording.open() as file:
+            uses = [each for each in Recording(file).observations() if isinstance(each, GpuUse) and each.gpu == uuid]
+        rest: Samples = []
+        whole = 0.0
+        for use in uses:
+            until = use.at - GPM_LAG_SECONDS
+            known = sum(used(each, until - use.seconds, until) for each in others)
+            whole += max(0.0, use.sm_utilization * SMS * use.seconds - known)
+            rest.append((until, whole))
+        return rest
+
+    def _compared(
+        self, scrape: Scrape, truth: Mapping[str, Mapping[int, Samples]], ended: float
+    ) -> list[dict[str, Any]]:
+        """Return the true and the reported share of each client on each of its GPUs, in the last minute."""
+        series = {int(each.labels["pid"]): each.labels["client"] for each in scrape.select("cuda_mps_client_info")}
+        rows = []
+        for load, child in self._clients.items():
+            for gpu in load.visible:
+                uuid = self._uuids[gpu]
+                true = used(list(truth[uuid][child.pid]), ended - GAUGE_SECONDS, ended) / GAUGE_SECONDS / SMS
+                labels = {"client": series[child.pid], "gpu": uuid}
+                shares = scrape.select("cuda_mps_client_sm_utilization_ratio", **labels)
+                errors = scrape.select("cuda_mps_client_sm_utilization_error_ratio", **labels)
+                rows.append(
+                    {
+                        "client": load.name,
+                        "gpu": gpu,
+                        "truth": round(true, 4),
+                        "share": [each.value for each in shares],
+                        "error": [each.value for each in errors],
+                    }
+                )
+        return rows
+
+
+def main() -> None:
+    """Run the scenes, all by default."""
+    pynvml.nvmlInit()
+    uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(each)) for each in range(2)]
+    for name in sys.argv[1:] or SCENES:
+        with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as directory:
+            program = build(Path(__file__).with_name("two_gpus.cu"), Path(directory) / "two_gpus")
+            Scene(name, Path(directory), program, uuids).play(Path(os.environ["OUT"]))
+
+
+if __name__ == "__main__":
+    main()

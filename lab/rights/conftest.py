@@ -1,0 +1,12 @@
+"""The daemon and the clients of tests/gpu."""
+
+from tests.gpu.conftest import (  # noqa: F401
+    clients,
+    daemon,
+    gpu,
+    load_program,
+    numbers,
+    pytest_runtest_makereport,
+    root,
+    unstarted_daemon,
+)
