@@ -1,14 +1,16 @@
 """Compare the language, size and options of the project with `.ci/limits.toml`. Exit with 1 if a limit is exceeded."""
 
 import argparse
+import ast
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,22 +66,64 @@ def read(paths: Iterable[Path]) -> Iterator[str]:
 
 def measured() -> dict[str, dict[str, float]]:
     """Return what `limits.toml` limits."""
-    modules = [len(text.splitlines()) for text in read(files(("exporter/**/*.py",)))]
-    with_code = [lines for lines in modules if lines > 1]
+    modules = {path: path.read_text() for path in files(("exporter/**/*.py",))}
+    lines = [len(text.splitlines()) for text in modules.values()]
     prose = " ".join(read(files(("README.md", "docs/**/*.md"))))
     options, help_lines = _options()
+    cases = Counter(_cases())
     return {
         "dialect": {name: density(read(files(each)))[0] for name, each in PARTS_OF_PROJECT.items()},
         "size": {
             "modules": len(modules),
-            "lines": sum(modules),
-            "module_lines": max(modules),
-            "median_lines_least": statistics.median(with_code),
-            "median_lines_most": statistics.median(with_code),
+            "modules_with_one_importer": _with_one_importer(modules),
+            "lines": sum(lines),
+            "code_lines": sum(map(code_lines, modules.values())),
+            "module_lines": max(lines),
+            "test_lines": sum(len(text.splitlines()) for text in read(files(("tests/**/*.py",)))),
+            "cases": cases.total(),
+            "cases_of_a_test": max(cases.values()),
             "words": sum(any(map(str.isalnum, token)) for token in prose.split()),
         },
         "options": {"total": options, "help_lines": help_lines},
     }
+
+
+def code_lines(text: str) -> int:
+    """Return the lines of a module without docstrings, comments, imports and blank lines."""
+    tree = ast.parse(text)
+    left_out = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) or _is_docstring(node)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    numbered = enumerate(text.splitlines(), start=1)
+    return sum(
+        number not in left_out and line.strip() != "" and not line.strip().startswith("#") for number, line in numbered
+    )
+
+
+def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _with_one_importer(modules: Mapping[Path, str]) -> int:
+    """Return how many modules only one other module imports."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in modules}
+    importers: dict[str, set[Path]] = {name: set() for name in names}
+    for path, text in modules.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{each.name}" for each in node.names)):
+                    importers.get(name, set()).add(path)
+    return sum(len(found) == 1 for found in importers.values())
+
+
+def _cases() -> Iterator[str]:
+    """Yield the test function of each default test case."""
+    command = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly")
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    yield from (line.partition("[")[0] for line in collected.splitlines() if "::" in line)
 
 
 def _options() -> tuple[int, int]:

@@ -54,24 +54,6 @@ names the problem, and `cuda_mps_exporter_config_last_reload_successful` is 0. A
 the next start, and the log names them:
 
 {fixed}
-
-## Example
-
-A file with all defaults, and one daemon:
-
-```toml
-{defaults}
-[[daemons]]
-name = "training"
-pipe_directory = "/run/nvidia/mps/training/pipe"
-log_directory = "/run/nvidia/mps/training/log"
-unit = "training-mps.service"
-user = "0"
-# restart_command = ["env", "CUDA_VISIBLE_DEVICES=0,1", "nvidia-cuda-mps-control", "-d"]
-active_thread_percentage = 40
-pinned_memory_limits = ["0=2G", "1=512M"]
-watchdog = "observe"
-```
 """
 
 
@@ -124,7 +106,6 @@ def reference() -> str:
             ("key of `[[daemons]]`", "meaning"), ((f"`{key}`", option.help) for key, option in DAEMON_KEYS.items())
         ),
         fixed=textwrap.fill(f"{fixed}.", 120, break_on_hyphens=False),
-        defaults=as_toml(Config()).rstrip("\n") + "\n",
     )
 
 

@@ -1,7 +1,6 @@
 """The configuration as text: --config.check prints a file with the same configuration, and the page is complete."""
 
 import os
-import re
 import tomllib
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from hypothesis import strategies as st
 
 from exporter.cli import main
 from exporter.config.reference import as_toml, reference, toml
-from exporter.config.settings import DAEMON_KEYS, OPTIONS, Config, DaemonConfig
+from exporter.config.settings import Config, DaemonConfig
 from tests.config.reading import config, written
 from tests.config.test_daemons import TWO
 from tests.config.test_options import OTHERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-EXAMPLE = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
 
 
 def test_the_printed_configuration_gives_the_same_one(subtests: pytest.Subtests, tmp_path: Path) -> None:
@@ -59,11 +57,3 @@ def test_any_text_round_trips(text: str) -> None:
 def test_the_page_matches_the_options() -> None:
     """If not: python -m exporter.config.reference > docs/configuration.md."""
     assert PAGE.read_text() == reference()
-
-
-def test_the_example_on_the_page_has_every_key_with_its_default(tmp_path: Path) -> None:
-    keys = {*(option.key.partition(".")[2] for option in OPTIONS), *DAEMON_KEYS}
-    assert set(re.findall(r"^(?:# )?(\w+) = ", EXAMPLE, re.MULTILINE)) == keys
-    read = config("serve", "--config.file", written(tmp_path, EXAMPLE))
-    assert [daemon.name for daemon in read.daemons] == ["training"]
-    assert all(option.of(read) == option.default for option in OPTIONS)
