@@ -50,6 +50,8 @@ def _run(arguments: argparse.Namespace, directory: Path) -> list[str]:
         begin = (last + chance.randint(1, SECONDS_A_RUN)) % (TIMELINE_SECONDS - MOST_SECONDS_A_RUN)
         runs += 1
     lost = check.lost_seconds
+    if not lost:
+        return ["no run began with the totals of another one"]
     print(f"{runs - exits} kills, {check.during_write} of them during a write; {exits} clean exits")
     print(f"{check.watched_seconds} s in the totals; lost by kills: {sum(lost)} s, at most {max(lost)} s at once")
     return []

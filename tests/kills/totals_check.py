@@ -24,16 +24,19 @@ class TotalsCheck:
 
     def check(self, begin: int, log: Path) -> list[str]:
         """Return what is wrong with the totals at the start of a run, and with the counters that it showed."""
-        lines = steps_of(log)
-        if not lines or lines[0]["what"] != "begins":
+        steps = steps_of(log)
+        begins = next((number for number, step in enumerate(steps) if step["what"] == "begins"), None)
+        if begins is None:
             return []
+        # Before that, opening the state file writes too.
+        lines = steps[begins:]
         problems = self._check_start(Counter(lines[0]["sums"]))
         for line in lines:
             problems += self._check_counters(line.get("shown", {}))
         posted = [line["second"] for line in lines if line["what"] == "posts"]
         written = [line["sums"] for line in lines if line["what"] == "written"]
-        steps = Counter(line["what"] for line in lines)
-        self.during_write += steps["writes"] > steps["written"]
+        counts = Counter(line["what"] for line in lines)
+        self.during_write += counts["writes"] > counts["written"]
         last_written = Counter(written[-1]) if written else Counter(self.stored)
         self._before = (begin, posted[-1] if posted else begin, last_written, lines[-1]["what"] == "ends")
         return problems
