@@ -13,7 +13,7 @@ from benchmarks.fetch import PATIENCE_SECONDS
 from benchmarks.report import Figure, report
 from exporter.clock import SystemClock
 from exporter.collectors.file_changes import FileChanges
-from exporter.collectors.logs import PERIOD, log_collector
+from exporter.collectors.logs import PERIOD, LogCollector
 from exporter.collectors.pipe_dir import FILES, on_host
 from exporter.collectors.thread import Inbox, close
 from exporter.model.observation import LogLine
@@ -49,7 +49,7 @@ def _seconds(directory: Path, daemons: int, lines: int) -> Iterator[float]:
         each.touch()
     inbox, clock, changes = Inbox(), SystemClock(), FileChanges()
     collectors = [
-        log_collector("log", on_host(name, each, each), inbox=inbox, clock=clock, changes=changes, deadline=1.0)
+        LogCollector("log", on_host(name, each, each), inbox=inbox, clock=clock, changes=changes, deadline=1.0)
         for name, each in directories.items()
     ]
     for collector in collectors:

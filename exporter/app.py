@@ -15,13 +15,13 @@ from exporter.clock import Clock, boot_ns
 from exporter.collectors.child import OWN_USER, User
 from exporter.collectors.control_client import ATTEMPTS as CONTROL_ATTEMPTS
 from exporter.collectors.control_client import ControlClient, SessionLock
-from exporter.collectors.daemon_directory import DaemonDirectory, directory_collector
+from exporter.collectors.daemon_directory import DaemonDirectory, DirectoryCollector
 from exporter.collectors.daemon_processes import Identities
 from exporter.collectors.discovery import Discovery
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.journal import Journal
 from exporter.collectors.kernel_log import KernelLog
-from exporter.collectors.logs import log_collector
+from exporter.collectors.logs import LogCollector
 from exporter.collectors.nvml.collector import Nvml
 from exporter.collectors.pipe_dir import DaemonLocation, on_host
 from exporter.collectors.pod_resources import PodResources
@@ -115,7 +115,7 @@ class Assembly:
             (nvml, *self._threads()),
             locate=self._locate,
             poller=self._control_poller,
-            collector=lambda location: log_collector(
+            collector=lambda location: LogCollector(
                 CollectorName.LOGS,
                 location,
                 inbox=self._inbox,
@@ -123,7 +123,7 @@ class Assembly:
                 changes=self._changes,
                 deadline=self._config.constants.collect_deadline,
             ),
-            directory=lambda location: directory_collector(
+            directory=lambda location: DirectoryCollector(
                 CollectorName.PIPE_DIRECTORY,
                 self.directory(location),
                 inbox=self._inbox,

@@ -46,8 +46,7 @@ def snapshot(action: Action, node: Node, location: DaemonLocation, *, proc: Path
     daemon = node.daemons.get(action.daemon)
     pids: list[int] = []
     if daemon is not None:
-        process = None if daemon.runtime.process is None else daemon.runtime.process.pid
-        found = dict.fromkeys((process, *daemon.servers, *daemon.clients))
+        found = dict.fromkeys((daemon.pid, *daemon.servers, *daemon.clients))
         pids = [pid for pid in found if pid is not None and pid > 0]
     text = b""
     for path in (proc / str(pid) / name for pid in pids[:MAX_PROCESSES] for name in _PROCESS_FILES):

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from exporter.model.watchdog import BlockReason
@@ -92,24 +92,14 @@ class LockFile:
             self._descriptor = None
 
 
-class _Lock:
-    """The lock of one daemon. It is held if no other exporter has it in any directory, and this one has it in one."""
-
-    def __init__(self, directories: Iterable[Path], pipe_directory: str) -> None:
-        self.pipe_directory = pipe_directory
-        key = hashlib.sha256(os.fsencode(os.path.realpath(pipe_directory))).hexdigest()[:16]
-        self._files = [LockFile(directory / f"act-{key}.lock") for directory in directories]
-
-    def take(self) -> BlockReason | None:
-        found = [file.take() for file in self._files]
-        if BlockReason.ANOTHER_EXPORTER in found:
-            self.release()
-            return BlockReason.ANOTHER_EXPORTER
-        return None if None in found else BlockReason.NO_LOCK
-
-    def release(self) -> None:
-        for file in self._files:
+def _take(files: Sequence[LockFile]) -> BlockReason | None:
+    """Take the lock of one daemon: no other exporter has it in any directory, and this one has it in one."""
+    found = [file.take() for file in files]
+    if BlockReason.ANOTHER_EXPORTER in found:
+        for file in files:
             file.release()
+        return BlockReason.ANOTHER_EXPORTER
+    return None if None in found else BlockReason.NO_LOCK
 
 
 class ActLocks:
@@ -120,7 +110,8 @@ class ActLocks:
         self._directories = sorted(set(directories))
         self._retry = retry
         self._wanted: Mapping[str, str] = {}
-        self._locks: dict[str, _Lock] = {}
+        self._locks: dict[str, tuple[str, list[LockFile]]] = {}
+        """By daemon, its pipe directory, and the lock's file in each directory."""
         self._changed = threading.Condition()
         self._closed = False
         self._tried: Mapping[str, str] = {}
@@ -155,12 +146,14 @@ class ActLocks:
             with self._changed:
                 wanted, closed = self._wanted, self._closed
             kept = {} if closed else wanted
-            for name in [name for name, lock in self._locks.items() if kept.get(name) != lock.pipe_directory]:
-                self._locks.pop(name).release()
-            for name, pipe_directory in kept.items():
+            for name in [name for name, (pipe, _) in self._locks.items() if kept.get(name) != pipe]:
+                for file in self._locks.pop(name)[1]:
+                    file.release()
+            for name, pipe in kept.items():
                 if name not in self._locks:
-                    self._locks[name] = _Lock(self._directories, pipe_directory)
-            found = {name: lock.take() for name, lock in self._locks.items()}
+                    key = hashlib.sha256(os.fsencode(os.path.realpath(pipe))).hexdigest()[:16]
+                    self._locks[name] = pipe, [LockFile(path / f"act-{key}.lock") for path in self._directories]
+            found = {name: _take(files) for name, (_, files) in self._locks.items()}
             if found != self.found:
                 self.found = found
             with self._changed:

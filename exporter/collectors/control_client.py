@@ -258,7 +258,7 @@ class ControlClient:
         )
 
     def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
-        return None if process is None or self._proc is None else read_control_sockets(self._proc, process)
+        return None if self._proc is None else read_control_sockets(self._proc, process)
 
     def _state(self, pid: int) -> ProcessState | None:
         standing = None if self._proc is None else self._proc.standing(pid)

@@ -54,8 +54,10 @@ class ControlSockets:
     peers: tuple[tuple[int, int], ...]
 
 
-def read_control_sockets(proc: Proc, daemon: ProcessIdentity) -> ControlSockets | None:
-    """Return the sockets of a daemon; None if they cannot be read."""
+def read_control_sockets(proc: Proc, daemon: ProcessIdentity | None) -> ControlSockets | None:
+    """Return the sockets of a daemon; None if they cannot be read, or if the daemon is unknown."""
+    if daemon is None:
+        return None
     listening, peers = False, []
     try:
         for connection in _sockets(proc, daemon):
@@ -219,7 +221,8 @@ class DaemonDirectory:
         daemon = self._pid_file.found
         process = identity_of(daemon)
         if self._is_due("holder", HOLDERS_SECONDS, location.name in wanted.holders):
-            holder = session_holder(self._proc, self._clock, location.name, self._sockets(process))
+            sockets = read_control_sockets(self._proc, process)
+            holder = session_holder(self._proc, self._clock, location.name, sockets)
             if self._is_new("holder", (holder.pid, holder.start_ticks, holder.uid)):
                 observations.append(holder)
         if self._is_due("socket", SOCKETS_SECONDS, location.name in wanted.sockets):
@@ -244,15 +247,12 @@ class DaemonDirectory:
         self._last[what] = value
         return new
 
-    def _sockets(self, process: ProcessIdentity | None) -> ControlSockets | None:
-        return None if process is None else read_control_sockets(self._proc, process)
-
     def _listening(self, location: DaemonLocation, process: ProcessIdentity | None) -> bool | None:
         """Return whether a process listens on the control socket; None if that is unknown.
 
         Only paths are compared in the table of sockets: any user can listen at a path that hangs.
         """
-        sockets = self._sockets(process)
+        sockets = read_control_sockets(self._proc, process)
         if sockets is not None:
             return sockets.listening
         if process is None:
@@ -263,12 +263,23 @@ class DaemonDirectory:
         return None if own.isdisjoint(listening_unix_sockets(table)) else True
 
 
-@dataclass(frozen=True, slots=True)
 class DirectoryCollector:
     """The pipe directory of one daemon with the thread that reads it."""
 
-    directory: DaemonDirectory
-    thread: CollectorThread
+    def __init__(self, name: str, directory: DaemonDirectory, *, inbox: Inbox, clock: Clock, deadline: float) -> None:
+        """`name` is that of the collector."""
+        self.directory = directory
+        self.thread = CollectorThread(
+            name,
+            directory.collect,
+            period=MISSING_PERIOD,
+            deadline=deadline,
+            inbox=inbox,
+            clock=clock,
+            report_interval=REPORT_INTERVAL,
+            idle_period=PERIOD,
+            daemon=directory.location.name,
+        )
 
     def set_location(self, location: DaemonLocation, _share: float) -> None:
         """Set where the daemon is."""
@@ -285,21 +296,3 @@ class DirectoryCollector:
     def stop(self) -> None:
         """Start no further collection."""
         self.thread.stop()
-
-
-def directory_collector(
-    name: str, directory: DaemonDirectory, *, inbox: Inbox, clock: Clock, deadline: float
-) -> DirectoryCollector:
-    """Return the collector `name` for the pipe directory of one daemon."""
-    thread = CollectorThread(
-        name,
-        directory.collect,
-        period=MISSING_PERIOD,
-        deadline=deadline,
-        inbox=inbox,
-        clock=clock,
-        report_interval=REPORT_INTERVAL,
-        idle_period=PERIOD,
-        daemon=directory.location.name,
-    )
-    return DirectoryCollector(directory, thread)

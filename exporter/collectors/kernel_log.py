@@ -133,9 +133,8 @@ class KernelLog:
 
 
 def _is_wanted(text: str) -> bool:
-    record = parse_kernel_record(text)
-    if record is None or not record.by_kernel:
+    message = parse_kernel_record(text)
+    if message is None:
         return False
-    message = record.message
     about_gpu = message.startswith(_GPU_PREFIXES) or (message.startswith("NVRM: ") and _LOST_GPU in message)
     return about_gpu or parse_oom_kill(message) is not None

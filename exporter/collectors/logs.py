@@ -1,7 +1,6 @@
 """The logs of one daemon, in a thread of its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from exporter.clock import Clock
 from exporter.collectors.file_changes import FileChanges
@@ -90,14 +89,36 @@ class DaemonLogs:
         return tuple(_not_followed(location.name, file, self._clock.now()) for file in known)
 
 
-@dataclass(frozen=True, slots=True)
 class LogCollector:
-    """The logs of one daemon with the thread that follows them."""
+    """The logs of one daemon with the thread that follows them, which reports a collection that exceeds `deadline`."""
 
-    logs: DaemonLogs
-    thread: CollectorThread
-    inbox: Inbox
-    clock: Clock
+    def __init__(
+        self,
+        name: str,
+        location: DaemonLocation,
+        *,
+        inbox: Inbox,
+        clock: Clock,
+        changes: FileChanges | None,
+        deadline: float,
+    ) -> None:
+        """`name` is that of the collector."""
+        self.logs = logs = DaemonLogs(location, clock, changes, changed=lambda: self.thread.trigger())
+        self._inbox = inbox
+        self._clock = clock
+        self.thread = CollectorThread(
+            name,
+            logs.collect,
+            period=PERIOD,
+            deadline=deadline,
+            inbox=inbox,
+            clock=clock,
+            report_interval=REPORT_INTERVAL,
+            idle_period=IDLE_PERIOD,
+            pause=PAUSE,
+            at_end=logs.close,
+            daemon=location.name,
+        )
 
     def set_location(self, location: DaemonLocation, part: float) -> None:
         """Follow the daemon to this location, with this part of the budgets of all daemons of its kind."""
@@ -111,29 +132,8 @@ class LogCollector:
         was_alive, location = self.thread.alive, self.logs.location
         self.thread.stop()
         if was_alive:
-            self.inbox.put(tuple(_not_followed(location.name, file, self.clock.now()) for file in location.logs))
+            self._inbox.put(tuple(_not_followed(location.name, file, self._clock.now()) for file in location.logs))
 
 
 def _not_followed(daemon: str, file: str, at: float) -> LogFile:
     return LogFile(at=at, daemon=daemon, file=file, followed=False)
-
-
-def log_collector(
-    name: str, location: DaemonLocation, *, inbox: Inbox, clock: Clock, changes: FileChanges | None, deadline: float
-) -> LogCollector:
-    """Return the collector `name` for the logs of one daemon. It reports a collection that exceeds `deadline`."""
-    logs = DaemonLogs(location, clock, changes, changed=lambda: thread.trigger())
-    thread = CollectorThread(
-        name,
-        logs.collect,
-        period=PERIOD,
-        deadline=deadline,
-        inbox=inbox,
-        clock=clock,
-        report_interval=REPORT_INTERVAL,
-        idle_period=IDLE_PERIOD,
-        pause=PAUSE,
-        at_end=logs.close,
-        daemon=location.name,
-    )
-    return LogCollector(logs, thread, inbox, clock)

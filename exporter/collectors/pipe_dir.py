@@ -349,27 +349,21 @@ def pipe_access(location: DaemonLocation, runtime_directory: Path | None = None)
     The control program reads the daemon's PID in its own PID namespace. If that is not the daemon's, the child gets a
     directory with links and a pid file of this namespace, in `runtime_directory` or among the temporary files.
     """
+    pipe, access = location.pipe, PipeAccess(str(location.pipe))
     with contextlib.ExitStack() as stack:
-        yield _access(location, runtime_directory, stack)
-
-
-def _access(location: DaemonLocation, runtime_directory: Path | None, stack: contextlib.ExitStack) -> PipeAccess:
-    pipe = location.pipe
-    try:
-        descriptor = stack.enter_context(pipe.opened())
-        found = os.fstat(descriptor)
-    except OSError:
-        return PipeAccess(str(pipe))
-    path, identity = f"/proc/self/fd/{descriptor}", (found.st_dev, found.st_ino)
-    if location.namespace is not None and location.process is not None:
         with contextlib.suppress(OSError):
-            made = tempfile.TemporaryDirectory(prefix="pipe-", dir=runtime_directory, ignore_cleanup_errors=True)
-            links = Path(stack.enter_context(made))
-            links.chmod(0o711)
-            for name in _LINKED:
-                (links / name).symlink_to(f"{path}/{name}")
-            (links / PID_FILE).write_text(f"{location.process[0]}\n")
-            return PipeAccess(str(links), (descriptor,), identity)
-    if pipe.root is None:
-        return PipeAccess(str(pipe), (), identity)
-    return PipeAccess(path, (descriptor,), identity)
+            descriptor = stack.enter_context(pipe.opened())
+            found = os.fstat(descriptor)
+            path, identity = f"/proc/self/fd/{descriptor}", (found.st_dev, found.st_ino)
+            access = PipeAccess(str(pipe), (), identity)
+            if pipe.root is not None:
+                access = PipeAccess(path, (descriptor,), identity)
+            if location.namespace is not None and location.process is not None:
+                made = tempfile.TemporaryDirectory(prefix="pipe-", dir=runtime_directory, ignore_cleanup_errors=True)
+                links = Path(stack.enter_context(made))
+                links.chmod(0o711)
+                for name in _LINKED:
+                    (links / name).symlink_to(f"{path}/{name}")
+                (links / PID_FILE).write_text(f"{location.process[0]}\n")
+                access = PipeAccess(str(links), (descriptor,), identity)
+        yield access

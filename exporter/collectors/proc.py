@@ -125,11 +125,9 @@ class Proc:
     def descends_from_us(self, pid: int) -> bool:
         """Return whether a process is the exporter or one of its descendants."""
         own = self._own_pid() or os.getpid()
-        ancestors: list[int] = []
-        while pid > 0 and pid not in ancestors and len(ancestors) < _MAX_ANCESTORS:
-            if pid == own:
-                return True
-            ancestors.append(pid)
+        for _ in range(_MAX_ANCESTORS):
+            if pid in (0, own):
+                return pid == own
             pid = self.parent_pid(pid) or 0
         return False
 

@@ -276,13 +276,10 @@ class Processes:
                     yield after
 
     def _read(self, pid: int) -> ProcessReading | None:
-        try:
+        reading = None
+        with contextlib.suppress(OSError):
             reading = self._proc.facts(pid)
-        except OSError:
-            return None
-        if reading is None:
-            return None
-        return replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
+        return reading and replace(reading, environment=self._proc.variables(pid, CLIENT_LIMITS, intact=True))
 
     def _exits(self, pids: Iterable[int]) -> Iterator[ProcessExit]:
         """Report exits, the oldest process first: a daemon before its servers, and these before their clients."""

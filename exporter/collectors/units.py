@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.clock import Clock
@@ -35,14 +35,6 @@ _SHOW = ("show", "--all", "--no-pager", "--no-ask-password")
 _NO_SYSTEMD = ("not been booted with systemd", "bus: No such file or directory", "bus: Host is down")
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The output of `systemctl show`, or the problem that prevented it; neither if systemd does not run."""
-
-    text: str | None = None
-    problem: Reason | None = None
-
-
 class Systemctl:
     """`systemctl show`, which any user may run."""
 
@@ -55,23 +47,23 @@ class Systemctl:
         self._environment = {"PATH": path, "LC_ALL": "C"}
         self._deadline = deadline
 
-    def show(self, properties: tuple[str, ...], *units: str) -> Shown:
-        """Return these properties of these units, which may be patterns."""
+    def show(self, properties: tuple[str, ...], *units: str) -> str | Reason | None:
+        """Return these properties of these units, which may be patterns, or why not; None if systemd does not run."""
         command = (self._executable, *_SHOW, f"--property={','.join(properties)}", "--", *units)
         try:
             output = run(command, environment=self._environment, deadline=self._deadline, clock=self._clock)
         except FileNotFoundError:
-            return Shown()
+            return None
         except OSError as error:
-            return Shown(problem=not_started(self._executable, error))
+            return not_started(self._executable, error)
         if output.exit_code is None:
-            return Shown(problem=timed_out(self._executable, self._deadline))
+            return timed_out(self._executable, self._deadline)
         if output.exit_code == 0:
-            return Shown(output.stdout)
+            return output.stdout
         if any(text in output.stderr for text in _NO_SYSTEMD):
-            return Shown()
+            return None
         last_line = (output.stderr.strip().splitlines() or [""])[-1][:200]
-        return Shown(problem=command_failed(self._executable, output.exit_code, last_line))
+        return command_failed(self._executable, output.exit_code, last_line)
 
 
 URGENT_SECONDS = 0.3
@@ -106,10 +98,10 @@ class UnitStates:
         self._due = now + (URGENT_SECONDS if self._urgent else POLL_SECONDS)
         at = self._clock.now()
         shown = self._systemctl.show(UNIT_STATE_PROPERTIES, *units)
-        if shown.text is not None:
-            return Reading(parse_unit_states(shown.text, units, at))
-        if shown.problem is not None:
-            return Reading(tuple(UnitState(at=at, unit=unit, problem=shown.problem) for unit in units), shown.problem)
+        if isinstance(shown, str):
+            return Reading(parse_unit_states(shown, units, at))
+        if shown is not None:
+            return Reading(tuple(UnitState(at=at, unit=unit, problem=shown) for unit in units), shown)
         self._due = now + WITHOUT_SYSTEMD_SECONDS
         return Reading()
 
@@ -128,10 +120,10 @@ class Units:
     def collect(self) -> Reading:
         """Return the expected daemons, and before them those that are no longer expected."""
         shown = self._systemctl.show(UNIT_PROPERTIES, "*.service")
-        if shown.text is None:
-            return Reading(problem=shown.problem)
+        if not isinstance(shown, str):
+            return Reading(problem=shown)
         now = self._clock.now()
-        units = parse_unit_properties(shown.text)
+        units = parse_unit_properties(shown)
         expected = {daemon.daemon: daemon for unit in units for daemon in _daemons(unit, now)}
         missing = (daemon for name, daemon in self._reported.items() if name not in expected)
         withdrawn = [replace(daemon, at=now, expected=False) for daemon in missing]

@@ -258,9 +258,9 @@ def read_units(names: Iterable[str], systemctl: Systemctl) -> tuple[Mapping[str,
     """
     wanted = [name for name in dict.fromkeys(names) if is_service_name(name)][:_MAX_UNITS]
     reply = systemctl.show(_PROPERTIES, *wanted)
-    if reply.text is None:
-        return None, reply.problem
-    blocks = reply.text.split("\n\n")
+    if not isinstance(reply, str):
+        return None, reply
+    blocks = reply.split("\n\n")
     values = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
     loaded = [unit for unit in values if unit.get("LoadState") == "loaded" and "Id" in unit]
     # Since systemd 257, the value may also be `disconnected`.

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
+from itertools import islice
 from pathlib import Path
 
 from exporter.parse import elf
@@ -278,23 +279,18 @@ class Map:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield all entries of a hash map, read in batches."""
-        began, more = False, True
+        after, more = 0, True
         while more:
-            after = ctypes.addressof(self._next) if began else 0
             buffers = (ctypes.addressof(buffer) for buffer in (self._next, self._keys, self._values))
             attributes = struct.pack("<QQQQIIQQ", after, *buffers, _BATCH, self.descriptor, 0, 0)
             buffer = ctypes.create_string_buffer(attributes, len(attributes))
             # With the last entries, the kernel returns ENOENT.
             more = self._kernel.finds(_LOOKUP_BATCH, buffer, "read a BPF map", nothing=errno.ENOENT)
             (count,) = struct.unpack_from("<I", buffer.raw, 32)
-            began = True
-            keys, values = self._keys.raw, self._values.raw
-            key_bytes, value_bytes = len(self._key), len(self._value)
-            for index in range(count):
-                yield (
-                    keys[index * key_bytes : (index + 1) * key_bytes],
-                    values[index * value_bytes : (index + 1) * value_bytes],
-                )
+            after = ctypes.addressof(self._next)
+            keys = struct.iter_unpack(f"{len(self._key)}s", self._keys.raw)
+            values = struct.iter_unpack(f"{len(self._value)}s", self._values.raw)
+            yield from ((key, value) for (key,), (value,) in islice(zip(keys, values, strict=True), count))
 
     def _element(self, number: int, what: str, *, with_value: bool = True) -> bool:
         value = ctypes.addressof(self._value) if with_value else 0

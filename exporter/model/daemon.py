@@ -6,7 +6,6 @@ from enum import Enum, StrEnum, auto
 from typing import Concatenate, ParamSpec
 
 from exporter.model.observation import (
-    NOTHING_LOGGED,
     DaemonName,
     DaemonProcess,
     GpuUuid,
@@ -16,7 +15,7 @@ from exporter.model.observation import (
 )
 from exporter.model.reason import Reason
 from exporter.model.server import Client, Disconnect, DisconnectReason, RefusalReason, Server
-from exporter.model.settings import DEFAULT_PROTOCOL
+from exporter.model.settings import Limits
 from exporter.model.values import replace
 
 Fields = ParamSpec("Fields")
@@ -286,13 +285,9 @@ class CommandState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultLimits:
+class DefaultLimits(Limits):
     """Limits that the daemon gives to new servers."""
 
-    active_thread_percentage: float | None = None
-    pinned_memory: Mapping[int, int] = field(default_factory=dict)
-    """Bytes by device ordinal."""
-    client_priority: int | None = None
     stale: frozenset[str] = frozenset()
     """Limit queries whose answers another user's command may have changed."""
 
@@ -308,7 +303,7 @@ class LogState:
     """Bytes of each file that were not read yet."""
     stuck: Reason | None = None
     """The problem of a read that does not end; `problems` has it, too."""
-    own_commands: LoggedCommands = NOTHING_LOGGED
+    own_commands: LoggedCommands = field(default_factory=LoggedCommands)
     """Whether the exporter's own commands appear in the log."""
     claims: Mapping[str, Claim] = field(default_factory=dict)
     """What the log states and no other source has confirmed."""
@@ -394,11 +389,6 @@ class Daemon:
         return process is not None and bool(MULTI_USER & set(process.options))
 
     @property
-    def users_take_turns(self) -> bool:
-        """Whether a user's clients wait for those of another user. With protocol 3, each user has a server."""
-        return not self.serves_all_users and self.runtime.protocol in (None, DEFAULT_PROTOCOL)
-
-    @property
     def has_mlopart_devices(self) -> bool:
         """Whether its GPUs are divided into MLOPart devices, which protocol 3 calls locality domains (R590)."""
         addresses = self.runtime.addresses.values()
@@ -468,7 +458,6 @@ with_declaration = _changer("declared", Declaration)
 with_runtime = _changer("runtime", DaemonRuntime)
 with_lifecycle = _changer("lifecycle", Lifecycle)
 with_commands = _changer("commands", CommandState)
-with_default_limits = _changer("default_limits", DefaultLimits)
 with_log = _changer("log", LogState)
 with_connections = _changer("connections", Connections)
 with_totals = _changer("totals", Totals)

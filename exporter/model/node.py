@@ -70,7 +70,6 @@ class Node:
     pods: Mapping[str, PodFound] = field(default_factory=dict)
     pod_resources: PodResourcesReading | None = None
     """None if it is unknown: never read, or the last collection failed. An old reading is not current either."""
-    """None as for `pod_resources`."""
     accounts: Mapping[Workload, WorkloadCounts] = field(default_factory=dict)
     unattributed: frozenset[int] = frozenset()
     """Clients of unknown workloads, which have no account."""

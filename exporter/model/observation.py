@@ -110,9 +110,6 @@ class LoggedCommands:
     """Since when a second consecutive command is missing."""
 
 
-NOTHING_LOGGED = LoggedCommands()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
     """The process that is connected to a daemon, ordinarily an `nvidia-cuda-mps-control`, as far as it is known.
@@ -133,7 +130,7 @@ class SessionHolder:
 class UnitState:
     """State of a systemd unit in systemd's terms (org.freedesktop.systemd1(5)), or the `problem` of its collection.
 
-    `restart` is its Restart=, `restarts` how often systemd restarted it because of that, `main_pid` 0 if none runs.
+    `restart` is its Restart=, `restarts` how often systemd restarted it because of that.
     """
 
     at: float
@@ -145,7 +142,6 @@ class UnitState:
     result: str = ""
     restart: str = ""
     restarts: int = 0
-    main_pid: int = 0
 
     @property
     def known(self) -> bool:

@@ -153,22 +153,26 @@ LEAST_RELATIVE_ERROR = 3e-5
 rounding errors exceed the remaining variance, and a correlation could be more than 1."""
 
 
+SLOWDOWN = -(1 << 31)
+"""The key, among PIDs, of the estimate that is not a kernel time: the fraction by which kernels take longer on a
+contended GPU. No process has this PID."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimeEstimates:
     """The state of a Kalman filter: mean kernel time of each client, in nanoseconds, and the covariances.
 
-    `indices` has the position of each client, by PID. `slowdown_index` is the position of the slowdown, the fraction by
-    which kernels take longer on a contended GPU; None: it is not estimated. Every window is a measurement: the sum of
-    the widths that each client launched, times its kernel time, is the SM time that the GPU measured.
+    `indices` has the position of each client by PID, and that of SLOWDOWN while it is estimated. Every window is a
+    measurement: the sum of the widths that each client launched, times its kernel time, is the SM time that the GPU
+    measured.
     """
 
     means: tuple[float, ...] = ()
     covariances: tuple[tuple[float, ...], ...] = ()
     indices: Mapping[int, int] = field(default_factory=dict)
-    slowdown_index: int | None = None
 
     def mean(self, pid: int) -> float | None:
-        """Return a client's mean kernel time; None without an estimate."""
+        """Return a client's mean kernel time, or the slowdown; None without an estimate."""
         index = self.indices.get(pid)
         return None if index is None else self.means[index]
 
@@ -176,31 +180,29 @@ class KernelTimeEstimates:
         """Return the standard deviation of a client's estimate."""
         return self._deviation(self.indices[pid])
 
-    @property
-    def slowdown(self) -> float | None:
-        """The mean slowdown; None without an estimate."""
-        return None if self.slowdown_index is None else self.means[self.slowdown_index]
-
     def covariance_with_sum(self, weights: Mapping[int, float]) -> dict[int, float]:
         """Return the covariance of each client's kernel time with the weighted sum of all."""
-        gains = self._gains(self._vector(weights, 0.0))
+        gains = self._gains(self._vector(weights))
         return {pid: gains[index] for pid, index in self.indices.items()}
 
     def with_client(self, pid: int, mean: float, deviation: float) -> "KernelTimeEstimates":
-        """Add a client, with an estimate that is independent of the others."""
-        return replace(self._extended(mean, deviation), indices={**self.indices, pid: len(self.means)})
-
-    def with_slowdown(self, mean: float, deviation: float) -> "KernelTimeEstimates":
-        """Add the slowdown, with an estimate that is independent of the others."""
-        return replace(self._extended(mean, deviation), slowdown_index=len(self.means))
+        """Add a client, or the slowdown, with an estimate that is independent of the others."""
+        rows = (*((*row, 0.0) for row in self.covariances), (*(0.0,) * len(self.means), deviation**2))
+        indices = {**self.indices, pid: len(self.means)}
+        return KernelTimeEstimates(means=(*self.means, mean), covariances=rows, indices=indices)
 
     def without(self, pids: Collection[int]) -> "KernelTimeEstimates":
-        """Drop the estimates of clients that left."""
-        return self._without({self.indices[pid] for pid in pids if pid in self.indices})
-
-    def without_slowdown(self) -> "KernelTimeEstimates":
-        """Drop the slowdown."""
-        return self if self.slowdown_index is None else self._without({self.slowdown_index})
+        """Drop the estimates of clients that left, or the slowdown."""
+        dropped = {self.indices[pid] for pid in pids if pid in self.indices}
+        if not dropped:
+            return self
+        rest = [index for index in range(len(self.means)) if index not in dropped]
+        moved = {old: new for new, old in enumerate(rest)}
+        return KernelTimeEstimates(
+            means=tuple(self.means[index] for index in rest),
+            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
+            indices={pid: moved[index] for pid, index in self.indices.items() if index in moved},
+        )
 
     def predicted(self, seconds: float) -> "KernelTimeEstimates":
         """Prediction step after `seconds`: a random walk with PROCESS_NOISE."""
@@ -217,11 +219,9 @@ class KernelTimeEstimates:
         row = (*row[:index], max(row[index], deviation**2), *row[index + 1 :])
         return replace(self, covariances=(*self.covariances[:index], row, *self.covariances[index + 1 :]))
 
-    def inflated(
-        self, weights: Mapping[int, float], value: float, deviation: float, *, slowdown_weight: float = 0.0
-    ) -> "KernelTimeEstimates":
+    def inflated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
         """Scale all covariances up until a measurement, as in `updated`, is just credible."""
-        vector = self._vector(weights, slowdown_weight)
+        vector = self._vector(weights)
         innovation = value - sum(map(mul, self.means, vector))
         variance = sum(map(mul, vector, self._gains(vector)))
         credible = (innovation / CREDIBLE_ERRORS) ** 2 - deviation**2
@@ -230,11 +230,9 @@ class KernelTimeEstimates:
         rows = (tuple(covariance * (credible / variance) for covariance in row) for row in self.covariances)
         return replace(self, covariances=tuple(rows))
 
-    def updated(
-        self, weights: Mapping[int, float], value: float, deviation: float, *, slowdown_weight: float = 0.0
-    ) -> "KernelTimeEstimates":
-        """Update step: the weighted sum of all kernel times was measured as `value`, with this standard error."""
-        vector = self._vector(weights, slowdown_weight)
+    def updated(self, weights: Mapping[int, float], value: float, deviation: float) -> "KernelTimeEstimates":
+        """Update step: the weighted sum of all estimates was measured as `value`, with this standard error."""
+        vector = self._vector(weights)
         gains = self._gains(vector)
         deviations = sum(weight * self._deviation(index) for index, weight in enumerate(vector))
         variance = sum(map(mul, gains, vector)) + max(deviation, LEAST_RELATIVE_ERROR * deviations) ** 2
@@ -254,24 +252,8 @@ class KernelTimeEstimates:
     def _deviation(self, index: int) -> float:
         return math.sqrt(max(0.0, self.covariances[index][index]))
 
-    def _extended(self, mean: float, deviation: float) -> "KernelTimeEstimates":
-        rows = (*((*row, 0.0) for row in self.covariances), (*(0.0,) * len(self.means), deviation**2))
-        return replace(self, means=(*self.means, mean), covariances=rows)
-
-    def _without(self, dropped: Collection[int]) -> "KernelTimeEstimates":
-        if not dropped:
-            return self
-        rest = [index for index in range(len(self.means)) if index not in dropped]
-        moved = {old: new for new, old in enumerate(rest)}
-        return KernelTimeEstimates(
-            means=tuple(self.means[index] for index in rest),
-            covariances=tuple(tuple(self.covariances[row][index] for index in rest) for row in rest),
-            indices={pid: moved[index] for pid, index in self.indices.items() if index in moved},
-            slowdown_index=None if self.slowdown_index is None else moved.get(self.slowdown_index),
-        )
-
-    def _vector(self, weights: Mapping[int, float], slowdown_weight: float) -> list[float]:
-        vector = [slowdown_weight] * len(self.means)
+    def _vector(self, weights: Mapping[int, float]) -> list[float]:
+        vector = [0.0] * len(self.means)
         for pid, index in self.indices.items():
             vector[index] = weights.get(pid, 0.0)
         return vector

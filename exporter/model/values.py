@@ -82,9 +82,7 @@ def build(kind: type[Built], values: Mapping[str, Any]) -> Built:
     return kind(**built)
 
 
-@cache
-def _hints(kind: type[Any]) -> Mapping[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:

@@ -82,8 +82,6 @@ class _Segment:
 
 
 class _File:
-    """A file and its segments."""
-
     def __init__(self, read: Read) -> None:
         self._read = read
         start = self.up_to(0, _HEADER.size)
@@ -109,14 +107,12 @@ class _File:
         return self._read(offset, size) if offset + size <= _MAX_OFFSET else b""
 
     def exactly(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes."""
         found = self.up_to(offset, size)
         if len(found) < size:
             raise ElfError(_TRUNCATED)
         return found
 
     def number(self, offset: int, size: int = 4) -> int:
-        """Return an unsigned integer."""
         return int.from_bytes(self.exactly(offset, size), "little")
 
     def _loaded_from(self, address: int, flags: int = 0) -> Iterator[int]:
@@ -127,10 +123,10 @@ class _File:
                 yield segment.offset + address - segment.address
 
     def table_offset(self, address: int) -> int:
-        """Return the offset of a table of the dynamic linker."""
-        for offset in self._loaded_from(address):
-            return offset
-        raise ElfError("it points to an address that is not loaded")
+        offset = next(self._loaded_from(address), None)
+        if offset is None:
+            raise ElfError("it points to an address that is not loaded")
+        return offset
 
     def code_offset(self, address: int) -> int | None:
         """Return the offset of the code at an address; None if there is no code."""

@@ -42,22 +42,17 @@ LOST_GPU_XID = 79
 """The GPU has fallen off the bus."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelMessage:
-    """The text of one record. The kernel wrote it, or another writer, which gets another facility than 0."""
+def parse_kernel_record(text: str) -> str | None:
+    r"""Return the text of `prefix,sequence,microseconds,flags;text` (Linux, Documentation/ABI/testing/dev-kmsg).
 
-    message: str
-    by_kernel: bool
-
-
-def parse_kernel_record(text: str) -> KernelMessage | None:
-    r"""Parse `prefix,sequence,microseconds,flags;text` (Linux, Documentation/ABI/testing/dev-kmsg).
+    None if the text has another form, or if the kernel did not write the record: another writer gets another facility
+    than 0.
 
     The kernel escapes control characters, backslashes and non-ASCII bytes (`\x0a`), so the first line is all of the
     text. Further lines, which begin with a space, are the record's dictionary.
     """
     found = _RECORD.match(text)
-    return None if found is None else KernelMessage(message=found[2], by_kernel=int(found[1]) >> 3 == 0)
+    return None if found is None or int(found[1]) >> 3 != 0 else found[2]
 
 
 def parse_oom_kill(message: str) -> int | None:

@@ -11,9 +11,7 @@ from exporter.model.observation import UnitState
 # -- systemctl show: `Key=value` lines, and a blank line between units ----------------------------------------------
 
 UNIT_PROPERTIES = ("Id", "UnitFileState", "ExecStart", "Environment", "EnvironmentFiles", "User")
-UNIT_STATE_PROPERTIES = (
-    *("Id", "Names", "LoadState", "ActiveState", "SubState", "Result", "Restart", "NRestarts", "MainPID"),
-)
+UNIT_STATE_PROPERTIES = ("Id", "Names", "LoadState", "ActiveState", "SubState", "Result", "Restart", "NRestarts")
 
 _COMMAND = re.compile(r"\{ path=[^;]* ; argv\[\]=(.*) ; ignore_errors=(?:yes|no) ; .*\}")
 _FILE = re.compile(r"(.+) \(ignore_errors=(?:yes|no)\)")
@@ -91,7 +89,6 @@ def parse_unit_states(text: str, units: Iterable[str], at: float) -> tuple[UnitS
 
 def _unit_state(unit: str, values: Mapping[str, list[str]], at: float) -> UnitState:
     words = {key: _first(values, key)[:_MAX_STATE_WORD] for key in UNIT_STATE_PROPERTIES}
-    restarts, main_pid = (int(words[key]) if _NUMBER.fullmatch(words[key]) else 0 for key in ("NRestarts", "MainPID"))
     return UnitState(
         at=at,
         unit=unit,
@@ -100,8 +97,7 @@ def _unit_state(unit: str, values: Mapping[str, list[str]], at: float) -> UnitSt
         sub=words["SubState"],
         result=words["Result"],
         restart=words["Restart"],
-        restarts=restarts,
-        main_pid=main_pid,
+        restarts=int(words["NRestarts"]) if _NUMBER.fullmatch(words["NRestarts"]) else 0,
     )
 
 

@@ -6,6 +6,7 @@ from exporter.model.daemon import ClaimKind, Daemon, with_connections, with_tota
 from exporter.model.event import EventName
 from exporter.model.observation import GpuUuid
 from exporter.model.server import Client, DisconnectReason, RefusalReason
+from exporter.model.settings import DEFAULT_PROTOCOL
 from exporter.model.values import replace
 from exporter.state.step import Step, increment, with_latest, without
 
@@ -174,9 +175,10 @@ def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
 def report_waiting(step: Step, at: float, server: int) -> None:
     """Report the queued clients: the current server stays until its last client has disconnected.
 
-    If users do not take turns, it is an operator's command that waits for the clients.
+    If users do not take turns, it is an operator's command that waits for the clients. With protocol 3, each user has a
+    server.
     """
-    if not step.daemon.users_take_turns:
+    if step.daemon.serves_all_users or step.daemon.runtime.protocol not in (None, DEFAULT_PROTOCOL):
         return
     connections = step.daemon.connections
     waiting = [pid for pid in connections.queued if pid not in connections.waiting]

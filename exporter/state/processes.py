@@ -64,8 +64,7 @@ def add_exit(node: Node, ended: ProcessExit) -> Node:
 
 def add_oom_kill(node: Node, record: KernelRecord) -> Node:
     """Remember a process that the kernel killed for lack of memory. Lines that programs wrote are ignored."""
-    parsed = parse_kernel_record(record.record)
-    pid = parse_oom_kill(parsed.message) if parsed is not None and parsed.by_kernel else None
+    pid = parse_oom_kill(parse_kernel_record(record.record) or "")
     if pid is None:
         return node
     process = node.processes.get(pid)

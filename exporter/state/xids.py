@@ -86,14 +86,14 @@ def apply_nvml_event(node: Node, event: GpuEvent) -> Node:
 
 def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     """Add the Xid or the GPU address in a line of the kernel log. Lines that programs wrote are ignored."""
-    parsed = parse_kernel_record(record.record)
-    if parsed is None or not parsed.by_kernel:
+    message = parse_kernel_record(record.record)
+    if message is None:
         return node
-    located = parse_gpu_address(parsed.message)
+    located = parse_gpu_address(message)
     if located is not None:
         return _with_address(node, *located)
     xids = node.xids
-    error = parse_xid(parsed.message) or _lost_gpu(xids, parsed.message, record.at)
+    error = parse_xid(message) or _lost_gpu(xids, message, record.at)
     if error is None:
         return node
     board = xids.addresses.get(error.bus_id)

@@ -191,7 +191,9 @@ class Writer:
             with self._condition:
                 self._dropped += batch.add(self._batch, self._expected)
                 self._batch = batch
-            self._report(_error_text(error), None if isinstance(error, (OSError, sqlite3.Error)) else error)
+            text, filename = getattr(error, "strerror", None) or str(error), getattr(error, "filename", None)
+            text = text if filename is None else f"{filename}: {text}"
+            self._report(text, None if isinstance(error, (OSError, sqlite3.Error)) else error)
         finally:
             self._write_began_at = None
 
@@ -235,8 +237,3 @@ class Writer:
             stalled = "; usage totals do not grow" if self._stored_totals is not None else ""
             consequence = f"a restart loses what happens now{stalled}"
             self._log.warning("history_write_failed", problem=problem, consequence=consequence, exc_info=defect)
-
-
-def _error_text(error: Exception) -> str:
-    text, filename = getattr(error, "strerror", None) or str(error), getattr(error, "filename", None)
-    return text if filename is None else f"{filename}: {text}"

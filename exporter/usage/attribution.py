@@ -17,6 +17,7 @@ from exporter.model.observation import GpuReading, GpuUuid, Observation
 from exporter.model.server import Client
 from exporter.model.settings import ACTIVE_THREAD_PERCENTAGE, VISIBLE_DEVICES
 from exporter.model.usage import (
+    SLOWDOWN,
     GpuAttribution,
     GpuBusy,
     KernelTimeEstimates,
@@ -311,7 +312,7 @@ def _bypassing_parts(gpu: Gpu) -> tuple[dict[int, float], float]:
 
 def _outdated(node: Node, state: GpuAttribution, clients: frozenset[int]) -> set[int]:
     """Return the PIDs with an estimate that are no clients any more, or belong to other processes now."""
-    pids = state.estimates.indices.keys()
+    pids = state.estimates.indices.keys() - {SLOWDOWN}
     works = () if state.work is None else state.work.processes
     return {work.pid for work in works if work.pid in pids and not _is_of_pid(node, work)} | (pids - clients)
 

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from exporter.model.usage import GpuBusy, KernelTimeEstimates, WorkDelta
+from exporter.model.usage import SLOWDOWN, GpuBusy, KernelTimeEstimates, WorkDelta
 
 # The fitted constants: name, value, unit, source, effect. Source: M is measured on an H200 (driver 580.159.04). F is
 # fitted to mixes of clients on it (tests/attribution); so counts each value without a record of a measurement. Effect:
@@ -148,8 +148,8 @@ def updated(estimates: KernelTimeEstimates, deltas: Deltas, gpu: GpuBusy, *, com
     continuing = sum(delta.area for pid, delta in deltas.items() if _continues(estimates, pid, delta))
     area = continuing + sum(delta.area for delta in launched.values())
     contention = _contention(area, gpu.busy, gpu.capacity)
-    if not contention or (estimates.slowdown or 0.0) > LARGEST_SLOWDOWN:
-        estimates = estimates.without_slowdown()
+    if not contention or (estimates.mean(SLOWDOWN) or 0.0) > LARGEST_SLOWDOWN:
+        estimates = estimates.without((SLOWDOWN,))
     in_flight = {pid: _time_in_flight(delta, gpu.capacity) for pid, delta in launched.items()}
     observed = _observed(estimates, launched, in_flight, gpu, area)
     estimates = _with_first_estimates(estimates, launched, observed, gpu.capacity)
@@ -335,15 +335,13 @@ def _with_sm_time(
 ) -> KernelTimeEstimates:
     """Correct the estimates by GPM's SM time. Work that is `continuing` may have used a part of it."""
     weights = {pid: float(delta.widths) for pid, delta in launched.items()}
-    slowdown_weight = 0.0
     if contention:
-        if estimates.slowdown is None:
-            estimates = estimates.with_slowdown(FIRST_SLOWDOWN, SLOWDOWN_ERROR)
-        slowdown_weight = contention * sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched)
+        if estimates.mean(SLOWDOWN) is None:
+            estimates = estimates.with_client(SLOWDOWN, FIRST_SLOWDOWN, SLOWDOWN_ERROR)
+        weights[SLOWDOWN] = contention * sum(weights[pid] * (estimates.mean(pid) or 0.0) for pid in launched)
     error = DEVICE_ERROR * gpu.busy + LEAST_DEVICE_ERROR * gpu.capacity
     error = math.hypot(error, min(gpu.busy, float(continuing)) / 2)
-    estimates = estimates.inflated(weights, gpu.busy, error, slowdown_weight=slowdown_weight)
-    return estimates.updated(weights, gpu.busy, error, slowdown_weight=slowdown_weight)
+    return estimates.inflated(weights, gpu.busy, error).updated(weights, gpu.busy, error)
 
 
 def _with_active_time(estimates: KernelTimeEstimates, launched: Deltas, gpu: GpuBusy) -> KernelTimeEstimates:

@@ -13,7 +13,7 @@ import structlog
 from exporter.clock import SystemClock
 from exporter.collectors.file_changes import FileChanges
 from exporter.collectors.log_file import MIN_LINES
-from exporter.collectors.logs import DaemonLogs, LogCollector, log_collector
+from exporter.collectors.logs import DaemonLogs, LogCollector
 from exporter.collectors.pipe_dir import DaemonLocation, Directory, on_host
 from exporter.collectors.pool import MOST_LINGERING, CollectorPool
 from exporter.collectors.thread import Inbox
@@ -63,7 +63,7 @@ class LogPool:
 
     def collector(self, location: DaemonLocation) -> LogCollector:
         """Return a log collector as the service builds it."""
-        created = log_collector(
+        created = LogCollector(
             CollectorName.LOGS,
             location,
             inbox=self.inbox,

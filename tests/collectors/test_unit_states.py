@@ -45,7 +45,7 @@ def test_reports_the_state_of_a_watched_unit_with_its_time(units: UnitStates, cl
     units.watch(WATCHED)
     (state,) = collect(units)
     assert isinstance(state, UnitState)
-    assert (state.at, state.unit, state.active, state.main_pid) == (clock.now(), UNIT, "active", 7)
+    assert (state.at, state.unit, state.active) == (clock.now(), UNIT, "active")
 
 
 def test_does_not_run_systemctl_without_watched_units(units: UnitStates, systemctl: FakeSystemctl) -> None:

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.parse.kernel_log import (
-    KernelMessage,
     Xid,
     parse_bus_id,
     parse_gpu_address,
@@ -21,7 +20,7 @@ XID = "NVRM: Xid (PCI:0000:00:06): 43, pid=456, name=nvidia-cuda-mps, channel 0x
 
 
 def test_parses_a_record_of_the_kernel() -> None:
-    assert parse_kernel_record(f"4,360,27859548,c;{XID}") == KernelMessage(message=XID, by_kernel=True)
+    assert parse_kernel_record(f"4,360,27859548,c;{XID}") == XID
 
 
 def test_ignores_flags_and_later_fields(subtests: pytest.Subtests) -> None:
@@ -29,22 +28,20 @@ def test_ignores_flags_and_later_fields(subtests: pytest.Subtests) -> None:
         with subtests.test(flags=flags):
             read = parse_kernel_record(f"3,7,9,{flags};text; with, separators")
 
-            assert read is not None
-            assert read.message == "text; with, separators"
+            assert read == "text; with, separators"
 
 
 def test_ignores_the_dictionary_after_the_text() -> None:
     read = parse_kernel_record("6,1,2,-;text\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:06.0\n")
 
-    assert read is not None
-    assert read.message == "text"
+    assert read == "text"
 
 
 def test_only_facility_0_is_by_the_kernel() -> None:
     """A process that writes to /dev/kmsg gets facility 1, or the facility of its prefix, but never 0."""
     by = {prefix: parse_kernel_record(f"{prefix},1,2,-;{XID}") for prefix in (0, 4, 7, 8, 12, 30, 8 * 23 + 4)}
 
-    assert [prefix for prefix, read in by.items() if read is not None and read.by_kernel] == [0, 4, 7]
+    assert [prefix for prefix, read in by.items() if read is not None] == [0, 4, 7]
 
 
 def test_a_text_of_another_form_is_no_record(subtests: pytest.Subtests) -> None:
@@ -69,7 +66,7 @@ def test_a_text_of_another_form_is_no_record(subtests: pytest.Subtests) -> None:
 def test_any_text_parses_as_a_kernel_record(text: str) -> None:
     read = parse_kernel_record(text)
 
-    assert read is None or "\n" not in read.message
+    assert read is None or "\n" not in read
 
 
 MEMORY = "total-vm:17300kB, anon-rss:8192kB, file-rss:4kB, shmem-rss:0kB, UID:1000 pgtables:72kB oom_score_adj:0"

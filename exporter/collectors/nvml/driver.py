@@ -95,22 +95,6 @@ def optional(function: Callable[..., Value], *arguments: Any) -> Value | None:
     return Values().read("", function, *arguments)
 
 
-def first_of(*names: str) -> Callable[..., Any]:
-    """Return a call of the first of these functions that both nvidia-ml-py and the driver have."""
-
-    def call(*arguments: Any) -> Any:
-        for name in names:
-            function = getattr(pynvml, name, None)
-            try:
-                if function is not None:
-                    return function(*arguments)
-            except pynvml.NVMLError_FunctionNotFound:
-                continue
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-
-    return call
-
-
 class Driver:
     """The driver, which one collector opens and others join. It is closed after it was lost or paused.
 

@@ -7,12 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pynvml
 
 from exporter.clock import Clock
-from exporter.collectors.nvml.driver import Values, first_of, optional
+from exporter.collectors.nvml.driver import Values, optional
 from exporter.model.observation import GpuProcess, GpuReading, MigInstance, ProcessUtilization
 
 MIN_SAMPLE_SECONDS = 0.1
@@ -215,23 +216,24 @@ _CONSTANTS: Mapping[str, Callable[[Any], str]] = {
 """The fields of a reading that do not change while a GPU is open."""
 
 
-def _lister(*names: str) -> Callable[[Any], tuple[GpuProcess, ...]]:
-    function = first_of(*names)
+def _processes(name: str, handle: Any) -> tuple[GpuProcess, ...]:
+    """Call the newest version of a function that both nvidia-ml-py and the driver have."""
+    for version in ("_v3", "_v2"):
+        function = getattr(pynvml, name + version, None)
+        with contextlib.suppress(pynvml.NVMLError_FunctionNotFound):
+            if function is not None:
+                return tuple(
+                    GpuProcess(
+                        pid=int(process.pid),
+                        used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
+                    )
+                    for process in function(handle)
+                )
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
-    def processes(handle: Any) -> tuple[GpuProcess, ...]:
-        return tuple(
-            GpuProcess(
-                pid=int(process.pid),
-                used_bytes=None if process.usedGpuMemory is None else int(process.usedGpuMemory),
-            )
-            for process in function(handle)
-        )
 
-    return processes
-
-
-compute_processes = _lister("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
-mps_processes = _lister("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")
+compute_processes = partial(_processes, "nvmlDeviceGetComputeRunningProcesses")
+mps_processes = partial(_processes, "nvmlDeviceGetMPSComputeRunningProcesses")
 """The processes with a compute context on a GPU or MIG instance, and the MPS clients there. Raise NVMLError."""
 
 
@@ -302,7 +304,7 @@ class MigInstances:
         if alone and uuid not in self._gpms:
             self._gpms[uuid] = Gpm(self._handle, self._clock, self._gpm_lock, gpu_instance=instance.gpu_instance)
         gpm = self._gpms.get(uuid) if alone else None
-        utilization = None if gpm is None else gpm.read()
+        utilization = Utilization() if gpm is None else gpm.read()
         return GpuReading(
             at=self._clock.now(),
             gpu=uuid,
@@ -316,8 +318,8 @@ class MigInstances:
             cuda_version=parent.cuda_version,
             compute_capability=parent.compute_capability,
             mig_mode=False,
-            sm_utilization=None if utilization is None else utilization.sm,
-            dram_bandwidth=None if utilization is None else utilization.dram,
-            gpm_seconds=None if utilization is None else utilization.seconds,
+            sm_utilization=utilization.sm,
+            dram_bandwidth=utilization.dram,
+            gpm_seconds=utilization.seconds,
             gpm_supported=gpm is not None and gpm.supported,
         )
