@@ -22,18 +22,18 @@ PROGRAM = "cuda-mps-exporter"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("serve.serve", "serve the metrics of this node"),
-    "status": ("status.status", "show the state of the node, from the service or else by collecting once"),
+    "status": ("client.status", "show the state of the node, from the service or else by collecting once"),
     "incidents": (
-        "incidents.incidents",
+        "client.incidents",
         "list the last faults: affected clients, suspects, and what blocks recovery",
     ),
-    "once": ("once.once", "print the metrics of the service, or write them to a file for node_exporter"),
+    "once": ("client.once", "print the metrics of the service, or write them to a file for node_exporter"),
     "record": ("record.record", "write observations to a file until interrupted"),
     "replay": ("replay.replay", "print the events of a recording, or the metrics at its end"),
     "doctor": ("doctor.doctor", "check for common mistakes with MPS and this exporter, and show how to fix them"),
     "demo": ("demo.demo", "serve a simulated node without a GPU"),
-    "pause": ("pause.pause", "make the service close the GPU driver, so that GPUs can be reset"),
-    "resume": ("pause.resume", "make the service open the driver again after pause, or restart DAEMON again"),
+    "pause": ("client.pause", "make the service close the GPU driver, so that GPUs can be reset"),
+    "resume": ("client.resume", "make the service open the driver again after pause, or restart DAEMON again"),
 }
 """The module in `commands` and the function of each command, and its line in the help."""
 

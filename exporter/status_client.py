@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from exporter.errors import ConfigError, ServiceError
+from exporter.errors import ServiceError
 from exporter.model.values import build
 from exporter.parse.printable import printable_lines
 from exporter.report.text import Line, Lines, StatusText
@@ -58,18 +58,6 @@ def query_service(directory: Path, command: str, timeout: float, **arguments: An
     return answer
 
 
-def service_query(directory: Path, url: str | None, certificate: str | None) -> Callable[..., Answer | None]:
-    """Return the function that sends a command to the exporter at `url`, or else to the service of this node."""
-    if url is None:
-        if certificate is not None:
-            raise ConfigError("--cert: a client certificate needs --url https://…")
-        return lambda command, **given: query_service(directory, command, SERVICE_SECONDS, **given)
-    # HTTP and TLS take long to import.
-    from exporter.remote_client import RemoteExporter
-
-    return RemoteExporter(url, certificate).query
-
-
 def read_line(connection: socket.socket, max_bytes: int) -> bytes:
     """Read until the end of a line or of the connection, or about `max_bytes` bytes."""
     line = bytearray()
@@ -111,19 +99,18 @@ def status_report(
         answer = status_text.status_answer(collect(), as_json=as_json, daemon=daemon, width=width)
         if "problem" in answer:
             raise ServiceError(answer["problem"])
-    return parse_answer(lambda: _report(answer))
+    return parse_answer(
+        lambda: StatusReport(
+            exit_code=int(answer["exit_code"]),
+            node=answer.get("node"),
+            text=None if "node" in answer else build(StatusText, answer["text"]),
+        )
+    )
 
 
 def incident_lines(answer: Answer) -> Sequence[Line]:
     """Return the lines of an answer to `incidents`."""
     return parse_answer(lambda: build(Lines, answer["lines"]).lines)
-
-
-def _report(answer: Answer) -> StatusReport:
-    exit_code = int(answer["exit_code"])
-    if "node" in answer:
-        return StatusReport(exit_code=exit_code, node=answer["node"])
-    return StatusReport(exit_code=exit_code, text=build(StatusText, answer["text"]))
 
 
 def parse_answer(parse: Callable[[], Value]) -> Value:

@@ -67,7 +67,7 @@ PACKAGES: Mapping[str, str] = {
     "log": "config parse report",
     "event_log": "clock config model report",
     "accept_failures": "",
-    "status_client": "errors model parse remote_client report",
+    "status_client": "errors model parse report",
     "remote_client": "collectors errors parse status_client",
     "service_socket": "accept_failures status_client",
     "terminal": "parse report",
@@ -81,7 +81,8 @@ PACKAGES: Mapping[str, str] = {
     " status_client web",
     "demo": "clock collectors config dry_run errors model reducer report watchdog",
     "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking"
-    " metrics model one_shot policy recording reducer report service status_client store terminal view watchdog web",
+    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal view"
+    " watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config watchdog",

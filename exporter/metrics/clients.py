@@ -15,7 +15,7 @@ from exporter.metrics.daemons import DAEMON
 from exporter.metrics.family import NODE, Choice, Items, Rows, Samples, Scope, Series, group, info, summed
 from exporter.model.daemon import RECOVERY_SECONDS, Daemon
 from exporter.model.identity import WorkloadCounts, WorkloadKind
-from exporter.model.incident import ClientDetails, FaultKind, Incident
+from exporter.model.incident import FaultKind, Incident
 from exporter.model.launches import LaunchCounts
 from exporter.model.server import Client
 from exporter.parse.printable import printable
@@ -120,19 +120,6 @@ LAUNCHES = group(
 )
 
 
-def _workload_clients(view: View) -> Samples:
-    owned = ((daemon, workload_of(view.node.processes.get(client.pid))) for daemon, client in view.connected())
-    return summed(((daemon.name, owner.kind, owner.name), 1) for daemon, owner in owned if owner is not None)
-
-
-def _workload_memory(view: View) -> Samples:
-    return summed(
-        ((workload.kind, workload.name, gpu), amount)
-        for gpu, held in memory_by_workload(view.node).items()
-        for workload, amount in held.items()
-    )
-
-
 def _account(name: str, count: Callable[[WorkloadCounts], int]) -> Series:
     return Series(
         name,
@@ -147,13 +134,27 @@ WORKLOADS = group(
     "Workloads",
     "workloads that were the likely cause of a fault in the last day",
     "increase(cuda_mps_workload_faults_suspected_total[1d]) > 0",
-    Series("cuda_mps_workload_clients", ("daemon", *_WORKLOAD), _workload_clients).help(
+    Series(
+        "cuda_mps_workload_clients",
+        ("daemon", *_WORKLOAD),
+        lambda view: summed(
+            ((daemon.name, owner.kind, owner.name), 1)
+            for daemon, client in view.connected()
+            if (owner := workload_of(view.node.processes.get(client.pid))) is not None
+        ),
+    ).help(
         "Connected clients of the workload: a Slurm job, pod (by UID), task (Amazon ECS, Nomad), container, unit or "
         "user, the first that is known."
     ),
-    Series("cuda_mps_workload_memory_used_bytes", (*_WORKLOAD, "gpu"), _workload_memory).help(
-        "GPU memory that the workload's clients use, including their contexts, from NVML."
-    ),
+    Series(
+        "cuda_mps_workload_memory_used_bytes",
+        (*_WORKLOAD, "gpu"),
+        lambda view: summed(
+            ((workload.kind, workload.name, gpu), amount)
+            for gpu, held in memory_by_workload(view.node).items()
+            for workload, amount in held.items()
+        ),
+    ).help("GPU memory that the workload's clients use, including their contexts, from NVML."),
     _account("cuda_mps_workload_clients_connected_total", lambda each: each.connected).help(
         "Clients of the workload that connected. The series ends one hour after the workload's last client."
     ),
@@ -182,14 +183,13 @@ _LAST: Scope[Incident] = Scope(DAEMON.labels, _last)
 
 def _fault_infos(view: View) -> Rows:
     for labels, incident in _last(view):
-        suspect = incident.suspect
-        suspected = (None, None) if suspect is None else (_suspected(suspect.client), f"{suspect.confidence:.2f}")
-        yield (*labels, incident.id, incident.kind, *suspected)
-
-
-def _suspected(client: ClientDetails) -> str:
-    """Return the workload with its kind first, so that no name looks like another kind's."""
-    return f"pid/{client.pid}" if client.workload is None else f"{client.workload.kind}/{client.workload.name}"
+        suspect, owner = incident.suspect, None if incident.suspect is None else incident.suspect.client.workload
+        if suspect is None:
+            yield (*labels, incident.id, incident.kind, None, None)
+        else:
+            # The kind is first, so that no name looks like another kind's.
+            name = f"pid/{suspect.client.pid}" if owner is None else f"{owner.kind}/{owner.name}"
+            yield (*labels, incident.id, incident.kind, name, f"{suspect.confidence:.2f}")
 
 
 def _affected_workloads(view: View) -> Samples:

@@ -144,20 +144,10 @@ SERVERS = group(
 )
 
 
-def _memory_by_gpu(view: View, daemon: Daemon, labels: Labels, limits: Mapping[int, int]) -> Samples:
-    """Read memory limits. A device that cannot be mapped to a GPU has no sample."""
+def _by_gpu(view: View, daemon: Daemon, limits: Mapping[int, int]) -> Mapping[str, int]:
+    """Return memory limits by GPU, without those of devices that cannot be mapped to a GPU."""
     gpus = gpus_by_ordinal(view.node, daemon)
-    return (((*labels, gpus[device]), limit) for device, limit in sorted(limits.items()) if device in gpus)
-
-
-def _server_memory(view: View) -> Samples:
-    for daemon, server in view.servers():
-        yield from _memory_by_gpu(view, daemon, (daemon.name, str(server.pid)), server.pinned_memory_limits)
-
-
-def _default_memory(view: View) -> Samples:
-    for labels, daemon in DAEMON.items(view):
-        yield from _memory_by_gpu(view, daemon, labels, daemon.default_limits.pinned_memory)
+    return {gpus[device]: limit for device, limit in limits.items() if device in gpus}
 
 
 def _as_ratio(percentage: float | None) -> float | None:
@@ -188,16 +178,16 @@ LIMITS = group(
         "Fraction of a GPU's threads that each client of the server may use. A client may have requested less. Absent "
         "with static SM partitions."
     ),
-    Series("cuda_mps_server_pinned_memory_limit_bytes", ("daemon", "server", "gpu"), _server_memory).help(
-        "GPU memory that each client of the server may allocate. Absent without a limit."
-    ),
+    _SERVER.of(lambda view, each: _by_gpu(view, each[0], each[1].pinned_memory_limits))
+    .values("cuda_mps_server_pinned_memory_limit_bytes", "gpu", dict)
+    .help("GPU memory that each client of the server may allocate. Absent without a limit."),
     DAEMON.value(
         "cuda_mps_daemon_default_active_thread_ratio",
         lambda each: None if each.has_static_partitions else _as_ratio(each.default_limits.active_thread_percentage),
     ).help("Fraction of a GPU's threads that each client of the next server may use."),
-    Series("cuda_mps_daemon_default_pinned_memory_limit_bytes", ("daemon", "gpu"), _default_memory).help(
-        "GPU memory that each client of the next server may allocate. Absent without a limit."
-    ),
+    DAEMON.of(lambda view, each: _by_gpu(view, each, each.default_limits.pinned_memory))
+    .values("cuda_mps_daemon_default_pinned_memory_limit_bytes", "gpu", dict)
+    .help("GPU memory that each client of the next server may allocate. Absent without a limit."),
     _SERVER.of(lambda view, each: _drifted(view, each[0], each[1].pid))
     .value("cuda_mps_server_limits_drifted", bool)
     .help("Whether a limit of the server differs from the configured or remembered one."),

@@ -4,33 +4,15 @@ import platform
 
 from exporter import __version__
 from exporter.metrics.daemons import DAEMON
-from exporter.metrics.family import NODE, Choice, Samples, Scope, Series, group
-from exporter.model.daemon import Daemon
+from exporter.metrics.family import NODE, Choice, Scope, Series, group, info
 from exporter.model.node import CollectorState
 from exporter.model.reason_code import COLLECTOR_CODES
-from exporter.view import HistoryStatus, View
+from exporter.view import HistoryStatus
 
 _SOURCE: Scope[CollectorState] = Scope(
     ("source",), lambda view: (((name,), each) for name, each in view.node.sources.items())
 )
 _HISTORY: Scope[HistoryStatus] = Scope((), lambda view: [] if view.history is None else [((), view.history)])
-
-
-def _log_blocked(daemon: Daemon) -> bool | None:
-    """Return whether the log is blocked; None before a command was found in it, or missed."""
-    blocked = daemon.log.own_commands.blocked_since is not None
-    return blocked if blocked or daemon.log.own_commands.read_at is not None else None
-
-
-def _logs_followed(daemon: Daemon) -> dict[str, bool]:
-    readable = daemon.log.own_commands.blocked_since is None
-    return {file: readable and problem is None for file, problem in daemon.log.problems.items()}
-
-
-def _source_problems(view: View) -> Samples:
-    for name, source in view.node.sources.items():
-        codes = (each.code for problem in source.problems.values() for each in problem.each)
-        yield from (((name, code), 1) for code in dict.fromkeys(codes))
 
 
 EXPORTER = group(
@@ -52,8 +34,15 @@ EXPORTER = group(
     _SOURCE.value("cuda_mps_exporter_source_up", lambda each: each.last.problem is None).help(
         "Whether the most recent collection succeeded (1) or not (0)."
     ),
-    Series(
-        "cuda_mps_exporter_source_problem_info", ("source", Choice("problem", COLLECTOR_CODES)), _source_problems
+    info(
+        "cuda_mps_exporter_source_problem_info",
+        ("source", Choice("problem", COLLECTOR_CODES)),
+        lambda view: dict.fromkeys(
+            (name, each.code)
+            for name, source in view.node.sources.items()
+            for problem in source.problems.values()
+            for each in problem.each
+        ),
     ).help("Why the source could not be collected, always 1. Absent if the most recent collection succeeded."),
     _SOURCE.value("cuda_mps_exporter_source_duration_seconds", lambda each: each.last.seconds).help(
         "Duration of the most recent collection. If it hangs, its duration so far."
@@ -64,12 +53,21 @@ EXPORTER = group(
     _SOURCE.value("cuda_mps_exporter_source_failures_total", lambda each: each.failures).help(
         "Collections that failed or were incomplete."
     ),
-    DAEMON.values("cuda_mps_exporter_log_followed", "file", _logs_followed).help(
-        "Whether the daemon's log file exists, can be read, and is not blocked."
-    ),
-    DAEMON.value("cuda_mps_daemon_log_blocked", _log_blocked).help(
-        "Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown."
-    ),
+    DAEMON.values(
+        "cuda_mps_exporter_log_followed",
+        "file",
+        lambda each: {
+            file: problem is None and each.log.own_commands.blocked_since is None
+            for file, problem in each.log.problems.items()
+        },
+    ).help("Whether the daemon's log file exists, can be read, and is not blocked."),
+    # Unknown before a command was found in the log, or missed.
+    DAEMON.of(lambda _, each: each.log.own_commands)
+    .value(
+        "cuda_mps_daemon_log_blocked",
+        lambda each: None if each.blocked_since is None and each.read_at is None else each.blocked_since is not None,
+    )
+    .help("Whether commands of the exporter that the daemon answered no longer appear in its log. Absent if unknown."),
     DAEMON.values("cuda_mps_daemon_log_size_bytes", "file", lambda each: each.log.sizes).help(
         "Size of the daemon's log file, or of a renamed one that is still written, rounded to MiB."
     ),

@@ -1,8 +1,8 @@
-"""The texts of the page's sections on GPUs: how each is shared, its memory by process, and the failure domains."""
+"""The variables of the page's sections on GPUs: how each is shared, its memory by process, and the failure domains."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from types import SimpleNamespace
 
 from exporter.model.gpu import Gpu, SharingMode
 from exporter.model.node import CollectorName, Node
@@ -15,7 +15,6 @@ from exporter.report.sharing_text import sentences, used_text
 from exporter.report.status_view import (
     GpuView,
     NamedDomain,
-    ProcessLabel,
     StatusView,
     by_index,
     gpus_text,
@@ -30,94 +29,52 @@ MOST_CHIPS = 6
 MOST_BRIDGES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A GPU of a domain: the clients that are on it alone, the first few by name."""
-
-    name: str
-    chips: tuple[ProcessLabel, ...]
-    more: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
-    """A client on several GPUs, which joins them: how many columns are before it, in its span, and after it."""
-
-    process: ProcessLabel
-    before: int
-    span: int
-    after: int
-    gpus: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainBox:
-    """Clients that end together."""
-
-    letter: str
-    daemon: str
-    clients: str
-    gpus: str
-    columns: tuple[Column, ...]
-    bridges: tuple[Bridge, ...]
-    more_bridges: int
-    upper_bound: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureDomains:
-    """The domains of several clients, each as a box; how many clients would end alone, or in an unknown domain."""
-
-    boxes: tuple[DomainBox, ...]
-    alone: int
-    unknown: int
-
-
-def failure_domains(view: StatusView) -> FailureDomains:
-    """Return the failure domains of all daemons."""
+def failure_domains(view: StatusView) -> SimpleNamespace:
+    """Return the domains of several clients, each as a box, and how many clients are alone or in an unknown domain."""
     node, found = view.node, view.domains
     connected = sum(1 for _ in View(node).connected())
-    return FailureDomains(
+    return SimpleNamespace(
         boxes=tuple(_box(node, each) for each in found if len(each.domain.clients) > 1),
         alone=sum(len(each.domain.clients) == 1 for each in found),
         unknown=connected - sum(len(each.domain.clients) for each in found),
     )
 
 
-def _box(node: Node, named: NamedDomain) -> DomainBox:
+def _box(node: Node, named: NamedDomain) -> SimpleNamespace:
+    """Return clients that end together: in a column for each GPU those on it alone, and bridges between the GPUs.
+
+    A bridge has the number of columns before it, in its span, and after it.
+    """
     on = gpus_of_clients(node, named.daemon, sorted(named.domain.clients))
     order = by_index(node, named.domain.gpus)
+    alone = {uuid: [pid for pid, gpus in on.items() if gpus == {uuid}] for uuid in order}
     joining = [(pid, sorted(order.index(gpu) for gpu in gpus)) for pid, gpus in on.items() if len(gpus) > 1]
-    return DomainBox(
+    return SimpleNamespace(
         letter=named.letter,
         daemon=display_name(named.daemon.name),
         clients=counted(len(named.domain.clients), "client"),
         gpus=gpus_text(node, order),
-        columns=tuple(_column(node, uuid, [pid for pid, gpus in on.items() if gpus == {uuid}]) for uuid in order),
-        bridges=tuple(_bridges(node, order, joining[:MOST_BRIDGES])),
+        columns=tuple(
+            SimpleNamespace(
+                name=f"GPU {printable(gpu_name(node, uuid))}",
+                chips=tuple(process_label(node, pid) for pid in pids[:MOST_CHIPS]),
+                more=max(0, len(pids) - MOST_CHIPS),
+            )
+            for uuid, pids in alone.items()
+        ),
+        bridges=tuple(
+            SimpleNamespace(
+                process=process_label(node, pid),
+                before=columns[0],
+                span=columns[-1] - columns[0] + 1,
+                after=len(order) - columns[-1] - 1,
+                gpus=gpus_text(node, [order[column] for column in columns]),
+            )
+            for pid, columns in joining[:MOST_BRIDGES]
+        ),
         more_bridges=max(0, len(joining) - MOST_BRIDGES),
         upper_bound=named.domain.upper_bound,
     )
-
-
-def _column(node: Node, uuid: str, pids: Sequence[int]) -> Column:
-    return Column(
-        name=f"GPU {printable(gpu_name(node, uuid))}",
-        chips=tuple(process_label(node, pid) for pid in pids[:MOST_CHIPS]),
-        more=max(0, len(pids) - MOST_CHIPS),
-    )
-
-
-def _bridges(node: Node, order: Sequence[str], joining: Sequence[tuple[int, Sequence[int]]]) -> Iterable[Bridge]:
-    for pid, columns in joining:
-        first, last = columns[0], columns[-1]
-        yield Bridge(
-            process=process_label(node, pid),
-            before=first,
-            span=last - first + 1,
-            after=len(order) - last - 1,
-            gpus=gpus_text(node, [order[column] for column in columns]),
-        )
 
 
 MOST_SEGMENTS = 6
@@ -149,66 +106,24 @@ class Part(StrEnum):
     DRIVER = "driver"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A part of a bar, in percent of its length, and its process; `hue` distinguishes neighbours.
-
-    `used` is the fraction of the SMs that it used recently; empty if unknown.
-    """
-
-    part: Part
-    name: str
-    process: ProcessLabel | None
-    amount: str
-    begin: float
-    width: float
-    used: str = ""
-    hue: int = 0
-
-    @property
-    def label(self) -> str:
-        """The text on the segment; empty if the segment is too narrow."""
-        return self.process.pid if self.process is not None and self.width >= LEAST_LABELLED_PERCENT else ""
-
-    @property
-    def middle(self) -> float:
-        """The position of that text."""
-        return round(self.begin + self.width / 2, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCard:
-    """A GPU. `known` is whether its memory could be read, and not that of its MIG instances; `problem` is the error.
-
-    `shared` describes how well it is shared, in a few sentences.
-    """
-
-    name: str
-    model: str
-    uuid: str
-    severity: Severity
-    sharing: str
-    busy: str
-    problem: str | None
-    filled: str
-    free: str
-    known: bool
-    segments: tuple[Segment, ...]
-    shared: tuple[str, ...]
-
-
 Shares = Iterable[tuple[Part, str, int | None, int]]
 """Kind, name if it has no process, PID, and bytes of each part."""
 
 
-def gpus(view: StatusView) -> tuple[GpuCard, ...]:
+def gpus(view: StatusView) -> tuple[SimpleNamespace, ...]:
     """Return a card for each GPU. A process that is on several GPUs has one colour."""
     hues: dict[int, int] = {}
-    roles = _roles(view.node)
+    connections = View(view.node)
+    roles = {client.pid: Part.CLIENT for _, client in connections.connected()}
+    roles |= {server.pid: Part.SERVER for _, server in connections.servers()}
     return tuple(_card(view.node, each, roles, hues) for each in view.gpus)
 
 
-def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int, int]) -> GpuCard:
+def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int, int]) -> SimpleNamespace:
+    """Return a GPU. `known` is whether its memory could be read, and is not that of its MIG instances.
+
+    `shared` describes how well it is shared, in a few sentences.
+    """
     uuid, gpu, found = shown.uuid, shown.gpu, shown.sharing
     reading = gpu.reading
     sharing, severity = _SHARING[shown.mode]
@@ -218,7 +133,7 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
     used, total = reading.memory_used_bytes, reading.memory_total_bytes
     known = reading.problem is None and used is not None and total is not None and total > 0 and not reading.mig_mode
     unknown = "memory: see its MIG instances" if reading.mig_mode else "memory unknown"
-    return GpuCard(
+    return SimpleNamespace(
         name=f"GPU {printable(gpu_name(node, uuid))}",
         model=display_name(reading.name),
         uuid=short_gpu(uuid),
@@ -232,12 +147,6 @@ def _card(node: Node, shown: GpuView, roles: Mapping[int, Part], hues: dict[int,
         segments=(tuple(_segments(node, _shares(gpu, roles, used or 0), total or 1, hues, used_sms)) if known else ()),
         shared=tuple(line.text for line in sentences(node, found, shown.shares)),
     )
-
-
-def _roles(node: Node) -> Mapping[int, Part]:
-    view = View(node)
-    clients = {client.pid: Part.CLIENT for _, client in view.connected()}
-    return {**clients, **{server.pid: Part.SERVER for _, server in view.servers()}}
 
 
 def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
@@ -258,18 +167,26 @@ def _shares(gpu: Gpu, roles: Mapping[int, Part], used: int) -> Shares:
 
 def _segments(
     node: Node, shares: Shares, total: int, hues: dict[int, int], used: Mapping[int, Share]
-) -> Iterable[Segment]:
+) -> Iterable[SimpleNamespace]:
+    """Yield the parts of a bar, in percent of its length. `hue` distinguishes neighbours.
+
+    `label` is the text at `middle`; empty if the segment is too narrow. `used` is the fraction of the SMs that the
+    process used recently; empty if unknown.
+    """
     begin = 0.0
     for part, name, pid, amount in shares:
         width = max(0.0, min(100.0 - begin, 100 * amount / total))
         process = None if pid is None else process_label(node, pid)
-        yield Segment(
+        left, length = round(begin, 2), round(width, 2)
+        yield SimpleNamespace(
             part=part,
             name=name if process is None else process.name,
             process=process,
             amount=mebibytes(amount),
-            begin=round(begin, 2),
-            width=round(width, 2),
+            begin=left,
+            width=length,
+            label=process.pid if process is not None and length >= LEAST_LABELLED_PERCENT else "",
+            middle=round(left + length / 2, 2),
             used="" if pid is None or pid not in used else used_text(used[pid]),
             hue=0 if pid is None else hues.setdefault(pid, len(hues) % HUES),
         )

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from types import SimpleNamespace
 
 from exporter.model.identity import Workload
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample
@@ -31,53 +31,6 @@ Key = Workload | str
 Amounts = Mapping[Key, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The area of a workload above the bands below it. The label is at `x` and `y`, in percent; empty: no room."""
-
-    kind: str
-    path: str
-    label: str
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """One plot. The areas are drawn in this order; `gaps` are position and width, in percent, of what is unknown."""
-
-    id: str
-    title: str
-    summary: str
-    description: str
-    top: str
-    bands: tuple[Band, ...]
-    gaps: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRow:
-    """A line of the table: the band's number and what the workload uses now and used at most."""
-
-    label: str
-    kind: str
-    name: str
-    memory: str
-    most_memory: str
-    sm: str
-    most_sm: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plots:
-    """The plots, with the positions of faults in percent, and the times at the start, in the middle and at the end."""
-
-    plots: tuple[Plot, ...]
-    rows: tuple[WorkloadRow, ...]
-    faults: tuple[float, ...]
-    times: tuple[str, str, str]
-
-
 class Hour:
     """The last hour: its slots, and the positions of times in it."""
 
@@ -96,8 +49,8 @@ class Hour:
         return round(100 * min(1.0, part), 2) if 0 <= part <= 1 + 2 / MAX_SAMPLES else None
 
 
-def plots(view: StatusView, hour: Hour) -> Plots:
-    """Return the plots of the last hour."""
+def plots(view: StatusView, hour: Hour) -> SimpleNamespace:
+    """Return the plots of the last hour, the positions of faults in percent, and the times below the plots."""
     shown = _largest(hour.samples)
     divisions = [None if each is None else each.memory for each in hour.samples]
     memory, memory_top = [_amounts(each, shown) for each in divisions], _capacity(divisions)
@@ -108,7 +61,7 @@ def plots(view: StatusView, hour: Hour) -> Plots:
     marks = tuple(each for each in faults if each is not None)
     many = len(view.gpus) != 1
     begin, middle, end = (local_time(at).split()[-1][:5] for at in (hour.begin, (hour.begin + hour.end) / 2, hour.end))
-    return Plots(
+    return SimpleNamespace(
         plots=(
             _plot(
                 hour,
@@ -185,7 +138,7 @@ def _plot(
     text: Callable[[float], str],
     marks: Sequence[float],
     shown: Sequence[Key] = ("clients",),
-) -> Plot:
+) -> SimpleNamespace:
     sums = [None if each is None else sum(each.values()) for each in amounts]
     known = [each for each in sums if each is not None]
     now = "unknown" if sums[-1] is None else text(sums[-1])
@@ -193,24 +146,23 @@ def _plot(
     unknown = f"; unknown for {duration_text(missing)}" if missing else ""
     span = f"{text(min(known))} to {text(max(known))} in the last hour" if known else "unknown for the last hour"
     summary = f"{now} now; {span}{unknown if known else ''}"
-    return Plot(
+    return SimpleNamespace(
         id=title[0],
         title=title[1],
         summary=summary,
         description=f"{summary}. {counted(len(marks), 'fault')} marked.",
         top=text(top) if known else "",
         bands=tuple(_bands(amounts, top, shown)),
-        gaps=tuple(_gaps(sums)),
+        # Position and width, in percent, of what is unknown.
+        gaps=tuple(
+            (round(100 * start / MAX_SAMPLES, 2), round(100 * length / MAX_SAMPLES, 2))
+            for start, length, total in _runs(sums, lambda each: each is None)
+            if total is None
+        ),
     )
 
 
-def _gaps(sums: Sequence[float | None]) -> Iterable[tuple[float, float]]:
-    for start, length, sum_ in _runs(sums, lambda each: each is None):
-        if sum_ is None:
-            yield round(100 * start / MAX_SAMPLES, 2), round(100 * length / MAX_SAMPLES, 2)
-
-
-def _bands(amounts: Sequence[Amounts | None], top: float, shown: Sequence[Key]) -> Iterable[Band]:
+def _bands(amounts: Sequence[Amounts | None], top: float, shown: Sequence[Key]) -> Iterable[SimpleNamespace]:
     """Yield the areas, the highest first. Each begins at the bottom, and the next one covers all but its own part."""
     heights: list[dict[Key, int] | None] = []
     for each in amounts:
@@ -227,7 +179,7 @@ def _bands(amounts: Sequence[Amounts | None], top: float, shown: Sequence[Key]) 
             continue
         widest = max(range(len(parts)), key=lambda slot: _room(parts, slot))
         room = _room(parts, widest) >= LEAST_LABELLED and len(shown) > 1
-        yield Band(
+        yield SimpleNamespace(
             kind=key if isinstance(key, str) else f"h{number}",
             path=_path(tops),
             label=_label(key, number) if room else "",
@@ -268,32 +220,29 @@ def _runs(
 
 def _rows(
     view: StatusView, shown: Sequence[Key], columns: Sequence[Sequence[Amounts | None]], sm_top: float
-) -> Iterable[WorkloadRow]:
+) -> Iterable[SimpleNamespace]:
     held_by, used_by = columns
     for number, key in enumerate(shown):
         held = [None if each is None else each[key] for each in held_by]
-        used = [None if each is None or _may_be_unattributed(each, key) else each[key] for each in used_by]
+        # A workload without SM time may have used it, if too much of the time is unattributed.
+        used = [
+            None
+            if each is None
+            or (isinstance(key, Workload) and not each[key] and each[REST] > UNATTRIBUTED * sum(each.values()))
+            else each[key]
+            for each in used_by
+        ]
         if any(held) or any(used):
-            yield WorkloadRow(
+            name = "other workloads" if key == OTHERS else "unattributed"
+            yield SimpleNamespace(
                 label=_label(key, number),
                 kind=key if isinstance(key, str) else f"h{number}",
-                name=_name(view, key),
+                name=workload_name(key, view.node.pods) if isinstance(key, Workload) else name,
                 memory=_text(held[-1:], _gibibytes),
                 most_memory=_text(held, _gibibytes),
                 sm=_text(used[-1:], lambda part: _percent(part / sm_top)),
                 most_sm=_text(used, lambda part: _percent(part / sm_top)),
             )
-
-
-def _may_be_unattributed(amounts: Amounts, key: Key) -> bool:
-    """Return whether a workload without SM time may have used it: too much of the time is unattributed."""
-    return isinstance(key, Workload) and not amounts[key] and amounts[REST] > UNATTRIBUTED * sum(amounts.values())
-
-
-def _name(view: StatusView, key: Key) -> str:
-    if isinstance(key, Workload):
-        return workload_name(key, view.node.pods)
-    return "other workloads" if key == OTHERS else "unattributed"
 
 
 def _text(amounts: Sequence[float | None], text: Callable[[float], str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from exporter.model.action import ActionResult
 from exporter.model.daemon import LossReason, StopReason
@@ -73,49 +74,6 @@ _STARTED = "the exporter started"
 _LEVELS = {LogLevel.INFO: Severity.UNKNOWN, LogLevel.WARNING: Severity.WARNING, LogLevel.ERROR: Severity.CRITICAL}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineRow:
-    """Equal events: the times of the first and of the last one."""
-
-    topic: Topic
-    severity: Severity
-    when: str
-    ago: str
-    about: str
-    words: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A mark at `x`, in percent."""
-
-    x: float
-    severity: Severity
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """The marks of one topic."""
-
-    topic: Topic
-    marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """The events of the last hour, the newest first, `more` of which are not shown; `before` is the last earlier one.
-
-    `summary` counts them by topic.
-    """
-
-    lanes: tuple[Lane, ...]
-    rows: tuple[TimelineRow, ...]
-    more: int
-    before: str
-    summary: str
-
-
 @dataclass(slots=True)
 class _Group:
     """Equal events; `last` is the newest, and its time is the first. None: the start of the exporter."""
@@ -125,8 +83,11 @@ class _Group:
     times: list[float]
 
 
-def timeline(view: StatusView, hour: Hour) -> Timeline:
-    """Return the timeline of the node."""
+def timeline(view: StatusView, hour: Hour) -> SimpleNamespace:
+    """Return the events of the last hour, the newest first, as lanes of marks by topic and as rows of equal events.
+
+    `more` of the rows are not shown. `before` is the last earlier event. The summary counts events by topic.
+    """
     events = [each for each in view.events if each.event in TOPICS]
     shown = [each for each in events if hour.position(each.at) is not None]
     earlier = next((each for each in events if each.at < hour.begin), None)
@@ -137,7 +98,7 @@ def timeline(view: StatusView, hour: Hour) -> Timeline:
         groups.sort(key=lambda each: -each.times[0])
     rows = [_row(view, each) for each in groups]
     counts = {topic: sum(len(each.times) for each in groups if each.topic is topic) for topic in Topic}
-    return Timeline(
+    return SimpleNamespace(
         lanes=tuple(_lanes(hour, groups, rows)),
         rows=tuple(rows[:MOST_ROWS]),
         more=max(0, len(rows) - MOST_ROWS),
@@ -161,24 +122,24 @@ def _groups(events: Sequence[Event]) -> list[_Group]:
     return found
 
 
-def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[TimelineRow]) -> Iterable[Lane]:
+def _lanes(hour: Hour, groups: Sequence[_Group], rows: Sequence[SimpleNamespace]) -> Iterable[SimpleNamespace]:
     for topic in Topic:
-        marks: dict[int, Mark] = {}
+        marks: dict[int, SimpleNamespace] = {}
         for group, row in zip(groups, rows, strict=True):
             for at in group.times if group.topic is topic else ():
                 x = round(hour.position(at) or 0.0, 1)
-                mark = Mark(x=x, severity=row.severity, text=f"{row.when} {row.about} {row.words}")
+                mark = SimpleNamespace(x=x, severity=row.severity, text=f"{row.when} {row.about} {row.words}")
                 near = marks.setdefault(round(x * MARKS_PER_PERCENT), mark)
                 if row.severity.rank > near.severity.rank:
                     marks[round(x * MARKS_PER_PERCENT)] = mark
         if marks:
-            yield Lane(topic=topic, marks=tuple(marks.values())[:MOST_MARKS])
+            yield SimpleNamespace(topic=topic, marks=tuple(marks.values())[:MOST_MARKS])
 
 
-def _row(view: StatusView, group: _Group) -> TimelineRow:
+def _row(view: StatusView, group: _Group) -> SimpleNamespace:
     event, times = group.last, group.times
     repeated = f"; {len(times)} times since {short_time(times[-1], view.at)}" if len(times) > 1 else ""
-    return TimelineRow(
+    return SimpleNamespace(
         topic=group.topic,
         severity=Severity.UNKNOWN if event is None else _severity(event),
         when=short_time(times[0], view.at),

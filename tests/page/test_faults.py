@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from exporter.page.faults import MOST_PAST, faults
+from exporter.page.cards import MOST_PAST, faults
 from exporter.report.status_view import status_view
 from tests.builders import incident
 from tests.page.scenes import fault, no_daemon

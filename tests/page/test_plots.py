@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from exporter.model.identity import Workload, WorkloadKind
 from exporter.model.usage import MAX_SAMPLES, SAMPLE_SECONDS, Division, Sample, WorkloadPart
-from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, Plot, Plots, plots
+from exporter.page.plots import FULL_HEIGHT, HEIGHT, MOST_BANDS, Hour, plots
 from exporter.report.status_view import StatusInput, status_view
 from tests.page.scenes import busy, fault, hour, idle
 
@@ -16,7 +17,7 @@ GIB = 1 << 30
 END = idle().at - idle().at % SAMPLE_SECONDS
 
 
-def plotted(samples: Iterable[Sample], scene: StatusInput | None = None) -> Plots:
+def plotted(samples: Iterable[Sample], scene: StatusInput | None = None) -> SimpleNamespace:
     """Return the plots of these samples, without the values of the node."""
     given = replace(scene or idle(), samples=tuple(samples))
     view = status_view(replace(given, node=replace(given.node, sources={})))
@@ -37,7 +38,7 @@ def memory(**amounts: float) -> Division:
     return Division(capacity=100 * GIB, parts=tuple(parts), rest=10 * GIB)
 
 
-def areas(plot: Plot) -> list[list[tuple[int, int]]]:
+def areas(plot: SimpleNamespace) -> list[list[tuple[int, int]]]:
     """Return the rectangles of each path, as begin and end of the slots; each path is closed and in the plot."""
     found = []
     for band in plot.bands:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from exporter.model.daemon import StopReason
 from exporter.model.event import TOPICS, Event, EventName, Topic
 from exporter.model.reason import Reason, ReasonCode
 from exporter.page.plots import Hour
-from exporter.page.timeline import _HAPPENED, MOST_MARKS, MOST_ROWS, Timeline, timeline
+from exporter.page.timeline import _HAPPENED, MOST_MARKS, MOST_ROWS, timeline
 from exporter.report.problem import Severity
 from exporter.report.status_view import StatusInput, status_view
 from exporter.report.text import short_time
@@ -20,7 +21,7 @@ from tests.page.scenes import busy, fault, full
 REFUSED = Event(at=AT, event=EventName.CLIENT_REFUSED, daemon=DAEMON, pid=601, reason="limit")
 
 
-def shown(events: Iterable[Event], scene: StatusInput | None = None, *, began: float | None = None) -> Timeline:
+def shown(events: Iterable[Event], scene: StatusInput | None = None, *, began: float | None = None) -> SimpleNamespace:
     given = replace(scene or busy(), events=tuple(events))
     view = status_view(replace(given, node=replace(given.node, began_at=began)))
     return timeline(view, Hour(view))
