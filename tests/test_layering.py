@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "exporter"
@@ -81,8 +82,7 @@ PACKAGES: Mapping[str, str] = {
     " status_client web",
     "demo": "clock collectors config dry_run errors model reducer report watchdog",
     "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking"
-    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal view"
-    " watchdog web",
+    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config watchdog",
@@ -102,6 +102,10 @@ def test_a_package_imports_only_those_below_it() -> None:
         imported.setdefault(package, set()).update(name.partition(".")[0] for name in of_ours(module))
     del imported["__init__"]
     assert {name: " ".join(sorted(used - {name})) for name, used in imported.items()} == PACKAGES
+
+
+def test_packages_have_no_circle() -> None:
+    TopologicalSorter({name: used.split() for name, used in PACKAGES.items()}).prepare()
 
 
 PURE = (
