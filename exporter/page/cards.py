@@ -19,7 +19,7 @@ from exporter.report.status_text import counts_text
 from exporter.report.status_view import ClientView, DaemonView, ProcessLabel, ServerView, StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, mebibytes
 from exporter.view import gpu_name
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart
 
 _SERVER_SEVERITIES = {
     ServerState.ACTIVE: Severity.WELL,
@@ -269,7 +269,7 @@ def _watch(view: StatusView, shown: DaemonView) -> WatchRow:
     """Return the row; an idle watchdog is not a good sign for a daemon that is not well."""
     watch, summary = shown.watch or WatchdogState(), shown.watchdog
     state, idle = of_phase(watch.phase), watch.phase is WatchdogPhase.IDLE
-    left = 0 if view.policy is None else restart_budget.restarts_left(watch, view.policy.thresholds, view.at)
+    left = 0 if view.policy is None else restart.restarts_left(watch, view.policy.thresholds, view.at)
     return WatchRow(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",

@@ -110,10 +110,8 @@ def track_health(context: Context) -> Evaluated:
     """Track since when the daemon is well. After a whole window, the circuit closes and failures no longer count."""
     watch, at, window = context.watch, context.at, context.thresholds.window
     watch = updated(watch, restarts=tuple(each for each in watch.restarts if at - each < window))
-    if context.condition in _ENDS_HEALTH:
-        watch = updated(watch, healthy_since=None)
     if context.condition is not Condition.WELL:
-        return watch, ()
+        return updated(watch, healthy_since=None) if context.condition in _ENDS_HEALTH else watch, ()
     since = at if watch.healthy_since is None else watch.healthy_since
     watch = updated(watch, healthy_since=since)
     if at - since < window:
@@ -148,8 +146,8 @@ def _children(
     """
     read = (context.node.processes.get(pid) for pid in context.daemon.servers)
     now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
-    found = dict.fromkeys((*before, *(each for each in now if each is not None)))
-    return tuple(each for each in found if not _has_ended(context.node, each))[-MAX_CHILDREN:]
+    children = dict.fromkeys((*before, *(child for child in now if child is not None)))
+    return tuple(child for child in children if not _has_ended(context.node, child))[-MAX_CHILDREN:]
 
 
 def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
@@ -187,9 +185,8 @@ def count_unit_restarts(context: Context) -> Evaluated:
     watch = count_action(watch, action, reason, result, by=new)
     restarts = (*watch.restarts, *(at,) * new)[-context.thresholds.restarts :]
     watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=at)
-    name = context.daemon.name
-    acted = Event(at=at, event=EventName.WATCHDOG_ACTED, daemon=name, action=action, reason=reason, result=result)
-    return watch, (acted,)
+    name, acted = context.daemon.name, EventName.WATCHDOG_ACTED
+    return watch, (Event(at=at, event=acted, daemon=name, action=action, reason=reason, result=result),)
 
 
 def _unit_obstacle(context: Context, since: float) -> Wait | None:
