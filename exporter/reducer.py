@@ -49,7 +49,6 @@ from exporter.state import (
     clients,
     control_replies,
     devices,
-    disconnects,
     gpus,
     hang_detection,
     known_daemons,
@@ -424,7 +423,7 @@ def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
     )
     queries = daemon.commands.asked_at.items()
     daemon = with_commands(daemon, asked_at={command: then for command, then in queries if at - then < QUERY_SECONDS})
-    return disconnects.prune_disconnects(daemon, at)
+    return log_lines.prune_disconnects(daemon, at)
 
 
 def _recent(times: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:

@@ -152,11 +152,6 @@ def forwarded(queued: Mapping[int, int], pid: int, uid: int) -> int:
     return pid or next((number for number, owner in queued.items() if number < HIDDEN and owner == uid), 0)
 
 
-def forward(daemon: Daemon, pid: int, uid: int) -> Daemon:
-    """Remove a client that the daemon forwards to its server."""
-    return dequeue(daemon, forwarded(daemon.connections.queued, pid, uid))
-
-
 def dequeue(daemon: Daemon, *pids: int) -> Daemon:
     """Remove clients that no longer wait for a server."""
     connections = daemon.connections
@@ -183,6 +178,11 @@ def report_waiting(step: Step, at: float, server: int) -> None:
     step.daemon = with_connections(step.daemon, waiting=connections.waiting.union(waiting))
     for pid in waiting:
         step.report(at, EventName.CLIENT_WAITING, server=server, pid=0 if pid < HIDDEN else pid)
+
+
+def last_known(daemon: Daemon, pid: int) -> Client | None:
+    """Return a client, even if its process ended before the log reported it."""
+    return daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:
