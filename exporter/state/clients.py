@@ -75,13 +75,6 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
     step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason)
 
 
-def disconnect_all(step: Step, at: float, reason: DisconnectReason, server: int) -> None:
-    """Disconnect all clients of a server."""
-    for client in tuple(step.daemon.clients.values()):
-        if client.server == server:
-            disconnect(step, at, client.pid, reason)
-
-
 def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
     """Add an accepted context of a client, and its GPU if the log reports it. So the client has not disconnected."""
     client = daemon.clients.get(pid)
@@ -136,15 +129,8 @@ def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     queued = daemon.connections.queued
     if len(queued) >= MAX_QUEUED:
         return daemon
-    return with_connections(daemon, queued=with_queued(queued, pid, uid))
-
-
-def with_queued(queued: Mapping[int, int], pid: int, uid: int) -> Mapping[int, int]:
-    """Return the UIDs of queued clients by PID, with another one. A daemon shows all hidden clients as PID 0.
-
-    Each of these has a number of its own, which is no PID, so that several count as several.
-    """
-    return {**queued, pid or min(HIDDEN, *queued, 0) - 1: uid}
+    # A daemon shows all hidden clients as PID 0. Each has a number of its own, so that several count as several.
+    return with_connections(daemon, queued={**queued, pid or min(HIDDEN, *queued, 0) - 1: uid})
 
 
 def forwarded(queued: Mapping[int, int], pid: int, uid: int) -> int:

@@ -11,7 +11,7 @@ from exporter.model.observation import GpuProcess, GpuReading, SourceReading
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.state.bypassing import bypassing_processes
-from exporter.state.devices import serving_daemons
+from exporter.state.devices import instances_of, serving_daemons
 
 LEFT_REMEMBERED_SECONDS = 60.0
 """How long it is remembered that a process has left NVML's MPS list."""
@@ -31,27 +31,26 @@ CLOCK_SLACK_SECONDS = 0.05
 def apply_reading(node: Node, reading: GpuReading) -> tuple[Node, tuple[Event, ...]]:
     """Apply a reading of a GPU. If it failed, what is known of the GPU's processes stays for the next one."""
     known = node.gpus.get(reading.gpu)
+    implausible = {name: each for name, each in reading.failed.items() if each.code is ReasonCode.IMPLAUSIBLE}
+    rejected = implausible.get(ENERGY)
+    energy = None if rejected is None else int(rejected.parameters.get("detail") or 0)
     gpu = replace(
         known or Gpu(reading=reading),
         reading=reading if known is None or reading.problem is None else _failed(known.reading, reading),
         bypassing_known=False,
         energy=_energy(known, reading),
         has_gpm=_has_gpm(known, reading),
-        rejected_energy=_rejected_energy(reading),
-        discarded=(0 if known is None else known.discarded) + _discarded(reading),
+        rejected_energy=None if energy is None else MonotonicCounter(last=energy, total=0, at=reading.at),
+        discarded=(0 if known is None else known.discarded) + len(implausible),
     )
     gpu, events = _apply_process_lists(node, gpu)
     events += _lost(known, gpu.reading)
     gpus = {**node.gpus, reading.gpu: gpu}
     if reading.problem is None and reading.mig is None:
-        gpus = {uuid: each for uuid, each in gpus.items() if not _was_removed(each.reading, reading)}
+        # MIG instances that no longer exist are removed.
+        gone = set(instances_of(node, reading.gpu)).difference(reading.instances or ())
+        gpus = {uuid: each for uuid, each in gpus.items() if uuid not in gone}
     return replace(node, gpus=gpus), events
-
-
-def _was_removed(instance: GpuReading, parent: GpuReading) -> bool:
-    """Return whether a MIG instance no longer exists, by a reading of its GPU."""
-    mig = instance.mig
-    return mig is not None and mig.parent == parent.gpu and instance.gpu not in (parent.instances or ())
 
 
 def is_lost(reading: GpuReading) -> bool:
@@ -137,17 +136,6 @@ def _energy(before: Gpu | None, reading: GpuReading) -> MonotonicCounter | None:
     last = known.last if value >= known.last else 0
     used = 0 if is_jump(known, value, reading.at) else value - last
     return MonotonicCounter(last=value, total=known.total + used, at=reading.at)
-
-
-def _rejected_energy(reading: GpuReading) -> MonotonicCounter | None:
-    problem = reading.failed.get(ENERGY)
-    if problem is None or problem.code is not ReasonCode.IMPLAUSIBLE:
-        return None
-    return MonotonicCounter(last=int(problem.parameters.get("detail") or 0), total=0, at=reading.at)
-
-
-def _discarded(reading: GpuReading) -> int:
-    return sum(problem.code is ReasonCode.IMPLAUSIBLE for problem in reading.failed.values())
 
 
 def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:

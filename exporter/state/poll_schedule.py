@@ -19,7 +19,7 @@ from exporter.parse.control_reply import (
     list_clients,
     list_servers,
 )
-from exporter.state import devices, known_daemons, lifecycle, limits, log_files, processes
+from exporter.state import devices, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
 
 MOST_PROCESSES = 4096
@@ -84,8 +84,9 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
         due = node.at - queried >= period or (suspended_at is not None and queried < suspended_at)
         return (probe(daemon),) if due else ()
-    missing_since = log_files.command_missing_since(daemon)
-    if missing_since is not None and daemon.commands.asked_at.get(LIST_SERVERS, 0.0) < missing_since:
+    # After a command that is missing in the log, another one shows whether the log is blocked.
+    own, listed_at = daemon.log.own_commands, daemon.commands.asked_at.get(LIST_SERVERS, 0.0)
+    if own.blocked_since is None and own.missing_since is not None and listed_at < own.missing_since:
         return (LIST_SERVERS,)
     queries = tuple(_queries(node, daemon, intervals))
     due_now = tuple(query.command for query in queries if query.deadline <= node.at)
@@ -271,12 +272,12 @@ def units_wanted(node: Node) -> frozenset[str]:
         for daemon in node.daemons.values()
         if daemon.declared.expected
         and daemon.declared.unit is not None
-        and (daemon.declared.unit not in node.units or not daemon.answers or _returned(node.at, daemon))
+        and (
+            daemon.declared.unit not in node.units
+            or not daemon.answers
+            or (daemon.state is DaemonState.UP and node.at - (daemon.lifecycle.state_since or 0.0) <= RETURN_SECONDS)
+        )
     )
-
-
-def _returned(at: float, daemon: Daemon) -> bool:
-    return daemon.state is DaemonState.UP and at - (daemon.lifecycle.state_since or 0.0) <= RETURN_SECONDS
 
 
 def units_urgent(node: Node) -> frozenset[str]:

@@ -49,17 +49,8 @@ _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+
 
 def add_exit(node: Node, ended: ProcessExit) -> Node:
     """Remember that a watched process has exited."""
-    process = node.processes.get(ended.pid)
-    return _add_death(
-        node,
-        Death(
-            at=ended.at,
-            pid=ended.pid,
-            start_ticks=ended.start_ticks,
-            process=process,
-            wait_status=ended.wait_status,
-        ),
-    )
+    process, ticks, status = node.processes.get(ended.pid), ended.start_ticks, ended.wait_status
+    return _add_death(node, Death(at=ended.at, pid=ended.pid, start_ticks=ticks, process=process, wait_status=status))
 
 
 def add_oom_kill(node: Node, record: KernelRecord) -> Node:
@@ -81,7 +72,8 @@ def prune_exits(node: Node) -> Node:
 
 def _add_death(node: Node, death: Death) -> Node:
     known = node.deaths.get(death.pid)
-    if known is not None and _is_same_process(known, death):
+    ticks = set() if known is None else {known.start_ticks, death.start_ticks}
+    if known is not None and (len(ticks) == 1 if None not in ticks else abs(known.at - death.at) <= DYING_SECONDS):
         death = replace(
             known,
             at=min(known.at, death.at),
@@ -91,12 +83,6 @@ def _add_death(node: Node, death: Death) -> Node:
             out_of_memory=known.out_of_memory or death.out_of_memory,
         )
     return replace(node, deaths=with_latest(node.deaths, death.pid, death, MOST_DEATHS))
-
-
-def _is_same_process(one: Death, other: Death) -> bool:
-    if one.start_ticks is not None and other.start_ticks is not None:
-        return one.start_ticks == other.start_ticks
-    return abs(one.at - other.at) <= DYING_SECONDS
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------
@@ -308,9 +294,8 @@ def state_read(node: Node, state: ProcessState) -> Node:
 def process_exited(node: Node, ended: ProcessExit) -> Node:
     """Return the node without the state of a process that ended."""
     known = node.states.get(ended.pid)
-    if known is None or known.start_ticks != ended.start_ticks:
-        return node
-    return prune_states(node, node.states.keys() - {ended.pid})
+    same = known is not None and known.start_ticks == ended.start_ticks
+    return prune_states(node, node.states.keys() - {ended.pid}) if same else node
 
 
 def prune_states(node: Node, wanted: frozenset[int] | set[int]) -> Node:

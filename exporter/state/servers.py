@@ -72,12 +72,13 @@ def end(step: Step, at: float, pid: int, reason: DisconnectReason = DisconnectRe
     server = step.daemon.servers.get(pid)
     if server is None:
         return
-    had_clients = any(client.server == pid for client in step.daemon.clients.values())
-    state_clients.disconnect_all(step, at, reason, server=pid)
+    clients = [client.pid for client in step.daemon.clients.values() if client.server == pid]
+    for client in clients:
+        state_clients.disconnect(step, at, client, reason)
     daemon = replace(step.daemon, servers=without(step.daemon.servers, pid))
     exited_at = with_latest(daemon.connections.server_exited_at, pid, at, MOST_EXITED)
     step.daemon = with_connections(daemon, server_exited_at=exited_at)
-    if not had_clients and reason is DisconnectReason.SERVER_GONE:
+    if not clients and reason is DisconnectReason.SERVER_GONE:
         step.daemon = _count_failed_start(step.daemon, at, server)
     step.report(at, EventName.SERVER_EXITED, server=pid)
 
