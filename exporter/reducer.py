@@ -106,7 +106,12 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
 def _reduce(last: Node, observation: Observation | None) -> Reduced:
     """Return the node after an observation; after None, everything is resolved."""
     force = observation is None
-    before = xids.count_unmatched(last if observation is None else _with_time(last, observation.at), force=force)
+    before = last
+    # All lines of one collection, perhaps thousands, have the same time.
+    if observation is not None and observation.at > last.at:
+        began_at = observation.at if last.began_at is None else last.began_at
+        before = replace(last, at=observation.at, began_at=began_at)
+    before = xids.count_unmatched(before, force=force)
     undecided, explained = _resolve_by_time(before, force=force)
     node, observed = (undecided, ()) if observation is None else _take(undecided, observation)
     node, decided = _decide_claims(undecided, node, observation)
@@ -253,12 +258,6 @@ def _decide_claims(before: Node, node: Node, observation: Observation | None) ->
         node,
         lambda step: claims.resolve_pending(step, node, before=known.get(step.daemon.name), force=force),
     )
-
-
-def _with_time(node: Node, at: float) -> Node:
-    """Return the node at this time. All lines of one collection, perhaps thousands, have the same time."""
-    began_at = at if node.began_at is None else node.began_at
-    return node if at <= node.at else replace(node, at=at, began_at=began_at)
 
 
 def _resolve_by_time(node: Node, *, force: bool) -> Reduced:

@@ -1,28 +1,51 @@
-"""Details of an incident: affected clients, GPUs, Xids."""
+"""Details of an incident: affected clients, GPUs, Xids, and the clues to the root cause."""
 
-from collections.abc import Iterable, Mapping
-from itertools import chain, count
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count, pairwise
+from typing import NamedTuple
 
-from exporter.incidents import clues
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import ClaimKind, Daemon
 from exporter.model.gpu import IncidentXid
-from exporter.model.incident import ClientDetails, Incident
+from exporter.model.incident import ClientDetails, Clues, EarlyDisconnect, Incident, InFlightWork
+from exporter.model.launches import ProcessWork, WorkReading, began_ns
 from exporter.model.node import Node
 from exporter.model.observation import GpuUuid, ProcessReading
 from exporter.model.server import Client, FaultLogBlock, Server
 from exporter.model.values import replace
+from exporter.parse.log_line import seconds_between
 from exporter.state import known_daemons
-from exporter.state.clients import MOST_CLIENTS
-from exporter.state.devices import gpus_by_ordinal, is_same_or_parent, uses_gpu
+from exporter.state.clients import MOST_CLIENTS, last_known
+from exporter.state.devices import gpus_by_ordinal, is_same_or_parent, usable_gpus, uses_gpu
 from exporter.state.failure_domains import failure_domains, gpus_of_clients
 from exporter.state.gpus import used_bytes
 from exporter.state.processes import cgroup_of, client_id, pod_of, workload_of
 from exporter.state.xids import CLAIM_SECONDS
+from exporter.usage.launch_history import may_belong_to
 
 INFER_AFTER_SECONDS = 0.5
 """If the log lists no affected clients in this time, they are inferred."""
 
 MOST_XIDS = 64
+
+SECOND_NS = 1_000_000_000
+
+MIN_PROBED_NS = 3 * SECOND_NS
+"""How long before the fault the probes must have been attached: they miss kernels that were launched earlier."""
+
+FAILED_NS = 1 * SECOND_NS
+"""A synchronisation that failed longer before the fault had another cause. The probes report no spans after it."""
+
+MIN_COVERAGE = 0.9
+"""The least part of the time between two readings for which the probes were attached."""
+
+RECENT_NS = 2 * SECOND_NS
+"""A reading that is older than this before the fault does not show the work in flight at the fault."""
+
+EARLY_DISCONNECT_SECONDS = 0.5
+"""A client that disconnected longer before the fault did not cause it."""
+
+LOG_UNRELIABLE_SECONDS = 600.0
+"""For this time after another source contradicted the log, its lines are not enough to suspect a client."""
 
 
 def new_incident(node: Node, daemon: Daemon, server: Server) -> Incident:
@@ -57,7 +80,7 @@ def add_details(before: Node, node: Node, incident: Incident) -> Incident:
     incident = _add_xids(node, daemon, incident)
     if not incident.gpus and (block is None or node.at - incident.detected_at >= INFER_AFTER_SECONDS):
         incident = replace(incident, gpus=_sorted(node, _gpus_of_xids(incident)))
-    incident = replace(incident, clues=clues.gather_clues(node, daemon, incident, block))
+    incident = replace(incident, clues=_gather_clues(node, daemon, incident, block))
     incident = _remove_other_users(node, daemon, incident)
     return replace(incident, client_details=_client_details(before, node, daemon, incident))
 
@@ -104,12 +127,13 @@ def _add_xids(node: Node, daemon: Daemon, incident: Incident) -> Incident:
         for each in node.incidents.values()
         if each.id != incident.id and abs(each.detected_at - incident.detected_at) <= 2 * CLAIM_SECONDS
     ]
-    found = [
-        each
-        for each in node.xids.recent
-        if _may_belong(node, daemon, incident, each)
-        and not any(_is_nearer(node, each, other, incident) for other in others)
-    ]
+    found: list[IncidentXid] = []
+    for xid in (each for each in node.xids.recent if _may_belong(node, daemon, incident, each)):
+        # Another fault of its GPU that is closer in time has the Xid.
+        of_gpu = [each for each in others if xid.gpu is None or is_same_or_parent(node, xid.gpu, each.gpus)]
+        distance = abs(xid.at - incident.detected_at)
+        if not any(abs(xid.at - each.detected_at) < distance for each in of_gpu):
+            found.append(xid)
     xids = (*known, *found)[:MOST_XIDS]
     started_at = min((incident.detected_at, *(each.at for each in xids)))
     return replace(incident, xids=xids, started_at=started_at)
@@ -125,19 +149,11 @@ def _may_belong(node: Node, daemon: Daemon, incident: Incident, xid: IncidentXid
     return xid.pid is None or not _is_of_others(node, daemon, xid.pid)
 
 
-def _is_nearer(node: Node, xid: IncidentXid, other: Incident, incident: Incident) -> bool:
-    """Return whether an Xid belongs to another fault of its GPU, because that fault is closer in time."""
-    if xid.gpu is not None and not is_same_or_parent(node, xid.gpu, other.gpus):
-        return False
-    return abs(xid.at - other.detected_at) < abs(xid.at - incident.detected_at)
-
-
 def _is_of_others(node: Node, daemon: Daemon, pid: int) -> bool:
     """Return whether a process bypasses MPS or belongs to another daemon, as far as that is known."""
     connections = daemon.connections
-    if any(
-        pid in each for each in (daemon.servers, daemon.clients, connections.disconnected_at, connections.disconnects)
-    ):
+    own = (daemon.servers, daemon.clients, connections.disconnected_at, connections.disconnects)
+    if any(pid in each for each in own):
         return False
     others = (each for name, each in node.daemons.items() if name != daemon.name)
     return any(pid in gpu.bypassing_processes for gpu in node.gpus.values()) or any(
@@ -168,14 +184,23 @@ def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
 
 def _remove_other_users(node: Node, daemon: Daemon, incident: Incident) -> Incident:
     """Remove processes of other users. An ordinary user's daemon may name any PID, but serves only its own user."""
-    named = {*incident.affected, *clues.suspected_pids(incident.clues)}
+    clues = incident.clues
+    suspected = (clues.named, *clues.in_reset, *(client.pid for client in clues.early_disconnects))
+    named = {*incident.affected, *(pid for pid in suspected if pid is not None)}
     others = known_daemons.of_other_users(daemon, named, node.processes)
     if not others:
         return incident
+    clues = replace(
+        clues,
+        named=None if clues.named in others else clues.named,
+        in_reset=tuple(pid for pid in clues.in_reset if pid not in others),
+        early_disconnects=tuple(client for client in clues.early_disconnects if client.pid not in others),
+        in_flight_work=tuple(work for work in clues.in_flight_work if work.pid not in others),
+    )
     return _limit_to_affected(
         replace(
             incident,
-            clues=clues.without(incident.clues, others),
+            clues=clues,
             affected=tuple(pid for pid in incident.affected if pid not in others),
             client_details={pid: each for pid, each in incident.client_details.items() if pid not in others},
         )
@@ -197,26 +222,214 @@ def _client_details(before: Node, node: Node, daemon: Daemon, incident: Incident
         used = used or {uuid: used_bytes(gpu.reading) for uuid, gpu in node.gpus.items()}
         memory = {uuid: amounts[pid] for uuid, amounts in used.items() if pid in amounts}
         client = daemon.clients.get(pid) or Client(pid=pid, server=0, connected_at=node.at)
-        found[pid] = _details(node, client, process, memory)
+        cgroup, pod = cgroup_of(process), pod_of(node, process)
+        found[pid] = ClientDetails(
+            pid=pid,
+            client=client_id(client, process),
+            uid=None if process is None else process.uid,
+            user=None if process is None else process.user,
+            command=None if process is None else process.command,
+            workload=workload_of(process),
+            unit=cgroup.unit,
+            container=cgroup.container,
+            pod_uid=cgroup.pod_uid,
+            pod=None if pod is None else pod.name,
+            namespace=None if pod is None else pod.namespace,
+            slurm_job_id=cgroup.slurm_job_id,
+            memory_bytes=memory,
+        )
     return {**incident.client_details, **found} if found else incident.client_details
 
 
-def _details(
-    node: Node, client: Client, process: ProcessReading | None, memory_bytes: Mapping[GpuUuid, int]
-) -> ClientDetails:
-    cgroup, pod = cgroup_of(process), pod_of(node, process)
-    return ClientDetails(
-        pid=client.pid,
-        client=client_id(client, process),
-        uid=None if process is None else process.uid,
-        user=None if process is None else process.user,
-        command=None if process is None else process.command,
-        workload=workload_of(process),
-        unit=cgroup.unit,
-        container=cgroup.container,
-        pod_uid=cgroup.pod_uid,
-        pod=None if pod is None else pod.name,
-        namespace=None if pod is None else pod.namespace,
-        slurm_job_id=cgroup.slurm_job_id,
-        memory_bytes=memory_bytes,
+# -- clues: clients that disconnected before the fault, and work in flight ----------------------------------------
+
+
+def _gather_clues(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock | None) -> Clues:
+    """Return the clues that are known now. Only `named` and `in_reset` still change after the incident has settled."""
+    clues = incident.clues
+    disconnects = [
+        disconnect
+        for disconnect in daemon.connections.disconnects.values()
+        if disconnect.server == incident.server
+        and not disconnect.logged_twice
+        and _existed(node, daemon, disconnect.pid)
+    ]
+    in_reset = [client.pid for client in disconnects if client.in_reset and client.at >= incident.detected_at]
+    clues = replace(
+        clues,
+        named=clues.named if block is None or block.named is None else block.named,
+        in_reset=tuple(dict.fromkeys((*clues.in_reset, *in_reset)))[:MOST_CLIENTS],
     )
+    if incident.settled:
+        return clues
+    early = {client.pid: client for client in clues.early_disconnects}
+    for disconnect in disconnects:
+        # By the log's timestamps, else by the exporter's.
+        seconds = incident.detected_at - disconnect.at
+        if incident.block_timestamp is not None and disconnect.stamp:
+            seconds = seconds_between(disconnect.stamp, incident.block_timestamp)
+        if disconnect.pid not in incident.affected and 0 <= seconds <= EARLY_DISCONNECT_SECONDS:
+            death = node.deaths.get(disconnect.pid)
+            early[disconnect.pid] = EarlyDisconnect(
+                pid=disconnect.pid,
+                seconds_before=seconds,
+                terminated=disconnect.terminated,
+                wait_status=None if death is None else death.wait_status,
+                out_of_memory=death is not None and death.out_of_memory,
+            )
+    # The reason why an earlier run of the exporter did not trust the log is not known to this run.
+    restored = node.began_at is not None and incident.detected_at < node.began_at
+    return replace(
+        clues,
+        early_disconnects=tuple(client for pid, client in early.items() if pid not in daemon.clients),
+        in_flight_work=_in_flight_work(node, daemon, incident),
+        log_unreliable=_log_unreliable(node, daemon, incident) or (clues.log_unreliable and restored),
+    )
+
+
+def _existed(node: Node, daemon: Daemon, pid: int) -> bool:
+    """Return whether a source other than the log, which any user can write, showed the client or its end."""
+    client = last_known(daemon, pid)
+    listed = client is not None and client.listed_at is not None
+    return (
+        listed or pid in node.deaths or any(pid in gpu.mps_since or pid in gpu.mps_left for gpu in node.gpus.values())
+    )
+
+
+def _log_unreliable(node: Node, daemon: Daemon, incident: Incident) -> bool:
+    """Return whether other sources contradict the log, or lines about clients that disconnected are missing.
+
+    Any user can add lines to it and remove lines from it (measured, R580).
+    """
+    # A fault affects all clients on its GPU (measured, R580). NVML shows which clients those are.
+    lists = (node.gpus[uuid].mps_since for uuid in incident.gpus if uuid in node.gpus)
+    before = {pid for listed in lists for pid, since in listed.items() if since < incident.detected_at}
+    others = (daemon.clients.get(pid) for pid in before.difference(incident.affected))
+    if any(client is not None and client.server == incident.server for client in others):
+        return True
+    # A second block that no evidence confirms: one of the two may be forged.
+    if daemon.claimed(ClaimKind.FAULT, incident.server):
+        return True
+    last = daemon.log.contradicted_at
+    if last is not None and incident.detected_at - last <= LOG_UNRELIABLE_SECONDS:
+        return True
+    disconnects = daemon.connections.disconnects
+    if any(client.logged_twice and client.server == incident.server for client in disconnects.values()):
+        return True
+    gone = [pid for pid in incident.affected if pid not in daemon.clients]
+    return 0 < sum(pid in disconnects for pid in gone) < len(gone)
+
+
+# -- work in flight ------------------------------------------------------------------------------------------------
+
+
+class _Counts(NamedTuple):
+    """What the libcuda probes counted before and after a fault, by PID.
+
+    `before` is of the last reading before the fault and `after` of the first one after it. `healthy` has the last
+    counts without a failed synchronisation. The probes covered `probed` in all readings but the last two.
+    """
+
+    fault_ns: int
+    probed: frozenset[int]
+    probed_before: frozenset[int]
+    before: Mapping[int, ProcessWork]
+    before_is_recent: bool
+    after: Mapping[int, ProcessWork]
+    healthy: Mapping[int, ProcessWork]
+
+
+def _in_flight_work(node: Node, daemon: Daemon, incident: Incident) -> tuple[InFlightWork, ...]:
+    """Return what is known of each affected client. What was known before stays if nothing newer is known."""
+    readings, affected = node.launch_history.readings, set(incident.affected)
+    known = {work.pid: work for work in incident.clues.in_flight_work if work.pid in affected}
+    if not readings:
+        return tuple(known.values())
+    fault_ns = readings[-1].boot_ns - round((readings[-1].at - incident.detected_at) * SECOND_NS)
+    counts = _counts(readings, fault_ns)
+    for pid in () if counts is None else incident.affected:
+        death, process = node.deaths.get(pid), node.processes.get(pid)
+        alive = process is not None and began_ns(process.start_ticks) < fault_ns
+        if not alive:
+            process = None if death is None else death.process
+        # A process that began after the fault only has the same PID.
+        if counts is not None and process is not None and began_ns(process.start_ticks) < fault_ns:
+            client = last_known(daemon, pid)
+            one_context = len(usable_gpus(node)) == 1 and (client is None or len(client.contexts) <= 1)
+            work = _work_of(counts, process, one_context=one_context, alive=alive)
+            if work is not None:
+                known[work.pid] = work
+    return tuple(known.values())
+
+
+def _counts(readings: Sequence[WorkReading], fault_ns: int) -> _Counts | None:
+    """Return the counts around a fault; None if the probes were detached for a part of the time around it."""
+    number = sum(reading.boot_ns < fault_ns for reading in readings)
+    after = readings[number : number + 1]
+    enough = [index for index in range(number) if readings[index].boot_ns <= fault_ns - MIN_PROBED_NS]
+    if not enough:
+        return None
+    before = readings[enough[-1] : number]
+    if any(
+        new.seconds * SECOND_NS < MIN_COVERAGE * (new.boot_ns - old.boot_ns) for old, new in pairwise((*before, *after))
+    ):
+        return None
+    return _Counts(
+        fault_ns=fault_ns,
+        probed=frozenset(before[0].watched).intersection(*(reading.watched for reading in before[:-1])),
+        probed_before=frozenset(before[-1].watched),
+        before={work.pid: work for work in before[-1].processes},
+        before_is_recent=fault_ns - before[-1].boot_ns <= RECENT_NS,
+        after={work.pid: work for reading in after for work in reading.processes},
+        healthy={work.pid: work for reading in before for work in reading.processes if not work.failed_ns},
+    )
+
+
+def _work_of(counts: _Counts, process: ProcessReading, *, one_context: bool, alive: bool) -> InFlightWork | None:
+    """Return whether a client had work in flight; None if that is unknown.
+
+    It is idle only if the probes know of all its work: an unknown kernel may run since before they were attached. They
+    saw its first CUDA call, or a successful synchronisation of its only context.
+    """
+    pid, fault_ns = process.pid, counts.fault_ns
+    before, after = counts.before.get(pid), counts.after.get(pid)
+    for work in (before, after):
+        if work is not None and not may_belong_to(work.first_ns, process):
+            return None  # Another process has or had the PID.
+        if work is not None and 0 < work.failed_ns < fault_ns - FAILED_NS:
+            return None  # A synchronisation failed long before the fault. Since then, the probes count no work.
+    after = after if after is not None and after.first_ns < fault_ns else None
+    last = after or before
+    if last is None:
+        return None
+    complete = last.initialized_ns > 0 or (one_context and last.synced_ns > 0)
+    if not complete and (pid not in counts.probed or (alive and pid not in counts.probed_before)):
+        return None  # A kernel may still run that the client launched while it was not probed.
+    if after is not None or last.failed_ns:
+        result = _work_by_reading_after(counts.healthy.get(pid), last, fault_ns)
+        return result if complete or result is None or result.in_flight else None
+    # The client may have launched since this reading. If it has exited, it cannot have synchronised.
+    return _result(last, fault_ns, in_flight=True) if last.open_ns and counts.before_is_recent else None
+
+
+def _work_by_reading_after(healthy: ProcessWork | None, after: ProcessWork, fault_ns: int) -> InFlightWork | None:
+    """Return the result by the first reading after the fault.
+
+    The fault may precede even the last reading before its detection, which then is `after`. `healthy` is from before
+    the fault in any case.
+    """
+    if after.open_ns:
+        return _result(after, fault_ns, in_flight=after.open_since_ns <= fault_ns)
+    if after.launched_ns > fault_ns:
+        return None  # The client launched after the fault, and nothing is open.
+    if after.failed_ns and after.launched_ns:
+        idle = healthy is not None and not healthy.open_ns
+        if healthy is None or not idle or (after.kernels, after.graphs) != (healthy.kernels, healthy.graphs):
+            return None  # The client may have closed its context with the open spans.
+    return _result(after, fault_ns, in_flight=False)
+
+
+def _result(work: ProcessWork, fault_ns: int, *, in_flight: bool) -> InFlightWork:
+    launched = 0 < work.launched_ns <= fault_ns
+    seconds = (fault_ns - work.launched_ns) / SECOND_NS if launched else None
+    return InFlightWork(pid=work.pid, in_flight=in_flight, seconds_since_launch=seconds)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from exporter.incidents.details import add_details, new_incident
 from exporter.incidents.root_cause import rank_suspects
-from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
 from exporter.model.node import Node
@@ -139,8 +139,8 @@ def _open(node: Node, daemon: Daemon, server: Server) -> Node:
     if len(daemons) >= MAX_OPEN and daemon.name in daemons:
         return node
     incident = new_incident(node, daemon, server)
-    totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
-    daemon = replace(daemon, totals=totals, connections=replace(daemon.connections, last_fault_at=incident.detected_at))
+    daemon = with_totals(daemon, faults=daemon.totals.faults + 1)
+    daemon = with_connections(daemon, last_fault_at=incident.detected_at)
     return _with_incident(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
 
 
@@ -237,36 +237,33 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
     """End the incident if the server has recovered or no longer exists."""
     if not incident.open:
         return incident
-    daemon = node.daemons.get(incident.daemon)
+    daemon, ending, seconds = node.daemons.get(incident.daemon), None, None
     if daemon is None:
         since = incident.daemon_missing_since or node.at
         incident = replace(incident, daemon_missing_since=since)
         ending = IncidentEnd.DAEMON_GONE if node.at - since > DAEMON_LOST_SECONDS else None
+    elif daemon.ended:
+        ending = IncidentEnd.DAEMON_GONE
     else:
-        ending = IncidentEnd.DAEMON_GONE if daemon.ended else _server_ending(node, daemon, incident)
+        server, exited_at = daemon.servers.get(incident.server), daemon.connections.server_exited_at
+        known_gone = daemon.connections.listed_at is not None or incident.server in exited_at
+        if _is_another_server(node, incident) or (server is None and known_gone):
+            ending = IncidentEnd.SERVER_GONE
+        elif server is not None and server.state not in (None, ServerState.FAULT):
+            ending = IncidentEnd.RECOVERED
+            seconds = _logged_seconds(node, server, incident)
     if ending is None:
         return incident
     blocking = {
         pid: replace(delay, until=node.at if delay.until is None else delay.until)
         for pid, delay in incident.blocking.items()
     }
-    seconds = _logged_seconds(node, incident) if ending is IncidentEnd.RECOVERED else None
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
 
 
-def _server_ending(node: Node, daemon: Daemon, incident: Incident) -> IncidentEnd | None:
-    server = daemon.servers.get(incident.server)
-    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.server_exited_at
-    if _is_another_server(node, incident) or (server is None and known_gone):
-        return IncidentEnd.SERVER_GONE
-    recovered = server is not None and server.state not in (None, ServerState.FAULT)
-    return IncidentEnd.RECOVERED if recovered else None
-
-
-def _logged_seconds(node: Node, incident: Incident) -> float | None:
+def _logged_seconds(node: Node, server: Server, incident: Incident) -> float | None:
     """Return how long the fault lasted by the log's timestamps; None if they are missing or implausible."""
-    server = node.daemons[incident.daemon].servers.get(incident.server)
-    if server is None or server.reset_stamp is None or incident.block_timestamp is None:
+    if server.reset_stamp is None or incident.block_timestamp is None:
         return None
     seconds = seconds_between(incident.block_timestamp, server.reset_stamp)
     agrees = abs(seconds - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
@@ -316,7 +313,11 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
     if daemon is not None and (affected or incident.end_reported):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
         if incident.end_reported and incident.ending is IncidentEnd.RECOVERED and incident.seconds is not None:
-            totals = replace(totals, fault_recoveries=_add_recovery(totals.fault_recoveries, incident.seconds))
+            times, seconds = totals.fault_recoveries, incident.seconds
+            first = bisect_left(RECOVERY_SECONDS, seconds)
+            within = tuple(count + (bucket >= first) for bucket, count in enumerate(times.within))
+            times = RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
+            totals = replace(totals, fault_recoveries=times)
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     if incident.settled and not was.settled:
         details = incident.client_details
@@ -324,12 +325,6 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
     if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= LIKELY:
         node = processes.count_fault(node, (), incident.suspect.client)
     return node
-
-
-def _add_recovery(times: RecoveryTimes, seconds: float) -> RecoveryTimes:
-    first = bisect_left(RECOVERY_SECONDS, seconds)
-    within = tuple(count + (bucket >= first) for bucket, count in enumerate(times.within))
-    return RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
 
 
 def _with_incident(node: Node, incident: Incident) -> Node:
