@@ -84,25 +84,20 @@ def resolve_pending(step: Step, node: Node, *, before: Daemon | None = None, for
     # Further lines of a fault's block may make it plausible.
     claims = step.daemon.log.claims.items()
     for claim in [claim for name, claim in claims if name not in known or claim.kind is ClaimKind.FAULT]:
-        _resolve(step, node, claim, force=force)
+        verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
+        if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
+            verdict = Verdict.CONFIRMED
+        if verdict is not Verdict.OPEN:
+            step.daemon = remove(step.daemon, claim.kind, claim.pid)
+        if verdict is Verdict.REFUTED:
+            contradict(step, node.at, claim)
+        elif verdict is Verdict.CONFIRMED:
+            _apply(step, claim)
     after = step.daemon
     if before is not None and (
         after.clients is not before.clients or after.connections.failed_starts is not before.connections.failed_starts
     ):
         resolve_pending(step, node)
-
-
-def _resolve(step: Step, node: Node, claim: Claim, *, force: bool) -> None:
-    verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
-    if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
-        verdict = Verdict.CONFIRMED
-    if verdict is Verdict.OPEN:
-        return
-    step.daemon = remove(step.daemon, claim.kind, claim.pid)
-    if verdict is Verdict.REFUTED:
-        contradict(step, node.at, claim)
-    elif verdict is Verdict.CONFIRMED:
-        _apply(step, claim)
 
 
 def _apply(step: Step, claim: Claim) -> None:

@@ -1,6 +1,7 @@
 """Replies of a control daemon to commands."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
@@ -213,25 +214,24 @@ def _client_rows_read(
 def _with_namespaces(daemon: Daemon, table: protocol3.Table) -> Daemon:
     """Return the daemon with the limits of all namespaces. A limit in unknown words is unknown."""
     rows = tuple(islice(protocol3.namespace_rows(table), MOST_NAMESPACES))
+    found: defaultdict[str, dict[str, Limits]] = defaultdict(dict)
+    for row in rows:
+        memory = parse_byte_size(row.pinned_memory_limit)
+        found[row.server][row.name] = Limits(
+            active_thread_percentage=parse_percentage(row.active_thread_percentage.removesuffix("%")),
+            # It is for each of the daemon's devices.
+            pinned_memory={} if memory is None else dict.fromkeys(daemon.runtime.devices or (0,), memory),
+            client_priority=control_reply.parse_priority(row.client_priority),
+        )
     for server in daemon.servers.values():
-        found = {row.name: _limits(daemon, row) for row in rows if row.server == server.name}
-        own = found.get(protocol3.DEFAULT_NAMESPACE, Limits())
+        namespaces = {} if server.name is None else found[server.name]
+        own = namespaces.get(protocol3.DEFAULT_NAMESPACE, Limits())
         changed = replace(
             server,
-            namespaces=found,
+            namespaces=namespaces,
             active_thread_percentage=own.active_thread_percentage,
             pinned_memory_limits=own.pinned_memory,
             client_priority=own.client_priority,
         )
         daemon = servers.with_server(daemon, changed)
     return daemon
-
-
-def _limits(daemon: Daemon, row: protocol3.NamespaceRow) -> Limits:
-    """Return the limits of a namespace. One memory limit is for each of the daemon's devices."""
-    memory = parse_byte_size(row.pinned_memory_limit)
-    return Limits(
-        active_thread_percentage=parse_percentage(row.active_thread_percentage.removesuffix("%")),
-        pinned_memory={} if memory is None else dict.fromkeys(daemon.runtime.devices or (0,), memory),
-        client_priority=control_reply.parse_priority(row.client_priority),
-    )

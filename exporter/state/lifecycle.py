@@ -338,7 +338,12 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     own = _death(node, process.pid, process.start_ticks)
     killed = own is not None and own.wait_status is not None
-    if (own is not None and killed and not _is_from_outside(own)) or _has_lost_others(node, daemon, process):
+    if (own is not None and killed and not _is_from_outside(own)) or daemon.lifecycle.clients_at_end is None:
+        return False
+    # A client may have been lost that is not in the job or pod of the daemon.
+    ended = {pid: death.process for pid, death in node.deaths.items()}
+    clients = [node.processes.get(pid) or ended.get(pid) for pid in daemon.lifecycle.clients_at_end]
+    if any(cgroup_of(client).job_or_pod != cgroup_of(process).job_or_pod for client in clients):
         return False
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
@@ -367,15 +372,6 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     if all(death is not None and death.at - ended_at <= SANDBOX_SECONDS for death in sandboxes):
         return True
     return None if node.at - ended_at <= SANDBOX_SECONDS else False
-
-
-def _has_lost_others(node: Node, daemon: Daemon, process: DaemonProcess) -> bool:
-    """Return whether a client may have been lost that is not in the job or pod of the daemon."""
-    if daemon.lifecycle.clients_at_end is None:
-        return True
-    deaths = {pid: death.process for pid, death in node.deaths.items()}
-    clients = (node.processes.get(pid) or deaths.get(pid) for pid in daemon.lifecycle.clients_at_end)
-    return any(cgroup_of(client).job_or_pod != cgroup_of(process).job_or_pod for client in clients)
 
 
 def _death(node: Node, pid: int | None, start_ticks: int | None) -> Death | None:

@@ -58,17 +58,13 @@ def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
     from_volta = is_from_volta(gpu)
     if not from_volta:
         return None if from_volta is None else BEFORE_VOLTA
-    version = _version(daemon, gpu)
-    return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
-
-
-def _version(daemon: Daemon, gpu: GpuReading) -> int | None:
-    """Return the version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA."""
-    if daemon.runtime.version is not None:
-        return int(daemon.runtime.version)
+    # The version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA.
+    version = None if daemon.runtime.version is None else int(daemon.runtime.version)
     parts = (gpu.cuda_version or "").partition(".")
     major, minor = version_number(parts[0]), version_number(parts[2])
-    return None if major is None or minor is None else 1000 * major + 10 * minor
+    if version is None and major is not None and minor is not None:
+        version = 1000 * major + 10 * minor
+    return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
 
 
 # -- queries -------------------------------------------------------------------------------------------------------

@@ -227,8 +227,14 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.ClientNotAccepted(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             clients.refuse(step, at, pid, client, reason)
-        case ContextExited():
-            step.daemon = _context_exited(daemon, at, entry, message)
+        case ContextExited(client, context):
+            # Up to R565. After its last known context a client has disconnected.
+            known = daemon.clients.get(client)
+            daemon = _remove_context(daemon, at, entry, ContextExiting(client, context, in_reset=False))
+            if known is not None and known.server == pid and not daemon.clients[client].contexts:
+                daemon = _record_disconnect(daemon, at, entry, client)
+                daemon = claims.add(daemon, at, ClaimKind.CLIENT_DISCONNECT, client)
+            step.daemon = daemon
         case ContextExiting():
             step.daemon = _context_exiting(daemon, at, entry, message)
         case log_message.ClientExitRequested(client):
@@ -288,15 +294,6 @@ def _context_exiting(daemon: Daemon, at: float, entry: LogEntry, message: Contex
         # The fault affected the client. The server has recovered since.
         return daemon
     return claims.add(daemon, at, ClaimKind.CONTAINED_FAULT, pid)
-
-
-def _context_exited(daemon: Daemon, at: float, entry: LogEntry, message: ContextExited) -> Daemon:
-    """Remove a context, as up to R565. After its last known context a client has disconnected."""
-    client = daemon.clients.get(message.pid)
-    daemon = _remove_context(daemon, at, entry, ContextExiting(message.pid, message.context, in_reset=False))
-    if client is None or client.server != entry.pid or daemon.clients[message.pid].contexts:
-        return daemon
-    return claims.add(_record_disconnect(daemon, at, entry, message.pid), at, ClaimKind.CLIENT_DISCONNECT, message.pid)
 
 
 def _record_disconnect(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:

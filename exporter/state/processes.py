@@ -232,28 +232,15 @@ def socket_read(daemon: Daemon, socket: ControlSocket) -> Daemon:
     """Return the daemon with the state of its control socket, which matters only while commands get no answer."""
     if not is_unanswered(daemon):
         return with_commands(daemon, listening=None, probes=None)
-    return with_commands(daemon, listening=socket.listening, probes=_count_probe(daemon, socket))
-
-
-def _count_probe(daemon: Daemon, socket: ControlSocket) -> SocketProbes | None:
     since = daemon.commands.unanswered_since
-    if since is None:
-        return None
-    before = probes(daemon) or SocketProbes(since=since)
-    match socket.answers:
-        case True:
-            return replace(before, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
-        case False:
-            unanswered = 0 if socket.others else before.unanswered + (socket.others is False)
-            return replace(
-                before,
-                unanswered=unanswered,
-                others=socket.others,
-                answered_at=None,
-                wait_channel=socket.wait_channel,
-            )
-        case None:
-            return before
+    known = None if since is None else probes(daemon) or SocketProbes(since=since)
+    if known is not None and socket.answers is True:
+        known = replace(known, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
+    elif known is not None and socket.answers is False:
+        unanswered = 0 if socket.others else known.unanswered + (socket.others is False)
+        known = replace(known, unanswered=unanswered, others=socket.others, answered_at=None)
+        known = replace(known, wait_channel=socket.wait_channel)
+    return with_commands(daemon, listening=socket.listening, probes=known)
 
 
 def probes(daemon: Daemon) -> SocketProbes | None:

@@ -130,10 +130,8 @@ def _weights(fractions: Mapping[UsageKey, float]) -> dict[UsageKey, int]:
 
     NaN counts as 0, and another value outside 0 to 1 as the nearest fraction.
     """
-    weights = {
-        key: 0 if math.isnan(fraction) else round(PRECISION * min(max(fraction, 0.0), 1.0))
-        for key, fraction in fractions.items()
-    }
+    known = {key: min(max(fraction, 0.0), 1.0) for key, fraction in fractions.items() if not math.isnan(fraction)}
+    weights = {key: round(PRECISION * fraction) for key, fraction in known.items()}
     weights[UNATTRIBUTED] = weights.get(UNATTRIBUTED, 0) + max(0, PRECISION - sum(weights.values()))
     return weights
 

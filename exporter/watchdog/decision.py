@@ -6,7 +6,7 @@ from itertools import chain
 from exporter.incidents import incidents
 from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.reason import Reason, ReasonCode
@@ -33,14 +33,7 @@ def quarantine(context: Context) -> Evaluated:
     found = max(new, key=lambda each: each.at, default=None)
     if found is None:
         return watch, ()
-    event = Event(
-        at=context.at,
-        event=EventName.DAEMON_QUARANTINED,
-        daemon=context.daemon.name,
-        gpu=found.gpu,
-        xid=found.xid,
-        reason=_need(found),
-    )
+    event = context.event(EventName.DAEMON_QUARANTINED, gpu=found.gpu, xid=found.xid, reason=_need(found))
     return replace(watch, quarantine=found), (event,)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.identity import identity_of
 from exporter.model.incident import Incident
 from exporter.model.observation import ProcessState, UnitState
@@ -46,10 +46,8 @@ def diagnose(context: Context) -> Evaluated:
     same = before is not None and (was, before.process) == (found.condition, found.process)
     if same or (was in _NOT_REPORTED and found.condition in _NOT_REPORTED):
         return watch, ()
-    event = Event(
-        at=context.at,
-        event=EventName.DAEMON_DIAGNOSED,
-        daemon=context.daemon.name,
+    event = context.event(
+        EventName.DAEMON_DIAGNOSED,
         server=found.server,
         pid=None if found.process is None else found.process.pid,
         state=found.condition,

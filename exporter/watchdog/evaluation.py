@@ -117,7 +117,6 @@ def _plan(context: Context, planned: PlannedAction) -> _DaemonEvaluation:
 
 
 def _begin(context: Context, action: Action) -> Evaluated:
-    """Return the state in which the action is under way."""
     kind, reason, before = action.kind, action.reason, identity_of(context.watch.process)
     acting = OngoingAction(kind=kind, reason=reason, began_at=context.at, before=before)
     last = LastAction(kind=kind, reason=reason, begun=True)
@@ -133,24 +132,14 @@ def _wait(context: Context, wait: Wait) -> Evaluated:
     watch = replace(watch, reason=wait.reason, last_action=None)
     if wait.phase is WatchdogPhase.CIRCUIT_OPEN and watch.circuit_opened_at is None:
         return restart.open_circuit(watch, context.daemon.name, context.at, wait.reason)
-    found = watch.diagnosis
-    event = Event(
-        at=context.at,
-        event=EventName.WATCHDOG_WAITS,
-        daemon=context.daemon.name,
-        server=None if found is None else found.server,
-        reason=wait.reason,
-        state=None if found is None else found.condition,
-    )
-    return watch, (event,)
+    server, state = (None, None) if watch.diagnosis is None else (watch.diagnosis.server, watch.diagnosis.condition)
+    return watch, (context.event(EventName.WATCHDOG_WAITS, server=server, reason=wait.reason, state=state),)
 
 
 def _event(context: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
     found = context.watch.diagnosis
-    return Event(
-        at=context.at,
-        event=name,
-        daemon=context.daemon.name,
+    return context.event(
+        name,
         action=kind,
         reason=reason,
         server=None if found is None else found.server,

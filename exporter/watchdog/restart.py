@@ -185,8 +185,7 @@ def count_unit_restarts(context: Context) -> Evaluated:
     watch = count_action(watch, action, reason, result, by=new)
     restarts = (*watch.restarts, *(at,) * new)[-context.thresholds.restarts :]
     watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=at)
-    name, acted = context.daemon.name, EventName.WATCHDOG_ACTED
-    return watch, (Event(at=at, event=acted, daemon=name, action=action, reason=reason, result=result),)
+    return watch, (context.event(EventName.WATCHDOG_ACTED, action=action, reason=reason, result=result),)
 
 
 def _unit_obstacle(context: Context, since: float) -> Wait | None:

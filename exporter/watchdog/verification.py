@@ -130,10 +130,8 @@ def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> E
     watch = replace(count_action(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
     if acting.kind in AGAINST_FAULTS and watch.escalation is not None:
         watch = replace(watch, escalation=replace(watch.escalation, at=acting.done_at or at))
-    event = Event(
-        at=at,
-        event=EventName.WATCHDOG_ACTED,
-        daemon=name,
+    event = context.event(
+        EventName.WATCHDOG_ACTED,
         action=acting.kind,
         reason=acting.reason,
         result=result,
