@@ -42,7 +42,6 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.reason import ReasonCode, joined
-from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
     claims,
@@ -316,18 +315,16 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
         return node, ()
     node = state_processes.process_exited(state_processes.add_exit(node, ended), ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
-    return _for_daemons(replace(node, processes=processes), lambda step: _member_exited(step, ended))
 
+    def end_member(step: Step) -> None:
+        process = step.daemon.runtime.process
+        if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
+            killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
+            lifecycle.end(step, ended.at, killed=killed)
+        else:
+            known_daemons.end_member(step, ended.at, ended.pid)
 
-def _member_exited(step: Step, ended: ProcessExit) -> None:
-    process = step.daemon.runtime.process
-    if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
-        killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
-        lifecycle.end(step, ended.at, killed=killed)
-        return
-    step.daemon = clients.dequeue(step.daemon, ended.pid)
-    servers.end(step, ended.at, ended.pid)
-    clients.disconnect(step, ended.at, ended.pid, DisconnectReason.EXIT)
+    return _for_daemons(replace(node, processes=processes), end_member)
 
 
 # -- collectors ------------------------------------------------------------------------------------------------------

@@ -177,7 +177,6 @@ def _gpus(node: Node, daemon: Daemon, incident: Incident, block: FaultLogBlock |
 
 
 def _sorted(node: Node, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
-    """Return GPUs by index, then by UUID."""
     indices = {uuid: gpu.reading.index or 0 for uuid, gpu in node.gpus.items()}
     return tuple(sorted(gpus, key=lambda uuid: (indices.get(uuid, 0), uuid)))
 

@@ -165,7 +165,6 @@ def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
 
 
 def _inputs(daemon: Daemon, incident: Incident) -> tuple[object, ...]:
-    """Return the values of a daemon that an incident depends on."""
     server = daemon.servers.get(incident.server)
     return (
         server is None,

@@ -121,7 +121,6 @@ def _declared(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
 
 
 def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
-    """Return the daemon with data that it does not have yet."""
     runtime, declared = daemon.runtime, daemon.declared
     daemon = with_runtime(
         daemon,
@@ -191,14 +190,19 @@ def of_other_users(daemon: Daemon, pids: Collection[int], processes: Mapping[int
     return frozenset(pid for pid in pids if pid in processes and processes[pid].uid not in (None, uid))
 
 
+def end_member(step: Step, at: float, pid: int) -> None:
+    """End a server or a client of the daemon."""
+    step.daemon = clients.dequeue(step.daemon, pid)
+    servers.end(step, at, pid)
+    clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+
+
 def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
     """Remove processes that are known to belong to other users than the only one that the daemon may serve."""
     if only_user(step.daemon) is None:
         return
     for pid in sorted(of_other_users(step.daemon, named_pids(step.daemon), processes)):
-        step.daemon = clients.dequeue(step.daemon, pid)
-        servers.end(step, at, pid)
-        clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+        end_member(step, at, pid)
         connections = step.daemon.connections
         daemon = with_connections(
             step.daemon,

@@ -96,11 +96,10 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
 
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
     """Post memory that was held, in bytes times milliseconds."""
-    totals, posted = _with_accounts(
-        totals, {(account, None): amount for account, amount in held.items() if amount > 0}, at
-    )
-    if not posted:
+    amounts: dict[UsageKey, int] = {(account, None): amount for account, amount in held.items() if amount > 0}
+    if not amounts:
         return totals
+    totals, posted = _with_accounts(totals, amounts, at)
     usage = totals.gpus.get(gpu, GpuUsage())
     memory = _sums(usage.memory_byte_ms, ((account, amount) for (account, _), amount in posted.items()))
     return _with_gpu(totals, gpu, replace(usage, memory_byte_ms=memory))
@@ -282,11 +281,8 @@ def _held_since(node: Node, pid: int, usage: GpuUsage, at: float) -> float:
     """Return since when a new process holds memory: since it connected, if that is after the last reading."""
     connected = (daemon.clients[pid].connected_at for daemon in node.daemons.values() if pid in daemon.clients)
     left = usage.held_memory.get(pid)
-    return max(
-        min(connected, default=at),
-        -math.inf if usage.read_at is None else usage.read_at,
-        -math.inf if left is None else left.since,
-    )
+    earliest = (usage.read_at, None if left is None else left.since)
+    return max(min(connected, default=at), *(since for since in earliest if since is not None), -math.inf)
 
 
 def _account_of_memory(node: Node, pid: int, memory: HeldMemory) -> Account:

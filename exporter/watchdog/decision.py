@@ -5,7 +5,6 @@ from itertools import chain
 
 from exporter.incidents import incidents
 from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
-from exporter.model.daemon import Daemon
 from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
@@ -139,7 +138,9 @@ def remedy_fault(context: Context) -> Decision:
     incident = next(iter(open_faults(context)), None)
     if incident is None:
         return None
-    waits = Wait(reason=_wait_reason(incident))
+    pids = None if incident.stuck else tuple(sorted(incident.blockers)) or None
+    code = ReasonCode.FAULT_NEEDS_SERVER_END if incident.stuck else ReasonCode.FAULT_WAITS_FOR_CLIENTS
+    waits = Wait(reason=Reason(code, server=incident.server, pids=pids))
     # Any user can write the log (measured, R580), so a reply of the daemon must have shown the fault.
     reported_at = context.daemon.servers[incident.server].fault_reported_at
     confirmed = reported_at is not None and reported_at >= incident.detected_at
@@ -173,13 +174,6 @@ def kill_blockers(context: Context) -> PlannedAction | None:
     return decision if isinstance(decision, PlannedAction) and decision.kind is ActionKind.KILL_CLIENTS else None
 
 
-def _wait_reason(incident: Incident) -> Reason:
-    if incident.stuck:
-        return Reason(ReasonCode.FAULT_NEEDS_SERVER_END, server=incident.server)
-    pids = tuple(sorted(incident.blockers)) or None
-    return Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, server=incident.server, pids=pids)
-
-
 def _take(context: Context, incident: Incident, step: _Step) -> Decision:
     """Return the decision for one step; None if the step has nothing to do."""
     kind, forced = step
@@ -196,9 +190,13 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
             unsafe = _why_unsafe(context, incident.server)
             if unsafe is not None:
                 return unsafe
-            command = _shutdown_command(context.daemon, incident.server, forced=forced)
-            if command is None:
-                return None
+            command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
+            if context.daemon.runtime.protocol == PROTOCOL:
+                # The daemon must create the server again by itself.
+                name = context.daemon.servers[incident.server].name or ""
+                if not name.startswith(PREFIX_OF_USER):
+                    return None
+                command = f"server delete {name}{' --force' if forced else ''}"
             steps = (GiveCommand(command=command),)
         case _:
             unsafe = _why_unsafe(context, None)
@@ -210,14 +208,6 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
         cause=f"{kind.value} {incident.id}{' -f' if forced else ''}",
         escalation=EscalationStep(incident=incident.id, kind=kind, at=context.at, forced=forced),
     )
-
-
-def _shutdown_command(daemon: Daemon, pid: int, *, forced: bool) -> str | None:
-    """Return what shuts down a server. With protocol 3, None unless the daemon creates the server again by itself."""
-    if daemon.runtime.protocol != PROTOCOL:
-        return f"shutdown_server {pid}{' -f' if forced else ''}"
-    name = daemon.servers[pid].name or ""
-    return f"server delete {name}{' --force' if forced else ''}" if name.startswith(PREFIX_OF_USER) else None
 
 
 def _affected_process(context: Context, incident: Incident, pid: int) -> ProcessIdentity | None:

@@ -58,7 +58,6 @@ def diagnose(context: Context) -> Evaluated:
 
 
 def _diagnosis(context: Context) -> Diagnosis:
-    """Return the gravest condition that applies."""
     if context.daemon.ended:
         return _exit_diagnosis(context)
     for check in _CHECKS:

@@ -253,7 +253,6 @@ def restart_running(context: Context, reason: ActionReason, since: float) -> Dec
 
 
 def _obstacle(context: Context) -> Wait | None:
-    """Return what prevents any restart."""
     policy, daemon = context.daemon_policy, context.daemon
     if daemon.runtime.foreign_owner is not None:
         return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
@@ -289,7 +288,6 @@ def _replacement_obstacle(context: Context) -> Wait | None:
 
 
 def _restart(context: Context, reason: ActionReason, since: float) -> Decision:
-    """Decide whether to restart now, after the backoff, or not at all."""
     thresholds, watch = context.thresholds, context.watch
     cause = f"{reason} {since:.3f}"
     planned = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(context), cause=cause)
