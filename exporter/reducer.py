@@ -313,7 +313,7 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
     known = node.processes.get(ended.pid)
     if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
-    node = state_processes.process_exited(state_processes.add_exit(node, ended), ended)
+    node = state_processes.process_exited(node, ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
 
     def end_member(step: Step) -> None:

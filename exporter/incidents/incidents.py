@@ -53,7 +53,13 @@ Tracked = tuple[Node, tuple[Event, ...]]
 def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Tracked:
     """Update all incidents with the changes between two nodes. With `force`, wait for no more evidence."""
     new_events = tuple(events)
-    node = _find_faults(before, _follow_renamed_daemons(before, node))
+    node = _follow_renamed_daemons(before, node)
+    for name, daemon in node.daemons.items():
+        known = before.daemons.get(name)
+        changed_servers = () if known is not None and daemon.servers is known.servers else daemon.servers.values()
+        for server in changed_servers:
+            if server.state is ServerState.FAULT:
+                node = _find_fault(node, node.daemons[name], server)
     reported: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.end_reported]:
         changed = force or _may_have_changed(before, node, incident)
@@ -97,16 +103,6 @@ def _is_another_server(node: Node, incident: Incident) -> bool:
     """Return whether another process is known to have the server's PID now."""
     process, ticks = node.processes.get(incident.server), incident.server_start_ticks
     return process is not None and ticks is not None and process.start_ticks != ticks
-
-
-def _find_faults(before: Node, node: Node) -> Node:
-    for name, daemon in node.daemons.items():
-        known = before.daemons.get(name)
-        if known is None or daemon.servers is not known.servers:
-            for server in daemon.servers.values():
-                if server.state is ServerState.FAULT:
-                    node = _find_fault(node, node.daemons[name], server)
-    return node
 
 
 def _find_fault(node: Node, daemon: Daemon, server: Server) -> Node:

@@ -5,18 +5,11 @@ from collections.abc import Callable, Mapping
 from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_log, with_totals
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.server import DisconnectReason
+from exporter.model.server import DisconnectReason, ServerState
 from exporter.model.values import replace
 from exporter.state import clients, devices, processes, servers
 from exporter.state.clients import FRESH_SECONDS
-from exporter.state.fault_log import (
-    UNCONFIRMED_SECONDS,
-    confirm_fault,
-    confirm_recovery,
-    fault_verdict,
-    recovery_verdict,
-    shown_at,
-)
+from exporter.state.fault_log import UNCONFIRMED_SECONDS, fault_verdict, recovery_verdict, shown_at
 from exporter.state.step import Step, increment, without
 
 REFUTED_SECONDS = 2.0
@@ -113,9 +106,15 @@ def _apply(step: Step, claim: Claim) -> None:
         case ClaimKind.CONTAINED_FAULT:
             _report_contained_fault(step, claim)
         case ClaimKind.FAULT:
-            confirm_fault(step, claim)
+            server = step.daemon.servers[claim.pid]
+            if server.fault_block is not None:
+                # The server has been in FAULT since the block.
+                block = replace(server.fault_block, confirmed=True)
+                step.daemon = servers.with_server(step.daemon, replace(server, fault_block=block))
+                servers.enter_state(step, block.at, claim.pid, ServerState.FAULT)
         case ClaimKind.RECOVERY:
-            confirm_recovery(step, claim)
+            since = step.daemon.servers[claim.pid].state_since or 0.0
+            servers.enter_state(step, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 # -- daemon and servers --------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Clients of a daemon: connect, disconnect, refused, waiting."""
 
-from collections.abc import Mapping
-
 from exporter.model.daemon import ClaimKind, Daemon, with_connections, with_totals
 from exporter.model.event import EventName
 from exporter.model.observation import GpuUuid
@@ -133,11 +131,6 @@ def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     return with_connections(daemon, queued={**queued, pid or min(HIDDEN, *queued, 0) - 1: uid})
 
 
-def forwarded(queued: Mapping[int, int], pid: int, uid: int) -> int:
-    """Return the number of the queued client that the daemon forwards: of hidden ones, the user's oldest."""
-    return pid or next((number for number, owner in queued.items() if number < HIDDEN and owner == uid), 0)
-
-
 def dequeue(daemon: Daemon, *pids: int) -> Daemon:
     """Remove clients that no longer wait for a server."""
     connections = daemon.connections
@@ -145,11 +138,6 @@ def dequeue(daemon: Daemon, *pids: int) -> Daemon:
         return daemon
     queued, waiting = without(connections.queued, *pids), connections.waiting.difference(pids)
     return with_connections(daemon, queued=queued, waiting=waiting)
-
-
-def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
-    """Remove the queued clients of a user: the server of this user is ready."""
-    return dequeue(daemon, *(pid for pid, owner in daemon.connections.queued.items() if owner == uid))
 
 
 def report_waiting(step: Step, at: float, server: int) -> None:

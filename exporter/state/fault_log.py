@@ -11,11 +11,10 @@ from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry, Pids, seconds_between, translate_pid
 from exporter.parse.log_message import Message
-from exporter.state import devices, servers
+from exporter.state import devices
 from exporter.state import xids as state_xids
 from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS, last_known
 from exporter.state.devices import MOST_DEVICES
-from exporter.state.step import Step
 
 SAME_SECONDS = 60.0
 """A log line that is read again within this time, with the same timestamp, is the same line."""
@@ -272,15 +271,6 @@ def _is_shown_by_exits(node: Node, block: FaultLogBlock, others: Iterable[Incide
     return len(exited) > 1 and not any(run)
 
 
-def confirm_fault(step: Step, claim: Claim) -> None:
-    """Confirm the fault. Its server has been in FAULT since the block."""
-    server = step.daemon.servers[claim.pid]
-    if server.fault_block is not None:
-        block = replace(server.fault_block, confirmed=True)
-        step.daemon = servers.with_server(step.daemon, replace(server, fault_block=block))
-        servers.enter_state(step, block.at, claim.pid, ServerState.FAULT)
-
-
 def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     """Decide by the daemon's reply, or by the exit of all affected clients.
 
@@ -300,12 +290,6 @@ def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     clients = (daemon.clients.get(pid) for pid in affected)
     any_left = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in clients)
     return Verdict.CONFIRMED if affected and not any_left else Verdict.OPEN
-
-
-def confirm_recovery(step: Step, claim: Claim) -> None:
-    """Make the server active again."""
-    since = step.daemon.servers[claim.pid].state_since or 0.0
-    servers.enter_state(step, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 def shown_at(node: Node, pid: int) -> float | None:

@@ -165,8 +165,7 @@ def _apply_process_lists(node: Node, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
     # Before a daemon has listed its servers, one of them might be taken for a bypassing process.
     if not all(daemon.connections.listed_at is not None or daemon.ended for daemon in daemons):
         return gpu, ()
-    processes, events = _bypassing_processes(node, daemons[0], gpu)
-    return replace(gpu, bypassing_processes=processes, bypassing_known=True), events
+    return _with_bypassing_processes(node, daemons[0], gpu)
 
 
 def used_bytes(reading: GpuReading) -> Mapping[int, int]:
@@ -190,10 +189,8 @@ _MPS_COMMAND = "nvidia-cuda-mps"
 """Both MPS binaries have this name, cut to 15 characters."""
 
 
-def _bypassing_processes(
-    node: Node, daemon: Daemon, gpu: Gpu
-) -> tuple[Mapping[int, BypassingProcess], tuple[Event, ...]]:
-    """Return the processes that use a GPU of the daemon outside MPS, confirmed or not, and events of new ones."""
+def _with_bypassing_processes(node: Node, daemon: Daemon, gpu: Gpu) -> tuple[Gpu, tuple[Event, ...]]:
+    """Find the processes that use a GPU of the daemon outside MPS, confirmed or not, and report new ones."""
     found: dict[int, BypassingProcess] = {}
     events: list[Event] = []
     at, uuid = gpu.reading.at, gpu.reading.gpu
@@ -206,7 +203,7 @@ def _bypassing_processes(
                 name = EventName.PROCESS_BYPASSING
                 events.append(Event(at=at, event=name, daemon=daemon.name, pid=pid, gpu=uuid))
         found[pid] = process
-    return found, tuple(events)
+    return replace(gpu, bypassing_processes=found, bypassing_known=True), tuple(events)
 
 
 def _are_servers_known_since(node: Node, at: float) -> bool:

@@ -112,14 +112,16 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
             servers.ready(step, at, server)
         case log_message.ServerExited(server) if server in daemon.servers:
             step.daemon = claims.add(daemon, at, ClaimKind.SERVER_EXIT, server)
-        case log_message.ServerShutdownRequested(server):
-            step.daemon = servers.shutdown_requested(daemon, server)
+        case log_message.ServerShutdownRequested(server) if server in daemon.servers:
+            step.daemon = servers.with_server(daemon, replace(daemon.servers[server], shutdown_requested=True))
         case log_message.ServerWillNotShutDown(server):
             clients.report_waiting(step, at, server)
         case log_message.ClientQueued(pid, uid):
             step.daemon = clients.queue(daemon, pid, uid)
         case log_message.ClientForwarded(pid, uid):
-            step.daemon = clients.dequeue(daemon, clients.forwarded(daemon.connections.queued, pid, uid))
+            # Of the clients with a hidden PID, the daemon forwards the user's oldest.
+            hidden = (n for n, owner in daemon.connections.queued.items() if n < clients.HIDDEN and owner == uid)
+            step.daemon = clients.dequeue(daemon, pid or next(hidden, 0))
 
 
 # -- lines of a server -----------------------------------------------------------------------------------------------

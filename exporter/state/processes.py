@@ -47,8 +47,11 @@ _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+
 # -- exits ---------------------------------------------------------------------------------------------------------
 
 
-def add_exit(node: Node, ended: ProcessExit) -> Node:
-    """Remember that a watched process has exited."""
+def process_exited(node: Node, ended: ProcessExit) -> Node:
+    """Remember that a watched process has exited, and remove its state."""
+    state = node.states.get(ended.pid)
+    if state is not None and state.start_ticks == ended.start_ticks:
+        node = prune_states(node, node.states.keys() - {ended.pid})
     process, ticks, status = node.processes.get(ended.pid), ended.start_ticks, ended.wait_status
     return _add_death(node, Death(at=ended.at, pid=ended.pid, start_ticks=ticks, process=process, wait_status=status))
 
@@ -276,13 +279,6 @@ def state_read(node: Node, state: ProcessState) -> Node:
         else:
             state = replace(state, child_ended_at=ended_at)
     return node if state == known else replace(node, states={**node.states, state.pid: state})
-
-
-def process_exited(node: Node, ended: ProcessExit) -> Node:
-    """Return the node without the state of a process that ended."""
-    known = node.states.get(ended.pid)
-    same = known is not None and known.start_ticks == ended.start_ticks
-    return prune_states(node, node.states.keys() - {ended.pid}) if same else node
 
 
 def prune_states(node: Node, wanted: frozenset[int] | set[int]) -> Node:

@@ -10,7 +10,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
-from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue, dequeue_user
+from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue
 from exporter.state.devices import serves_gpu
 from exporter.state.step import Step, with_latest, without
 
@@ -89,12 +89,6 @@ def end_all(step: Step, at: float, reason: DisconnectReason) -> None:
         end(step, at, pid, reason)
 
 
-def shutdown_requested(daemon: Daemon, pid: int) -> Daemon:
-    """Return the daemon after it requested a server to shut down."""
-    server = daemon.servers.get(pid)
-    return daemon if server is None else with_server(daemon, replace(server, shutdown_requested=True))
-
-
 def _count_failed_start(daemon: Daemon, at: float, server: Server) -> Daemon:
     """If a server exited before it was ready, count it. Enough of them are the claim of a crash loop."""
     started = server.uid is not None and server.state in (None, ServerState.INITIALIZING)
@@ -162,10 +156,9 @@ def ready(step: Step, at: float, pid: int) -> None:
     server = step.daemon.servers.get(pid)
     if server is None:
         return
-    if step.daemon.serves_all_users:
-        step.daemon = dequeue(step.daemon, *step.daemon.connections.queued)
-    elif server.uid is not None:
-        step.daemon = dequeue_user(step.daemon, server.uid)
+    queued = step.daemon.connections.queued.items()
+    serves_all = step.daemon.serves_all_users
+    step.daemon = dequeue(step.daemon, *(client for client, uid in queued if serves_all or uid == server.uid))
     if server.state is not ServerState.FAULT:
         enter_state(step, at, pid, ServerState.ACTIVE)
 

@@ -180,18 +180,13 @@ def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[Usag
 
 def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
     """Move what the accounts of idle workloads have to CLOSED; energy for their last SM time will go to OTHERS."""
-
-    def moved(account: Account, to: SharedAccount) -> Account:
-        return to if account in idle else account
-
+    closed: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.CLOSED)
+    others: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.OTHERS)
     gpus = {}
     for gpu, usage in totals.gpus.items():
-        used = (((moved(account, SharedAccount.CLOSED), how), use) for (account, how), use in usage.by_account.items())
-        sm_us = (
-            ((moved(account, SharedAccount.OTHERS), how), us)
-            for (account, how), us in usage.sm_us_without_energy.items()
-        )
-        memory = ((moved(account, SharedAccount.CLOSED), held) for account, held in usage.memory_byte_ms.items())
+        used = (((closed.get(who, who), how), use) for (who, how), use in usage.by_account.items())
+        sm_us = (((others.get(who, who), how), us) for (who, how), us in usage.sm_us_without_energy.items())
+        memory = ((closed.get(who, who), held) for who, held in usage.memory_byte_ms.items())
         gpus[gpu] = replace(
             usage, by_account=_sums({}, used), sm_us_without_energy=_sums({}, sm_us), memory_byte_ms=_sums({}, memory)
         )

@@ -124,30 +124,24 @@ def track_health(context: Context) -> Evaluated:
 
 
 def remember_processes(context: Context) -> WatchdogState:
-    """Return the state with the daemon's process and servers, while the daemon runs."""
+    """Return the state with the daemon's process and servers, while the daemon runs.
+
+    Its servers are those that /proc has shown to be its children, without those that have ended. Replies and the log
+    only show which PIDs to read: any user can write that log (measured, R580).
+    """
     watch, daemon = context.watch, context.daemon
     if daemon.ended:
         return watch
     process = daemon.runtime.process or watch.process
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
-    children = _children(context, process, () if another else watch.children)
+    read = (context.node.processes.get(pid) for pid in daemon.servers)
+    now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
+    known = dict.fromkeys((*(() if another else watch.children), *(child for child in now if child is not None)))
+    children = tuple(child for child in known if not _has_ended(context.node, child))[-MAX_CHILDREN:]
     if (process, children) == (watch.process, watch.children):
         return watch
     healthy_since = None if another else watch.healthy_since
     return replace(watch, process=process, children=children, healthy_since=healthy_since)
-
-
-def _children(
-    context: Context, process: DaemonProcess | None, before: tuple[ProcessIdentity, ...]
-) -> tuple[ProcessIdentity, ...]:
-    """Return the servers that /proc has shown to be children of the daemon, without those that have ended.
-
-    Replies and the log only show which PIDs to read: any user can write that log (measured, R580).
-    """
-    read = (context.node.processes.get(pid) for pid in context.daemon.servers)
-    now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
-    children = dict.fromkeys((*before, *(child for child in now if child is not None)))
-    return tuple(child for child in children if not _has_ended(context.node, child))[-MAX_CHILDREN:]
 
 
 def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
