@@ -246,7 +246,11 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
             ending = IncidentEnd.SERVER_GONE
         elif server is not None and server.state not in (None, ServerState.FAULT):
             ending = IncidentEnd.RECOVERED
-            seconds = _logged_seconds(node, server, incident)
+            if server.reset_stamp is not None and incident.block_timestamp is not None:
+                # By the log's timestamps, if they are plausible.
+                logged = seconds_between(incident.block_timestamp, server.reset_stamp)
+                agrees = abs(logged - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
+                seconds = logged if agrees and logged >= 0 else None
     if ending is None:
         return incident
     blocking = {
@@ -254,15 +258,6 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
         for pid, delay in incident.blocking.items()
     }
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
-
-
-def _logged_seconds(node: Node, server: Server, incident: Incident) -> float | None:
-    """Return how long the fault lasted by the log's timestamps; None if they are missing or implausible."""
-    if server.reset_stamp is None or incident.block_timestamp is None:
-        return None
-    seconds = seconds_between(incident.block_timestamp, server.reset_stamp)
-    agrees = abs(seconds - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
-    return seconds if agrees and seconds >= 0 else None
 
 
 # -- reports and counters ------------------------------------------------------------------------------------------

@@ -173,7 +173,10 @@ def _server_queries(node: Node, daemon: Daemon, server: Server, intervals: PollI
 def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
     suspected_at = server.started_at if server.state is None else server.fault_suspected_at
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
-    if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids_since(node, daemon)))):
+    # After an Xid on one of the daemon's GPUs, the log should have reported a fault by now.
+    due_xids = (xid for xid in node.xids.recent if node.at - xid.at >= XID_SECONDS)
+    xids = [xid.at for xid in due_xids if xid.gpu not in node.gpus or devices.uses_gpu(node, daemon, xid.gpu or "")]
+    if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids))):
         return intervals.stale
     return intervals.fault if server.state is ServerState.FAULT else intervals.lists
 
@@ -346,15 +349,6 @@ def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
         if not gpu.bypassing_known and connections.listed_at is not None:
             changes.append(connections.listed_at)
         yield from (at for at in changes if at > read_at)
-
-
-def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
-    """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
-    for xid in node.xids.recent:
-        known = node.gpus.get(xid.gpu or "")
-        is_served = known is None or devices.uses_gpu(node, daemon, known.reading.gpu)
-        if is_served and node.at - xid.at >= XID_SECONDS:
-            yield xid.at
 
 
 def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:

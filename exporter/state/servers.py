@@ -249,8 +249,6 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
 
 def hidden_pids_shown(step: Step, node: Node, pid: int, reading: GpuReading) -> None:
     """Connect the clients of a server that only NVML shows. Without one on any GPU, it disconnected."""
-    if pid not in step.daemon.servers:
-        return
     step.daemon = with_server(step.daemon, replace(step.daemon.servers[pid], clients_known=True))
     known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.disconnected_at)}
     left = [

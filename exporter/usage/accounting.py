@@ -252,9 +252,8 @@ def _with_memory_read(node: Node, reading: GpuReading) -> Node:
         ticks = None if process is None else process.start_ticks
         same = previous is not None and previous.bytes > 0 and (ticks is None or previous.start_ticks in (None, ticks))
         if previous is None or not same:
-            previous = HeldMemory(
-                bytes=0, since=_held_since(node, pid, usage, reading.at), account=account_of(node, pid)
-            )
+            since = _held_since(node, pid, usage, reading.at)
+            previous = HeldMemory(bytes=0, since=since, account=account_of(node, pid))
             _hold(held, previous.account, amount, previous.since, reading.at)
         now[pid] = HeldMemory(
             bytes=max(0, amount),
