@@ -42,14 +42,12 @@ from exporter.model.observation import (
     UnitState,
 )
 from exporter.model.reason import ReasonCode, joined
-from exporter.model.server import DisconnectReason
 from exporter.model.values import replace
 from exporter.state import (
     claims,
     clients,
     control_replies,
     devices,
-    disconnects,
     gpus,
     hang_detection,
     known_daemons,
@@ -107,7 +105,12 @@ def reduce_all(node: Node, observations: Iterable[Observation]) -> Iterator[Redu
 def _reduce(last: Node, observation: Observation | None) -> Reduced:
     """Return the node after an observation; after None, everything is resolved."""
     force = observation is None
-    before = xids.count_unmatched(last if observation is None else _with_time(last, observation.at), force=force)
+    before = last
+    # All lines of one collection, perhaps thousands, have the same time.
+    if observation is not None and observation.at > last.at:
+        began_at = observation.at if last.began_at is None else last.began_at
+        before = replace(last, at=observation.at, began_at=began_at)
+    before = xids.count_unmatched(before, force=force)
     undecided, explained = _resolve_by_time(before, force=force)
     node, observed = (undecided, ()) if observation is None else _take(undecided, observation)
     node, decided = _decide_claims(undecided, node, observation)
@@ -256,12 +259,6 @@ def _decide_claims(before: Node, node: Node, observation: Observation | None) ->
     )
 
 
-def _with_time(node: Node, at: float) -> Node:
-    """Return the node at this time. All lines of one collection, perhaps thousands, have the same time."""
-    began_at = at if node.began_at is None else node.began_at
-    return node if at <= node.at else replace(node, at=at, began_at=began_at)
-
-
 def _resolve_by_time(node: Node, *, force: bool) -> Reduced:
     """Resolve what only time resolves: why a daemon ended, and whether a start takes too long."""
     pending = (
@@ -316,20 +313,18 @@ def _process_exited(node: Node, ended: ProcessExit) -> Reduced:
     known = node.processes.get(ended.pid)
     if known is not None and known.start_ticks != ended.start_ticks:
         return node, ()
-    node = state_processes.process_exited(state_processes.add_exit(node, ended), ended)
+    node = state_processes.process_exited(node, ended)
     processes = {pid: process for pid, process in node.processes.items() if pid != ended.pid}
-    return _for_daemons(replace(node, processes=processes), lambda step: _member_exited(step, ended))
 
+    def end_member(step: Step) -> None:
+        process = step.daemon.runtime.process
+        if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
+            killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
+            lifecycle.end(step, ended.at, killed=killed)
+        else:
+            known_daemons.end_member(step, ended.at, ended.pid)
 
-def _member_exited(step: Step, ended: ProcessExit) -> None:
-    process = step.daemon.runtime.process
-    if process is not None and (process.pid, process.start_ticks) == (ended.pid, ended.start_ticks):
-        killed = None if ended.wait_status is None else ended.wait_status & 0x7F != 0
-        lifecycle.end(step, ended.at, killed=killed)
-        return
-    step.daemon = clients.dequeue(step.daemon, ended.pid)
-    servers.end(step, ended.at, ended.pid)
-    clients.disconnect(step, ended.at, ended.pid, DisconnectReason.EXIT)
+    return _for_daemons(replace(node, processes=processes), end_member)
 
 
 # -- collectors ------------------------------------------------------------------------------------------------------
@@ -424,7 +419,7 @@ def _prune_daemon(daemon: Daemon, at: float, shown: set[int]) -> Daemon:
     )
     queries = daemon.commands.asked_at.items()
     daemon = with_commands(daemon, asked_at={command: then for command, then in queries if at - then < QUERY_SECONDS})
-    return disconnects.prune_disconnects(daemon, at)
+    return log_lines.prune_disconnects(daemon, at)
 
 
 def _recent(times: Mapping[int, float], since: float, shown: set[int]) -> Mapping[int, float]:

@@ -82,7 +82,8 @@ PACKAGES: Mapping[str, str] = {
     " status_client web",
     "demo": "clock collectors config dry_run errors model reducer report watchdog",
     "commands": "actions app clock collectors config demo doctor dry_run errors history log loop masking"
-    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal view watchdog web",
+    " metrics model one_shot policy recording reducer remote_client report service status_client store terminal"
+    " view watchdog web",
     "cli": "__version__ commands config errors",
     "__main__": "cli",
     "policy": "config watchdog",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from exporter.incidents.details import add_details, new_incident
 from exporter.incidents.root_cause import rank_suspects
-from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes
+from exporter.model.daemon import RECOVERY_SECONDS, Daemon, RecoveryTimes, with_connections, with_totals
 from exporter.model.event import Event, EventName
 from exporter.model.incident import Incident, IncidentEnd, RecoveryDelay, Refusal
 from exporter.model.node import Node
@@ -53,7 +53,13 @@ Tracked = tuple[Node, tuple[Event, ...]]
 def track(before: Node, node: Node, events: Iterable[Event], *, force: bool = False) -> Tracked:
     """Update all incidents with the changes between two nodes. With `force`, wait for no more evidence."""
     new_events = tuple(events)
-    node = _find_faults(before, _follow_renamed_daemons(before, node))
+    node = _follow_renamed_daemons(before, node)
+    for name, daemon in node.daemons.items():
+        known = before.daemons.get(name)
+        changed_servers = () if known is not None and daemon.servers is known.servers else daemon.servers.values()
+        for server in changed_servers:
+            if server.state is ServerState.FAULT:
+                node = _find_fault(node, node.daemons[name], server)
     reported: list[Event] = []
     for incident in [each for each in node.incidents.values() if not each.end_reported]:
         changed = force or _may_have_changed(before, node, incident)
@@ -99,16 +105,6 @@ def _is_another_server(node: Node, incident: Incident) -> bool:
     return process is not None and ticks is not None and process.start_ticks != ticks
 
 
-def _find_faults(before: Node, node: Node) -> Node:
-    for name, daemon in node.daemons.items():
-        known = before.daemons.get(name)
-        if known is None or daemon.servers is not known.servers:
-            for server in daemon.servers.values():
-                if server.state is ServerState.FAULT:
-                    node = _find_fault(node, node.daemons[name], server)
-    return node
-
-
 def _find_fault(node: Node, daemon: Daemon, server: Server) -> Node:
     """Open an incident for a server in FAULT, unless it has one.
 
@@ -139,8 +135,8 @@ def _open(node: Node, daemon: Daemon, server: Server) -> Node:
     if len(daemons) >= MAX_OPEN and daemon.name in daemons:
         return node
     incident = new_incident(node, daemon, server)
-    totals = replace(daemon.totals, faults=daemon.totals.faults + 1)
-    daemon = replace(daemon, totals=totals, connections=replace(daemon.connections, last_fault_at=incident.detected_at))
+    daemon = with_totals(daemon, faults=daemon.totals.faults + 1)
+    daemon = with_connections(daemon, last_fault_at=incident.detected_at)
     return _with_incident(replace(node, daemons={**node.daemons, daemon.name: daemon}), incident)
 
 
@@ -165,7 +161,6 @@ def _may_have_changed(before: Node, node: Node, incident: Incident) -> bool:
 
 
 def _inputs(daemon: Daemon, incident: Incident) -> tuple[object, ...]:
-    """Return the values of a daemon that an incident depends on."""
     server = daemon.servers.get(incident.server)
     return (
         server is None,
@@ -237,40 +232,32 @@ def _end_if_over(node: Node, incident: Incident) -> Incident:
     """End the incident if the server has recovered or no longer exists."""
     if not incident.open:
         return incident
-    daemon = node.daemons.get(incident.daemon)
+    daemon, ending, seconds = node.daemons.get(incident.daemon), None, None
     if daemon is None:
         since = incident.daemon_missing_since or node.at
         incident = replace(incident, daemon_missing_since=since)
         ending = IncidentEnd.DAEMON_GONE if node.at - since > DAEMON_LOST_SECONDS else None
+    elif daemon.ended:
+        ending = IncidentEnd.DAEMON_GONE
     else:
-        ending = IncidentEnd.DAEMON_GONE if daemon.ended else _server_ending(node, daemon, incident)
+        server, exited_at = daemon.servers.get(incident.server), daemon.connections.server_exited_at
+        known_gone = daemon.connections.listed_at is not None or incident.server in exited_at
+        if _is_another_server(node, incident) or (server is None and known_gone):
+            ending = IncidentEnd.SERVER_GONE
+        elif server is not None and server.state not in (None, ServerState.FAULT):
+            ending = IncidentEnd.RECOVERED
+            if server.reset_stamp is not None and incident.block_timestamp is not None:
+                # By the log's timestamps, if they are plausible.
+                logged = seconds_between(incident.block_timestamp, server.reset_stamp)
+                agrees = abs(logged - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
+                seconds = logged if agrees and logged >= 0 else None
     if ending is None:
         return incident
     blocking = {
         pid: replace(delay, until=node.at if delay.until is None else delay.until)
         for pid, delay in incident.blocking.items()
     }
-    seconds = _logged_seconds(node, incident) if ending is IncidentEnd.RECOVERED else None
     return replace(incident, ending=ending, ended_at=node.at, blocking=blocking, stuck=False, log_seconds=seconds)
-
-
-def _server_ending(node: Node, daemon: Daemon, incident: Incident) -> IncidentEnd | None:
-    server = daemon.servers.get(incident.server)
-    known_gone = daemon.connections.listed_at is not None or incident.server in daemon.connections.server_exited_at
-    if _is_another_server(node, incident) or (server is None and known_gone):
-        return IncidentEnd.SERVER_GONE
-    recovered = server is not None and server.state not in (None, ServerState.FAULT)
-    return IncidentEnd.RECOVERED if recovered else None
-
-
-def _logged_seconds(node: Node, incident: Incident) -> float | None:
-    """Return how long the fault lasted by the log's timestamps; None if they are missing or implausible."""
-    server = node.daemons[incident.daemon].servers.get(incident.server)
-    if server is None or server.reset_stamp is None or incident.block_timestamp is None:
-        return None
-    seconds = seconds_between(incident.block_timestamp, server.reset_stamp)
-    agrees = abs(seconds - (node.at - incident.detected_at)) <= CLOCK_TOLERANCE_SECONDS
-    return seconds if agrees and seconds >= 0 else None
 
 
 # -- reports and counters ------------------------------------------------------------------------------------------
@@ -316,7 +303,11 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
     if daemon is not None and (affected or incident.end_reported):
         totals = replace(daemon.totals, fault_affected=daemon.totals.fault_affected + affected)
         if incident.end_reported and incident.ending is IncidentEnd.RECOVERED and incident.seconds is not None:
-            totals = replace(totals, fault_recoveries=_add_recovery(totals.fault_recoveries, incident.seconds))
+            times, seconds = totals.fault_recoveries, incident.seconds
+            first = bisect_left(RECOVERY_SECONDS, seconds)
+            within = tuple(count + (bucket >= first) for bucket, count in enumerate(times.within))
+            times = RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
+            totals = replace(totals, fault_recoveries=times)
         node = replace(node, daemons={**node.daemons, daemon.name: replace(daemon, totals=totals)})
     if incident.settled and not was.settled:
         details = incident.client_details
@@ -324,12 +315,6 @@ def _count(node: Node, was: Incident, incident: Incident) -> Node:
     if incident.end_reported and incident.suspect is not None and incident.suspect.confidence >= LIKELY:
         node = processes.count_fault(node, (), incident.suspect.client)
     return node
-
-
-def _add_recovery(times: RecoveryTimes, seconds: float) -> RecoveryTimes:
-    first = bisect_left(RECOVERY_SECONDS, seconds)
-    within = tuple(count + (bucket >= first) for bucket, count in enumerate(times.within))
-    return RecoveryTimes(within=within, count=times.count + 1, seconds=times.seconds + seconds)
 
 
 def _with_incident(node: Node, incident: Incident) -> Node:

@@ -165,7 +165,7 @@ def rankings(incident: Incident) -> Mapping[int, Ranking]:
 
 
 def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: bool) -> Mapping[int, float]:
-    killed = [pid for pid, each in exits.items() if _is_killed(each)]
+    killed = [pid for pid, each in exits.items() if each.out_of_memory or each.signal is not None]
     if not fetch_failed:
         unknown = {pid: EXIT_UNKNOWN if each.wait_status is None else EXITED for pid, each in exits.items()}
         return {pid: (KILLED if pid in killed else unknown[pid]) / len(exits) for pid in exits}
@@ -174,10 +174,6 @@ def _exit_confidences(exits: Mapping[int, EarlyDisconnect], *, fetch_failed: boo
         return dict.fromkeys(exits, total / len(exits))
     others = (total - KILLED_OF_SEVERAL) / (len(exits) - 1)
     return {pid: KILLED_OF_SEVERAL if pid in killed else others for pid in exits}
-
-
-def _is_killed(client: EarlyDisconnect) -> bool:
-    return client.out_of_memory or client.signal is not None
 
 
 def _exit_indications(client: EarlyDisconnect, among: int, *, fetch_failed: bool) -> Iterable[Reason]:

@@ -19,7 +19,7 @@ from exporter.state.devices import gpus_by_ordinal
 from exporter.state.limits import clients_limit
 from exporter.state.processes import cgroup_of, pod_of_daemon
 from exporter.view import View, clients_of
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart
 from exporter.watchdog.context import Policy, block_reasons
 from exporter.watchdog.limit_enforcement import LimitStatus, check_limits
 
@@ -324,7 +324,7 @@ WATCHDOG = group(
     ).help("Other actions of the watchdog for the daemon, or observed ones (the watchdog would have acted)."),
     _WATCHED.value(
         "cuda_mps_watchdog_restarts_left",
-        lambda each: restart_budget.restarts_left(each.watch, each.policy.thresholds, each.at),
+        lambda each: restart.restarts_left(each.watch, each.policy.thresholds, each.at),
     ).help("Restarts of the daemon that the budget still allows; 0 while the circuit is open."),
     _WATCHED_STATE.time(
         "cuda_mps_watchdog_next_restart_timestamp_seconds",

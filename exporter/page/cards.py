@@ -28,7 +28,7 @@ from exporter.report.status_text import counts_text
 from exporter.report.status_view import DaemonView, ServerView, StatusView
 from exporter.report.text import code_text, counted, display_name, duration_text, local_time, mebibytes
 from exporter.view import gpu_name
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart
 
 MOST_PAST = 10
 MOST_NAMED = 8
@@ -213,7 +213,7 @@ def _watch(view: StatusView, shown: DaemonView) -> SimpleNamespace:
     """
     watch, summary = shown.watch or WatchdogState(), shown.watchdog
     state, idle = of_phase(watch.phase), watch.phase is WatchdogPhase.IDLE
-    left = 0 if view.policy is None else restart_budget.restarts_left(watch, view.policy.thresholds, view.at)
+    left = 0 if view.policy is None else restart.restarts_left(watch, view.policy.thresholds, view.at)
     return SimpleNamespace(
         daemon=printable(shown.daemon.name),
         mode="acts" if shown.mode is Mode.ACT else "observes",

@@ -21,7 +21,7 @@ from exporter.report.text import short_gpu
 from exporter.state.processes import pod_of_daemon, process_id
 from exporter.view import gpu_name
 from exporter.watchdog.context import Policy
-from exporter.watchdog.restart_budget import start_environment
+from exporter.watchdog.restart import start_environment
 
 SUSPENDED = (WatchdogPhase.CIRCUIT_OPEN, WatchdogPhase.QUARANTINED, WatchdogPhase.STATE_LOST)
 """The watchdog does not act until an operator runs `resume`."""
@@ -175,7 +175,7 @@ def control_command(command: str, address: Address | None, *, deadline: int | No
 def commands_to_start(node: Node, daemon: Daemon, policy: Policy | None) -> tuple[str, ...]:
     """Return what starts a daemon: its unit, or else what the watchdog would run, as the daemon's own user.
 
-    The same as what the watchdog does (`watchdog/restart_budget.py`). If a pod ran it, this deletes the pod, and the
+    The same as what the watchdog does (`watchdog/restart.py`). If a pod ran it, this deletes the pod, and the
     pod's controller creates another one. Empty if another container ran it, or if no line can be written. A daemon that
     never ran may lack its directories.
     """

@@ -5,18 +5,11 @@ from collections.abc import Callable, Mapping
 from exporter.model.daemon import Claim, ClaimKind, Daemon, Verdict, key, with_log, with_totals
 from exporter.model.event import EventName
 from exporter.model.node import Node
-from exporter.model.server import DisconnectReason
+from exporter.model.server import DisconnectReason, ServerState
 from exporter.model.values import replace
 from exporter.state import clients, devices, processes, servers
 from exporter.state.clients import FRESH_SECONDS
-from exporter.state.fault_log import (
-    UNCONFIRMED_SECONDS,
-    confirm_fault,
-    confirm_recovery,
-    fault_verdict,
-    recovery_verdict,
-    shown_at,
-)
+from exporter.state.fault_log import UNCONFIRMED_SECONDS, fault_verdict, recovery_verdict, shown_at
 from exporter.state.step import Step, increment, without
 
 REFUTED_SECONDS = 2.0
@@ -84,25 +77,20 @@ def resolve_pending(step: Step, node: Node, *, before: Daemon | None = None, for
     # Further lines of a fault's block may make it plausible.
     claims = step.daemon.log.claims.items()
     for claim in [claim for name, claim in claims if name not in known or claim.kind is ClaimKind.FAULT]:
-        _resolve(step, node, claim, force=force)
+        verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
+        if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
+            verdict = Verdict.CONFIRMED
+        if verdict is not Verdict.OPEN:
+            step.daemon = remove(step.daemon, claim.kind, claim.pid)
+        if verdict is Verdict.REFUTED:
+            contradict(step, node.at, claim)
+        elif verdict is Verdict.CONFIRMED:
+            _apply(step, claim)
     after = step.daemon
     if before is not None and (
         after.clients is not before.clients or after.connections.failed_starts is not before.connections.failed_starts
     ):
         resolve_pending(step, node)
-
-
-def _resolve(step: Step, node: Node, claim: Claim, *, force: bool) -> None:
-    verdict = _VERDICTS[claim.kind](node, step.daemon, claim)
-    if verdict is Verdict.OPEN and force and claim.kind in _ACCEPTED_AT_END:
-        verdict = Verdict.CONFIRMED
-    if verdict is Verdict.OPEN:
-        return
-    step.daemon = remove(step.daemon, claim.kind, claim.pid)
-    if verdict is Verdict.REFUTED:
-        contradict(step, node.at, claim)
-    elif verdict is Verdict.CONFIRMED:
-        _apply(step, claim)
 
 
 def _apply(step: Step, claim: Claim) -> None:
@@ -118,9 +106,15 @@ def _apply(step: Step, claim: Claim) -> None:
         case ClaimKind.CONTAINED_FAULT:
             _report_contained_fault(step, claim)
         case ClaimKind.FAULT:
-            confirm_fault(step, claim)
+            server = step.daemon.servers[claim.pid]
+            if server.fault_block is not None:
+                # The server has been in FAULT since the block.
+                block = replace(server.fault_block, confirmed=True)
+                step.daemon = servers.with_server(step.daemon, replace(server, fault_block=block))
+                servers.enter_state(step, block.at, claim.pid, ServerState.FAULT)
         case ClaimKind.RECOVERY:
-            confirm_recovery(step, claim)
+            since = step.daemon.servers[claim.pid].state_since or 0.0
+            servers.enter_state(step, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 # -- daemon and servers --------------------------------------------------------------------------------------------

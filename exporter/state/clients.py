@@ -1,7 +1,5 @@
 """Clients of a daemon: connect, disconnect, refused, waiting."""
 
-from collections.abc import Mapping
-
 from exporter.model.daemon import ClaimKind, Daemon, with_connections, with_totals
 from exporter.model.event import EventName
 from exporter.model.observation import GpuUuid
@@ -76,13 +74,6 @@ def disconnect(step: Step, at: float, pid: int, reason: DisconnectReason) -> Non
     step.report(at, EventName.CLIENT_DISCONNECTED, server=client.server, pid=pid, reason=reason)
 
 
-def disconnect_all(step: Step, at: float, reason: DisconnectReason, server: int) -> None:
-    """Disconnect all clients of a server."""
-    for client in tuple(step.daemon.clients.values()):
-        if client.server == server:
-            disconnect(step, at, client.pid, reason)
-
-
 def add_context(daemon: Daemon, pid: int, context: int, gpu: GpuUuid | None = None) -> Daemon:
     """Add an accepted context of a client, and its GPU if the log reports it. So the client has not disconnected."""
     client = daemon.clients.get(pid)
@@ -137,25 +128,8 @@ def queue(daemon: Daemon, pid: int, uid: int) -> Daemon:
     queued = daemon.connections.queued
     if len(queued) >= MAX_QUEUED:
         return daemon
-    return with_connections(daemon, queued=with_queued(queued, pid, uid))
-
-
-def with_queued(queued: Mapping[int, int], pid: int, uid: int) -> Mapping[int, int]:
-    """Return the UIDs of queued clients by PID, with another one. A daemon shows all hidden clients as PID 0.
-
-    Each of these has a number of its own, which is no PID, so that several count as several.
-    """
-    return {**queued, pid or min(HIDDEN, *queued, 0) - 1: uid}
-
-
-def forwarded(queued: Mapping[int, int], pid: int, uid: int) -> int:
-    """Return the number of the queued client that the daemon forwards: of hidden ones, the user's oldest."""
-    return pid or next((number for number, owner in queued.items() if number < HIDDEN and owner == uid), 0)
-
-
-def forward(daemon: Daemon, pid: int, uid: int) -> Daemon:
-    """Remove a client that the daemon forwards to its server."""
-    return dequeue(daemon, forwarded(daemon.connections.queued, pid, uid))
+    # A daemon shows all hidden clients as PID 0. Each has a number of its own, so that several count as several.
+    return with_connections(daemon, queued={**queued, pid or min(HIDDEN, *queued, 0) - 1: uid})
 
 
 def dequeue(daemon: Daemon, *pids: int) -> Daemon:
@@ -165,11 +139,6 @@ def dequeue(daemon: Daemon, *pids: int) -> Daemon:
         return daemon
     queued, waiting = without(connections.queued, *pids), connections.waiting.difference(pids)
     return with_connections(daemon, queued=queued, waiting=waiting)
-
-
-def dequeue_user(daemon: Daemon, uid: int) -> Daemon:
-    """Remove the queued clients of a user: the server of this user is ready."""
-    return dequeue(daemon, *(pid for pid, owner in daemon.connections.queued.items() if owner == uid))
 
 
 def report_waiting(step: Step, at: float, server: int) -> None:
@@ -185,6 +154,11 @@ def report_waiting(step: Step, at: float, server: int) -> None:
     step.daemon = with_connections(step.daemon, waiting=connections.waiting.union(waiting))
     for pid in waiting:
         step.report(at, EventName.CLIENT_WAITING, server=server, pid=0 if pid < HIDDEN else pid)
+
+
+def last_known(daemon: Daemon, pid: int) -> Client | None:
+    """Return a client, even if its process ended before the log reported it."""
+    return daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
 
 
 def _with_client(daemon: Daemon, client: Client) -> Daemon:

@@ -1,11 +1,12 @@
 """Replies of a control daemon to commands."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
 
 from exporter.model.daemon import Daemon, with_commands, with_lifecycle, with_runtime, with_totals
-from exporter.model.observation import ControlReply, GpuUuid
+from exporter.model.observation import ControlReply
 from exporter.model.server import ServerState
 from exporter.model.settings import Limits
 from exporter.model.values import replace
@@ -72,24 +73,16 @@ def reply_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | None
             step.daemon = limits.mark_stale(step.daemon, reply.command)
             lifecycle.refused(step, at)
         case QueryOutcome.TIMED_OUT:
-            daemon = with_commands(step.daemon, waits_for_server=_waits_for(before, reply))
+            daemon = step.daemon
+            if before.commands.unanswered_since is None:
+                # The daemon waits for the server of its first unanswered command, if it answered another one just
+                # before. The log is no source, because any user can write a command into it.
+                responsive = before.answers and reply.asked_at - last_answer_at(before) <= JUST_BEFORE_SECONDS
+                queried = servers_queried(reply.command, before.servers) if responsive else ()
+                daemon = with_commands(daemon, waits_for_server=next(iter(queried)) if len(queried) == 1 else None)
             step.daemon = lifecycle.unanswered(limits.mark_stale(daemon, reply.command), at, reply.asked_at)
         case QueryOutcome.UNUSABLE:
             lifecycle.control_unusable(step, at)
-
-
-def _waits_for(daemon: Daemon, reply: ControlReply) -> int | None:
-    """Return the server for which a daemon waits that does not answer; None if it is uncertain.
-
-    The first unanswered command queries this server, and the daemon answered another command just before. The log is no
-    source, because any user can write a command into it.
-    """
-    if daemon.commands.unanswered_since is not None:
-        return daemon.commands.waits_for_server
-    if not daemon.answers or reply.asked_at - last_answer_at(daemon) > JUST_BEFORE_SECONDS:
-        return None
-    queried = servers_queried(reply.command, daemon.servers)
-    return next(iter(queried)) if len(queried) == 1 else None
 
 
 def last_answer_at(daemon: Daemon) -> float:
@@ -102,8 +95,10 @@ def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | No
     if is_given_as_arguments(reply.command):
         _protocol3_answer_read(step, reply, mps_pids)
         return
+    missing = control_reply.parse_missing_server(reply.stdout)
+    missing_server = None if missing is None else str(translate_pid(missing, reply.pids))
     match reply.command.split():
-        case [verb, server, *_] if verb in _ABOUT_A_SERVER and _is_missing(reply, server):
+        case [verb, server, *_] if verb in _ABOUT_A_SERVER and server == missing_server:
             servers.end(step, at, int(server))
         case [verb] if verb == LIST_SERVERS:
             pids = _pids(reply)
@@ -114,32 +109,20 @@ def _answer_read(step: Step, reply: ControlReply, mps_pids: Collection[int] | No
             if state is not None:
                 servers.status_read(step, at, asked_at, int(server), state)
         case [verb, server] if verb == LIST_CLIENTS and server.removeprefix("-").isdecimal():
-            _clients_listed(step, reply, int(server))
+            pid, listed = int(server), _pids(reply)
+            if listed is not None and pid in step.daemon.servers:
+                visible = tuple(client for client in listed if client != 0)
+                step.daemon = servers.with_hidden_pids(step.daemon, pid, visible != listed)
+                clients.apply_list(step, at, asked_at, pid, visible, complete=visible == listed)
+                if listed:
+                    servers.confirm_fault(step, at, pid)
         case _:
             step.daemon = limits.apply_reply(step.daemon, reply)
-
-
-def _is_missing(reply: ControlReply, server: str) -> bool:
-    """Return whether the daemon reports that it does not have the server of the query."""
-    missing = control_reply.parse_missing_server(reply.stdout)
-    return missing is not None and server == str(translate_pid(missing, reply.pids))
 
 
 def _pids(reply: ControlReply) -> tuple[int, ...] | None:
     listed = control_reply.parse_pid_list(reply.stdout)
     return None if listed is None else tuple(translate_pid(pid, reply.pids) for pid in listed)
-
-
-def _clients_listed(step: Step, reply: ControlReply, server: int) -> None:
-    pids = _pids(reply)
-    if pids is None or server not in step.daemon.servers:
-        return
-    visible = tuple(pid for pid in pids if pid != 0)
-    whole = visible == pids
-    step.daemon = servers.with_hidden_pids(step.daemon, server, not whole)
-    clients.apply_list(step, reply.at, reply.asked_at, server, visible, complete=whole)
-    if pids:
-        servers.confirm_fault(step, reply.at, server)
 
 
 # -- protocol 3 ------------------------------------------------------------------------------------------------------
@@ -219,41 +202,36 @@ def _client_rows_read(
     for pid in visible:
         client, row = step.daemon.clients.get(pid), listed[pid]
         if client is not None:
-            gpu = _device(step.daemon, row.device)
+            # The guide's example of a device has an ordinal, the program of driver 615 a UUID.
+            gpu = row.device if protocol3.is_device_uuid(row.device) else None
+            if row.device.isascii() and row.device.isdecimal() and len(row.device) < 4:
+                gpu = step.daemon.runtime.devices.get(int(row.device))
             gpus = client.gpus if gpu is None else client.gpus | {gpu}
             client = replace(client, namespace=row.namespace, gpus=gpus)
             step.daemon = replace(step.daemon, clients={**step.daemon.clients, pid: client})
 
 
-def _device(daemon: Daemon, text: str) -> GpuUuid | None:
-    """Return the device of a client. The guide's example has an ordinal, the program of driver 615 a UUID."""
-    if protocol3.is_device_uuid(text):
-        return text
-    return daemon.runtime.devices.get(int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else None
-
-
 def _with_namespaces(daemon: Daemon, table: protocol3.Table) -> Daemon:
     """Return the daemon with the limits of all namespaces. A limit in unknown words is unknown."""
     rows = tuple(islice(protocol3.namespace_rows(table), MOST_NAMESPACES))
+    found: defaultdict[str, dict[str, Limits]] = defaultdict(dict)
+    for row in rows:
+        memory = parse_byte_size(row.pinned_memory_limit)
+        found[row.server][row.name] = Limits(
+            active_thread_percentage=parse_percentage(row.active_thread_percentage.removesuffix("%")),
+            # It is for each of the daemon's devices.
+            pinned_memory={} if memory is None else dict.fromkeys(daemon.runtime.devices or (0,), memory),
+            client_priority=control_reply.parse_priority(row.client_priority),
+        )
     for server in daemon.servers.values():
-        found = {row.name: _limits(daemon, row) for row in rows if row.server == server.name}
-        own = found.get(protocol3.DEFAULT_NAMESPACE, Limits())
+        namespaces = {} if server.name is None else found[server.name]
+        own = namespaces.get(protocol3.DEFAULT_NAMESPACE, Limits())
         changed = replace(
             server,
-            namespaces=found,
+            namespaces=namespaces,
             active_thread_percentage=own.active_thread_percentage,
             pinned_memory_limits=own.pinned_memory,
             client_priority=own.client_priority,
         )
         daemon = servers.with_server(daemon, changed)
     return daemon
-
-
-def _limits(daemon: Daemon, row: protocol3.NamespaceRow) -> Limits:
-    """Return the limits of a namespace. One memory limit is for each of the daemon's devices."""
-    memory = parse_byte_size(row.pinned_memory_limit)
-    return Limits(
-        active_thread_percentage=parse_percentage(row.active_thread_percentage.removesuffix("%")),
-        pinned_memory={} if memory is None else dict.fromkeys(daemon.runtime.devices or (0,), memory),
-        client_priority=control_reply.parse_priority(row.client_priority),
-    )

@@ -69,13 +69,8 @@ def serves_gpu(node: Node, daemon: Daemon, gpu: GpuReading) -> bool:
 
 def is_from_volta(gpu: GpuReading) -> bool | None:
     """Return whether the architecture of a GPU is Volta or later; None if it is unknown."""
-    major = major_version(gpu.compute_capability)
+    major = version_number((gpu.compute_capability or "").partition(".")[0])
     return None if major is None else major >= VOLTA
-
-
-def major_version(version: str | None) -> int | None:
-    """Return the first number of a version such as 615.71.09; None if it is unknown."""
-    return version_number((version or "").partition(".")[0])
 
 
 def version_number(text: str) -> int | None:

@@ -23,7 +23,11 @@ class FailureDomain:
 
 def failure_domains(node: Node, daemon: Daemon) -> Mapping[int, tuple[FailureDomain, ...]]:
     """Return the failure domains by server. A client without complete information about its GPUs has none."""
-    complete = _shows_all_clients(node, daemon)
+    # NVML must list the processes of all GPUs that clients of the daemon may use.
+    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(node, daemon, reading))
+    complete = len(gpus_by_ordinal(node, daemon)) == 1 or all(
+        reading.compute_processes is not None and not reading.mig_mode for reading in readings
+    )
     by_server: dict[int, dict[int, Gpus]] = {server: {} for server in daemon.servers}
     for pid, gpus in gpus_of_clients(node, daemon, daemon.clients).items():
         if complete or _logged(daemon, pid):
@@ -45,14 +49,6 @@ def gpus_of_clients(node: Node, daemon: Daemon, pids: Collection[int]) -> Mappin
     every = frozenset(gpus_by_ordinal(node, daemon).values())
     default = every if len(every) == 1 else frozenset()
     return {pid: frozenset(gpus) or default for pid, gpus in found.items() if gpus or default}
-
-
-def _shows_all_clients(node: Node, daemon: Daemon) -> bool:
-    """Return whether NVML lists the processes of all GPUs that clients of the daemon may use."""
-    if len(gpus_by_ordinal(node, daemon)) == 1:
-        return True
-    readings = (reading for reading in usable_gpus(node).values() if serves_gpu(node, daemon, reading))
-    return all(reading.compute_processes is not None and not reading.mig_mode for reading in readings)
 
 
 def _logged(daemon: Daemon, pid: int) -> Gpus:

@@ -11,11 +11,10 @@ from exporter.model.values import replace
 from exporter.parse import log_message
 from exporter.parse.log_line import LogEntry, Pids, seconds_between, translate_pid
 from exporter.parse.log_message import Message
-from exporter.state import devices, servers
+from exporter.state import devices
 from exporter.state import xids as state_xids
-from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS
+from exporter.state.clients import FRESH_SECONDS, MOST_CLIENTS, last_known
 from exporter.state.devices import MOST_DEVICES
-from exporter.state.step import Step
 
 SAME_SECONDS = 60.0
 """A log line that is read again within this time, with the same timestamp, is the same line."""
@@ -41,7 +40,13 @@ def read_block_line(server: Server, at: float, entry: LogEntry, pids: Pids = Non
     match message:
         case log_message.ClientFatalError(pid) if pid != 0:
             return replace(server, fatal_error=(stamp, pid))
-        case log_message.HandlingFatalError() if block is not None and current and _continues(server, block, stamp):
+        case log_message.HandlingFatalError() if (
+            block is not None
+            and current
+            and (server.state is ServerState.FAULT or not block.confirmed)
+            and 0 < seconds_between(block.stamp, stamp) <= TOGETHER_SECONDS
+        ):
+            # Of the same fault: a client that exits with kernels in flight on two GPUs causes a fault on both.
             named = _named_before(server, stamp) if block.named is None else block.named
             block = replace(block, named=named, section=BlockSection.NOTHING)
             return replace(server, fault_block=block, fatal_error=None)
@@ -95,16 +100,6 @@ def named_clients(server: Server) -> frozenset[int]:
     clients = frozenset() if block is None else block.clients
     named = (None if error is None else error[1], None if block is None else block.named)
     return clients.union(pid for pid in named if pid is not None)
-
-
-def _continues(server: Server, block: FaultLogBlock, stamp: str) -> bool:
-    """Return whether another block is of the same fault.
-
-    A client that exits with kernels in flight on two GPUs causes a fault on both.
-    """
-    if server.state is not ServerState.FAULT and block.confirmed:
-        return False
-    return 0 < seconds_between(block.stamp, stamp) <= TOGETHER_SECONDS
 
 
 def _with_new_block(server: Server, at: float, stamp: str) -> Server:
@@ -183,23 +178,17 @@ def fault_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
         or _is_shown_by_xid(node, daemon, server, block, others)
         or (not state_xids.are_read(node) and _is_shown_by_exits(node, block, others))
     )
-    if confirmed and _is_plausible(node.at, daemon, server, block):
+    # The block must name a client of this server. If it names none in time, the daemon must have listed the server.
+    plausible = any(_is_client_of(daemon, server, pid) for pid in block.clients)
+    if not block.clients:
+        plausible = server.listed and node.at - block.at >= NAMED_SECONDS
+    if confirmed and plausible:
         return Verdict.CONFIRMED
     return Verdict.REFUTED if node.at - claim.at > UNCONFIRMED_SECONDS else Verdict.OPEN
 
 
-def _is_plausible(at: float, daemon: Daemon, server: Server, block: FaultLogBlock) -> bool:
-    """Return whether the block names a client of this server.
-
-    If it names no client in time, the daemon must have listed the server.
-    """
-    if not block.clients:
-        return server.listed and at - block.at >= NAMED_SECONDS
-    return any(_is_client_of(daemon, server, pid) for pid in block.clients)
-
-
 def _is_client_of(daemon: Daemon, server: Server, pid: int) -> bool:
-    client = daemon.clients.get(pid) or daemon.connections.recently_disconnected.get(pid)
+    client = last_known(daemon, pid)
     return client is not None and client.server == server.pid
 
 
@@ -274,29 +263,12 @@ def _is_shown_by_exits(node: Node, block: FaultLogBlock, others: Iterable[Incide
     name clients that exit by themselves at that time.
     """
     affected = block.clients.difference(*(each.affected for each in others))
-    exited = {
-        pid
-        for pid in affected
-        if any(-ENDED_BEFORE_SECONDS <= at - block.at <= ENDED_AFTER_SECONDS for at in _exit_times(node, pid))
-    }
+    exits = [(pid, at) for gpu in node.gpus.values() for pid, at in gpu.mps_left.items()]
+    exits += [(pid, node.deaths[pid].at) for pid in affected & node.deaths.keys()]
+    near = {pid for pid, at in exits if -ENDED_BEFORE_SECONDS <= at - block.at <= ENDED_AFTER_SECONDS}
+    exited = affected & near
     run = (pid in node.processes or shown_at(node, pid) is not None for pid in affected - exited)
     return len(exited) > 1 and not any(run)
-
-
-def _exit_times(node: Node, pid: int) -> Iterable[float]:
-    """Yield when the process exited or left NVML's lists."""
-    if pid in node.deaths:
-        yield node.deaths[pid].at
-    yield from (gpu.mps_left[pid] for gpu in node.gpus.values() if pid in gpu.mps_left)
-
-
-def confirm_fault(step: Step, claim: Claim) -> None:
-    """Confirm the fault. Its server has been in FAULT since the block."""
-    server = step.daemon.servers[claim.pid]
-    block = server.fault_block
-    if block is not None:
-        step.daemon = servers.with_server(step.daemon, replace(server, fault_block=replace(block, confirmed=True)))
-        servers.enter_state(step, block.at, claim.pid, ServerState.FAULT)
 
 
 def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
@@ -318,12 +290,6 @@ def recovery_verdict(node: Node, daemon: Daemon, claim: Claim) -> Verdict:
     clients = (daemon.clients.get(pid) for pid in affected)
     any_left = any(each is not None and each.server == claim.pid and each.connected_at <= claim.at for each in clients)
     return Verdict.CONFIRMED if affected and not any_left else Verdict.OPEN
-
-
-def confirm_recovery(step: Step, claim: Claim) -> None:
-    """Make the server active again."""
-    since = step.daemon.servers[claim.pid].state_since or 0.0
-    servers.enter_state(step, max(claim.at, since), claim.pid, ServerState.ACTIVE)
 
 
 def shown_at(node: Node, pid: int) -> float | None:

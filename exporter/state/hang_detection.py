@@ -30,7 +30,10 @@ def resolve_pending(step: Step, node: Node, at: float) -> None:
         return
     known = probes(daemon)
     others = False if known is None else known.others
-    confirmed = is_established(node, daemon, at) or _only_commands_recorded(daemon)
+    since, asked_at = daemon.commands.unanswered_since, daemon.commands.unanswered_at
+    # If only commands were collected, as by another recorder, two in sequence without an answer suffice.
+    in_sequence = since is not None and asked_at is not None and asked_at >= since - SAME_MOMENT_SECONDS
+    confirmed = is_established(node, daemon, at) or (known is None and in_sequence)
     if confirmed or others is None or (not others and _long_enough(daemon, at)):
         lifecycle.enter_state(step, at, DaemonState.UNRESPONSIVE)
     elif others:
@@ -81,14 +84,6 @@ def _long_enough(daemon: Daemon, at: float) -> bool:
     if since is None or (known is not None and known.answered):
         return False
     return daemon.commands.unanswered >= PROBES_ALONE and at - since >= ALONE_SECONDS
-
-
-def _only_commands_recorded(daemon: Daemon) -> bool:
-    """Return whether only commands were collected, as by another recorder, and two in sequence got no answer."""
-    since, asked_at = daemon.commands.unanswered_since, daemon.commands.unanswered_at
-    if since is None or asked_at is None or probes(daemon) is not None:
-        return False
-    return asked_at >= since - SAME_MOMENT_SECONDS
 
 
 def expire_start(daemon: Daemon, at: float) -> Daemon:

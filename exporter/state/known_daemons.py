@@ -37,7 +37,14 @@ def daemon_found(node: Node, found: DaemonFound) -> Node:
         known = Daemon(name=found.daemon, pipe_directory="", log_directory="", declared=Declaration(by=by))
         known = with_stop_remembered(known, node.watches.get(found.daemon))
     elif known.name != found.daemon and (by is NamedBy.CONFIGURATION or by.precedence > known.declared.by.precedence):
-        node, known = _renamed(node, known.name, found.daemon), replace(known, name=found.daemon)
+        # Its unreported incidents get the new name, too.
+        old, new = known.name, found.daemon
+        incidents = {
+            id_: replace(each, daemon=new) if each.daemon == old and not each.end_reported else each
+            for id_, each in node.incidents.items()
+        }
+        node = replace(node, daemons=without(node.daemons, old), incidents=incidents)
+        known = replace(known, name=new)
     if by.precedence >= known.declared.by.precedence:
         known = _declared(known, found, by)
     return with_daemon(node, with_declaration(_completed(known, found, by), observed_at=node.at))
@@ -64,16 +71,6 @@ def mark_duplicate(node: Node, name: str, same_as: str) -> Node:
     return with_daemon(node, duplicate)
 
 
-def _renamed(node: Node, old: str, new: str) -> Node:
-    """Return the node without a daemon that gets a new name, with its unreported incidents under that name."""
-    others = {name: daemon for name, daemon in node.daemons.items() if name != old}
-    incidents = {
-        id_: replace(each, daemon=new) if each.daemon == old and not each.end_reported else each
-        for id_, each in node.incidents.items()
-    }
-    return replace(node, daemons=others, incidents=incidents)
-
-
 def _source(found: DaemonFound) -> NamedBy:
     """Return the source of an observation. In recordings of earlier versions, only units make a daemon expected."""
     if found.by in tuple(NamedBy):
@@ -82,17 +79,16 @@ def _source(found: DaemonFound) -> NamedBy:
 
 
 def _in_directory(node: Node, found: DaemonFound) -> Daemon | None:
-    """Return the daemon in the same directory of this host."""
     if _in_container(found.daemon, found.pipe_directory, _source(found)):
         return node.daemons.get(found.daemon)
     directory = _normal(found.pipe_directory)
-    there = [
-        daemon
+    there = {
+        daemon.name: daemon
         for daemon in node.daemons.values()
         if _normal(daemon.pipe_directory) == directory
         and not _in_container(daemon.name, daemon.pipe_directory, daemon.declared.by)
-    ]
-    return next((daemon for daemon in there if daemon.name == found.daemon), there[0] if there else None)
+    }
+    return there.get(found.daemon) or next(iter(there.values()), None)
 
 
 def _normal(path: str) -> str:
@@ -125,7 +121,6 @@ def _declared(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
 
 
 def _completed(daemon: Daemon, found: DaemonFound, by: NamedBy) -> Daemon:
-    """Return the daemon with data that it does not have yet."""
     runtime, declared = daemon.runtime, daemon.declared
     daemon = with_runtime(
         daemon,
@@ -195,14 +190,19 @@ def of_other_users(daemon: Daemon, pids: Collection[int], processes: Mapping[int
     return frozenset(pid for pid in pids if pid in processes and processes[pid].uid not in (None, uid))
 
 
+def end_member(step: Step, at: float, pid: int) -> None:
+    """End a server or a client of the daemon."""
+    step.daemon = clients.dequeue(step.daemon, pid)
+    servers.end(step, at, pid)
+    clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+
+
 def remove_other_users(step: Step, at: float, processes: Mapping[int, ProcessReading]) -> None:
     """Remove processes that are known to belong to other users than the only one that the daemon may serve."""
     if only_user(step.daemon) is None:
         return
     for pid in sorted(of_other_users(step.daemon, named_pids(step.daemon), processes)):
-        step.daemon = clients.dequeue(step.daemon, pid)
-        servers.end(step, at, pid)
-        clients.disconnect(step, at, pid, DisconnectReason.EXIT)
+        end_member(step, at, pid)
         connections = step.daemon.connections
         daemon = with_connections(
             step.daemon,

@@ -177,18 +177,14 @@ def process_read(step: Step, reading: DaemonProcess) -> None:
         elif step.daemon.state is None or step.daemon.ended:
             enter_state(step, at, DaemonState.STARTING)
     if reading.servers is not None:
-        _servers_found(step, at, reading.servers)
-
-
-def _servers_found(step: Step, at: float, pids: Collection[int]) -> None:
-    """Apply the child processes of the daemon as its servers. Of their clients, only NVML shows PIDs at first."""
-    new = [pid for pid in pids if pid not in step.daemon.servers]
-    for pid in [pid for pid in step.daemon.servers if pid not in pids]:
-        servers.end(step, at, pid)
-    for pid in new:
-        servers.start(step, at, pid)
-        step.daemon = servers.with_hidden_pids(step.daemon, pid, True)
-    step.daemon = with_connections(step.daemon, listed_at=at)
+        # The child processes of the daemon. Of their clients, only NVML shows PIDs at first.
+        new = [pid for pid in reading.servers if pid not in step.daemon.servers]
+        for pid in [pid for pid in step.daemon.servers if pid not in reading.servers]:
+            servers.end(step, at, pid)
+        for pid in new:
+            servers.start(step, at, pid)
+            step.daemon = servers.with_hidden_pids(step.daemon, pid, True)
+        step.daemon = with_connections(step.daemon, listed_at=at)
 
 
 def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
@@ -202,14 +198,6 @@ def _with_process(daemon: Daemon, reading: DaemonProcess) -> Daemon:
         stdout_in_journal=reading.stdout_in_journal,
     )
     return log_files.with_stdout(daemon, foreground=reading.foreground, in_file=reading.stdout_in_file)
-
-
-def protocol_logged(daemon: Daemon, at: float, protocol: int) -> Daemon:
-    """Return the daemon with the protocol that its log reports, unless the daemon answers queries of its protocol."""
-    if daemon.answers:
-        return daemon
-    daemon = with_runtime(daemon, protocol=protocol)
-    return daemon if daemon.supported or daemon.ended else with_unknown_state(daemon, at)
 
 
 def with_unknown_state(daemon: Daemon, at: float) -> Daemon:
@@ -280,11 +268,16 @@ def explain_end(
     ended_at = daemon.lifecycle.unexplained_end_at
     if ended_at is None:
         return
-    waited = force or (workload_ended is False and at - ended_at >= _delay(unit, ended_at))
+    delay = SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
+    if processes.is_unit_stopping(unit, ended_at):
+        delay = UNIT_STOPPING_SECONDS
+    waited = force or (workload_ended is False and at - ended_at >= delay)
+    # NVIDIA's DRA driver removes the directory of a claim that was released. A crash leaves the pid file.
+    released = daemon.declared.by is NamedBy.DRA and daemon.lifecycle.pid_file_left is False
     quit_or_stopped = (
         _is_recent(daemon.lifecycle.quit_at, ended_at)
         or processes.was_unit_stopped(unit, ended_at)
-        or _was_claim_released(daemon)
+        or released
         or _was_quit(daemon, ended_at, waited=waited)
     )
     stopped = quit_or_stopped or workload_ended is True
@@ -303,11 +296,6 @@ def explain_end(
     step.report(ended_at, EventName.DAEMON_LOST, reason=reason)
 
 
-def _was_claim_released(daemon: Daemon) -> bool:
-    """Return whether NVIDIA's DRA driver has removed the directory of the claim. A crash leaves the pid file."""
-    return daemon.declared.by is NamedBy.DRA and daemon.lifecycle.pid_file_left is False
-
-
 def _was_quit(daemon: Daemon, ended_at: float, *, waited: bool = False) -> bool:
     """Return whether a daemon ended by a quit, as the traces of its end or its log show.
 
@@ -320,12 +308,6 @@ def _was_quit(daemon: Daemon, ended_at: float, *, waited: bool = False) -> bool:
         return True
     no_contradiction = daemon.lifecycle.pid_file_left is False or not daemon.lifecycle.traces_expected or waited
     return no_contradiction and _is_recent(daemon.lifecycle.quit_claimed_at, ended_at)
-
-
-def _delay(unit: UnitState | None, ended_at: float) -> float:
-    if processes.is_unit_stopping(unit, ended_at):
-        return UNIT_STOPPING_SECONDS
-    return SYSTEMD_SECONDS if processes.may_unit_change(unit, ended_at) else LOG_SECONDS
 
 
 # -- the end of a job or pod ------------------------------------------------------------------------------------------
@@ -356,7 +338,12 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return False
     own = _death(node, process.pid, process.start_ticks)
     killed = own is not None and own.wait_status is not None
-    if (own is not None and killed and not _is_from_outside(own)) or _has_lost_others(node, daemon, process):
+    if (own is not None and killed and not _is_from_outside(own)) or daemon.lifecycle.clients_at_end is None:
+        return False
+    # A client may have been lost that is not in the job or pod of the daemon.
+    ended = {pid: death.process for pid, death in node.deaths.items()}
+    clients = [node.processes.get(pid) or ended.get(pid) for pid in daemon.lifecycle.clients_at_end]
+    if any(cgroup_of(client).job_or_pod != cgroup_of(process).job_or_pod for client in clients):
         return False
     if node.at - ended_at <= BESIDE_SECONDS:
         return None
@@ -372,7 +359,10 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
         return seconds >= -BESIDE_SECONDS and (idle or _is_from_outside(death))
 
     deaths = {each: _death(node, each.pid, each.start_ticks) for each in process.peers}
-    known = {each: death for each, death in deaths.items() if death is not None or _is_running(node, each)}
+    running = {(pid, process.start_ticks) for pid, process in node.processes.items()}
+    known = {
+        each: death for each, death in deaths.items() if death is not None or (each.pid, each.start_ticks) in running
+    }
     first = {each: death for each, death in known.items() if each.role is not WorkloadRole.SANDBOX}
     if not first or not all(death is not None and is_independent(death) for death in first.values()):
         return False
@@ -384,23 +374,9 @@ def has_ended(node: Node, daemon: Daemon) -> bool | None:
     return None if node.at - ended_at <= SANDBOX_SECONDS else False
 
 
-def _has_lost_others(node: Node, daemon: Daemon, process: DaemonProcess) -> bool:
-    """Return whether a client may have been lost that is not in the job or pod of the daemon."""
-    if daemon.lifecycle.clients_at_end is None:
-        return True
-    deaths = {pid: death.process for pid, death in node.deaths.items()}
-    clients = (node.processes.get(pid) or deaths.get(pid) for pid in daemon.lifecycle.clients_at_end)
-    return any(cgroup_of(client).job_or_pod != cgroup_of(process).job_or_pod for client in clients)
-
-
 def _death(node: Node, pid: int | None, start_ticks: int | None) -> Death | None:
     death = node.deaths.get(pid or 0)
     return death if death is not None and death.start_ticks == start_ticks else None
-
-
-def _is_running(node: Node, process: WorkloadProcess) -> bool:
-    known = node.processes.get(process.pid)
-    return known is not None and known.start_ticks == process.start_ticks
 
 
 def _is_from_outside(death: Death) -> bool:

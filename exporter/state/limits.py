@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from exporter.model.daemon import Daemon
+from exporter.model.daemon import Daemon, with_runtime
 from exporter.model.node import Node
 from exporter.model.observation import ControlReply, GpuReading
 from exporter.model.server import Server
@@ -44,35 +44,27 @@ def clients_limit(node: Node, daemon: Daemon, server: Server) -> int | None:
     stated = daemon.declared.clients_limit or server.clients_limit
     if stated is not None:
         return stated
-    if any(_requests_work_queues(node, pid) for pid, client in daemon.clients.items() if client.server == server.pid):
+    # By default, a client has 2 work queues, of which all clients share a pool (guide).
+    clients = (node.processes.get(pid) for pid, client in daemon.clients.items() if client.server == server.pid)
+    variables = (process.environment for process in clients if process is not None)
+    if any(each is not None and each.get(MAX_CONNECTIONS, "2") not in ("1", "2") for each in variables):
         return None
     gpus = (gpu.reading for gpu in node.gpus.values() if serves_gpu(node, daemon, gpu.reading))
     documented = {_documented(daemon, gpu) for gpu in gpus}
     return documented.pop() if len(documented) == 1 else None
 
 
-def _requests_work_queues(node: Node, pid: int) -> bool:
-    """Return whether a client may have more than the usual 2 work queues, of which all clients share a pool (guide)."""
-    process = node.processes.get(pid)
-    variables = None if process is None else process.environment
-    return variables is not None and variables.get(MAX_CONNECTIONS, "2") not in ("1", "2")
-
-
 def _documented(daemon: Daemon, gpu: GpuReading) -> int | None:
     from_volta = is_from_volta(gpu)
     if not from_volta:
         return None if from_volta is None else BEFORE_VOLTA
-    version = _version(daemon, gpu)
-    return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
-
-
-def _version(daemon: Daemon, gpu: GpuReading) -> int | None:
-    """Return the version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA."""
-    if daemon.runtime.version is not None:
-        return int(daemon.runtime.version)
+    # The version of MPS as its programs print it, 13010 for CUDA 13.1; else that of the driver's CUDA.
+    version = None if daemon.runtime.version is None else int(daemon.runtime.version)
     parts = (gpu.cuda_version or "").partition(".")
     major, minor = version_number(parts[0]), version_number(parts[2])
-    return None if major is None or minor is None else 1000 * major + 10 * minor
+    if version is None and major is not None and minor is not None:
+        version = 1000 * major + 10 * minor
+    return None if version is None else next((limit for newest, limit in FROM_VOLTA if version <= newest), None)
 
 
 # -- queries -------------------------------------------------------------------------------------------------------
@@ -92,8 +84,13 @@ def queries(node: Node, daemon: Daemon) -> Iterable[tuple[str, float | None]]:
     asked_at, devices = daemon.commands.asked_at, wanted_limits(node, daemon).pinned_memory
     number = min(max((device_count(node, daemon), *(device + 1 for device in devices))), MOST_DEVICES)
     yield from ((command, asked_at.get(command)) for command in _default_queries(number))
+    readable = daemon.log.problems.get("server.log") is None and daemon.log.own_commands.blocked_since is None
+    log_followed = readable or daemon.in_journal
     for server in daemon.servers.values():
-        if not _will_log_limits(node.at, daemon, server) and processes.can_query(node, server.pid):
+        # In a log that is followed, a server that starts will log its limits.
+        starting = server.uid is not None and node.at - server.started_at < STARTING_SECONDS
+        will_log = log_followed and starting and server.limits_logged_at is None
+        if not will_log and processes.can_query(node, server.pid):
             for command in _server_queries(server.pid, number):
                 yield command, asked_at.get(command, server.limits_logged_at)
 
@@ -107,52 +104,6 @@ def _default_queries(devices: int) -> Iterable[str]:
 def _server_queries(pid: int, devices: int) -> Iterable[str]:
     yield f"{THREADS} {pid}"
     yield from (f"{PINNED_MEMORY} {pid} {device}" for device in range(devices))
-
-
-def _will_log_limits(at: float, daemon: Daemon, server: Server) -> bool:
-    """Return whether a server is about to log its limits, in a log that is followed."""
-    readable = daemon.log.problems.get("server.log") is None and daemon.log.own_commands.blocked_since is None
-    starting = server.uid is not None and server.limits_logged_at is None and at - server.started_at < STARTING_SECONDS
-    return (readable or daemon.in_journal) and starting
-
-
-# -- the log -------------------------------------------------------------------------------------------------------
-
-
-def apply_logged_threads(daemon: Daemon, at: float, pid: int, percentage: float) -> Daemon:
-    """Apply the thread percentage that a server logs. Memory limits, if there are any, and the priority follow it."""
-    server = daemon.servers.get(pid)
-    if server is None or not 0 < percentage <= 100:
-        return daemon
-    if server.limits_logged_at is None:
-        server = replace(server, pinned_memory_limits={}, limits_logged_at=at)
-    return with_server(daemon, replace(server, active_thread_percentage=percentage))
-
-
-def apply_logged_memory(daemon: Daemon, pid: int, device: int, limit: int) -> Daemon:
-    """Apply the memory limit that a server logs for a device, in bytes."""
-    server = daemon.servers.get(pid)
-    if server is None:
-        return daemon
-    limits = _with_limit(server.pinned_memory_limits, device, limit)
-    return with_server(daemon, replace(server, pinned_memory_limits=limits))
-
-
-def apply_logged_priority(daemon: Daemon, pid: int, priority: int) -> Daemon:
-    """Apply the client priority that a server logs. A daemon's new default also applies to running servers (R580)."""
-    server = daemon.servers.get(pid)
-    return daemon if server is None else with_server(daemon, replace(server, client_priority=priority))
-
-
-def apply_logged_default_memory(daemon: Daemon, device: int | None) -> Daemon:
-    """Query the default memory limit of a device again, because the log reports a change."""
-    return daemon if device is None else mark_stale(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
-
-
-def apply_logged_command(daemon: Daemon, text: str) -> Daemon:
-    """Query a limit again, because the log reports a command that sets it. The daemon may have refused that."""
-    query = control_reply.query_changed_by(text)
-    return daemon if query is None else mark_stale(daemon, query)
 
 
 # -- replies -------------------------------------------------------------------------------------------------------
@@ -180,7 +131,7 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
             percentage = parse_percentage(reply.stdout) or limits.active_thread_percentage
             limits = replace(limits, active_thread_percentage=percentage)
         case [verb, device] if verb == DEFAULT_PINNED_MEMORY:
-            memory = _with_limit(limits.pinned_memory, _number(device), parse_byte_size(reply.stdout))
+            memory = with_limit(limits.pinned_memory, _number(device), parse_byte_size(reply.stdout))
             limits = replace(limits, pinned_memory=memory)
         case [verb] if verb == DEFAULT_PRIORITY:
             priority = control_reply.parse_priority(reply.stdout)
@@ -191,7 +142,7 @@ def apply_reply(daemon: Daemon, reply: ControlReply) -> Daemon:
         case _ if query == DEVICE_QUERY:
             devices = control_reply.parse_devices(reply.stdout) or daemon.runtime.devices
             addresses = control_reply.parse_device_addresses(reply.stdout) or daemon.runtime.addresses
-            daemon = replace(daemon, runtime=replace(daemon.runtime, devices=devices, addresses=addresses))
+            daemon = with_runtime(daemon, devices=devices, addresses=addresses)
     return replace(daemon, default_limits=limits)
 
 
@@ -201,7 +152,7 @@ def _apply_to_server(server: Server, device: list[str], stdout: str) -> Server:
             percentage = parse_percentage(stdout) or server.active_thread_percentage
             return replace(server, active_thread_percentage=percentage)
         case [ordinal]:
-            limits = _with_limit(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
+            limits = with_limit(server.pinned_memory_limits, _number(ordinal), parse_byte_size(stdout))
             return replace(server, pinned_memory_limits=limits)
         case _:
             return server
@@ -211,7 +162,7 @@ def _number(word: str) -> int | None:
     return int(word) if word.isdecimal() and len(word) < 10 else None
 
 
-def _with_limit(limits: Mapping[int, int], device: int | None, limit: int | None) -> Mapping[int, int]:
+def with_limit(limits: Mapping[int, int], device: int | None, limit: int | None) -> Mapping[int, int]:
     """Return the limits with that of one device, if both are known."""
     if device is None or limit is None or device >= MOST_DEVICES:
         return limits

@@ -34,7 +34,6 @@ JOURNAL = "stdout"
 
 _COMMAND = "] Cmd:"
 
-
 _LOST = Reason(ReasonCode.LOG_TO_STDOUT)
 
 
@@ -101,23 +100,17 @@ def own_command_read(step: Step, line: LogLine) -> None:
     daemon = step.daemon
     if _COMMAND not in line.line or line.file not in FILES:
         return
-    known, writer = daemon.log.own_commands, _writer(line)
-    if writer is None or (daemon.runtime.process is not None and writer != daemon.runtime.process.pid):
+    known, entry = daemon.log.own_commands, parse_log_line(line.line)
+    if entry is None or not entry.by_daemon or not isinstance(entry.message, log_message.CommandReceived):
+        return
+    words, writer = entry.message.text.split(maxsplit=1), translate_pid(entry.pid, line.pids)
+    if not words or words[0] not in EXPORTER_QUERIES or daemon.pid not in (None, writer):
         return
     late = known.awaited is not None and line.at < known.awaited[0]
     logged = LoggedCommands(read_at=line.at, writer=writer, awaited=known.awaited if late else None)
     step.daemon = with_log(daemon, own_commands=logged)
     if known.blocked_since is not None:
         step.report(line.at, EventName.LOG_UNBLOCKED)
-
-
-def _writer(line: LogLine) -> int | None:
-    """Return the PID of the daemon that logged a query of the exporter; None for any other line."""
-    entry = parse_log_line(line.line)
-    if entry is None or not entry.by_daemon or not isinstance(entry.message, log_message.CommandReceived):
-        return None
-    words = entry.message.text.split(maxsplit=1)
-    return translate_pid(entry.pid, line.pids) if words and words[0] in EXPORTER_QUERIES else None
 
 
 def await_command(daemon: Daemon, reply: ControlReply) -> Daemon:
@@ -158,11 +151,6 @@ def check_overdue(step: Step, reading: SourceReading) -> None:
         known = replace(known, blocked_since=reading.at)
         step.report(reading.at, EventName.LOG_BLOCKED)
     step.daemon = with_log(daemon, own_commands=known)
-
-
-def command_missing_since(daemon: Daemon) -> float | None:
-    """Return since when a command is missing in the log, until another one shows whether the log is blocked."""
-    return None if daemon.log.own_commands.blocked_since is not None else daemon.log.own_commands.missing_since
 
 
 # -- the end of a log -------------------------------------------------------------------------------------------------

@@ -12,12 +12,14 @@ from exporter.model.daemon import (
     with_totals,
 )
 from exporter.model.observation import LogLine
-from exporter.model.server import ContextCreation, RefusalReason, ServerState
+from exporter.model.server import Client, ContextCreation, Disconnect, RefusalReason, ServerState
 from exporter.model.values import replace
 from exporter.parse import log_message
+from exporter.parse.control_reply import DEFAULT_PINNED_MEMORY, query_changed_by
 from exporter.parse.log_line import LogEntry, Pids, parse_log_line, translate_entry
-from exporter.state import claims, clients, disconnects, fault_log, lifecycle, limits, servers
-from exporter.state.step import Step, increment
+from exporter.parse.log_message import ContextExited, ContextExiting
+from exporter.state import claims, clients, fault_log, lifecycle, limits, servers
+from exporter.state.step import Step, increment, with_latest
 
 _OTHERS_FILE = {"control.log": False, "server.log": True}
 """Senders that do not write to a file: a line of a server in control.log, or of the daemon in server.log, is forged."""
@@ -28,6 +30,13 @@ LONGEST_COMMAND = 80
 
 NOT_READY = 807
 """CUDA_ERROR_MPS_SERVER_NOT_READY: the server is in FAULT."""
+
+REMEMBERED_SECONDS = 10.0
+MAX_REMEMBERED = 256
+"""How long, and how many, disconnects of one daemon are remembered: more clients than four servers have."""
+
+TERMINATION_SECONDS = 10.0
+"""A client that disconnects within this time after an operator terminated it was terminated (measured: 6 ms)."""
 
 
 def line_read(step: Step, line: LogLine) -> None:
@@ -73,15 +82,21 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
         case _ if daemon.log.echoing:
             pass
         case log_message.CommandReceived(text):
+            # A limit that the command sets is queried again: the daemon may have refused the command.
+            query = query_changed_by(text)
+            daemon = daemon if query is None else limits.mark_stale(daemon, query)
             # The reply to `ps` has the command lines of clients, which may contain any text. Until the session is
             # closed, only a quit is read.
-            step.daemon = with_log(limits.apply_logged_command(daemon, text), echoing=text.split()[:1] == ["ps"])
+            step.daemon = with_log(daemon, echoing=text.split()[:1] == ["ps"])
         case log_message.VersionReported(version):
             step.daemon = with_runtime(daemon, version=version)
-        case log_message.ProtocolReported(protocol):
-            step.daemon = lifecycle.protocol_logged(daemon, at, protocol)
-        case log_message.DefaultMemoryLimitSet(device):
-            step.daemon = limits.apply_logged_default_memory(daemon, device)
+        case log_message.ProtocolReported(protocol) if not daemon.answers:
+            # A daemon that answers queries has the protocol of these queries.
+            daemon = with_runtime(daemon, protocol=protocol)
+            unsupported = not daemon.supported and not daemon.ended
+            step.daemon = lifecycle.with_unknown_state(daemon, at) if unsupported else daemon
+        case log_message.DefaultMemoryLimitSet(int(device)):
+            step.daemon = limits.mark_stale(daemon, f"{DEFAULT_PINNED_MEMORY} {device}")
         case log_message.DaemonStarting() if daemon.runtime.process is None:
             # Its process or its answer must confirm the start. Several daemons may write to one log, and every user
             # can write to it (measured, R580).
@@ -97,14 +112,16 @@ def _daemon_line_read(step: Step, at: float, entry: LogEntry) -> None:
             servers.ready(step, at, server)
         case log_message.ServerExited(server) if server in daemon.servers:
             step.daemon = claims.add(daemon, at, ClaimKind.SERVER_EXIT, server)
-        case log_message.ServerShutdownRequested(server):
-            step.daemon = servers.shutdown_requested(daemon, server)
+        case log_message.ServerShutdownRequested(server) if server in daemon.servers:
+            step.daemon = servers.with_server(daemon, replace(daemon.servers[server], shutdown_requested=True))
         case log_message.ServerWillNotShutDown(server):
             clients.report_waiting(step, at, server)
         case log_message.ClientQueued(pid, uid):
             step.daemon = clients.queue(daemon, pid, uid)
         case log_message.ClientForwarded(pid, uid):
-            step.daemon = clients.forward(daemon, pid, uid)
+            # Of the clients with a hidden PID, the daemon forwards the user's oldest.
+            hidden = (n for n, owner in daemon.connections.queued.items() if n < clients.HIDDEN and owner == uid)
+            step.daemon = clients.dequeue(daemon, pid or next(hidden, 0))
 
 
 # -- lines of a server -----------------------------------------------------------------------------------------------
@@ -124,7 +141,7 @@ def _server_line_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> Non
             _client_active(step, at, server, pid, context)
         case log_message.ClientDisconnected(pid):
             daemon = _without_connecting(step.daemon, server, pid)
-            step.daemon = disconnects.record_disconnect(daemon, at, entry, pid)
+            step.daemon = _record_disconnect(daemon, at, entry, pid)
             if pid in step.daemon.clients:
                 step.daemon = claims.add(step.daemon, at, ClaimKind.CLIENT_DISCONNECT, pid)
         case log_message.ServerStartFailed(text):
@@ -212,24 +229,38 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.ClientNotAccepted(client, status):
             reason = RefusalReason.FAULT if status == NOT_READY else RefusalReason.OTHER
             clients.refuse(step, at, pid, client, reason)
-        case log_message.ContextExited():
-            step.daemon = disconnects.context_exited(daemon, at, entry, message)
-        case log_message.ContextExiting():
-            step.daemon = disconnects.context_exiting(daemon, at, entry, message)
+        case ContextExited(client, context):
+            # Up to R565. After its last known context a client has disconnected.
+            known = daemon.clients.get(client)
+            daemon = _remove_context(daemon, at, entry, ContextExiting(client, context, in_reset=False))
+            if known is not None and known.server == pid and not daemon.clients[client].contexts:
+                daemon = _record_disconnect(daemon, at, entry, client)
+                daemon = claims.add(daemon, at, ClaimKind.CLIENT_DISCONNECT, client)
+            step.daemon = daemon
+        case ContextExiting():
+            step.daemon = _context_exiting(daemon, at, entry, message)
         case log_message.ClientExitRequested(client):
-            step.daemon = disconnects.request_exit(daemon, at, pid, client)
+            # An operator has the server end the client.
+            known = daemon.clients.get(client)
+            if known is not None and known.server == pid:
+                step.daemon = _with_client(daemon, replace(known, exit_requested_at=at))
         case log_message.DeviceAssociated(gpu):
             pending = server.pending_context
             if pending is not None and pending.gpu != gpu:
                 # With a second GPU, lines of two contexts are mixed.
                 pending = replace(pending, gpu=gpu) if pending.gpu is None else None
                 step.daemon = servers.with_server(daemon, replace(server, pending_context=pending))
-        case log_message.ThreadPercentageSet(percentage):
-            step.daemon = limits.apply_logged_threads(daemon, at, pid, percentage)
+        case log_message.ThreadPercentageSet(percentage) if 0 < percentage <= 100:
+            # Memory limits, if there are any, and the priority follow it.
+            if server.limits_logged_at is None:
+                server = replace(server, pinned_memory_limits={}, limits_logged_at=at)
+            step.daemon = servers.with_server(daemon, replace(server, active_thread_percentage=percentage))
         case log_message.PinnedMemoryLimitSet(device, limit):
-            step.daemon = limits.apply_logged_memory(daemon, pid, device, limit)
+            memory = limits.with_limit(server.pinned_memory_limits, device, limit)
+            step.daemon = servers.with_server(daemon, replace(server, pinned_memory_limits=memory))
         case log_message.PrioritySet(priority):
-            step.daemon = limits.apply_logged_priority(daemon, pid, priority)
+            # A daemon's new default also applies to running servers (R580).
+            step.daemon = servers.with_server(daemon, replace(server, client_priority=priority))
         case log_message.HandlingFatalError() | log_message.ClientToBeTornDown() if fault_log.has_new_block(
             before, server
         ):
@@ -244,3 +275,98 @@ def _known_server_read(step: Step, at: float, entry: LogEntry, pids: Pids) -> No
         case log_message.ServerContextCreated() if server.devices_to_reset:
             # The server creates contexts only after all were destroyed (R515), or for an accepted client (R580).
             step.daemon = claims.add(daemon, at, ClaimKind.RECOVERY, pid)
+
+
+# -- the end of the contexts of a client, then of its connection -----------------------------------------------------
+
+
+def _context_exiting(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
+    """Remove a context. If an error that affects only this client ends it, add a claim of a contained fault, once.
+
+    A device-side assert is such an error (measured, R580). During a fault, the line only shows how the client ended.
+    """
+    pid, server = message.pid, daemon.servers[entry.pid]
+    before, disconnect = clients.last_known(daemon, pid), daemon.connections.disconnects.get(pid)
+    was_in_reset = any(each is not None and each.in_reset for each in (before, disconnect))
+    daemon = _remove_context(daemon, at, entry, message)
+    if not message.in_reset or was_in_reset or before is None or server.state is ServerState.FAULT:
+        return daemon
+    block = server.fault_block
+    if block is not None and pid in block.clients and before.connected_at <= block.at:
+        # The fault affected the client. The server has recovered since.
+        return daemon
+    return claims.add(daemon, at, ClaimKind.CONTAINED_FAULT, pid)
+
+
+def _record_disconnect(daemon: Daemon, at: float, entry: LogEntry, pid: int) -> Daemon:
+    """Record that a client's process has ended. The log may report the end of its contexts later (measured, R580)."""
+    client = clients.last_known(daemon, pid)
+    if pid in daemon.connections.disconnects or client is None or client.server != entry.pid:
+        return daemon
+    return _with_disconnect(daemon, _disconnect(client, at, entry.stamp))
+
+
+def prune_disconnects(daemon: Daemon, at: float) -> Daemon:
+    """Remove disconnects that are older than `REMEMBERED_SECONDS`."""
+    connections = daemon.connections
+    if not connections.disconnects and not connections.recently_disconnected:
+        return daemon
+    recent = {pid: each for pid, each in connections.disconnects.items() if at - each.at <= REMEMBERED_SECONDS}
+    clients = {
+        pid: each for pid, each in connections.recently_disconnected.items() if pid in connections.disconnected_at
+    }
+    return with_connections(daemon, disconnects=recent, recently_disconnected=clients)
+
+
+def _remove_context(daemon: Daemon, at: float, entry: LogEntry, message: ContextExiting) -> Daemon:
+    """Remove a context, which may be unknown. After its last known context a client has disconnected."""
+    client = clients.last_known(daemon, message.pid) or Client(pid=message.pid, server=entry.pid, connected_at=at)
+    if message.pid == 0 or client.server != entry.pid:
+        return daemon
+    in_reset = client.in_reset or message.in_reset
+    client = replace(client, contexts=client.contexts - {message.context}, in_reset=in_reset)
+    daemon = _with_client(daemon, client)
+    if client.contexts:
+        return daemon
+    new = replace(_disconnect(client, at, entry.stamp), contexts=frozenset({message.context}))
+    known = daemon.connections.disconnects.get(message.pid)
+    if known is None or known.server != new.server:
+        return _with_disconnect(daemon, new)
+    merged = replace(
+        known if new.stamp <= known.stamp else new,
+        gpus=known.gpus | new.gpus,
+        in_reset=known.in_reset or new.in_reset,
+        terminated=known.terminated or new.terminated,
+        contexts=known.contexts | new.contexts,
+        logged_twice=known.logged_twice or (bool(known.contexts & new.contexts) and known.stamp != new.stamp),
+    )
+    return _with_disconnect(daemon, merged)
+
+
+def _disconnect(client: Client, at: float, stamp: str) -> Disconnect:
+    requested_at = client.exit_requested_at
+    return Disconnect(
+        pid=client.pid,
+        server=client.server,
+        at=at,
+        stamp=stamp,
+        gpus=client.gpus,
+        in_reset=client.in_reset,
+        terminated=requested_at is not None and at - requested_at <= TERMINATION_SECONDS,
+    )
+
+
+def _with_client(daemon: Daemon, client: Client) -> Daemon:
+    if client.pid in daemon.clients:
+        return replace(daemon, clients={**daemon.clients, client.pid: client})
+    recent = daemon.connections.recently_disconnected
+    if client.pid not in recent:
+        return daemon
+    return with_connections(daemon, recently_disconnected={**recent, client.pid: client})
+
+
+def _with_disconnect(daemon: Daemon, disconnect: Disconnect) -> Daemon:
+    known = daemon.connections.disconnects
+    if known.get(disconnect.pid) == disconnect:
+        return daemon
+    return with_connections(daemon, disconnects=with_latest(known, disconnect.pid, disconnect, MAX_REMEMBERED))

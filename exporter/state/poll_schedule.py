@@ -19,7 +19,7 @@ from exporter.parse.control_reply import (
     list_clients,
     list_servers,
 )
-from exporter.state import devices, known_daemons, lifecycle, limits, log_files, processes
+from exporter.state import devices, known_daemons, lifecycle, limits, processes
 from exporter.state.control_replies import last_answer_at
 
 MOST_PROCESSES = 4096
@@ -84,8 +84,9 @@ def commands(node: Node, name: str, intervals: PollIntervals) -> tuple[str, ...]
         period = intervals.stale if confirm else _probe_period(node.at, daemon, intervals)
         due = node.at - queried >= period or (suspended_at is not None and queried < suspended_at)
         return (probe(daemon),) if due else ()
-    missing_since = log_files.command_missing_since(daemon)
-    if missing_since is not None and daemon.commands.asked_at.get(LIST_SERVERS, 0.0) < missing_since:
+    # After a command that is missing in the log, another one shows whether the log is blocked.
+    own, listed_at = daemon.log.own_commands, daemon.commands.asked_at.get(LIST_SERVERS, 0.0)
+    if own.blocked_since is None and own.missing_since is not None and listed_at < own.missing_since:
         return (LIST_SERVERS,)
     queries = tuple(_queries(node, daemon, intervals))
     due_now = tuple(query.command for query in queries if query.deadline <= node.at)
@@ -172,7 +173,10 @@ def _server_queries(node: Node, daemon: Daemon, server: Server, intervals: PollI
 def _status_period(node: Node, daemon: Daemon, server: Server, intervals: PollIntervals) -> float:
     suspected_at = server.started_at if server.state is None else server.fault_suspected_at
     claimed = claimed_since(daemon, ClaimKind.FAULT, ClaimKind.RECOVERY)
-    if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids_since(node, daemon)))):
+    # After an Xid on one of the daemon's GPUs, the log should have reported a fault by now.
+    due_xids = (xid for xid in node.xids.recent if node.at - xid.at >= XID_SECONDS)
+    xids = [xid.at for xid in due_xids if xid.gpu not in node.gpus or devices.uses_gpu(node, daemon, xid.gpu or "")]
+    if intervals.is_recent(node.at, latest((suspected_at, *claimed, *xids))):
         return intervals.stale
     return intervals.fault if server.state is ServerState.FAULT else intervals.lists
 
@@ -271,12 +275,12 @@ def units_wanted(node: Node) -> frozenset[str]:
         for daemon in node.daemons.values()
         if daemon.declared.expected
         and daemon.declared.unit is not None
-        and (daemon.declared.unit not in node.units or not daemon.answers or _returned(node.at, daemon))
+        and (
+            daemon.declared.unit not in node.units
+            or not daemon.answers
+            or (daemon.state is DaemonState.UP and node.at - (daemon.lifecycle.state_since or 0.0) <= RETURN_SECONDS)
+        )
     )
-
-
-def _returned(at: float, daemon: Daemon) -> bool:
-    return daemon.state is DaemonState.UP and at - (daemon.lifecycle.state_since or 0.0) <= RETURN_SECONDS
 
 
 def units_urgent(node: Node) -> frozenset[str]:
@@ -345,15 +349,6 @@ def gpu_stale_since(node: Node, gpu: Gpu) -> Iterable[float]:
         if not gpu.bypassing_known and connections.listed_at is not None:
             changes.append(connections.listed_at)
         yield from (at for at in changes if at > read_at)
-
-
-def xids_since(node: Node, daemon: Daemon) -> Iterable[float]:
-    """Yield the times of Xids on the daemon's GPUs after which the log should have reported a fault by now."""
-    for xid in node.xids.recent:
-        known = node.gpus.get(xid.gpu or "")
-        is_served = known is None or devices.uses_gpu(node, daemon, known.reading.gpu)
-        if is_served and node.at - xid.at >= XID_SECONDS:
-            yield xid.at
 
 
 def claimed_since(daemon: Daemon, *kinds: ClaimKind) -> Iterable[float]:

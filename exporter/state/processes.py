@@ -47,19 +47,13 @@ _SHARED_UNIT = re.compile(r"session-.+\.scope|user@.+\.service|init\.scope|(?:.+
 # -- exits ---------------------------------------------------------------------------------------------------------
 
 
-def add_exit(node: Node, ended: ProcessExit) -> Node:
-    """Remember that a watched process has exited."""
-    process = node.processes.get(ended.pid)
-    return _add_death(
-        node,
-        Death(
-            at=ended.at,
-            pid=ended.pid,
-            start_ticks=ended.start_ticks,
-            process=process,
-            wait_status=ended.wait_status,
-        ),
-    )
+def process_exited(node: Node, ended: ProcessExit) -> Node:
+    """Remember that a watched process has exited, and remove its state."""
+    state = node.states.get(ended.pid)
+    if state is not None and state.start_ticks == ended.start_ticks:
+        node = prune_states(node, node.states.keys() - {ended.pid})
+    process, ticks, status = node.processes.get(ended.pid), ended.start_ticks, ended.wait_status
+    return _add_death(node, Death(at=ended.at, pid=ended.pid, start_ticks=ticks, process=process, wait_status=status))
 
 
 def add_oom_kill(node: Node, record: KernelRecord) -> Node:
@@ -80,7 +74,8 @@ def prune_exits(node: Node) -> Node:
 
 def _add_death(node: Node, death: Death) -> Node:
     known = node.deaths.get(death.pid)
-    if known is not None and _is_same_process(known, death):
+    ticks = set() if known is None else {known.start_ticks, death.start_ticks}
+    if known is not None and (len(ticks) == 1 if None not in ticks else abs(known.at - death.at) <= DYING_SECONDS):
         death = replace(
             known,
             at=min(known.at, death.at),
@@ -90,12 +85,6 @@ def _add_death(node: Node, death: Death) -> Node:
             out_of_memory=known.out_of_memory or death.out_of_memory,
         )
     return replace(node, deaths=with_latest(node.deaths, death.pid, death, MOST_DEATHS))
-
-
-def _is_same_process(one: Death, other: Death) -> bool:
-    if one.start_ticks is not None and other.start_ticks is not None:
-        return one.start_ticks == other.start_ticks
-    return abs(one.at - other.at) <= DYING_SECONDS
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------
@@ -245,28 +234,15 @@ def socket_read(daemon: Daemon, socket: ControlSocket) -> Daemon:
     """Return the daemon with the state of its control socket, which matters only while commands get no answer."""
     if not is_unanswered(daemon):
         return with_commands(daemon, listening=None, probes=None)
-    return with_commands(daemon, listening=socket.listening, probes=_count_probe(daemon, socket))
-
-
-def _count_probe(daemon: Daemon, socket: ControlSocket) -> SocketProbes | None:
     since = daemon.commands.unanswered_since
-    if since is None:
-        return None
-    before = probes(daemon) or SocketProbes(since=since)
-    match socket.answers:
-        case True:
-            return replace(before, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
-        case False:
-            unanswered = 0 if socket.others else before.unanswered + (socket.others is False)
-            return replace(
-                before,
-                unanswered=unanswered,
-                others=socket.others,
-                answered_at=None,
-                wait_channel=socket.wait_channel,
-            )
-        case None:
-            return before
+    known = None if since is None else probes(daemon) or SocketProbes(since=since)
+    if known is not None and socket.answers is True:
+        known = replace(known, unanswered=0, others=False, answered_at=socket.at, wait_channel=None)
+    elif known is not None and socket.answers is False:
+        unanswered = 0 if socket.others else known.unanswered + (socket.others is False)
+        known = replace(known, unanswered=unanswered, others=socket.others, answered_at=None)
+        known = replace(known, wait_channel=socket.wait_channel)
+    return with_commands(daemon, listening=socket.listening, probes=known)
 
 
 def probes(daemon: Daemon) -> SocketProbes | None:
@@ -302,14 +278,6 @@ def state_read(node: Node, state: ProcessState) -> Node:
         else:
             state = replace(state, child_ended_at=ended_at)
     return node if state == known else replace(node, states={**node.states, state.pid: state})
-
-
-def process_exited(node: Node, ended: ProcessExit) -> Node:
-    """Return the node without the state of a process that ended."""
-    known = node.states.get(ended.pid)
-    if known is None or known.start_ticks != ended.start_ticks:
-        return node
-    return prune_states(node, node.states.keys() - {ended.pid})
 
 
 def prune_states(node: Node, wanted: frozenset[int] | set[int]) -> Node:

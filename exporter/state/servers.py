@@ -10,7 +10,7 @@ from exporter.model.reason import Reason, ReasonCode
 from exporter.model.server import DisconnectReason, Server, ServerState
 from exporter.model.values import replace
 from exporter.state import clients as state_clients
-from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue, dequeue_user
+from exporter.state.clients import CONFIRMING_SECONDS, FRESH_SECONDS, dequeue
 from exporter.state.devices import serves_gpu
 from exporter.state.step import Step, with_latest, without
 
@@ -72,12 +72,13 @@ def end(step: Step, at: float, pid: int, reason: DisconnectReason = DisconnectRe
     server = step.daemon.servers.get(pid)
     if server is None:
         return
-    had_clients = any(client.server == pid for client in step.daemon.clients.values())
-    state_clients.disconnect_all(step, at, reason, server=pid)
+    clients = [client.pid for client in step.daemon.clients.values() if client.server == pid]
+    for client in clients:
+        state_clients.disconnect(step, at, client, reason)
     daemon = replace(step.daemon, servers=without(step.daemon.servers, pid))
     exited_at = with_latest(daemon.connections.server_exited_at, pid, at, MOST_EXITED)
     step.daemon = with_connections(daemon, server_exited_at=exited_at)
-    if not had_clients and reason is DisconnectReason.SERVER_GONE:
+    if not clients and reason is DisconnectReason.SERVER_GONE:
         step.daemon = _count_failed_start(step.daemon, at, server)
     step.report(at, EventName.SERVER_EXITED, server=pid)
 
@@ -86,12 +87,6 @@ def end_all(step: Step, at: float, reason: DisconnectReason) -> None:
     """Remove all servers and clients."""
     for pid in tuple(step.daemon.servers):
         end(step, at, pid, reason)
-
-
-def shutdown_requested(daemon: Daemon, pid: int) -> Daemon:
-    """Return the daemon after it requested a server to shut down."""
-    server = daemon.servers.get(pid)
-    return daemon if server is None else with_server(daemon, replace(server, shutdown_requested=True))
 
 
 def _count_failed_start(daemon: Daemon, at: float, server: Server) -> Daemon:
@@ -161,10 +156,9 @@ def ready(step: Step, at: float, pid: int) -> None:
     server = step.daemon.servers.get(pid)
     if server is None:
         return
-    if step.daemon.serves_all_users:
-        step.daemon = dequeue(step.daemon, *step.daemon.connections.queued)
-    elif server.uid is not None:
-        step.daemon = dequeue_user(step.daemon, server.uid)
+    queued = step.daemon.connections.queued.items()
+    serves_all = step.daemon.serves_all_users
+    step.daemon = dequeue(step.daemon, *(client for client, uid in queued if serves_all or uid == server.uid))
     if server.state is not ServerState.FAULT:
         enter_state(step, at, pid, ServerState.ACTIVE)
 
@@ -255,8 +249,6 @@ def server_with_hidden_pids(node: Node, reading: GpuReading) -> tuple[Daemon, Se
 
 def hidden_pids_shown(step: Step, node: Node, pid: int, reading: GpuReading) -> None:
     """Connect the clients of a server that only NVML shows. Without one on any GPU, it disconnected."""
-    if pid not in step.daemon.servers:
-        return
     step.daemon = with_server(step.daemon, replace(step.daemon.servers[pid], clients_known=True))
     known = {pid for each in node.daemons.values() for pid in (*each.clients, *each.connections.disconnected_at)}
     left = [

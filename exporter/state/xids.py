@@ -93,7 +93,11 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     if located is not None:
         return _with_address(node, *located)
     xids = node.xids
-    error = parse_xid(message) or _lost_gpu(xids, message, record.at)
+    error, lost = parse_xid(message), parse_lost_gpu(message)
+    recent = ((each.number, each.bus_id) for each in xids.recent if record.at - each.at <= PAIR_SECONDS)
+    if error is None and lost is not None and (LOST_GPU_XID, lost) not in recent:
+        # The GPU has fallen off the bus, and the driver has not just reported that Xid.
+        error = Xid(number=LOST_GPU_XID, bus_id=lost)
     if error is None:
         return node
     board = xids.addresses.get(error.bus_id)
@@ -114,27 +118,18 @@ def apply_kernel_record(node: Node, record: KernelRecord) -> Node:
     return replace(node, xids=_add_report(xids, report))
 
 
-def _lost_gpu(xids: Xids, message: str, at: float) -> Xid | None:
-    """Return Xid 79 for a GPU that has fallen off the bus, unless the driver has just reported that Xid."""
-    bus_id = parse_lost_gpu(message)
-    recent = ((each.number, each.bus_id) for each in xids.recent if at - each.at <= PAIR_SECONDS)
-    return None if bus_id is None or (LOST_GPU_XID, bus_id) in recent else Xid(number=LOST_GPU_XID, bus_id=bus_id)
-
-
 def _instance(node: Node, gpu: GpuUuid | None, gpu_instance: int | None, number: int | None) -> GpuUuid | None:
     """Return the MIG instance that a source names; the GPU if it names none, or none that is known."""
-    found = (
-        []
-        if gpu is None or gpu_instance is None
-        else [
-            uuid
-            for uuid in devices.instances_of(node, gpu)
-            if (mig := node.gpus[uuid].reading.mig) is not None
-            and mig.gpu_instance == gpu_instance
-            and number in (None, mig.compute_instance)
-        ]
-    )
-    return found[0] if len(found) == 1 else gpu
+    if gpu is None or gpu_instance is None:
+        return gpu
+    instances = [
+        uuid
+        for uuid in devices.instances_of(node, gpu)
+        if (mig := node.gpus[uuid].reading.mig) is not None
+        and mig.gpu_instance == gpu_instance
+        and number in (None, mig.compute_instance)
+    ]
+    return instances[0] if len(instances) == 1 else gpu
 
 
 def _with_recovery_action(xids: Xids, gpu: GpuUuid, at: float, action: str | None) -> Xids:
@@ -181,19 +176,16 @@ def _match(xids: Xids, report: XidReport) -> XidReport | None:
         if each.source is not report.source
         and each.number == report.number
         and abs(each.at - report.at) <= PAIR_SECONDS
-        and (each.gpu == report.gpu or _is_part(each, report) or _may_be_same_gpu(xids, each, report))
+        and (each.gpu == report.gpu or _may_be_same_gpu(xids, each, report))
     )
     return min(matches, key=lambda each: each.gpu != report.gpu, default=None)
 
 
-def _is_part(one: XidReport, other: XidReport) -> bool:
-    """Return whether one report names a MIG instance, and the other one its GPU."""
-    return (one.gpu is not None and one.gpu == other.parent) or (other.gpu is not None and other.gpu == one.parent)
-
-
 def _may_be_same_gpu(xids: Xids, *reports: XidReport) -> bool:
-    """Return whether two reports may be of one GPU that only one of them names."""
+    """Return whether one report names a MIG instance and the other its GPU, or only one of them names the GPU."""
     named = [each.gpu for each in reports if each.gpu is not None]
+    if len(named) == 2:
+        return reports[0].gpu == reports[1].parent or reports[1].gpu == reports[0].parent
     unnamed = [each for each in reports if each.gpu is None]
     return len(named) == 1 and not (unnamed[0].bus_id and named[0] in xids.addresses.values())
 
@@ -253,7 +245,10 @@ def _gpu_label(xids: Xids, xid: IncidentXid | XidReport) -> str | None:
 def report_unclaimed(node: Node, *, force: bool = False) -> tuple[Node, tuple[Event, ...]]:
     """Report the Xids that belong to no fault in time; with `force`, all that belong to none so far."""
     recent, latest = node.xids.recent, node.at - CLAIM_SECONDS
-    crowd = _crowd(recent)
+    crowd: set[int] = set()
+    if len(recent) > MAX_RECENT:
+        ((most, _),) = Counter((each.gpu, each.number) for each in recent).most_common(1)
+        crowd = {id(each) for each in islice((each for each in recent if (each.gpu, each.number) == most), CROWD)}
     settled = all(each.at >= latest or (each.settled and node.at - each.at <= RECENT_SECONDS) for each in recent)
     if settled and not force and not crowd:
         return node, ()
@@ -280,14 +275,6 @@ def is_same(one: IncidentXid, other: IncidentXid) -> bool:
     if one.gpu is not None and other.gpu is not None:
         return one.gpu == other.gpu
     return not (one.bus_id and other.bus_id) or one.bus_id == other.bus_id
-
-
-def _crowd(recent: tuple[IncidentXid, ...]) -> set[int]:
-    """If there are too many Xids, return the ids of the oldest of the most frequent number and GPU."""
-    if len(recent) <= MAX_RECENT:
-        return set()
-    ((most, _),) = Counter((each.gpu, each.number) for each in recent).most_common(1)
-    return {id(each) for each in islice((each for each in recent if (each.gpu, each.number) == most), CROWD)}
 
 
 def _report(xids: Xids, at: float, unclaimed: Iterable[IncidentXid]) -> tuple[Xids, tuple[Event, ...]]:

@@ -96,11 +96,10 @@ def post_energy(totals: UsageTotals, gpu: GpuUuid, millijoules: int, *, at: floa
 
 def post_memory(totals: UsageTotals, gpu: GpuUuid, held: Mapping[Account, int], *, at: float) -> UsageTotals:
     """Post memory that was held, in bytes times milliseconds."""
-    totals, posted = _with_accounts(
-        totals, {(account, None): amount for account, amount in held.items() if amount > 0}, at
-    )
-    if not posted:
+    amounts: dict[UsageKey, int] = {(account, None): amount for account, amount in held.items() if amount > 0}
+    if not amounts:
         return totals
+    totals, posted = _with_accounts(totals, amounts, at)
     usage = totals.gpus.get(gpu, GpuUsage())
     memory = _sums(usage.memory_byte_ms, ((account, amount) for (account, _), amount in posted.items()))
     return _with_gpu(totals, gpu, replace(usage, memory_byte_ms=memory))
@@ -130,10 +129,8 @@ def _weights(fractions: Mapping[UsageKey, float]) -> dict[UsageKey, int]:
 
     NaN counts as 0, and another value outside 0 to 1 as the nearest fraction.
     """
-    weights = {
-        key: 0 if math.isnan(fraction) else round(PRECISION * min(max(fraction, 0.0), 1.0))
-        for key, fraction in fractions.items()
-    }
+    known = {key: min(max(fraction, 0.0), 1.0) for key, fraction in fractions.items() if not math.isnan(fraction)}
+    weights = {key: round(PRECISION * fraction) for key, fraction in known.items()}
     weights[UNATTRIBUTED] = weights.get(UNATTRIBUTED, 0) + max(0, PRECISION - sum(weights.values()))
     return weights
 
@@ -183,18 +180,13 @@ def _with_account(totals: UsageTotals, wanted: Account, at: float) -> tuple[Usag
 
 def _closed(totals: UsageTotals, idle: Collection[Workload]) -> UsageTotals:
     """Move what the accounts of idle workloads have to CLOSED; energy for their last SM time will go to OTHERS."""
-
-    def moved(account: Account, to: SharedAccount) -> Account:
-        return to if account in idle else account
-
+    closed: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.CLOSED)
+    others: dict[Account, Account] = dict.fromkeys(idle, SharedAccount.OTHERS)
     gpus = {}
     for gpu, usage in totals.gpus.items():
-        used = (((moved(account, SharedAccount.CLOSED), how), use) for (account, how), use in usage.by_account.items())
-        sm_us = (
-            ((moved(account, SharedAccount.OTHERS), how), us)
-            for (account, how), us in usage.sm_us_without_energy.items()
-        )
-        memory = ((moved(account, SharedAccount.CLOSED), held) for account, held in usage.memory_byte_ms.items())
+        used = (((closed.get(who, who), how), use) for (who, how), use in usage.by_account.items())
+        sm_us = (((others.get(who, who), how), us) for (who, how), us in usage.sm_us_without_energy.items())
+        memory = ((closed.get(who, who), held) for who, held in usage.memory_byte_ms.items())
         gpus[gpu] = replace(
             usage, by_account=_sums({}, used), sm_us_without_energy=_sums({}, sm_us), memory_byte_ms=_sums({}, memory)
         )
@@ -260,9 +252,8 @@ def _with_memory_read(node: Node, reading: GpuReading) -> Node:
         ticks = None if process is None else process.start_ticks
         same = previous is not None and previous.bytes > 0 and (ticks is None or previous.start_ticks in (None, ticks))
         if previous is None or not same:
-            previous = HeldMemory(
-                bytes=0, since=_held_since(node, pid, usage, reading.at), account=account_of(node, pid)
-            )
+            since = _held_since(node, pid, usage, reading.at)
+            previous = HeldMemory(bytes=0, since=since, account=account_of(node, pid))
             _hold(held, previous.account, amount, previous.since, reading.at)
         now[pid] = HeldMemory(
             bytes=max(0, amount),
@@ -284,11 +275,8 @@ def _held_since(node: Node, pid: int, usage: GpuUsage, at: float) -> float:
     """Return since when a new process holds memory: since it connected, if that is after the last reading."""
     connected = (daemon.clients[pid].connected_at for daemon in node.daemons.values() if pid in daemon.clients)
     left = usage.held_memory.get(pid)
-    return max(
-        min(connected, default=at),
-        -math.inf if usage.read_at is None else usage.read_at,
-        -math.inf if left is None else left.since,
-    )
+    earliest = (usage.read_at, None if left is None else left.since)
+    return max(min(connected, default=at), *(since for since in earliest if since is not None), -math.inf)
 
 
 def _account_of_memory(node: Node, pid: int, memory: HeldMemory) -> Account:

@@ -132,18 +132,9 @@ def _users(node: Node, gpus: Iterable[GpuUuid]) -> Mapping[GpuUuid, Set[PodName]
             pods[uuid] = None
         else:
             pids = clients[uuid].union(process.pid for process in reading.compute_processes) - servers
-            pods[uuid] = _pods(node, pids)
-    return pods
-
-
-def _pods(node: Node, pids: Iterable[int]) -> Set[PodName] | None:
-    """Return the pods of these processes; None if one is unknown. A process outside pods has none."""
-    pods = set[PodName]()
-    for pid in pids:
-        process = node.processes.get(pid)
-        uid = cgroup_of(process).pod_uid
-        if process is None or (uid is not None and uid not in node.pods):
-            return None
-        if uid is not None:
-            pods.add(PodName(node.pods[uid].namespace, node.pods[uid].name))
+            # A process outside pods has none.
+            uids = {uid for pid in pids if (uid := cgroup_of(node.processes.get(pid)).pod_uid) is not None}
+            known = [node.pods[uid] for uid in uids if uid in node.pods]
+            complete = pids <= node.processes.keys() and len(known) == len(uids)
+            pods[uuid] = {PodName(pod.namespace, pod.name) for pod in known} if complete else None
     return pods

@@ -157,7 +157,12 @@ def _with_window(
     busy = min(max(busy, 0.0), 1.0)
     bypassing, mps = _bypassing_parts(gpu)
     present = _clients_on(node, gpu)
-    clients = present | _left_since(node, gpu, state, present)
+    # Clients that were on the GPU at some time since the last window, and may have left it.
+    clients = present | state.clients
+    for daemon in node.daemons.values() if state.windows else ():
+        connections, since = daemon.connections, state.windows[-1].at
+        left = frozenset(pid for pid, left_at in connections.disconnected_at.items() if left_at > since)
+        clients |= left.intersection(_logged_on(node, daemon, gpu, connections.recently_disconnected))
     # The probes count for the whole GPU, so they divide nothing on a MIG instance.
     recent = node.work is not None and abs(at - node.work.at) <= FRESH_SECONDS
     work = node.work if recent and gpu.reading.mig is None else None
@@ -275,16 +280,6 @@ def _clients_on(node: Node, gpu: Gpu) -> frozenset[int]:
     }
     logged = {pid for daemon in node.daemons.values() for pid in _logged_on(node, daemon, gpu, daemon.clients)}
     return frozenset((logged | (listed & clients)) - servers)
-
-
-def _left_since(node: Node, gpu: Gpu, state: GpuAttribution, present: frozenset[int]) -> frozenset[int]:
-    """Return the clients that were on a GPU at some time since the last window and are not there now."""
-    left = set(state.clients)
-    if state.windows:
-        for daemon in node.daemons.values():
-            recently = {pid for pid, at in daemon.connections.disconnected_at.items() if at > state.windows[-1].at}
-            left.update(recently.intersection(_logged_on(node, daemon, gpu, daemon.connections.recently_disconnected)))
-    return frozenset(left - present)
 
 
 def _logged_on(node: Node, daemon: Daemon, gpu: Gpu, clients: Mapping[int, Client]) -> Collection[int]:

@@ -87,7 +87,13 @@ def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
     """Return the shares over all windows, the latest of which is the first."""
     sums: dict[int, _Sum] = {}
     for window in windows:
-        _add(sums, window)
+        for pid, share in (*window.shares.items(), *window.withheld.items()):
+            client = sums.setdefault(pid, _Sum(share.method))
+            if share.method is not client.method:
+                # A sum of measured and estimated shares is an estimate.
+                client.method = Method.FLIGHT
+            client.used += window.seconds * share.sm
+            client.error += window.seconds * share.error
     for window in windows:
         for pid in window.unknown & sums.keys():
             sums[pid].unknown += window.seconds
@@ -101,19 +107,6 @@ def _shares(windows: Sequence[Split], seconds: float) -> Mapping[int, Share]:
         if client.unknown <= MAX_UNKNOWN * seconds
         and client.error <= max(MAX_ERROR * seconds, MAX_RELATIVE_ERROR * client.used)
     }
-
-
-def _add(sums: dict[int, _Sum], window: Split) -> None:
-    """Add the shares of a window. A sum of measured and estimated shares is an estimate."""
-    for shares in (window.shares, window.withheld):
-        for pid, share in shares.items():
-            client = sums.get(pid)
-            if client is None:
-                client = sums[pid] = _Sum(share.method)
-            if share.method is not client.method:
-                client.method = Method.FLIGHT
-            client.used += window.seconds * share.sm
-            client.error += window.seconds * share.error
 
 
 def _add_unknown(sums: Mapping[int, _Sum], window: Split, means: Mapping[int, float]) -> None:

@@ -28,16 +28,13 @@ def with_reading(node: Node, seen: WorkReading) -> Node:
     }
     # A lower count than before means that the probes were attached anew.
     lost_before = 0 if node.work is None or seen.lost < node.work.lost else node.work.lost
+    readings = (reading for reading in history.readings if seen.boot_ns - reading.boot_ns <= HISTORY_NS)
+    watched = (each for each in history.watched if seen.boot_ns - each[0] <= WATCHED_NS)
     history = LaunchHistory(
-        readings=(*(reading for reading in history.readings if seen.boot_ns - reading.boot_ns <= HISTORY_NS), seen)[
-            -MAX_READINGS:
-        ],
+        readings=(*readings, seen)[-MAX_READINGS:],
         counts={**living, **{work.pid: _counted(node, work) for work in seen.processes}},
         lost=history.lost + seen.lost - lost_before,
-        watched=(
-            *(watched for watched in history.watched if seen.boot_ns - watched[0] <= WATCHED_NS),
-            (seen.boot_ns, seen.seconds),
-        ),
+        watched=(*watched, (seen.boot_ns, seen.seconds)),
     )
     return replace(node, work=seen, launch_history=history)
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from exporter.model.action import ActionKind, ActionReason, ActionResult, ActionStep
 from exporter.model.daemon import Daemon
-from exporter.model.event import Event
+from exporter.model.event import Event, EventName
 from exporter.model.node import Node
 from exporter.model.observation import UnitState
 from exporter.model.reason import Reason
@@ -116,6 +117,10 @@ class Context:
     def works(self) -> bool:
         """Return whether the daemon answers or, if its protocol is not supported, runs."""
         return self.daemon.answers or (not self.daemon.supported and self.daemon.runtime.process is not None)
+
+    def event(self, name: EventName, **details: Any) -> Event:
+        """Return an event of the daemon."""
+        return Event(at=self.at, event=name, daemon=self.daemon.name, **details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

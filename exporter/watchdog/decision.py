@@ -5,8 +5,7 @@ from itertools import chain
 
 from exporter.incidents import incidents
 from exporter.model.action import ActionKind, ActionReason, ActionStep, EndProcess, GiveCommand, Role, SaveEvidence
-from exporter.model.daemon import Daemon
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.identity import ProcessIdentity, identity_of
 from exporter.model.incident import Incident
 from exporter.model.reason import Reason, ReasonCode
@@ -19,7 +18,7 @@ from exporter.parse.protocol3 import PREFIX_OF_USER, PROTOCOL
 from exporter.parse.xid_catalogue import REBOOT, RESET, exonerates, xid_meaning
 from exporter.state import devices
 from exporter.state.processes import client_id
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Wait
 from exporter.watchdog.diagnosis import open_faults
 
@@ -33,14 +32,7 @@ def quarantine(context: Context) -> Evaluated:
     found = max(new, key=lambda each: each.at, default=None)
     if found is None:
         return watch, ()
-    event = Event(
-        at=context.at,
-        event=EventName.DAEMON_QUARANTINED,
-        daemon=context.daemon.name,
-        gpu=found.gpu,
-        xid=found.xid,
-        reason=_need(found),
-    )
+    event = context.event(EventName.DAEMON_QUARANTINED, gpu=found.gpu, xid=found.xid, reason=_need(found))
     return replace(watch, quarantine=found), (event,)
 
 
@@ -81,11 +73,11 @@ def decide(context: Context) -> Decision:
         return None
     match found.condition:
         case Condition.CRASHED:
-            return restart_budget.restart_crashed(context, found.since)
+            return restart.restart_crashed(context, found.since)
         case Condition.UNRESPONSIVE:
-            return kill_blockers(context) or restart_budget.restart_hung(context, found.since)
+            return kill_blockers(context) or restart.restart_hung(context, found.since)
         case Condition.SUSPENDED:
-            return restart_budget.restart_hung(context, found.since)
+            return restart.restart_hung(context, found.since)
         case Condition.SERVER_SUSPENDED:
             return _end_hung_server(context, found, ReasonCode.SERVER_MUST_CONTINUE)
         case Condition.SERVER_UNRESPONSIVE:
@@ -93,8 +85,11 @@ def decide(context: Context) -> Decision:
             return kill or _end_hung_server(context, found, ReasonCode.SERVER_MUST_END)
         case Condition.FAULT:
             return remedy_fault(context)
+        case condition if condition in _NO_REMEDY:
+            named = found.process if condition in (Condition.HELD, Condition.STUCK_IN_DRIVER) else None
+            return Wait(reason=Reason(_NO_REMEDY[condition], pid=None if named is None else named.pid))
         case _:
-            return _no_remedy(found)
+            return None
 
 
 def _end_hung_server(context: Context, found: Diagnosis, remedy: ReasonCode) -> Decision:
@@ -111,14 +106,6 @@ def _end_hung_server(context: Context, found: Diagnosis, remedy: ReasonCode) -> 
     steps = (SaveEvidence(), EndProcess(identity=process, role=Role.SERVER))
     cause = f"server {process.pid} {process.start_ticks}"
     return PlannedAction(kind=ActionKind.END_SERVER, reason=ActionReason.HUNG, steps=steps, cause=cause)
-
-
-def _no_remedy(found: Diagnosis) -> Wait | None:
-    code = _NO_REMEDY.get(found.condition)
-    if code is None:
-        return None
-    named = found.process if found.condition in (Condition.HELD, Condition.STUCK_IN_DRIVER) else None
-    return Wait(reason=Reason(code, pid=None if named is None else named.pid))
 
 
 _NO_REMEDY = {
@@ -151,8 +138,13 @@ def remedy_fault(context: Context) -> Decision:
     incident = next(iter(open_faults(context)), None)
     if incident is None:
         return None
-    waits = Wait(reason=_wait_reason(incident))
-    if context.at - incident.started_at < context.thresholds.fault or not _is_confirmed(context, incident):
+    pids = None if incident.stuck else tuple(sorted(incident.blockers)) or None
+    code = ReasonCode.FAULT_NEEDS_SERVER_END if incident.stuck else ReasonCode.FAULT_WAITS_FOR_CLIENTS
+    waits = Wait(reason=Reason(code, server=incident.server, pids=pids))
+    # Any user can write the log (measured, R580), so a reply of the daemon must have shown the fault.
+    reported_at = context.daemon.servers[incident.server].fault_reported_at
+    confirmed = reported_at is not None and reported_at >= incident.detected_at
+    if context.at - incident.started_at < context.thresholds.fault or not confirmed:
         return waits
     last = context.watch.escalation
     if last is not None and last.incident != incident.id:
@@ -161,10 +153,14 @@ def remedy_fault(context: Context) -> Decision:
         return Wait(reason=Reason(ReasonCode.REMEDY_TAKES_EFFECT, action=last.kind))
     if incidents.all_disconnected(incident) and not incident.stuck:
         return waits
-    for step in _remaining_steps(context, incident, last):
-        decision = _take(context, incident, step)
-        if decision is not None:
-            return decision
+    steps = list(_STEPS)
+    for step in steps if last is None else steps[steps.index((last.kind, last.forced)) + 1 :]:
+        # The end of a server that is stuck must be forced.
+        effective = not incident.stuck or step[1] or step[0] is ActionKind.RESTART
+        if effective and _STEPS[step] in context.thresholds.allow:
+            decision = _take(context, incident, step)
+            if decision is not None:
+                return decision
     return waits
 
 
@@ -176,29 +172,6 @@ def kill_blockers(context: Context) -> PlannedAction | None:
     """
     decision = remedy_fault(context)
     return decision if isinstance(decision, PlannedAction) and decision.kind is ActionKind.KILL_CLIENTS else None
-
-
-def _is_confirmed(context: Context, incident: Incident) -> bool:
-    """Return whether a reply of the daemon has shown the fault: any user can write the log (measured, R580)."""
-    reported_at = context.daemon.servers[incident.server].fault_reported_at
-    return reported_at is not None and reported_at >= incident.detected_at
-
-
-def _wait_reason(incident: Incident) -> Reason:
-    if incident.stuck:
-        return Reason(ReasonCode.FAULT_NEEDS_SERVER_END, server=incident.server)
-    pids = tuple(sorted(incident.blockers)) or None
-    return Reason(ReasonCode.FAULT_WAITS_FOR_CLIENTS, server=incident.server, pids=pids)
-
-
-def _remaining_steps(context: Context, incident: Incident, last: EscalationStep | None) -> Iterator[_Step]:
-    """Yield the permitted steps after the last one. The end of a server that is stuck must be forced."""
-    steps = list(_STEPS)
-    for step in steps if last is None else steps[steps.index((last.kind, last.forced)) + 1 :]:
-        kind, forced = step
-        effective = not incident.stuck or forced or kind is ActionKind.RESTART
-        if effective and _STEPS[step] in context.thresholds.allow:
-            yield step
 
 
 def _take(context: Context, incident: Incident, step: _Step) -> Decision:
@@ -217,13 +190,17 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
             unsafe = _why_unsafe(context, incident.server)
             if unsafe is not None:
                 return unsafe
-            command = _shutdown_command(context.daemon, incident.server, forced=forced)
-            if command is None:
-                return None
+            command = f"shutdown_server {incident.server}{' -f' if forced else ''}"
+            if context.daemon.runtime.protocol == PROTOCOL:
+                # The daemon must create the server again by itself.
+                name = context.daemon.servers[incident.server].name or ""
+                if not name.startswith(PREFIX_OF_USER):
+                    return None
+                command = f"server delete {name}{' --force' if forced else ''}"
             steps = (GiveCommand(command=command),)
         case _:
             unsafe = _why_unsafe(context, None)
-            return unsafe or restart_budget.restart_running(context, ActionReason.FAULT, incident.started_at)
+            return unsafe or restart.restart_running(context, ActionReason.FAULT, incident.started_at)
     return PlannedAction(
         kind=kind,
         reason=ActionReason.FAULT,
@@ -233,16 +210,11 @@ def _take(context: Context, incident: Incident, step: _Step) -> Decision:
     )
 
 
-def _shutdown_command(daemon: Daemon, pid: int, *, forced: bool) -> str | None:
-    """Return what shuts down a server. With protocol 3, None unless the daemon creates the server again by itself."""
-    if daemon.runtime.protocol != PROTOCOL:
-        return f"shutdown_server {pid}{' -f' if forced else ''}"
-    name = daemon.servers[pid].name or ""
-    return f"server delete {name}{' --force' if forced else ''}" if name.startswith(PREFIX_OF_USER) else None
-
-
 def _affected_process(context: Context, incident: Incident, pid: int) -> ProcessIdentity | None:
-    """Return the affected process if it still has its PID, and if the daemon and NVML list it since the fault."""
+    """Return the affected process if it still has its PID, and if the daemon and NVML list it since the fault.
+
+    If NVML has listed no MPS clients since the fault, the daemon's list suffices.
+    """
     process, client = context.node.processes.get(pid), context.daemon.clients.get(pid)
     details = incident.client_details.get(pid)
     if process is None or client is None or details is None or client.server != incident.server:
@@ -250,16 +222,11 @@ def _affected_process(context: Context, incident: Incident, pid: int) -> Process
     same = process.uid is not None and details.client == client_id(client, process)
     listed = client.listed_at is not None and client.listed_at >= incident.detected_at
     of_mps = mps_program(process.executable, process.command) is not None
-    return identity_of(process) if same and listed and not of_mps and _is_on_gpu(context, incident, pid) else None
-
-
-def _is_on_gpu(context: Context, incident: Incident, pid: int) -> bool:
-    """Return whether NVML lists the process on a GPU. True if NVML has listed no MPS clients since the fault."""
-    readings = (each.reading for each in context.node.gpus.values())
-    lists = [
-        each.mps_processes for each in readings if each.at >= incident.detected_at and each.mps_processes is not None
-    ]
-    return not lists or any(each.pid == pid for each in chain(*lists))
+    readings = (gpu.reading for gpu in context.node.gpus.values())
+    lists = [each.mps_processes for each in readings if each.at >= incident.detected_at]
+    known_lists = [processes for processes in lists if processes is not None]
+    on_gpu = not known_lists or any(each.pid == pid for each in chain(*known_lists))
+    return identity_of(process) if same and listed and not of_mps and on_gpu else None
 
 
 def _why_unsafe(context: Context, server: int | None) -> Wait | None:
@@ -270,11 +237,8 @@ def _why_unsafe(context: Context, server: int | None) -> Wait | None:
     unaffected = sorted(each.pid for each in clients if (each.server, each.pid) not in affected)
     if unaffected:
         return Wait(reason=Reason(ReasonCode.CLIENTS_UNAFFECTED, server=server, pids=tuple(unaffected)))
-    if all(_clients_known(context, each) for each in faults if server in (None, each.server)):
-        return None
-    return Wait(reason=Reason(ReasonCode.CLIENTS_UNKNOWN, server=server))
-
-
-def _clients_known(context: Context, incident: Incident) -> bool:
-    logged = context.daemon.servers[incident.server].uid is not None and context.daemon.log_followed
-    return logged or incidents.were_clients_queried(context.daemon, incident)
+    for each in faults:
+        logged = daemon.servers[each.server].uid is not None and daemon.log_followed
+        if server in (None, each.server) and not logged and not incidents.were_clients_queried(daemon, each):
+            return Wait(reason=Reason(ReasonCode.CLIENTS_UNKNOWN, server=server))
+    return None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from exporter.model.daemon import Daemon, DaemonState
-from exporter.model.event import Event, EventName
+from exporter.model.event import EventName
 from exporter.model.identity import identity_of
 from exporter.model.incident import Incident
 from exporter.model.observation import ProcessState, UnitState
@@ -26,8 +26,15 @@ _NOT_REPORTED = frozenset({None, *HARMLESS})
 
 def diagnose(context: Context) -> Evaluated:
     """Return the state with its diagnosis, and an event if the condition has changed."""
-    before = context.watch.diagnosis
-    found = _continued(context, _diagnosis(context), before)
+    before, found = context.watch.diagnosis, _diagnosis(context)
+    if found.condition in _HUNG and before is not None:
+        # A hang that is found to be a suspension, or the reverse, continues. After a wait for another process, a hang
+        # begins now: the daemon may not have been queried since. Log lines change nothing, because any user can write
+        # them (measured, R580).
+        if before.condition in _WAITING:
+            found = replace(found, since=context.at)
+        elif before.condition in _HUNG:
+            found = replace(found, since=before.since)
     if found == before:
         return context.watch, ()
     watch = replace(context.watch, diagnosis=found)
@@ -39,10 +46,8 @@ def diagnose(context: Context) -> Evaluated:
     same = before is not None and (was, before.process) == (found.condition, found.process)
     if same or (was in _NOT_REPORTED and found.condition in _NOT_REPORTED):
         return watch, ()
-    event = Event(
-        at=context.at,
-        event=EventName.DAEMON_DIAGNOSED,
-        daemon=context.daemon.name,
+    event = context.event(
+        EventName.DAEMON_DIAGNOSED,
         server=found.server,
         pid=None if found.process is None else found.process.pid,
         state=found.condition,
@@ -52,21 +57,7 @@ def diagnose(context: Context) -> Evaluated:
     return watch, (event,)
 
 
-def _continued(context: Context, found: Diagnosis, before: Diagnosis | None) -> Diagnosis:
-    """Return the diagnosis with its start. A hang that is found to be a suspension, or the reverse, continues.
-
-    After a wait for another process, a hang begins now: the daemon may not have been queried since. Log lines change
-    nothing, because any user can write them (measured, R580).
-    """
-    if found.condition not in _HUNG or before is None:
-        return found
-    if before.condition in _WAITING:
-        return replace(found, since=context.at)
-    return replace(found, since=before.since) if before.condition in _HUNG else found
-
-
 def _diagnosis(context: Context) -> Diagnosis:
-    """Return the gravest condition that applies."""
     if context.daemon.ended:
         return _exit_diagnosis(context)
     for check in _CHECKS:
@@ -186,7 +177,7 @@ def _stuck(context: Context) -> Diagnosis | None:
     if daemon.state is not DaemonState.UNRESPONSIVE:
         return None
     states = (processes.state_of_daemon(context.node, daemon), *_server_states(context))
-    asleep = next(filter(processes.is_stuck, states), None)
+    asleep = next((state for state in states if processes.is_stuck(state)), None)
     if asleep is None:
         return None
     stuck = Reason(ReasonCode.PROCESS_STUCK_IN_KERNEL, pid=asleep.pid, wait_channel=asleep.wait_channel)
@@ -238,27 +229,25 @@ def _unresponsive(context: Context) -> Diagnosis | None:
     """Two commands and a second indication have confirmed it (`state/hang_detection.py`)."""
     if context.daemon.state is not DaemonState.UNRESPONSIVE:
         return None
-    indications = (Reason(ReasonCode.COMMANDS_UNANSWERED), *_hang_indications(context.daemon))
-    return Diagnosis(condition=Condition.UNRESPONSIVE, since=_unresponsive_since(context), indications=indications)
+    daemon, known = context.daemon, processes.probes(context.daemon)
+    indications = [Reason(ReasonCode.COMMANDS_UNANSWERED)]
+    if daemon.runtime.process is not None:
+        indications.append(Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.runtime.process.pid))
+    if known is not None and known.unanswered:
+        indications.append(Reason(ReasonCode.CONNECTIONS_UNANSWERED, wait_channel=known.wait_channel))
+    if daemon.commands.listening is False:
+        indications.append(Reason(ReasonCode.NO_LISTENER))
+    # The end of the log is only a hint.
+    hint = servers_queried(daemon.log.last_command or "", daemon.servers)
+    if len(hint) == 1:
+        indications.append(Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint))))
+    since = _unresponsive_since(context)
+    return Diagnosis(condition=Condition.UNRESPONSIVE, since=since, indications=tuple(indications))
 
 
 def _unresponsive_since(context: Context) -> float:
     daemon = context.daemon
     return min(daemon.lifecycle.state_since or context.at, daemon.commands.unanswered_since or context.at)
-
-
-def _hang_indications(daemon: Daemon) -> Iterator[Reason]:
-    """Yield further indications. The end of the log is only a hint."""
-    known = processes.probes(daemon)
-    if daemon.runtime.process is not None:
-        yield Reason(ReasonCode.PROCESS_ALIVE, pid=daemon.runtime.process.pid)
-    if known is not None and known.unanswered:
-        yield Reason(ReasonCode.CONNECTIONS_UNANSWERED, wait_channel=known.wait_channel)
-    if daemon.commands.listening is False:
-        yield Reason(ReasonCode.NO_LISTENER)
-    hint = servers_queried(daemon.log.last_command or "", daemon.servers)
-    if len(hint) == 1:
-        yield Reason(ReasonCode.LOG_ENDS_WITH_QUERY, server=next(iter(hint)))
 
 
 def _program_unresponsive(context: Context) -> Diagnosis | None:

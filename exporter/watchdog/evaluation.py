@@ -10,7 +10,7 @@ from exporter.model.observation import DaemonName
 from exporter.model.settings import Mode
 from exporter.model.values import replace, updated
 from exporter.model.watchdog import Condition, LastAction, OngoingAction, WatchdogPhase, WatchdogState
-from exporter.watchdog import decision, diagnosis, limit_enforcement, restart_budget, verification
+from exporter.watchdog import decision, diagnosis, limit_enforcement, restart, verification
 from exporter.watchdog.context import Context, Decision, Evaluated, PlannedAction, Policy, Wait, count_action
 
 Evaluation = tuple[Node, tuple[Event, ...], tuple[Action, ...]]
@@ -19,10 +19,10 @@ _DaemonEvaluation = tuple[WatchdogState, tuple[Event, ...], Action | None]
 
 _PREPARATION: tuple[Callable[[Context], Evaluated], ...] = (
     diagnosis.diagnose,
-    restart_budget.track_health,
+    restart.track_health,
     decision.quarantine,
     verification.verify,
-    restart_budget.count_unit_restarts,
+    restart.count_unit_restarts,
 )
 """The steps before a decision, in this order."""
 
@@ -57,7 +57,7 @@ def evaluate(node: Node, policy: Policy, *, at: float, chance: float) -> Evaluat
 
 
 def _evaluate_daemon(context: Context) -> _DaemonEvaluation:
-    context = updated(context, watch=restart_budget.remember_processes(context))
+    context = updated(context, watch=restart.remember_processes(context))
     events: tuple[Event, ...] = ()
     for prepare in _PREPARATION:
         watch, new = prepare(context)
@@ -117,7 +117,6 @@ def _plan(context: Context, planned: PlannedAction) -> _DaemonEvaluation:
 
 
 def _begin(context: Context, action: Action) -> Evaluated:
-    """Return the state in which the action is under way."""
     kind, reason, before = action.kind, action.reason, identity_of(context.watch.process)
     acting = OngoingAction(kind=kind, reason=reason, began_at=context.at, before=before)
     last = LastAction(kind=kind, reason=reason, begun=True)
@@ -132,25 +131,15 @@ def _wait(context: Context, wait: Wait) -> Evaluated:
         return watch, ()
     watch = replace(watch, reason=wait.reason, last_action=None)
     if wait.phase is WatchdogPhase.CIRCUIT_OPEN and watch.circuit_opened_at is None:
-        return restart_budget.open_circuit(watch, context.daemon.name, context.at, wait.reason)
-    found = watch.diagnosis
-    event = Event(
-        at=context.at,
-        event=EventName.WATCHDOG_WAITS,
-        daemon=context.daemon.name,
-        server=None if found is None else found.server,
-        reason=wait.reason,
-        state=None if found is None else found.condition,
-    )
-    return watch, (event,)
+        return restart.open_circuit(watch, context.daemon.name, context.at, wait.reason)
+    server, state = (None, None) if watch.diagnosis is None else (watch.diagnosis.server, watch.diagnosis.condition)
+    return watch, (context.event(EventName.WATCHDOG_WAITS, server=server, reason=wait.reason, state=state),)
 
 
 def _event(context: Context, name: EventName, kind: ActionKind, reason: ActionReason) -> Event:
     found = context.watch.diagnosis
-    return Event(
-        at=context.at,
-        event=name,
-        daemon=context.daemon.name,
+    return context.event(
+        name,
         action=kind,
         reason=reason,
         server=None if found is None else found.server,

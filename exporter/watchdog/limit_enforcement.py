@@ -19,6 +19,7 @@ from exporter.parse.control_reply import query_changed_by
 from exporter.parse.mps_variables import format_byte_size
 from exporter.parse.protocol3 import PROTOCOL
 from exporter.state import processes
+from exporter.watchdog.context import Evaluated
 
 LOG_SECONDS = 0.3
 """A server logs its limits within some milliseconds, the priority last. Older servers do not log the priority."""
@@ -62,9 +63,6 @@ class LimitCheck:
     reason: Reason
 
 
-LimitsEvaluated = tuple[WatchdogState, tuple[Event, ...]]
-
-
 def check_limits(daemon: Daemon, wanted: Limits, at: float) -> tuple[LimitCheck, ...]:
     """Compare all wanted limits with the actual ones, the defaults first. Protocol 3 has no defaults.
 
@@ -84,14 +82,14 @@ def check_defaults(daemon: Daemon, wanted: Limits) -> Iterator[LimitCheck]:
         return
     defaults, priority = daemon.default_limits, wanted.client_priority
     share = None if daemon.has_static_partitions else wanted.active_thread_percentage
-    yield from _check_memory(
-        daemon, None, "set_default_device_pinned_mem_limit", defaults.pinned_memory, wanted, logged=False
-    )
+    verb = "set_default_device_pinned_mem_limit"
+    yield from _check_memory(daemon, None, verb, defaults.pinned_memory, wanted, logged=False)
     if share is not None:
         command = f"set_default_active_thread_percentage {share:g}"
         yield _check_threads(daemon, None, command, defaults.active_thread_percentage, share)
     if priority is not None:
-        yield _check_priority(daemon, None, defaults.client_priority, priority)
+        command = f"set_default_client_priority {priority}"
+        yield _check_priority(daemon, None, command, defaults.client_priority, priority)
 
 
 def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> Iterator[LimitCheck]:
@@ -104,7 +102,8 @@ def _check_server(daemon: Daemon, server: Server, wanted: Limits, at: float) -> 
         command = f"set_active_thread_percentage {server.pid} {share:g}"
         yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
     if priority is not None and server.client_priority is not None:
-        yield _check_priority(daemon, server.pid, server.client_priority, priority)
+        command = f"set_default_client_priority {priority}"
+        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
 
 
 def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[LimitCheck]:
@@ -126,9 +125,8 @@ def _check_named(daemon: Daemon, server: Server, wanted: Limits) -> Iterator[Lim
         command = f"{verb} --active-thread-percentage={share:g}"
         yield _check_threads(daemon, server.pid, command, server.active_thread_percentage, share)
     if priority is not None:
-        command, held = f"{verb} --client-priority={priority}", server.client_priority
-        reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=held, wanted=priority)
-        yield _check(daemon, server.pid, command, reason, known=held is not None, holds=held == priority)
+        command = f"{verb} --client-priority={priority}"
+        yield _check_priority(daemon, server.pid, command, server.client_priority, priority)
 
 
 def _check_memory(
@@ -148,8 +146,7 @@ def _check_threads(daemon: Daemon, server: int | None, command: str, found: floa
     return _check(daemon, server, command, reason, known=found is not None, holds=holds)
 
 
-def _check_priority(daemon: Daemon, server: int | None, found: int | None, priority: int) -> LimitCheck:
-    command = f"set_default_client_priority {priority}"
+def _check_priority(daemon: Daemon, server: int | None, command: str, found: int | None, priority: int) -> LimitCheck:
     reason = Reason(ReasonCode.PRIORITY_DIFFERS, found=found, wanted=priority)
     return _check(daemon, server, command, reason, known=found is not None, holds=found == priority)
 
@@ -191,7 +188,6 @@ def _overlaid(before: Limits, share: float | None, priority: int | None) -> Limi
 
 
 def _track_daemon(daemon: Daemon, watch: WatchdogState) -> WatchdogState:
-    """Return the state with the daemon's last known limits."""
     process, enforcement = identity_of(daemon.runtime.process), watch.enforcement
     replaced = daemon.ended
     if process is not None and enforcement.process is not None:
@@ -237,9 +233,9 @@ def enforce(
     for each in found:
         if each.command not in checks or each.status > checks[each.command].status:
             checks[each.command] = each
-    watch, drifted = _report_drift(daemon, watch, checks, at)
-    watch, bypassed = _report_bypass(daemon, watch, found, at)
-    watch, in_force = _report_in_force(daemon, watch, found, at)
+    watch, drifted = _track_drifts(daemon, watch, checks, at)
+    watch, bypassed = _count_clients_before_limits(daemon, watch, found, at)
+    watch, in_force = _track_in_force(daemon, watch, found, at)
     events = (*drifted, *bypassed, *in_force)
     if mode is Mode.OBSERVE:
         return watch, events, None
@@ -247,8 +243,8 @@ def enforce(
     return watch, (*events, *ineffective), action
 
 
-def _report_drift(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float) -> LimitsEvaluated:
-    """Report each drifted limit once, until it is in force. An unknown limit changes nothing."""
+def _track_drifts(daemon: Daemon, watch: WatchdogState, found: Mapping[str, LimitCheck], at: float) -> Evaluated:
+    """Remember since when each limit has drifted, until it is in force. An unknown limit changes nothing."""
     drifts: dict[str, LimitDrift] = {}
     events: list[Event] = []
     for command, check in found.items():
@@ -266,7 +262,9 @@ def _drifted(daemon: Daemon, check: LimitCheck, at: float, problem: Reason | Non
     return Event(at=at, event=name, daemon=daemon.name, server=check.server, reason=reason, problem=problem)
 
 
-def _report_bypass(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> LimitsEvaluated:
+def _count_clients_before_limits(
+    daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float
+) -> Evaluated:
     """Count the clients that connected to a server before its limits, when all its limits are in force."""
     before = watch.enforcement
     worst: dict[int | None, LimitStatus] = {}
@@ -283,8 +281,8 @@ def _report_bypass(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCh
         if since is not None and status is not LimitStatus.IN_FORCE:
             unlimited_since[server.pid] = since
         elif since is not None:
-            clients = (each for each in daemon.clients.values() if each.server == server.pid)
-            count = sum(each.connected_at >= since for each in clients)
+            clients = daemon.clients.values()
+            count = sum(client.server == server.pid and client.connected_at >= since for client in clients)
             name, reason = EventName.LIMITS_BYPASSED, Reason(ReasonCode.CONNECTED_BEFORE_LIMITS)
             if count:
                 event = Event(at=at, event=name, daemon=daemon.name, server=server.pid, count=count, reason=reason)
@@ -296,8 +294,8 @@ def _report_bypass(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCh
     return updated(watch, enforcement=enforcement, bypassed=bypassed), tuple(events)
 
 
-def _report_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> LimitsEvaluated:
-    """Report once that all limits are in force."""
+def _track_in_force(daemon: Daemon, watch: WatchdogState, found: Iterable[LimitCheck], at: float) -> Evaluated:
+    """Remember whether all limits are in force, and report once that they are."""
     before, worst = watch.enforcement, max((each.status for each in found), default=None)
     if worst is LimitStatus.UNKNOWN:
         return watch, ()
@@ -336,7 +334,7 @@ def _set_limits(
         return watch, tuple(events), None
     # All limits are set before any is queried: clients do not wait for replies.
     commands = [each.command for each in due]
-    queries = [query for command in commands if (query := query_changed_by(command)) is not None]
+    queries = [query for command in commands if (query := _query(command)) is not None]
     # A new daemon may answer before its process is known: then it has the same user as the one before.
     process = daemon.runtime.process or watch.process
     action = Action(

@@ -8,7 +8,7 @@ from exporter.model.observation import ActionDone, Resumed
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.values import replace
 from exporter.model.watchdog import Condition, OngoingAction, WatchdogState
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart
 from exporter.watchdog.context import Context, Evaluated, count_action
 
 RESULT_SECONDS = 180.0
@@ -37,7 +37,7 @@ def resume(node: Node, resumed: Resumed) -> tuple[Node, tuple[Event, ...]]:
     if name not in node.daemons:
         return node, ()
     before = node.watches.get(name, WatchdogState())
-    watch, closed = restart_budget.close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
+    watch, closed = restart.close_circuit(before, name, at, Reason(ReasonCode.OPERATOR_RESUMED))
     events = (Event(at=at, event=EventName.DAEMON_RESUMED, daemon=name), *closed)
     if before.quarantine is not None:
         events += (Event(at=at, event=EventName.DAEMON_RELEASED, daemon=name, xid=before.quarantine.xid),)
@@ -130,10 +130,8 @@ def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> E
     watch = replace(count_action(watch, acting.kind, acting.reason, result), acting=None, problem=problem)
     if acting.kind in AGAINST_FAULTS and watch.escalation is not None:
         watch = replace(watch, escalation=replace(watch.escalation, at=acting.done_at or at))
-    event = Event(
-        at=at,
-        event=EventName.WATCHDOG_ACTED,
-        daemon=name,
+    event = context.event(
+        EventName.WATCHDOG_ACTED,
         action=acting.kind,
         reason=acting.reason,
         result=result,
@@ -143,8 +141,8 @@ def _ended(context: Context, acting: OngoingAction, problem: Reason | None) -> E
     if problem is None or acting.kind is not ActionKind.RESTART:
         return watch, (event,)
     watch = replace(watch, failures=watch.failures + 1)
-    if watch.failures < restart_budget.FAILURES_IN_A_ROW:
+    if watch.failures < restart.FAILURES_IN_A_ROW:
         return watch, (event,)
     failed = Reason(ReasonCode.RESTARTS_FAILED, count=watch.failures)
-    watch, opened = restart_budget.open_circuit(watch, name, at, failed)
+    watch, opened = restart.open_circuit(watch, name, at, failed)
     return watch, (event, *opened)

@@ -7,7 +7,7 @@ import pytest
 from exporter.model.event import EventName
 from exporter.model.observation import Observation
 from exporter.model.server import Disconnect
-from exporter.state.disconnects import MAX_REMEMBERED, REMEMBERED_SECONDS, TERMINATION_SECONDS
+from exporter.state.log_lines import MAX_REMEMBERED, REMEMBERED_SECONDS, TERMINATION_SECONDS
 from tests.builders import (
     AT,
     CLIENT,

@@ -8,7 +8,7 @@ from exporter.model.event import EventName
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase, WatchdogState
-from exporter.watchdog import restart_budget
+from exporter.watchdog import restart as restart_budget
 from tests.builders import AT, DAEMON, daemon_process, no_daemon, refusal
 from tests.watchdog.watched_daemon import DEATH, NEXT, WatchedDaemon, alive, dies, hangs, left, returns
 

@@ -8,7 +8,7 @@ from exporter.model.observation import Observation, UnitState
 from exporter.model.reason import Reason, ReasonCode
 from exporter.model.settings import Mode, Thresholds
 from exporter.model.watchdog import Condition, WatchdogPhase
-from exporter.watchdog import restart_budget as watchdog_restart
+from exporter.watchdog import restart as watchdog_restart
 from tests.builders import failure
 from tests.watchdog.watched_daemon import BY_UNIT, DEATH, NEXT, UNIT, WatchedDaemon, alive, dies, hangs, returns, unit
 

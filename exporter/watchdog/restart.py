@@ -110,10 +110,8 @@ def track_health(context: Context) -> Evaluated:
     """Track since when the daemon is well. After a whole window, the circuit closes and failures no longer count."""
     watch, at, window = context.watch, context.at, context.thresholds.window
     watch = updated(watch, restarts=tuple(each for each in watch.restarts if at - each < window))
-    if context.condition in _ENDS_HEALTH:
-        watch = updated(watch, healthy_since=None)
     if context.condition is not Condition.WELL:
-        return watch, ()
+        return updated(watch, healthy_since=None) if context.condition in _ENDS_HEALTH else watch, ()
     since = at if watch.healthy_since is None else watch.healthy_since
     watch = updated(watch, healthy_since=since)
     if at - since < window:
@@ -126,30 +124,24 @@ def track_health(context: Context) -> Evaluated:
 
 
 def remember_processes(context: Context) -> WatchdogState:
-    """Return the state with the daemon's process and servers, while the daemon runs."""
+    """Return the state with the daemon's process and servers, while the daemon runs.
+
+    Its servers are those that /proc has shown to be its children, without those that have ended. Replies and the log
+    only show which PIDs to read: any user can write that log (measured, R580).
+    """
     watch, daemon = context.watch, context.daemon
     if daemon.ended:
         return watch
     process = daemon.runtime.process or watch.process
     another = watch.process is not None and identity_of(process) != identity_of(watch.process)
-    children = _children(context, process, () if another else watch.children)
+    read = (context.node.processes.get(pid) for pid in daemon.servers)
+    now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
+    known = dict.fromkeys((*(() if another else watch.children), *(child for child in now if child is not None)))
+    children = tuple(child for child in known if not _has_ended(context.node, child))[-MAX_CHILDREN:]
     if (process, children) == (watch.process, watch.children):
         return watch
     healthy_since = None if another else watch.healthy_since
     return replace(watch, process=process, children=children, healthy_since=healthy_since)
-
-
-def _children(
-    context: Context, process: DaemonProcess | None, before: tuple[ProcessIdentity, ...]
-) -> tuple[ProcessIdentity, ...]:
-    """Return the servers that /proc has shown to be children of the daemon, without those that have ended.
-
-    Replies and the log only show which PIDs to read: any user can write that log (measured, R580).
-    """
-    read = (context.node.processes.get(pid) for pid in context.daemon.servers)
-    now = (identity_of(each) for each in read if each is not None and _is_child(each, process))
-    found = dict.fromkeys((*before, *(each for each in now if each is not None)))
-    return tuple(each for each in found if not _has_ended(context.node, each))[-MAX_CHILDREN:]
 
 
 def _is_child(reading: ProcessReading, daemon: DaemonProcess | None) -> bool:
@@ -187,9 +179,7 @@ def count_unit_restarts(context: Context) -> Evaluated:
     watch = count_action(watch, action, reason, result, by=new)
     restarts = (*watch.restarts, *(at,) * new)[-context.thresholds.restarts :]
     watch = replace(watch, unit_restarts=unit.restarts, restarts=restarts, last_restart_at=at)
-    name = context.daemon.name
-    acted = Event(at=at, event=EventName.WATCHDOG_ACTED, daemon=name, action=action, reason=reason, result=result)
-    return watch, (acted,)
+    return watch, (context.event(EventName.WATCHDOG_ACTED, action=action, reason=reason, result=result),)
 
 
 def _unit_obstacle(context: Context, since: float) -> Wait | None:
@@ -257,7 +247,6 @@ def restart_running(context: Context, reason: ActionReason, since: float) -> Dec
 
 
 def _obstacle(context: Context) -> Wait | None:
-    """Return what prevents any restart."""
     policy, daemon = context.daemon_policy, context.daemon
     if daemon.runtime.foreign_owner is not None:
         return Wait(reason=Reason(ReasonCode.FOREIGN_DIRECTORY, uid=daemon.runtime.foreign_owner))
@@ -293,7 +282,6 @@ def _replacement_obstacle(context: Context) -> Wait | None:
 
 
 def _restart(context: Context, reason: ActionReason, since: float) -> Decision:
-    """Decide whether to restart now, after the backoff, or not at all."""
     thresholds, watch = context.thresholds, context.watch
     cause = f"{reason} {since:.3f}"
     planned = PlannedAction(kind=ActionKind.RESTART, reason=reason, steps=_steps(context), cause=cause)
