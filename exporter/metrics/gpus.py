@@ -16,7 +16,7 @@ from exporter.model.node import CollectorName, Node
 from exporter.model.observation import GpuReading
 from exporter.model.usage import Account, GpuUsage, Method, Share, SharedAccount, Usage
 from exporter.parse.resources import claim_uid
-from exporter.state.gpus import sharing_mode
+from exporter.state.bypassing import sharing_mode
 from exporter.state.processes import workload_of
 from exporter.state.xids import WELL_KNOWN
 from exporter.usage.allocation import AllocatedShares, claim_names

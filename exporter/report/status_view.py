@@ -23,9 +23,9 @@ from exporter.report.problem import FindingCode, Severity
 from exporter.report.reasons import source_text
 from exporter.report.text import display_name, listed, workload_text
 from exporter.report.watchdog_text import WatchdogSummary, watchdog_summary
+from exporter.state.bypassing import sharing_mode
 from exporter.state.devices import gpus_by_ordinal
 from exporter.state.failure_domains import FailureDomain, failure_domains
-from exporter.state.gpus import sharing_mode
 from exporter.state.limits import clients_limit
 from exporter.state.processes import client_id, pod_of, workload_of
 from exporter.usage.allocation import AllocatedShares, allocation

@@ -20,9 +20,9 @@ from exporter.model.observation import (
 from exporter.page.page import Page
 from exporter.reducer import reduce
 from exporter.report.status_text import status_table
+from exporter.state.bypassing import sharing_mode
 from exporter.state.devices import gpus_by_ordinal, serves_gpu
 from exporter.state.failure_domains import failure_domains
-from exporter.state.gpus import sharing_mode
 from exporter.usage.capacity import gpu_sharing
 from exporter.view import View
 from tests.builders import AT, GPU, MIG_UUIDS, mig, process, reduced, reply

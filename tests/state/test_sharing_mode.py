@@ -7,7 +7,7 @@ import pytest
 from exporter.model.gpu import SharingMode
 from exporter.model.node import Node
 from exporter.model.observation import GpuReading, Observation
-from exporter.state.gpus import sharing_mode
+from exporter.state.bypassing import sharing_mode
 from tests.builders import AT, CLIENT, GPU, SERVER, Reduced, at_work, failure, gpu_reading, look, node, reduced, servers
 
 BYPASSING, ANOTHER = 801, 802
