@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.links import to_incident, to_node
 from dashboards.panel import Column, Panel, table
-from dashboards.query import DAEMON, Query
+from dashboards.query import DAEMON
 
 INCIDENT = f"{DAEMON}, incident"
 _BEFORE_SECONDS, _AFTER_SECONDS = 900, 1800
@@ -30,15 +30,15 @@ def faults() -> Panel:
         "its clients, its suspect, and the state before and after. Empty: there was none in the selected time "
         "range.",
         (
-            Query(f"1000 * {began()}", instant=True),
-            Query(f"1000 * ({began()} - {_BEFORE_SECONDS})", instant=True),
-            Query(f"1000 * ({began()} + {_AFTER_SECONDS})", instant=True),
-            Query(_of_each("max_over_time", "cuda_mps_fault_last_affected_clients"), instant=True),
+            f"1000 * {began()}",
+            f"1000 * ({began()} - {_BEFORE_SECONDS})",
+            f"1000 * ({began()} + {_AFTER_SECONDS})",
+            _of_each("max_over_time", "cuda_mps_fault_last_affected_clients"),
         ),
         {
             "Value #A": Column("Began", looks.MOMENT),
             "instance": Column("Node", link=to_node()),
-            "daemon": Column("Daemon"),
+            "daemon": "Daemon",
             "incident": Column("Incident", link=to_incident()),
             "Value #D": Column("Clients hit", looks.COUNT),
             "Value #B": Column("From", looks.NUMBER, hidden=True),

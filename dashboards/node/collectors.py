@@ -23,13 +23,8 @@ COLLECTORS = Row(
         table(
             "Problems of collectors",
             "Why the most recent collection failed. The runbook of CudaMpsExporterBlind explains what to do.",
-            (
-                Query(
-                    "max by (job, instance, source, problem) (cuda_mps_exporter_source_problem_info{node})",
-                    instant=True,
-                ),
-            ),
-            {"instance": Column("Node"), "source": Column("Collector"), "problem": Column("Problem")},
+            "max by (job, instance, source, problem) (cuda_mps_exporter_source_problem_info{node})",
+            {"instance": "Node", "source": "Collector", "problem": "Problem"},
             sort=("Collector", False),
             width=8,
         ),
@@ -126,24 +121,22 @@ COLLECTORS = Row(
             "reload succeeded. History: whether incidents are written to disk. Too many: clients without their own "
             "series. Records dropped: records of the exporter's own log.",
             (
-                Query("max by (job, instance) (cuda_mps_exporter_paused{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_log_followed{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})", instant=True),
-                Query("min by (job, instance) (cuda_mps_exporter_history_writable{node})", instant=True),
-                Query(
+                "max by (job, instance) (cuda_mps_exporter_paused{node})",
+                "min by (job, instance) (cuda_mps_exporter_log_followed{node})",
+                "min by (job, instance) (cuda_mps_exporter_config_last_reload_successful{node})",
+                "min by (job, instance) (cuda_mps_exporter_history_writable{node})",
+                (
                     "round(sum by (job, instance) "
-                    "(increase(cuda_mps_exporter_history_events_dropped_total{node}[$__range])))",
-                    instant=True,
+                    "(increase(cuda_mps_exporter_history_events_dropped_total{node}[$__range])))"
                 ),
-                Query("max by (job, instance) (cuda_mps_exporter_clients_omitted{node})", instant=True),
-                Query(
+                "max by (job, instance) (cuda_mps_exporter_clients_omitted{node})",
+                (
                     "round(sum by (job, instance) "
-                    "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))",
-                    instant=True,
+                    "(increase(cuda_mps_exporter_log_records_dropped_total{node}[$__range])))"
                 ),
             ),
             {
-                "instance": Column("Node"),
+                "instance": "Node",
                 "Value #A": Column("Paused", looks.NUMBER, mappings=looks.YES_IS_ODD),
                 "Value #B": Column("All logs followed", looks.NUMBER, mappings=looks.YES_IS_WELL),
                 "Value #C": Column("Configuration in use", looks.NUMBER, mappings=looks.YES_IS_WELL),
@@ -159,8 +152,8 @@ COLLECTORS = Row(
         table(
             "Version",
             "Versions of the exporter and of Python.",
-            (Query("cuda_mps_exporter_build_info{node}", instant=True),),
-            {"instance": Column("Node"), "version": Column("Version"), "python": Column("Python")},
+            "cuda_mps_exporter_build_info{node}",
+            {"instance": "Node", "version": "Version", "python": "Python"},
             sort=("Node", False),
             width=6,
             height=5,

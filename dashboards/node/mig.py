@@ -13,18 +13,12 @@ MIG = Row(
         table(
             "MIG instances",
             "The instances of GPUs with MIG. Index: GPU, GPU instance, compute instance.",
-            (
-                Query(
-                    f"(cuda_mps_gpu_mig_info{{gpus}} * on ({GPU}) group_left () cuda_mps_gpu_mig_sms{{gpus}}) "
-                    f"{WITH_INDEX}",
-                    instant=True,
-                ),
-            ),
+            f"(cuda_mps_gpu_mig_info{{gpus}} * on ({GPU}) group_left () cuda_mps_gpu_mig_sms{{gpus}}) {WITH_INDEX}",
             {
-                "index": Column("Index"),
-                "profile": Column("Profile"),
-                "gpu": Column("Instance"),
-                "parent": Column("GPU"),
+                "index": "Index",
+                "profile": "Profile",
+                "gpu": "Instance",
+                "parent": "GPU",
                 "Value": Column("SMs", looks.COUNT),
             },
             sort=("Index", False),

@@ -87,10 +87,9 @@ PROBLEMS = Row(
             "Recovery time",
             "Average duration of the faults that ended in the selected time range. A client that does not exit "
             "makes it long. No value: none has ended.",
-            Query(
+            (
                 "sum(increase(cuda_mps_fault_recovery_seconds_sum{daemons}[$__range]))"
-                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))",
-                instant=True,
+                " / sum(increase(cuda_mps_fault_recovery_seconds_count{daemons}[$__range]))"
             ),
             unit=looks.SECONDS,
             width=4,
@@ -99,7 +98,7 @@ PROBLEMS = Row(
         stat(
             "Clients hit by faults",
             "Clients that had the error in the selected time range.",
-            Query("round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))", instant=True),
+            "round(sum(increase(cuda_mps_fault_affected_clients_total{daemons}[$__range])))",
             width=4,
             height=8,
         ),
