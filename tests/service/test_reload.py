@@ -1,5 +1,7 @@
-"""Daemons after a reload, a stalled service, and the end of the service."""
+"""Daemons after a reload, a stalled service, signals, and the end of the service."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from exporter.model.action import Action, ActionKind, ActionReason
 from exporter.model.daemon import NamedBy
 from exporter.model.node import Node
 from exporter.model.reason import Reason, ReasonCode
-from exporter.service import HEALTHY_SECONDS, Service, Signals, configured_daemons
+from exporter.service import HEALTHY_SECONDS, Service, Signals, configured_daemons, handle_signals
 from tests.clocks import HandClock
 from tests.eventually import PATIENCE_SECONDS
 
@@ -68,3 +70,14 @@ def test_interrupts_actions_when_a_signal_stops_the_service() -> None:
     runner.do(Action(daemon="a", kind=ActionKind.RESTART, reason=ActionReason.CRASHED, steps=()), Node())
     (done,) = inbox.get(timeout=PATIENCE_SECONDS)
     assert done.problem == Reason(ReasonCode.EXPORTER_STOPPING)
+
+
+def test_a_signal_sets_its_event_before_it_wakes_the_main_thread() -> None:
+    stopped: list[bool] = []
+    with handle_signals(lambda: stopped.append(signals.stop)) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped == [True]
+
+    with handle_signals(lambda: None, reloads=True) as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert (signals.reload, signals.stop) == (True, False)
