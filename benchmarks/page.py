@@ -12,7 +12,7 @@ from benchmarks.report import Figure, report
 from exporter.metrics.catalogue import NodeCollector
 from exporter.page.page import Page
 from exporter.view import View
-from tests.page.scenes import full
+from tests.page.inputs import full
 
 MOST_KILOBYTES = 200.0
 MOST_MILLISECONDS = 60.0

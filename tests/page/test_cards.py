@@ -13,8 +13,8 @@ from exporter.report.problem import Severity
 from exporter.report.status_view import status_view
 from exporter.watchdog.context import Policy
 from tests.builders import AT, failure, idle, incident, look, reduced
-from tests.page.scenes import (
-    SCENES,
+from tests.page.inputs import (
+    INPUTS,
     busy,
     circuit_opened,
     dead,
@@ -81,12 +81,12 @@ EXPECTED = {
 
 
 def test_shows_the_severity_and_the_remedy(subtests: pytest.Subtests) -> None:
-    for scene in EXPECTED:
-        with subtests.test(scene=scene):
-            found = headline(status_view(SCENES[scene]()))
+    for name in EXPECTED:
+        with subtests.test(name=name):
+            found = headline(status_view(INPUTS[name]()))
 
             remedy = ("", ()) if found.finding is None else (found.finding.remedy, found.finding.commands)
-            assert (found.word, found.sentence, *remedy) == EXPECTED[scene]
+            assert (found.word, found.sentence, *remedy) == EXPECTED[name]
 
 
 def test_lists_other_findings_by_severity() -> None:
@@ -103,7 +103,7 @@ def test_full_servers_are_one_finding() -> None:
 
 
 def test_commands_within_a_text_are_code() -> None:
-    text = Page({}).node(SCENES["circuit_opened"]()).decode()
+    text = Page({}).node(INPUTS["circuit_opened"]()).decode()
     assert "<code>cuda-mps-exporter resume /tmp/nvidia-mps</code>" in text
     assert "`" not in text
 

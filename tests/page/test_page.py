@@ -8,7 +8,7 @@ import pytest
 
 from exporter.page.page import Page, _with_code
 from tests.page.html_reader import Read
-from tests.page.scenes import SCENES, fault, full, hostile, no_daemon, overwhelmed
+from tests.page.inputs import INPUTS, fault, full, hostile, no_daemon, overwhelmed
 
 LINKS = {"Metrics": "/metrics", "Status": "/status"}
 SECTIONS = ("Last hour", "Recent faults", "Daemons", "GPUs", "Failure domains", "Watchdog", "Collectors")
@@ -20,19 +20,19 @@ def page() -> Page:
     return Page(LINKS)
 
 
-def test_every_scene_is_well_formed(page: Page, subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
-            read = Read(page.node(SCENES[scene]()))
-            assert_all_sections(read, scene)
+def test_every_page_is_well_formed(page: Page, subtests: pytest.Subtests) -> None:
+    for name in INPUTS:
+        with subtests.test(name=name):
+            read = Read(page.node(INPUTS[name]()))
+            assert_all_sections(read, name)
             assert_references_resolve(read)
             assert_no_forms_and_no_external_resources(read)
             assert_headings_in_order_and_tables_with_headers(read)
 
 
-def assert_all_sections(read: Read, scene: str) -> None:
+def assert_all_sections(read: Read, name: str) -> None:
     assert [each for each in read.headings if each != "Open faults"] == list(SECTIONS)
-    assert ("Open faults" in read.headings) == (scene in ("fault", "hostile"))
+    assert ("Open faults" in read.headings) == (name in ("fault", "hostile"))
     assert read.tags.count("main") == read.tags.count("h1") == 1
 
 
@@ -59,11 +59,11 @@ def assert_headings_in_order_and_tables_with_headers(read: Read) -> None:
 
 
 def test_each_picture_has_a_name_and_each_plot_a_description(page: Page, subtests: pytest.Subtests) -> None:
-    for scene in SCENES:
-        with subtests.test(scene=scene):
+    for name in INPUTS:
+        with subtests.test(name=name):
             pictures = re.findall(
                 "<svg ([^>]*)>(?:<title ([^>]*)>[^<]+</title><desc ([^>]*)>[^<]+</desc>)?",
-                page.node(SCENES[scene]()).decode(),
+                page.node(INPUTS[name]()).decode(),
             )
 
             plots = 0

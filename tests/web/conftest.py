@@ -17,7 +17,7 @@ def served() -> Iterator[Web]:
 @pytest.fixture
 def web(served: Web) -> Web:
     """The server before the first collection."""
-    web = Web(served.server, served.stage)
+    web = Web(served.server, served.replaceable)
     web.show()
     return web
 

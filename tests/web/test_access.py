@@ -72,7 +72,7 @@ def test_replaces_characters_that_cannot_be_encoded(web: Web) -> None:
     assert web.get("/status").body == b"name ?\n"
 
 
-STRANGER: dict[str, Any] = {"peer": "192.0.2.7", "host": "node1:10677"}
+OTHER_VISITOR: dict[str, Any] = {"peer": "192.0.2.7", "host": "node1:10677"}
 NAMES = (b"alice", b"train.py", b"node1")
 
 
@@ -81,11 +81,11 @@ def test_shows_the_node_to_this_machine_and_to_authenticated_visitors(web: Web) 
 
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert all(name in answer.body for name in NAMES)
-    assert b"alice" in web.site().answer(Request(path="/", **STRANGER, authenticated=True)).body
+    assert b"alice" in web.site().answer(Request(path="/", **OTHER_VISITOR, authenticated=True)).body
 
 
 def test_shows_only_links_to_other_visitors_and_through_a_proxy(web: Web) -> None:
-    answer = web.site().answer(Request(path="/", **STRANGER))
+    answer = web.site().answer(Request(path="/", **OTHER_VISITOR))
 
     assert answer.status == 200
     assert b'href="/metrics"' in answer.body
@@ -114,7 +114,7 @@ def test_headers_forbid_foreign_content_framing_and_caching(web: Web, path: str)
 
 @pytest.mark.parametrize(("path", "kind"), [("/page.js", "text/javascript"), ("/page.css", "text/css")])
 def test_serves_script_and_style_to_all_visitors(web: Web, path: str, kind: str) -> None:
-    answer = web.site().answer(Request(path=path, **STRANGER))
+    answer = web.site().answer(Request(path=path, **OTHER_VISITOR))
 
     assert (answer.status, answer.content_type) == (200, f"{kind}; charset=utf-8")
     assert len(answer.body) > 1000

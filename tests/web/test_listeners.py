@@ -15,7 +15,7 @@ from exporter.errors import ConfigError, ListenError
 from exporter.web.server import WebServer, activated_listeners
 from tests.ports import LOCALHOST
 from tests.program import main
-from tests.web.serving import Stage, ask, read_all, serving
+from tests.web.serving import ReplaceableSite, ask, read_all, serving
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def taken() -> Iterator[int]:
 
 def test_error_for_a_port_in_use_names_the_option(taken: int) -> None:
     with pytest.raises(ListenError, match=rf"--web\.listen-address: cannot listen on {LOCALHOST}:{taken}: "):
-        WebServer(Stage(), [(LOCALHOST, taken)])
+        WebServer(ReplaceableSite(), [(LOCALHOST, taken)])
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_closes_a_silent_connection_if_the_limit_is_reached() -> None:
 
 
 def test_closes_a_server_that_was_never_opened() -> None:
-    WebServer(Stage(), [(LOCALHOST, 0)]).close()
+    WebServer(ReplaceableSite(), [(LOCALHOST, 0)]).close()
 
 
 def test_releases_all_addresses_if_one_is_in_use(taken: int) -> None:
     with socket.create_server((LOCALHOST, 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ListenError):
-        WebServer(Stage(), [(LOCALHOST, port), (LOCALHOST, taken)])
+        WebServer(ReplaceableSite(), [(LOCALHOST, port), (LOCALHOST, taken)])
 
     with socket.create_server((LOCALHOST, port)):
         pass

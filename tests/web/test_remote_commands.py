@@ -70,7 +70,7 @@ def url(web: Web) -> str:
 def answering(answer: Answer) -> Iterator[str]:
     """Serve the same answer to all requests."""
     with serving() as web:
-        web.stage.answer = lambda _: answer  # type: ignore[method-assign]
+        web.replaceable.answer = lambda _: answer  # type: ignore[method-assign]
         yield f"http://{LOCALHOST}:{web.server.port}"
 
 
