@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_log_growth import MOST_BYTES_A_DAY, measure, table
-from benchmarks.fetch import percentile
-from benchmarks.measure import cpu, resident_mib
-from benchmarks.paired import upper_bound
-from benchmarks.report import Figure, report
-from benchmarks.sessions import bytes_by_command
+from benchmarks.control_log_growth import MOST_BYTES_A_DAY, bytes_by_command, measure, table
+from benchmarks.measure import cpu, percentile, resident_mib
+from benchmarks.report import Figure, report, upper_bound
 from tests.builders import stamped
 
 from .conftest import Starter
