@@ -6,7 +6,7 @@ from dashboards.faults import faults
 from dashboards.links import to_node
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.problems import EVERY_PROBLEM, HEALTH, WORST
-from dashboards.query import DAEMON, Query
+from dashboards.query import DAEMON, Query, increase
 
 NODE = "job, instance"
 CLIENTS = f"sum by ({NODE}) (cuda_mps_daemon_clients{{node}})"
@@ -136,13 +136,8 @@ OVER_TIME = Row(
         bars(
             "Faults and deaths",
             "Faults, and control daemons that died, by node.",
-            Query(
-                f"sum by ({NODE}) (increase(cuda_mps_faults_total{{node}}[$__rate_interval]))", "faults {{instance}}"
-            ),
-            Query(
-                f"sum by ({NODE}) (increase(cuda_mps_daemon_losses_total{{node}}[$__rate_interval]))",
-                "deaths {{instance}}",
-            ),
+            Query(increase("cuda_mps_faults_total", NODE, of="node"), "faults {{instance}}"),
+            Query(increase("cuda_mps_daemon_losses_total", NODE, of="node"), "deaths {{instance}}"),
         ),
         lines(
             "GPU memory in use",
@@ -155,7 +150,7 @@ OVER_TIME = Row(
             "Refused clients",
             "New clients that were refused, by reason: no free slot, the server in FAULT, or another reason.",
             Query(
-                "sum by (job, instance, reason) (increase(cuda_mps_clients_refused_total{node}[$__rate_interval]))",
+                increase("cuda_mps_clients_refused_total", "job, instance, reason", of="node"),
                 "{{reason}} {{instance}}",
             ),
         ),

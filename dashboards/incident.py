@@ -7,7 +7,7 @@ from dashboards.links import to_node
 from dashboards.looks import Colour
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
-from dashboards.query import CLIENT, DAEMON, SERVER, Query, which
+from dashboards.query import CLIENT, DAEMON, SERVER, Query, increase, max_by, which
 
 _THIS = 'incident="$incident"'
 
@@ -193,7 +193,7 @@ BEFORE_AND_AFTER = Row(
         lines(
             "Blocking clients",
             "Clients that the fault hit and that continued to run, by server.",
-            Query(f"max by ({SERVER}) (cuda_mps_fault_blocking_clients{{incident}})", "server {{server}}"),
+            Query(max_by("cuda_mps_fault_blocking_clients", SERVER, of="incident"), "server {{server}}"),
             height=6,
         ),
         lines(
@@ -218,8 +218,7 @@ BEFORE_AND_AFTER = Row(
             "Refused clients",
             "New clients that were refused, by reason. While the server was in FAULT, that was the reason.",
             Query(
-                f"sum by ({DAEMON}, reason) (increase(cuda_mps_clients_refused_total{{incident}}[$__rate_interval]))",
-                "{{reason}}",
+                increase("cuda_mps_clients_refused_total", "job, instance, daemon, reason", of="incident"), "{{reason}}"
             ),
         ),
         bars(

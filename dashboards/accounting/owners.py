@@ -4,7 +4,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.links import to_node
 from dashboards.panel import Column, lines, stat, table
-from dashboards.query import GPU, WITH_INDEX, Query
+from dashboards.query import GPU, WITH_INDEX, Query, rate
 
 HOUR, KILOWATT_HOUR, GIGABYTE_HOUR = 3600, 3.6e6, 3.6e12
 
@@ -136,7 +136,7 @@ OVER_TIME = Row(
             "SM time by workload",
             "How many GPUs' SMs each workload used, by method, stacked. Dashed: the total that the GPUs measured, "
             "which is exactly the sum. Methods are never mixed.",
-            Query(_briefly(f"sum by ({_ENTRY}) (rate({_SM}{{gpus}}[$__rate_interval]))"), _NAMED),
+            Query(_briefly(rate(_SM, _ENTRY, of="gpus")), _NAMED),
             Query(f"sum(rate({_GPU_SM}{{gpus}}[$__rate_interval]))", "GPU total"),
             stacked=True,
             limit="GPU total",
@@ -146,7 +146,7 @@ OVER_TIME = Row(
             "Power by workload",
             "Power attributed to each workload, in proportion to SM time, stacked. Dashed: power of the GPUs. The "
             "power of idle GPUs is unattributed.",
-            Query(_briefly(f"sum by ({_ENTRY}) (rate({_ENERGY}{{gpus}}[$__rate_interval]))"), _NAMED),
+            Query(_briefly(rate(_ENERGY, _ENTRY, of="gpus")), _NAMED),
             Query(f"sum(rate({_GPU_ENERGY}{{gpus}}[$__rate_interval]))", "GPU total"),
             unit=looks.WATTS,
             stacked=True,
@@ -156,10 +156,7 @@ OVER_TIME = Row(
         lines(
             "Memory by workload over time",
             "Average GPU memory of each workload, stacked.",
-            Query(
-                _briefly(f"sum by ({_OWNER}) (rate({_MEMORY}{{gpus}}[$__rate_interval]))"),
-                "{{workload_kind}} {{workload}}",
-            ),
+            Query(_briefly(rate(_MEMORY, _OWNER, of="gpus")), "{{workload_kind}} {{workload}}"),
             unit=looks.BYTES,
             stacked=True,
             width=8,

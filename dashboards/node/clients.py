@@ -3,7 +3,7 @@
 from dashboards import looks
 from dashboards.board import Row
 from dashboards.panel import Column, lines, table
-from dashboards.query import CLIENT, DAEMON, Query
+from dashboards.query import CLIENT, DAEMON, WORKLOAD, Query, rate
 
 _WHO = "pid, user, command, unit, client_container, client_pod_uid, client_pod, client_namespace, slurm_job_id"
 _INFO = f"topk by ({CLIENT}) (1, cuda_mps_client_info{{daemons}})"
@@ -83,8 +83,7 @@ CLIENTS = Row(
             "Reconnecting workloads",
             "New connections of each workload. A workload that crashes in a loop has a high rate.",
             Query(
-                "sum by (job, instance, workload_kind, workload) "
-                "(rate(cuda_mps_workload_clients_connected_total{node}[$__rate_interval]))",
+                rate("cuda_mps_workload_clients_connected_total", WORKLOAD, of="node"),
                 "{{workload_kind}} {{workload}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

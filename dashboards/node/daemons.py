@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, lines, stat, table, timeline
-from dashboards.query import DAEMON, SERVER, Query, moment, which
+from dashboards.query import DAEMON, SERVER, Query, max_by, moment, rate, which
 from exporter.model.daemon import DaemonState
 from exporter.model.server import ServerState
 
@@ -108,10 +108,10 @@ STATES = Row(
             "Daemons",
             "Each control daemon. Up: whether it responds. Supported: whether the exporter supports its protocol.",
             (
-                f"max by ({DAEMON}) (cuda_mps_daemon_up{{daemons}})",
+                max_by("cuda_mps_daemon_up", DAEMON),
                 moment("cuda_mps_daemon_start_time_seconds"),
                 moment("cuda_mps_daemon_last_loss_timestamp_seconds"),
-                f"max by ({DAEMON}) (cuda_mps_daemon_supported{{daemons}})",
+                max_by("cuda_mps_daemon_supported", DAEMON),
             ),
             {
                 "instance": "Node",
@@ -155,19 +155,16 @@ STATES = Row(
                 f"* on ({SERVER}) group_left (user) topk by ({SERVER}) (1, cuda_mps_server_info{{daemons}})",
                 "server {{server}} for {{user}}, {{daemon}} {{instance}}",
             ),
-            Query("max by (job, instance) (cuda_mps_server_clients_limit{daemons})", "limit of a server {{instance}}"),
+            Query(max_by("cuda_mps_server_clients_limit", "job, instance"), "limit of a server {{instance}}"),
             limit="limit of a server",
         ),
         lines(
             "Connections and disconnections",
             "Clients that connect, and clients that disconnect: by their own exit, or because their server or "
             "daemon ended.",
+            Query(rate("cuda_mps_clients_connected_total", DAEMON), "connected {{daemon}} {{instance}}"),
             Query(
-                f"sum by ({DAEMON}) (rate(cuda_mps_clients_connected_total{{daemons}}[$__rate_interval]))",
-                "connected {{daemon}} {{instance}}",
-            ),
-            Query(
-                f"sum by ({DAEMON}, reason) (rate(cuda_mps_clients_disconnected_total{{daemons}}[$__rate_interval]))",
+                rate("cuda_mps_clients_disconnected_total", "job, instance, daemon, reason"),
                 "disconnected: {{reason}} {{daemon}} {{instance}}",
             ),
             unit=looks.PER_SECOND,

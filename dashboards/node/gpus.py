@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, Panel, lines, table, timeline
-from dashboards.query import GPU, WITH_INDEX, Query, which
+from dashboards.query import GPU, WITH_INDEX, Query, max_by, which
 from exporter.model.gpu import SharingMode
 
 SHARING_MODES: Mapping[str, Colour] = {
@@ -78,7 +78,7 @@ GPUS = Row(
         table(
             "GPUs",
             "Each GPU, whether NVML can read it, and its memory.",
-            (f"max by ({GPU}) (cuda_mps_gpu_up{{gpus}})", f"max by ({GPU}) (cuda_mps_gpu_memory_total_bytes{{gpus}})"),
+            (max_by("cuda_mps_gpu_up", GPU, of="gpus"), max_by("cuda_mps_gpu_memory_total_bytes", GPU, of="gpus")),
             {
                 "instance": "Node",
                 "gpu": "GPU",

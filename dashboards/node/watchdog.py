@@ -6,7 +6,7 @@ from dashboards import looks
 from dashboards.board import Row
 from dashboards.looks import Colour
 from dashboards.panel import Column, bars, lines, table, timeline
-from dashboards.query import DAEMON, Query, moment_if_any, which
+from dashboards.query import DAEMON, Query, increase, max_by, moment_if_any, which
 from exporter.model.settings import Mode
 from exporter.model.watchdog import Condition, WatchdogPhase
 
@@ -51,8 +51,7 @@ WATCHDOG = Row(
             "Restarts by reason and result, including those by systemd and those that the watchdog only observed. "
             "Empty: there was none.",
             Query(
-                f"sum by ({DAEMON}, reason, result) "
-                "(increase(cuda_mps_watchdog_restarts_total{daemons}[$__rate_interval])) > 0",
+                increase("cuda_mps_watchdog_restarts_total", "job, instance, daemon, reason, result") + " > 0",
                 "{{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -62,8 +61,7 @@ WATCHDOG = Row(
             "Other actions for a daemon, including those that the watchdog only observed, by reason and result. "
             "Empty: there was none.",
             Query(
-                f"sum by ({DAEMON}, action, reason, result) "
-                "(increase(cuda_mps_watchdog_actions_total{daemons}[$__rate_interval]))",
+                increase("cuda_mps_watchdog_actions_total", "job, instance, daemon, action, reason, result"),
                 "{{action}}, {{reason}}: {{result}} {{daemon}} {{instance}}",
             ),
             width=8,
@@ -71,7 +69,7 @@ WATCHDOG = Row(
         lines(
             "Restarts left",
             "Restarts that remain in the budget. At 0 the circuit opens, and an operator is needed.",
-            Query(f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})", "{{daemon}} {{instance}}"),
+            Query(max_by("cuda_mps_watchdog_restarts_left", DAEMON), "{{daemon}} {{instance}}"),
             width=8,
         ),
         table(
@@ -80,7 +78,7 @@ WATCHDOG = Row(
             "while it waits for that time.",
             (
                 which("cuda_mps_watchdog_mode", "mode", MODES, DAEMON),
-                f"max by ({DAEMON}) (cuda_mps_watchdog_restarts_left{{daemons}})",
+                max_by("cuda_mps_watchdog_restarts_left", DAEMON),
                 moment_if_any("cuda_mps_watchdog_last_restart_timestamp_seconds"),
                 moment_if_any("cuda_mps_watchdog_next_restart_timestamp_seconds"),
                 moment_if_any("cuda_mps_watchdog_circuit_opened_timestamp_seconds"),
