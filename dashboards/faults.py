@@ -1,6 +1,7 @@
-"""The table of faults, in which each leads to the dashboard of its incident."""
+"""The table of faults, in which each leads to the dashboard of its incident, and marks of faults over time."""
 
 from dashboards import looks
+from dashboards.board import Annotation
 from dashboards.links import to_incident, to_node
 from dashboards.panel import Column, Panel, table
 from dashboards.query import DAEMON
@@ -46,4 +47,24 @@ def faults() -> Panel:
         },
         sort=("Began", True),
         width=12,
+    )
+
+
+def marks(of: str) -> tuple[Annotation, ...]:
+    """Marks of the faults and deaths of the selected daemons; `of` begins the selector."""
+    return (
+        Annotation(
+            name="Faults",
+            colour=looks.Colour.BAD,
+            moments=f"cuda_mps_fault_last_timestamp_seconds{{{of}}}",
+            title="Fault",
+            text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
+        ),
+        Annotation(
+            name="Daemon deaths",
+            colour=looks.Colour.WARNING,
+            moments=f"cuda_mps_daemon_last_loss_timestamp_seconds{{{of}}}",
+            title="Daemon died",
+            text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
+        ),
     )

@@ -1,10 +1,9 @@
 """Incident: one fault, chosen by its id; affected clients, suspect, blocking clients, before and after."""
 
 from dashboards import looks
-from dashboards.board import Annotation, Board, Row, Variable
-from dashboards.faults import began
+from dashboards.board import Board, Row, Variable
+from dashboards.faults import began, marks
 from dashboards.links import to_node
-from dashboards.looks import Colour
 from dashboards.node.daemons import SERVER_STATES
 from dashboards.panel import Column, bars, lines, stat, table, timeline
 from dashboards.query import CLIENT, DAEMON, SERVER, Query, increase, max_by, which
@@ -238,22 +237,7 @@ INCIDENT = Board(
     title="CUDA MPS / Incident",
     description="One fault: affected clients, suspect, clients that block recovery, and the state before and after.",
     variables=VARIABLES,
-    annotations=(
-        Annotation(
-            name="Faults",
-            colour=Colour.BAD,
-            moments="cuda_mps_fault_last_timestamp_seconds{incident}",
-            title="Fault",
-            text="A fatal GPU error hit clients of {{daemon}} on {{instance}}.",
-        ),
-        Annotation(
-            name="Daemon deaths",
-            colour=Colour.WARNING,
-            moments="cuda_mps_daemon_last_loss_timestamp_seconds{incident}",
-            title="Daemon died",
-            text="The control daemon {{daemon}} on {{instance}} died, and its clients with it.",
-        ),
-    ),
+    annotations=marks("incident"),
     rows=(WHAT, BEFORE_AND_AFTER),
     since="now-6h",
 )
