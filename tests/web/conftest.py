@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.web.certificates import Authority
 from tests.web.serving import Counting, Web, serving
 
 
@@ -28,3 +29,9 @@ def collector(web: Web) -> Counting:
     collector = Counting()
     web.exposition.publish(collector)
     return collector
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that clients trust."""
+    return Authority(tmp_path_factory.mktemp("authority"))

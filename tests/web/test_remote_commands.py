@@ -206,11 +206,6 @@ def test_removes_escape_sequences_from_the_answer(run: Run) -> None:
 # Credentials
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 @pytest.fixture
 def secure(tmp_path: Path, authority: Authority) -> Iterator[Secure]:
     """Return a function that serves with more lines in a web config file, and returns the URL."""
